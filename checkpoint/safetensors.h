@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files in the safetensors format: 8 bytes little-endian header length, a JSON header
+// {"name":{"dtype":"F32","shape":[..],"data_offsets":[a,b]},...,"__metadata__":{..}}, then the bytes.
+// Written atomically: a temporary file beside the target, fsync, rename, fsync of the folder.
+// Thread-safety: pure functions; SafetensorsFile is immutable.
+#ifndef LOCKSTEP_CHECKPOINT_SAFETENSORS_H_
+#define LOCKSTEP_CHECKPOINT_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lockstep::checkpoint {
+
+struct TensorView {
+  std::string name;
+  std::string dtype;  // "F32", "I64", "F64", "BF16", ...
+  std::vector<int64_t> shape;
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// Writes `path` (folders are made). The bytes depend on the arguments alone. Returns the sha256 of the
+// file, hex. Blocks until the file is durable. Errors: ResourceExhausted (disk full; nothing is left
+// behind and an older file stays), FailedPrecondition (permission).
+absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
+                                             const std::vector<TensorView>& tensors,
+                                             const std::map<std::string, std::string>& metadata);
+
+class SafetensorsFile {
+ public:
+  // Maps the file and checks the header and every range. Errors: NotFound, DataLoss.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  ~SafetensorsFile();
+  const std::vector<TensorView>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // nullptr when there is none.
+  const TensorView* Find(const std::string& name) const;
+
+ private:
+  SafetensorsFile() = default;
+  void* map_ = nullptr;
+  size_t size_ = 0;
+  std::vector<TensorView> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_SAFETENSORS_H_

@@ -1,0 +1,29 @@
+# Third-party libraries, all from the distribution by package name (see ./dev setup).
+
+find_package(Threads REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(yaml-cpp CONFIG REQUIRED)
+# Debian's dnnl-config.cmake insists on OpenCL, which only its GPU part needs: take the library itself.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(lockstep_dnnl INTERFACE)
+target_include_directories(lockstep_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(lockstep_dnnl INTERFACE ${DNNL_LIBRARY})
+add_library(lockstep::dnnl ALIAS lockstep_dnnl)
+find_package(ZLIB REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+if(LOCKSTEP_TESTS)
+  find_package(GTest CONFIG REQUIRED)
+  include(GoogleTest)
+endif()
+
+# nvcc is found on PATH or in the toolkit's usual place. Without it the CUDA module is left out and
+# its null object takes its place.
+find_program(LOCKSTEP_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
+option(LOCKSTEP_CUDA "Build the CUDA module when nvcc is there" ON)
+if(LOCKSTEP_CUDA AND NOT LOCKSTEP_NVCC)
+  message(STATUS "CUDA: nvcc not found, the CUDA module is left out")
+  set(LOCKSTEP_CUDA OFF CACHE BOOL "" FORCE)
+endif()

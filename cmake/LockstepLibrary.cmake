@@ -1,0 +1,42 @@
+# One target per folder, explicit sources.
+#
+#   lockstep_library(NAME common HDRS a.h SRCS a.cc DEPS absl::status)   -> target lockstep_common, alias lockstep::common
+#   lockstep_program(NAME worker SRCS main.cc DEPS lockstep::worker)    -> bin/worker
+#   lockstep_test(NAME common_clock_test SRCS clock_test.cc DEPS lockstep::common LABELS unit [TIMEOUT 30])
+
+function(lockstep_library)
+  cmake_parse_arguments(ARG "" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target lockstep_${ARG_NAME})
+  if(ARG_SRCS)
+    add_library(${target} STATIC ${ARG_SRCS} ${ARG_HDRS})
+    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${target} INTERFACE ${ARG_DEPS})
+  endif()
+  add_library(lockstep::${ARG_NAME} ALIAS ${target})
+endfunction()
+
+function(lockstep_program)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_executable(lockstep_bin_${ARG_NAME} ${ARG_SRCS})
+  set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
+  target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
+endfunction()
+
+function(lockstep_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  if(NOT LOCKSTEP_TESTS)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

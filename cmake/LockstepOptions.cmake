@@ -1,0 +1,49 @@
+# Options and flags that hold for every target.
+
+option(LOCKSTEP_TESTS "Build the tests" ON)
+option(LOCKSTEP_BENCH "Build the benchmarks" ON)
+option(LOCKSTEP_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(LOCKSTEP_WERROR "Treat warnings as errors" OFF)
+set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined) or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set_property(GLOBAL PROPERTY GLOBAL_DEPENDS_NO_CYCLES ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+# The same source gives the same bits: no contraction of a*b+c that the source does not ask for
+# (kernels that want an FMA call it by name), no value-changing float optimisation.
+add_compile_options(-ffp-contract=off -fno-math-errno -Wall -Wextra -Wno-unused-parameter)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  add_compile_options(-Wthread-safety)
+endif()
+if(LOCKSTEP_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(LOCKSTEP_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=address,undefined)
+elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=thread)
+endif()
+
+# A fast linker and a compiler cache are used when they are there and never needed.
+find_program(LOCKSTEP_CCACHE ccache)
+if(LOCKSTEP_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${LOCKSTEP_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${LOCKSTEP_CCACHE})
+endif()
+find_program(LOCKSTEP_LLD ld.lld)
+if(LOCKSTEP_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+add_link_options(-Wl,--as-needed)

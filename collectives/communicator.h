@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of the data plane between the workers of one generation of a job. Implementations:
+// shm/ (ranks of one host), fake/ (ranks as threads, for tests); tcp/ and nccl/ follow.
+//
+// A Transport belongs to a worker for its whole life: it owns the memory that peers can read (the
+// arena). A Communicator belongs to one generation: it is made from a transport and the list of
+// members, and dies with the generation; the arena and what lies in it stay.
+//
+//   transport = ShmTransport::Create(options);
+//   float* grads = transport->Allocate(bytes, "gradients");        // read by peers in place
+//   communicator = transport->Connect(generation, members, rank);  // blocks until all have come
+//   slices = communicator->TreeReduce(...);                        // each step
+//   communicator->PublishCommitted(step);
+//
+// Every call carries {generation, sequence, operation, dtype, count, root}. When the ranks' calls
+// differ, every rank gets Internal naming two ranks and both calls, before any data is read.
+// Every wait ends with
+//   Aborted           at once when the generation is aborted (Abort, or a peer's life word says it died;
+//                     the message names the rank: "rank 2 died" ),
+//   DeadlineExceeded  when `deadline` passes; the message names the ranks that did not come and the
+//                     last operation that each of them completed.
+// After any error the communicator is finished: only destruction and Abort are allowed.
+//
+// Thread-safety: all calls come from the worker's main thread, except Abort and Describe*, which are
+// thread-safe and do not block.
+#ifndef LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
+#define LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/shards.h"
+
+namespace lockstep {
+
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kInt64, kUInt8, kBFloat16, kFloat16 };
+size_t SizeOf(DType dtype);
+
+enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+
+// How the ranks' contributions are added.
+enum class ReduceOrder : uint8_t {
+  kFixed,    // in rank order per element: the same bits in every run with these ranks
+  kFastest,  // whatever the transport does best
+};
+
+// A peer of one generation.
+struct GroupMember {
+  int rank = 0;
+  std::string incarnation;
+  std::string host;
+  int64_t pid = 0;
+  std::string shm_address;  // DataPlaneAddress.shm
+  std::string key;          // DataPlaneAddress.key
+  int life_slot = -1;       // word in the node's life page; -1: none (fakes)
+  ShardRange shards;
+};
+
+// A whole node of the shard tree that this rank holds, in memory from Transport::Allocate.
+struct NodeBuffer {
+  ShardRange node;
+  const float* data = nullptr;
+};
+
+// A reduced vector as it lies in the owners' memory: elements [begin, end) of it are at data[0..].
+// Valid until the next PublishCommitted of this rank has been answered by WaitCommitted.
+struct Slice {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const float* data = nullptr;
+};
+
+struct TreeReduceArgs {
+  // The whole nodes that this rank contributes, left to right (WholeNodes of its shards).
+  absl::Span<const NodeBuffer> nodes;
+  // Elements of the vector; the same on every rank.
+  int64_t count = 0;
+  // Where this rank puts the slice that it owns: memory from Transport::Allocate of at least
+  // SliceOf(count, world_size, rank) elements. May be the slice's own place in nodes[0].
+  float* owned = nullptr;
+  // For messages: the step and bucket.
+  int64_t step = 0;
+  int bucket = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+  virtual int64_t generation() const = 0;
+
+  // The sum over all shards along the fixed tree. Every rank adds its own slice in tree order from the
+  // nodes of all and publishes it; the result is the list of all slices, in order, in place in the
+  // owners' memory. Blocks. The bits depend on shards and values alone, not on the ranks.
+  virtual absl::StatusOr<std::vector<Slice>> TreeReduce(const TreeReduceArgs& args,
+                                                        absl::Time deadline) = 0;
+
+  // In place on any memory; `order` kFixed adds in rank order. Blocks.
+  virtual absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,
+                                 ReduceOrder order, absl::Time deadline) = 0;
+  // `input` has world_size x count elements; rank r gets the sum of everyone's part r.
+  virtual absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype,
+                                     ReduceOp op, absl::Time deadline) = 0;
+  // `output` has world_size x count elements, by rank.
+  virtual absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype,
+                                 absl::Time deadline) = 0;
+  virtual absl::Status Broadcast(void* data, int64_t count, DType dtype, int root,
+                                 absl::Time deadline) = 0;
+  // Point to point; messages between two ranks arrive in order. Other ranks take no part.
+  virtual absl::Status Send(const void* data, int64_t count, DType dtype, int to,
+                            absl::Time deadline) = 0;
+  virtual absl::Status Recv(void* data, int64_t count, DType dtype, int from,
+                            absl::Time deadline) = 0;
+  virtual absl::Status Barrier(absl::Time deadline) = 0;
+
+  // The commit rule: no rank writes gradients of step s+1 before every member has published
+  // committed >= s.
+  // Release-publishes that this rank's state is that after `step`. Does not block.
+  virtual void PublishCommitted(int64_t step) = 0;
+  // Blocks until every member has published committed >= step.
+  virtual absl::Status WaitCommitted(int64_t step, absl::Time deadline) = 0;
+  // What each rank has published so far, also after an abort (a dead peer's memory stays mapped).
+  virtual std::vector<int64_t> CommittedSteps() const = 0;
+
+  // Ends every present and future wait of this communicator with Aborted(reason). Thread-safe.
+  virtual void Abort(const std::string& reason) = 0;
+
+  // What this rank last did and waits for, in a sentence: "all_reduce 4071 f32[25600000], waiting for
+  // rank 2". Thread-safe.
+  virtual std::string DescribeState() const = 0;
+};
+
+// The worker's side of the data plane that outlives generations.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // `bytes` of zeroed memory, 64-byte aligned, that peers can read; for the worker's life. Space is
+  // reserved now, so that a lack is an error here and not a signal later.
+  // Errors: ResourceExhausted, naming `what` and how much was asked for and left.
+  virtual absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) = 0;
+
+  // Joins the generation: reaches every member and maps its memory; returns when all members have
+  // connected to this one too. Blocks. Errors: Aborted, DeadlineExceeded (names the missing),
+  // FailedPrecondition (a peer of another build).
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(
+      int64_t generation, const std::vector<GroupMember>& members, int rank,
+      absl::Time deadline) = 0;
+
+  // Ends a Connect that blocks with Aborted. Thread-safe.
+  virtual void AbortConnect(int64_t generation, const std::string& reason) = 0;
+
+  // What peers need to reach this worker.
+  virtual std::string address() const = 0;
+  virtual std::string key() const = 0;
+};
+
+// The slice of a vector of `count` elements that `rank` owns; boundaries are multiples of 16 elements
+// (one cache line of floats).
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+ElementRange SliceOf(int64_t count, int world_size, int rank);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/status.h"
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+namespace {
+
+absl::StatusCode CodeOf(int error_number) {
+  switch (error_number) {
+    case ENOENT:
+      return absl::StatusCode::kNotFound;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::StatusCode::kFailedPrecondition;
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+      return absl::StatusCode::kResourceExhausted;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPIPE:
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+      return absl::StatusCode::kUnavailable;
+    case ETIMEDOUT:
+      return absl::StatusCode::kDeadlineExceeded;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+absl::Status ErrnoStatus(int error_number, std::string_view what) {
+  return absl::Status(
+      CodeOf(error_number),
+      absl::StrCat(std::string(what), ": ", std::generic_category().message(error_number)));
+}
+
+absl::Status Annotate(const absl::Status& status, std::string_view context) {
+  if (status.ok()) return status;
+  absl::Status annotated(status.code(), absl::StrCat(std::string(context), ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    annotated.SetPayload(url, payload);
+  });
+  return annotated;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the other programs speak to a coordinator. No gRPC type is visible here.
+//
+// Addresses: "unix:/path", "unix-abstract:name" or "host:port".
+// Channels reconnect with a backoff of 20 ms to 500 ms with jitter.
+// Thread-safety: thread-safe unless said otherwise.
+#ifndef LOCKSTEP_COORDINATOR_CLIENT_CLIENT_H_
+#define LOCKSTEP_COORDINATOR_CLIENT_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::coordinator {
+
+struct ClientOptions {
+  std::string address;
+  std::string token;
+};
+
+// The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody answers
+// at the address.
+class Client {
+ public:
+  static std::unique_ptr<Client> Create(const ClientOptions& options);
+  virtual ~Client() = default;
+
+  virtual absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
+                                                      absl::Duration timeout) = 0;
+  virtual absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
+                                                    absl::Duration timeout) = 0;
+  virtual absl::StatusOr<DescribeJobResponse> DescribeJob(const DescribeJobRequest& request,
+                                                          absl::Duration timeout) = 0;
+  virtual absl::StatusOr<CancelJobResponse> CancelJob(const CancelJobRequest& request,
+                                                      absl::Duration timeout) = 0;
+  virtual absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) = 0;
+
+  // Calls `on_event` on the calling thread for each event until the job has ended, `on_event` returns
+  // false or StopFollowing is called. Reconnects and goes on after the last event seen; gives up with
+  // Unavailable when the coordinator stays unreachable for `give_up_after`.
+  virtual absl::Status FollowJob(const FollowJobRequest& request,
+                                 std::function<bool(const JobEvent&)> on_event,
+                                 absl::Duration give_up_after) = 0;
+  virtual void StopFollowing() = 0;
+};
+
+// A bidirectional stream that stays up: it reconnects by itself, sends `hello` first on each
+// connection and then everything queued. Messages queued while disconnected are kept in order.
+//   Out = AgentMessage or WorkerMessage, In = AgentCommand or WorkerCommand.
+template <typename Out, typename In>
+class Session {
+ public:
+  struct Callbacks {
+    // The first message of a new connection. Called on the session's thread.
+    std::function<Out()> hello;
+    // A command arrived. Called on the session's thread, one at a time; must not block.
+    std::function<void(const In&)> on_command;
+    // The connection came or went (with the reason). May be empty.
+    std::function<void(bool connected, const std::string& reason)> on_connection;
+  };
+  virtual ~Session() = default;  // closes and joins
+  // Queues `message`; does not block.
+  virtual void Send(const Out& message) = 0;
+  // Queues `message`, replacing a queued, not yet sent one of the same `kind` (heartbeats, progress).
+  virtual void SendLatest(int kind, const Out& message) = 0;
+  // Waits until everything queued has been handed to the transport, or until the deadline.
+  virtual bool Flush(absl::Duration timeout) = 0;
+  // Half-closes, waits for the stream's end at most `timeout`, and ends the session's threads.
+  virtual void Close(absl::Duration timeout) = 0;
+};
+using AgentSession = Session<AgentMessage, AgentCommand>;
+using WorkerSession = Session<WorkerMessage, WorkerCommand>;
+
+std::unique_ptr<AgentSession> OpenAgentSession(const ClientOptions& options,
+                                               AgentSession::Callbacks callbacks);
+std::unique_ptr<WorkerSession> OpenWorkerSession(const ClientOptions& options,
+                                                 WorkerSession::Callbacks callbacks);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CLIENT_CLIENT_H_

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prepares batches ahead of the step on its own threads, into buffers that are allocated once.
+// Thread-safety: Next, Release and Restart are called by one consumer thread.
+#ifndef LOCKSTEP_DATA_LOADER_H_
+#define LOCKSTEP_DATA_LOADER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+
+namespace lockstep::data {
+
+// One shard's samples of one step.
+struct Batch {
+  int64_t step = 0;  // 0-based stream step
+  int shard = 0;
+  int64_t samples = 0;
+  const float* inputs = nullptr;  // [samples, sample], 64-byte aligned
+  const int32_t* labels = nullptr;
+  // Hash of the sample ids that were really read, for the ledger.
+  uint64_t ids_hash = 0;
+};
+
+class Loader {
+ public:
+  struct Options {
+    int threads = 1;
+    int prefetch = 4;  // batches ready or in work, at least 2
+    int64_t end_step = 0;  // no batches from this step on
+  };
+  // `dataset` and `sampler` outlive the loader. All buffers are allocated here.
+  // Errors: ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Loader>> Create(const Dataset* dataset,
+                                                        const DistributedSampler* sampler,
+                                                        const Options& options);
+  virtual ~Loader() = default;
+
+  // From here on batches are those of shards [shard_begin, shard_end) from `step` on, in the order
+  // (step, shard). Drops what was prepared for another range. Called when a generation begins.
+  virtual void Restart(int64_t step, int shard_begin, int shard_end) = 0;
+  // The next batch; blocks until it is ready. It is valid until the call after next of Next.
+  // Errors: DataLoss, OutOfRange after the last step.
+  virtual absl::StatusOr<Batch> Next() = 0;
+  // How long Next has waited so far, in seconds (the step waited for data).
+  virtual double wait_seconds() const = 0;
+};
+
+}  // namespace lockstep::data
+
+#endif  // LOCKSTEP_DATA_LOADER_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// job.yaml to JobSpec. All errors of a file are found in one go. Only this folder knows YAML.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_JOB_JOB_FILE_H_
+#define LOCKSTEP_JOB_JOB_FILE_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::job {
+
+// One problem. Lines and columns count from 1; 0 when the problem has no place (such as a bad --set).
+struct Diagnostic {
+  std::string file;
+  int line = 0;
+  int column = 0;
+  std::string message;      // what is wrong and what would be right
+  std::string source_line;  // the line as the user wrote it
+  int width = 1;            // characters to underline
+
+  // "file:line:col: error: message", the source line and a caret.
+  std::string Format() const;
+};
+
+struct LoadResult {
+  JobSpec spec;        // resolved: every default filled in
+  std::string source;  // the text of the file
+  std::vector<Diagnostic> errors;
+  bool ok() const { return errors.empty(); }
+  std::string FormatErrors() const;  // all of them, one after another
+};
+
+// Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), checks and resolves. A file
+// that cannot be read is a diagnostic too.
+LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets);
+// The same on text; `name` stands for the file in messages.
+LoadResult ParseJob(std::string_view text, const std::string& name,
+                    const std::vector<std::string>& sets);
+
+// The spec as job.yaml text: comes back as the same spec. Secrets are shown as "***".
+std::string ToYaml(const JobSpec& spec);
+// The spec as JSON (protobuf's mapping with the field names of the file).
+std::string ToJson(const JobSpec& spec);
+
+}  // namespace lockstep::job
+
+#endif  // LOCKSTEP_JOB_JOB_FILE_H_
