@@ -4,6 +4,11 @@
 #   lockstep_program(NAME worker SRCS main.cc DEPS lockstep::worker)    -> bin/worker
 #   lockstep_test(NAME common_clock_test SRCS clock_test.cc DEPS lockstep::common LABELS unit [TIMEOUT 30])
 
+# `programs` builds what a user runs, without tests; `lockstep_generated` the headers that tools which
+# only read the sources need.
+add_custom_target(programs)
+add_custom_target(lockstep_generated)
+
 function(lockstep_library)
   cmake_parse_arguments(ARG "" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   set(target lockstep_${ARG_NAME})
@@ -24,6 +29,7 @@ function(lockstep_program)
   add_executable(lockstep_bin_${ARG_NAME} ${ARG_SRCS})
   set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
   target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
+  add_dependencies(programs lockstep_bin_${ARG_NAME})
 endfunction()
 
 function(lockstep_test)

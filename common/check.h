@@ -32,7 +32,7 @@ class Failure {
 }  // namespace check_internal
 }  // namespace lockstep
 
-#define LS_CHECK(condition) \
+#define LS_CHECK(condition)                 \
   while (__builtin_expect(!(condition), 0)) \
   ::lockstep::check_internal::Failure(__FILE__, __LINE__, #condition).stream()
 #define LS_CHECK_OP_(a, op, b) LS_CHECK((a)op(b)) << (a) << " vs " << (b) << " "

@@ -27,6 +27,7 @@ class FakeClock : public Clock {
   explicit FakeClock(absl::Time start = absl::UnixEpoch()) : now_(start) {}
   absl::Time Now() override;
   void Sleep(absl::Duration duration) override;
+  // Moves the time on.
   void Advance(absl::Duration duration);
 
  private:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Life words: how the death of a process on this host is seen within 0.1 ms.
 //
-// An agent owns one page (a memfd) with a word for each worker that it starts. A worker's main thread
-// takes its word as a robust futex; when the thread dies, however that happens, the kernel sets
-// FUTEX_OWNER_DIED in the word before it tears the address space down, and wakes a waiter. Peers look
-// at the words in their wait loops, the agent waits on them. The bit is never cleared: a replacement
-// gets a word of its own.
-// See set_robust_list(2) and the kernel's Documentation/locking/robust-futexes.rst.
+// An agent owns one page (a memfd) with a word for each worker that it starts. A worker's main
+// thread takes its word as a robust futex; when the thread dies, however that happens, the kernel
+// sets FUTEX_OWNER_DIED in the word before it tears the address space down, and wakes a waiter (who
+// wakes the others). Peers look at the words in their wait loops, the agent waits on them. The bit
+// is never cleared: a replacement gets a word of its own. See set_robust_list(2) and the kernel's
+// Documentation/locking/robust-futexes.rst.
 //
 // Thread-safety: Take is called once, by the main thread of a worker; the rest is thread-safe.
 #ifndef LOCKSTEP_COMMON_LIFE_H_
@@ -14,11 +14,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/fd.h"
+#include "common/futex.h"
 
 namespace lockstep {
 
@@ -32,21 +35,44 @@ class LifePage {
     kDead,
   };
 
-  // A new page. Errors: ResourceExhausted.
+  // A new page, sealed against changes of its size. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<LifePage>> Create();
   // Maps a page that was inherited or received; takes the descriptor over.
+  // Errors: InvalidArgument when the descriptor is not a life page.
   static absl::StatusOr<std::unique_ptr<LifePage>> Open(UniqueFd fd);
+  // Unmaps the page, unless a slot was taken through it: the kernel needs the mapping at the
+  // thread's death, so it then stays until the process ends.
   ~LifePage();
 
   // Inherited by workers (the descriptor itself is close-on-exec).
   int fd() const;
 
-  // Takes `slot` for the calling thread, until that thread ends. One slot a thread.
+  // Takes `slot` for the calling thread, until that thread ends or calls execve. One slot a thread.
+  // The thread's robust list becomes ours, so it must hold no robust pthread mutexes.
+  // Errors: FailedPrecondition when the slot was taken before or the thread has one already;
+  // InvalidArgument when there is no such slot.
   absl::Status Take(int slot);
 
+  // What the word of `slot` says now. Does not block.
   State Get(int slot) const;
-  // Blocks until the word of `slot` says that its owner died, or until `timeout`. Returns whether it did.
+
+  // Blocks until the word of `slot` says that its owner died, or until `timeout`. Returns whether
+  // it did. A slot that is empty is waited for too.
   bool WaitForDeath(int slot, absl::Duration timeout) const;
+
+  // Blocks until at least one of `slots` is dead, or until `timeout`, or until `*interrupt` differs
+  // from `seen` (the interrupter changes it and calls FutexWakeAll; null: none). Returns those that
+  // are dead, in the given order. Up to 127 slots sleep in one system call; beyond that, and on
+  // kernels without futex_waitv, the words are looked at each millisecond.
+  std::vector<int> WaitForAnyDeath(absl::Span<const int> slots, absl::Duration timeout,
+                                   const std::atomic<uint32_t>* interrupt = nullptr,
+                                   uint32_t seen = 0) const;
+
+  // For wait loops of their own: asks the kernel to wake waiters of `slot` when its owner dies and
+  // returns the word with the value that it has while nothing has happened. A waiter that finds the
+  // slot dead calls WakeWaiters, since the kernel wakes only one.
+  FutexWord Watch(int slot) const;
+  void WakeWaiters(int slot) const;
 
  private:
   LifePage() = default;

@@ -19,6 +19,7 @@ LogLevel GetLogLevel();
 // Text shown in brackets in every line of this process, such as "r3 g2"; empty: none.
 void SetLogPrefix(const std::string& prefix);
 
+// Writes one line to stderr: level, prefix and message. The LS_LOG_ macros call it.
 void LogLine(LogLevel level, const std::string& message);
 
 namespace log_internal {
@@ -35,9 +36,9 @@ class Line {
 }  // namespace log_internal
 }  // namespace lockstep
 
-#define LS_LOG_AT_(level)                      \
+#define LS_LOG_AT_(level)                    \
   if (::lockstep::GetLogLevel() > (level)) { \
-  } else                                       \
+  } else                                     \
     ::lockstep::log_internal::Line(level).stream()
 #define LS_LOG_DEBUG LS_LOG_AT_(::lockstep::LogLevel::kDebug)
 #define LS_LOG_INFO LS_LOG_AT_(::lockstep::LogLevel::kInfo)

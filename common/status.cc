@@ -18,9 +18,12 @@ absl::StatusCode CodeOf(int error_number) {
     case EACCES:
     case EPERM:
     case EROFS:
+    case EISDIR:
+    case ENOTDIR:
       return absl::StatusCode::kFailedPrecondition;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
     case ENOMEM:
     case EMFILE:
     case ENFILE:

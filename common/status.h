@@ -23,8 +23,8 @@
 namespace lockstep {
 
 // The status for `error_number` (an errno value): NotFound for ENOENT, FailedPrecondition for
-// EACCES/EPERM/EROFS, ResourceExhausted for ENOSPC/EDQUOT/ENOMEM/EMFILE, Unavailable for connection
-// errors, Internal otherwise. The message is "<what>: <strerror>".
+// EACCES/EPERM/EROFS/EISDIR/ENOTDIR, ResourceExhausted for ENOSPC/EDQUOT/EFBIG/ENOMEM/EMFILE,
+// Unavailable for connection errors, Internal otherwise. The message is "<what>: <strerror>".
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 // `status` with "<context>: " before its message; OK stays OK. Payloads are kept.
@@ -35,8 +35,8 @@ absl::Status Annotate(const absl::Status& status, std::string_view context);
 #define LS_CONCAT_INNER_(a, b) a##b
 #define LS_CONCAT_(a, b) LS_CONCAT_INNER_(a, b)
 
-#define LS_RETURN_IF_ERROR(expression)                     \
-  do {                                                     \
+#define LS_RETURN_IF_ERROR(expression)                                               \
+  do {                                                                               \
     if (absl::Status ls_status_ = (expression); !ls_status_.ok()) return ls_status_; \
   } while (false)
 

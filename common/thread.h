@@ -13,13 +13,14 @@ namespace lockstep {
 class Thread {
  public:
   Thread() = default;
-  // Starts `body` on a new thread shown as `name` (at most 15 characters) by ps and gdb. All signals
-  // are blocked in it, so that signals reach the main thread.
+  // Starts `body` on a new thread shown as `name` (at most 15 characters) by ps and gdb. All
+  // signals are blocked in it, so that signals reach the main thread.
   Thread(const std::string& name, std::function<void()> body);
   Thread(Thread&&) = default;
   Thread& operator=(Thread&&) = default;
   // Joins; the owner must have told the body to end.
   ~Thread() { Join(); }
+  // Blocks until the body has returned; does nothing without a thread.
   void Join() {
     if (thread_.joinable()) thread_.join();
   }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/durable_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// A name beside `path` that no other writer of this host uses.
+std::string TemporaryName(const std::string& path) {
+  static std::atomic<uint64_t> counter{0};
+  const size_t slash = path.rfind('/');
+  const size_t base = slash == std::string::npos ? 0 : slash + 1;
+  return absl::StrCat(path.substr(0, base), ".", path.substr(base), ".", ::getpid(), "-", ++counter,
+                      ".tmp");
+}
+
+absl::Status FlushFolder(const std::string& folder) {
+  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", folder));
+  // Some file systems cannot flush a folder and say EINVAL; they have nothing to flush.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) {
+    return ErrnoStatus(errno, absl::StrCat("fsync ", folder));
+  }
+  return absl::OkStatus();
+}
+
+constexpr int kTries = 64;
+
+}  // namespace
+
+DurableFile::DurableFile(std::string path, std::string folder, std::string temporary, UniqueFd fd)
+    : path_(std::move(path)),
+      folder_(std::move(folder)),
+      temporary_(std::move(temporary)),
+      fd_(std::move(fd)) {}
+
+DurableFile::DurableFile(DurableFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      folder_(std::move(other.folder_)),
+      temporary_(std::exchange(other.temporary_, std::string())),
+      fd_(std::move(other.fd_)) {}
+
+DurableFile::~DurableFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path) {
+  const std::string folder = FolderOf(path);
+  LS_RETURN_IF_ERROR(CreateFolders(folder));
+  struct stat existing;
+  if (::stat(path.c_str(), &existing) == 0 && S_ISDIR(existing.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is a folder"));
+  }
+  UniqueFd unnamed(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
+  if (unnamed.valid()) return DurableFile(path, folder, "", std::move(unnamed));
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) {
+    return ErrnoStatus(errno, absl::StrCat("create a file in ", folder));
+  }
+  for (int i = 0; i < kTries; ++i) {
+    std::string name = TemporaryName(path);
+    UniqueFd fd(::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
+    if (fd.valid()) return DurableFile(path, folder, std::move(name), std::move(fd));
+    if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("create ", name));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("no free temporary name beside ", path, "; remove the *.tmp files there"));
+}
+
+absl::Status DurableFile::Append(const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::write(fd_.get(), next, bytes);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, absl::StrCat("write ", path_));
+    }
+    next += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DurableFile::NameIt() {
+  const std::string source = absl::StrCat("/proc/self/fd/", fd_.get());
+  for (int i = 0; i < kTries; ++i) {
+    std::string name = TemporaryName(path_);
+    if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+      temporary_ = std::move(name);
+      return absl::OkStatus();
+    }
+    if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("link ", name));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("no free temporary name beside ", path_, "; remove the *.tmp files there"));
+}
+
+absl::Status DurableFile::Commit() {
+  LS_CHECK(fd_.valid()) << "Commit called twice";
+  if (::fsync(fd_.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path_));
+  if (temporary_.empty()) LS_RETURN_IF_ERROR(NameIt());
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("rename to ", path_));
+  }
+  temporary_.clear();
+  fd_.reset();
+  return FlushFolder(folder_);
+}
+
+absl::Status CreateFolders(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a folder"));
+  }
+  if (errno != ENOENT) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+  const std::string parent = FolderOf(path);
+  if (parent != path) LS_RETURN_IF_ERROR(CreateFolders(parent));
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("make folder ", path));
+  }
+  return FlushFolder(parent);
+}
+
+absl::Status WriteFileDurably(const std::string& path, std::string_view contents) {
+  absl::StatusOr<DurableFile> file = DurableFile::Create(path);
+  if (!file.ok()) return file.status();
+  LS_RETURN_IF_ERROR(file->Append(contents));
+  return file->Commit();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/durable_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace lockstep {
+namespace {
+
+class DurableFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "durable-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  static std::string Read(const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  long Entries() const {
+    const std::filesystem::directory_iterator entries(folder_);
+    return std::distance(begin(entries), end(entries));
+  }
+  std::string folder_;
+};
+
+TEST_F(DurableFileTest, AppearsWholeAtCommit) {
+  const std::string path = folder_ + "/a";
+  ASSERT_TRUE(WriteFileDurably(path, "old").ok());
+  auto file = DurableFile::Create(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(file->Append("new ").ok());
+  ASSERT_TRUE(file->Append("text").ok());
+  EXPECT_EQ(Read(path), "old");
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_EQ(Read(path), "new text");
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(DurableFileTest, WithoutCommitNothingIsLeft) {
+  {
+    auto file = DurableFile::Create(folder_ + "/a");
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(file->Append("text").ok());
+  }
+  EXPECT_EQ(Entries(), 0);
+}
+
+TEST_F(DurableFileTest, MakesFoldersAndRefusesOthersNames) {
+  ASSERT_TRUE(WriteFileDurably(folder_ + "/x/y/z", "1").ok());
+  EXPECT_EQ(Read(folder_ + "/x/y/z"), "1");
+  EXPECT_EQ(WriteFileDurably(folder_ + "/x/y/z/w", "1").code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(WriteFileDurably(folder_ + "/x/y", "1").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CreateFolders(folder_ + "/x/y/z").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(CreateFolders(folder_ + "/x/y").ok());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/life.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(20);
+
+// A child that maps the page anew from its descriptor, takes `slot`, says so and runs `then`.
+pid_t StartChild(const LifePage& page, int slot, const std::function<void()>& then) {
+  int ready[2];
+  EXPECT_EQ(::pipe(ready), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    auto mine = LifePage::Open(UniqueFd(::dup(page.fd())));
+    if (!mine.ok() || !(*mine)->Take(slot).ok()) ::_exit(9);
+    char byte = 1;
+    if (::write(ready[1], &byte, 1) != 1) ::_exit(8);
+    then();
+    ::_exit(0);
+  }
+  char byte = 0;
+  ::close(ready[1]);
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  return pid;
+}
+
+void Reap(pid_t pid) {
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+}
+
+TEST(LifePageTest, SlotsAreEmptyAtFirst) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ((*page)->Get(0), LifePage::State::kEmpty);
+  EXPECT_EQ((*page)->Get(LifePage::kSlots - 1), LifePage::State::kEmpty);
+  EXPECT_FALSE((*page)->WaitForDeath(3, absl::Milliseconds(2)));
+}
+
+TEST(LifePageTest, SigkillIsSeen) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  const pid_t pid = StartChild(**page, 7, [] { ::pause(); });
+  EXPECT_EQ((*page)->Get(7), LifePage::State::kAlive);
+  EXPECT_FALSE((*page)->WaitForDeath(7, absl::Milliseconds(2)));
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE((*page)->WaitForDeath(7, kLong));
+  EXPECT_EQ((*page)->Get(7), LifePage::State::kDead);
+  EXPECT_EQ((*page)->Get(6), LifePage::State::kEmpty);
+  Reap(pid);
+}
+
+TEST(LifePageTest, ExitIsSeen) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  const pid_t pid = StartChild(**page, 0, [] {});
+  EXPECT_TRUE((*page)->WaitForDeath(0, kLong));
+  Reap(pid);
+}
+
+TEST(LifePageTest, DeathIsSeenAcrossExec) {
+  // A worker is exec'ed with the descriptor: exec'ing itself ends the claim of the thread, a
+  // program that takes its slot after exec keeps it. Here the first.
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  const pid_t pid = StartChild(**page, 1, [] { ::execl("/bin/sleep", "sleep", "20", nullptr); });
+  EXPECT_TRUE((*page)->WaitForDeath(1, kLong));
+  ::kill(pid, SIGKILL);
+  Reap(pid);
+}
+
+TEST(LifePageTest, TheWaiterWakesTheOthers) {
+  // The kernel wakes one sleeper of the word only.
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  const pid_t pid = StartChild(**page, 5, [] { ::pause(); });
+  std::atomic<int> seen{0};
+  {
+    std::vector<std::jthread> waiters;
+    for (int i = 0; i < 4; ++i) {
+      waiters.emplace_back([&] { seen += (*page)->WaitForDeath(5, kLong) ? 1 : 0; });
+    }
+    ::kill(pid, SIGKILL);
+  }
+  EXPECT_EQ(seen, 4);
+  Reap(pid);
+}
+
+TEST(LifePageTest, ManySlotsAtOnce) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  const pid_t first = StartChild(**page, 10, [] { ::pause(); });
+  const pid_t second = StartChild(**page, 11, [] { ::pause(); });
+  const int slots[] = {9, 10, 11};
+  EXPECT_THAT((*page)->WaitForAnyDeath(slots, absl::Milliseconds(2)), testing::IsEmpty());
+  ::kill(second, SIGKILL);
+  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(11));
+  ::kill(first, SIGKILL);
+  EXPECT_TRUE((*page)->WaitForDeath(10, kLong));
+  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(10, 11));
+  Reap(first);
+  Reap(second);
+}
+
+TEST(LifePageTest, MoreSlotsThanOneSystemCallTakes) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  std::vector<int> slots(300);
+  for (int i = 0; i < 300; ++i) slots[i] = i;
+  const pid_t pid = StartChild(**page, 299, [] { ::pause(); });
+  ::kill(pid, SIGKILL);
+  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(299));
+  Reap(pid);
+}
+
+TEST(LifePageTest, AnInterruptEndsTheWait) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  std::atomic<uint32_t> interrupt{0};
+  const int slots[] = {1, 2};
+  std::jthread interrupter([&] {
+    interrupt = 1;
+    FutexWakeAll(&interrupt);
+  });
+  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong, &interrupt, 0), testing::IsEmpty());
+  EXPECT_EQ(interrupt, 1u);
+}
+
+TEST(LifePageTest, AThreadsEndIsADeathToo) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  std::thread([&] {
+    EXPECT_TRUE((*page)->Take(2).ok());
+    EXPECT_EQ((*page)->Take(3).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ((*page)->Get(2), LifePage::State::kAlive);
+  }).join();
+  EXPECT_TRUE((*page)->WaitForDeath(2, kLong));
+  std::thread([&] {
+    EXPECT_EQ((*page)->Take(2).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ((*page)->Take(-1).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE((*page)->Take(3).ok());
+  }).join();
+}
+
+TEST(LifePageTest, OtherDescriptorsAreRefused) {
+  EXPECT_EQ(LifePage::Open(UniqueFd(::memfd_create("x", 0))).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep
