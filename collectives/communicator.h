@@ -4,7 +4,7 @@
 //
 // A Transport belongs to a worker for its whole life: it owns the memory that peers can read (the
 // arena). A Communicator belongs to one generation: it is made from a transport and the list of
-// members, and dies with the generation; the arena and what lies in it stay.
+// members, and dies with the generation (before the transport); the arena and what lies in it stay.
 //
 //   transport = ShmTransport::Create(options);
 //   float* grads = transport->Allocate(bytes, "gradients");        // read by peers in place
@@ -15,14 +15,16 @@
 // Every call carries {generation, sequence, operation, dtype, count, root}. When the ranks' calls
 // differ, every rank gets Internal naming two ranks and both calls, before any data is read.
 // Every wait ends with
-//   Aborted           at once when the generation is aborted (Abort, or a peer's life word says it died;
+//   Aborted           at once when the generation is aborted (Abort, or a peer's life word says it
+//   died;
 //                     the message names the rank: "rank 2 died" ),
 //   DeadlineExceeded  when `deadline` passes; the message names the ranks that did not come and the
 //                     last operation that each of them completed.
-// After any error the communicator is finished: only destruction and Abort are allowed.
+// After any error the communicator is finished: every later call returns that error again; only
+// CommittedSteps, Describe*, Abort and destruction are of use.
 //
-// Thread-safety: all calls come from the worker's main thread, except Abort and Describe*, which are
-// thread-safe and do not block.
+// Thread-safety: all calls come from the worker's main thread, except Abort and Describe*, which
+// are thread-safe and do not block.
 #ifndef LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 
@@ -50,6 +52,8 @@ enum class ReduceOrder : uint8_t {
   kFixed,    // in rank order per element: the same bits in every run with these ranks
   kFastest,  // whatever the transport does best
 };
+
+class FlightRecorder;
 
 // A peer of one generation.
 struct GroupMember {
@@ -83,7 +87,8 @@ struct TreeReduceArgs {
   // Elements of the vector; the same on every rank.
   int64_t count = 0;
   // Where this rank puts the slice that it owns: memory from Transport::Allocate of at least
-  // SliceOf(count, world_size, rank) elements. May be the slice's own place in nodes[0].
+  // SliceOf(count, world_size, rank) elements. May be the slice's own place in one of the nodes
+  // (nodes[i].data + slice.begin), else it must not overlap them. Null when the slice is empty.
   float* owned = nullptr;
   // For messages: the step and bucket.
   int64_t step = 0;
@@ -98,9 +103,9 @@ class Communicator {
   virtual int world_size() const = 0;
   virtual int64_t generation() const = 0;
 
-  // The sum over all shards along the fixed tree. Every rank adds its own slice in tree order from the
-  // nodes of all and publishes it; the result is the list of all slices, in order, in place in the
-  // owners' memory. Blocks. The bits depend on shards and values alone, not on the ranks.
+  // The sum over all shards along the fixed tree. Every rank adds its own slice in tree order from
+  // the nodes of all and publishes it; the result is the list of all slices, in order, in place in
+  // the owners' memory. Blocks. The bits depend on shards and values alone, not on the ranks.
   virtual absl::StatusOr<std::vector<Slice>> TreeReduce(const TreeReduceArgs& args,
                                                         absl::Time deadline) = 0;
 
@@ -115,7 +120,8 @@ class Communicator {
                                  absl::Time deadline) = 0;
   virtual absl::Status Broadcast(void* data, int64_t count, DType dtype, int root,
                                  absl::Time deadline) = 0;
-  // Point to point; messages between two ranks arrive in order. Other ranks take no part.
+  // Point to point; messages between two ranks arrive in order. Other ranks take no part. A Send
+  // may return before its Recv is called (the last 512 KiB are buffered), but must not rely on it.
   virtual absl::Status Send(const void* data, int64_t count, DType dtype, int to,
                             absl::Time deadline) = 0;
   virtual absl::Status Recv(void* data, int64_t count, DType dtype, int from,
@@ -128,14 +134,15 @@ class Communicator {
   virtual void PublishCommitted(int64_t step) = 0;
   // Blocks until every member has published committed >= step.
   virtual absl::Status WaitCommitted(int64_t step, absl::Time deadline) = 0;
-  // What each rank has published so far, also after an abort (a dead peer's memory stays mapped).
+  // What each rank has published in this generation so far, by rank; -1: nothing yet. Also after an
+  // abort (a dead peer's memory stays mapped).
   virtual std::vector<int64_t> CommittedSteps() const = 0;
 
   // Ends every present and future wait of this communicator with Aborted(reason). Thread-safe.
   virtual void Abort(const std::string& reason) = 0;
 
-  // What this rank last did and waits for, in a sentence: "all_reduce 4071 f32[25600000], waiting for
-  // rank 2". Thread-safe.
+  // What this rank last did and waits for, in a sentence: "all_reduce 4071 f32[25600000], waiting
+  // for rank 2". Thread-safe.
   virtual std::string DescribeState() const = 0;
 };
 
@@ -162,10 +169,13 @@ class Transport {
   // What peers need to reach this worker.
   virtual std::string address() const = 0;
   virtual std::string key() const = 0;
+
+  // The last operations of this worker, over all generations. Thread-safe to read.
+  virtual const FlightRecorder& flight_recorder() const = 0;
 };
 
-// The slice of a vector of `count` elements that `rank` owns; boundaries are multiples of 16 elements
-// (one cache line of floats).
+// The slice of a vector of `count` elements that `rank` owns; boundaries are multiples of 16
+// elements (one cache line of floats).
 struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;

@@ -26,8 +26,8 @@ ShardRange DealShards(int shards, int world_size, int rank);
 // REQUIRES: range.size() >= 2.
 int TreeSplit(ShardRange range);
 
-// The maximal nodes of the tree over [0, shards) that lie inside `held`, from left to right. One node
-// when the range is aligned; at most 2 log2(shards) otherwise.
+// The maximal nodes of the tree over [0, shards) that lie inside `held`, from left to right. One
+// node when the range is aligned; at most 2 log2(shards) otherwise.
 std::vector<ShardRange> WholeNodes(int shards, ShardRange held);
 
 }  // namespace lockstep

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/communicator.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace lockstep {
+
+size_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+    case DType::kUInt8:
+      return 1;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      return 2;
+  }
+  LS_CHECK(false) << "dtype " << static_cast<int>(dtype);
+  return 0;
+}
+
+ElementRange SliceOf(int64_t count, int world_size, int rank) {
+  LS_CHECK(count >= 0 && 0 <= rank && rank < world_size)
+      << count << " elements, rank " << rank << " of " << world_size;
+  constexpr int64_t kLine = 16;
+  const int64_t lines = (count + kLine - 1) / kLine;
+  const auto boundary = [&](int64_t r) {
+    // lines * r / world_size without overflow.
+    const int64_t line = lines / world_size * r + lines % world_size * r / world_size;
+    return std::min(count, line * kLine);
+  };
+  return {boundary(rank), boundary(rank + 1)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicator of FakeTransport.
+// Thread-safety: as Communicator.
+#ifndef LOCKSTEP_COLLECTIVES_FAKE_FAKE_COMMUNICATOR_H_
+#define LOCKSTEP_COLLECTIVES_FAKE_FAKE_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/fake/fake_group.h"
+#include "collectives/flight_recorder.h"
+
+namespace lockstep {
+
+class FakeCommunicator : public Communicator {
+ public:
+  FakeCommunicator(std::shared_ptr<FakeGroup> group, int64_t generation, int rank, int world_size,
+                   int shards, FlightRecorder* recorder);
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  int64_t generation() const override { return generation_; }
+
+  absl::StatusOr<std::vector<Slice>> TreeReduce(const TreeReduceArgs& args,
+                                                absl::Time deadline) override;
+  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
+                         absl::Time deadline) override;
+  absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype,
+                             ReduceOp op, absl::Time deadline) override;
+  absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype,
+                         absl::Time deadline) override;
+  absl::Status Broadcast(void* data, int64_t count, DType dtype, int root,
+                         absl::Time deadline) override;
+  absl::Status Send(const void* data, int64_t count, DType dtype, int to,
+                    absl::Time deadline) override;
+  absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
+  absl::Status Barrier(absl::Time deadline) override;
+  void PublishCommitted(int64_t step) override { group_->Commit(rank_, step); }
+  absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
+  std::vector<int64_t> CommittedSteps() const override { return group_->Committed(); }
+  void Abort(const std::string& reason) override { group_->Abort(reason); }
+  std::string DescribeState() const override;
+
+ private:
+  Operation NewOperation(OpKind kind, int64_t count, DType dtype) const;
+  // Runs `body` as one recorded call; an error finishes the communicator.
+  template <typename Body>
+  absl::Status Run(const Operation& operation, Body body);
+  // Exchanges the calls and compares them.
+  absl::StatusOr<std::vector<FakeCall>> Enter(const FakeCall& call, absl::Time deadline);
+  // All have read everyone's buffers.
+  absl::Status Leave(const FakeCall& call, absl::Time deadline);
+
+  const std::shared_ptr<FakeGroup> group_;
+  const int64_t generation_;
+  const int rank_;
+  const int world_size_;
+  const int shards_;
+  FlightRecorder* const recorder_;
+  absl::Status finished_;
+  int64_t sequence_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_FAKE_FAKE_COMMUNICATOR_H_

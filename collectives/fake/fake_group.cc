@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/fake/fake_group.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/status.h"
+
+namespace lockstep {
+
+FakeGroup::FakeGroup(int world_size)
+    : world_size_(world_size),
+      present_(world_size, false),
+      calls_(world_size),
+      committed_(world_size, -1) {}
+
+absl::Status FakeGroup::Wait(absl::Time deadline) {
+  if (absl::Now() >= deadline) return absl::DeadlineExceededError("");
+  changed_.WaitWithDeadline(&mu_, deadline);
+  if (is_aborted_) return absl::AbortedError(reason_);
+  return absl::OkStatus();
+}
+
+absl::Status FakeGroup::Missing(const Operation& operation, const std::vector<int>& ranks) const {
+  std::vector<std::string> details;
+  for (const int rank : ranks) {
+    details.push_back(absl::StrCat("rank ", rank, " (last completed ",
+                                   rank < static_cast<int>(exchanged_.size())
+                                       ? ToString(exchanged_[rank].operation)
+                                       : "nothing",
+                                   ")"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(ToString(operation), ": waited in vain for ", absl::StrJoin(details, ", ")));
+}
+
+absl::StatusOr<std::vector<FakeCall>> FakeGroup::Exchange(int rank, const FakeCall& call,
+                                                          absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  if (is_aborted_) return absl::AbortedError(reason_);
+  calls_[rank] = call;
+  present_[rank] = true;
+  const int64_t round = round_;
+  if (std::count(present_.begin(), present_.end(), true) == world_size_) {
+    exchanged_ = calls_;
+    present_.assign(world_size_, false);
+    ++round_;
+    changed_.SignalAll();
+  }
+  while (round_ == round) {
+    const absl::Status status = Wait(deadline);
+    if (round_ != round) break;
+    if (status.ok()) continue;
+    std::vector<int> missing;
+    for (int r = 0; r < world_size_; ++r) {
+      if (!present_[r]) missing.push_back(r);
+    }
+    present_[rank] = false;  // this rank goes away with its buffers
+    return absl::IsDeadlineExceeded(status) ? Missing(call.operation, missing) : status;
+  }
+  return exchanged_;
+}
+
+void FakeGroup::Post(int from, int to, FakeMessage message) {
+  absl::MutexLock lock(&mu_);
+  mail_[{from, to}].push_back(std::move(message));
+  changed_.SignalAll();
+}
+
+absl::StatusOr<FakeMessage> FakeGroup::Take(int from, int to, absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  if (is_aborted_) return absl::AbortedError(reason_);
+  std::deque<FakeMessage>& box = mail_[{from, to}];
+  while (box.empty()) {
+    const absl::Status status = Wait(deadline);
+    if (!box.empty()) break;
+    if (absl::IsDeadlineExceeded(status)) {
+      return absl::DeadlineExceededError(absl::StrCat("waited in vain for rank ", from));
+    }
+    LS_RETURN_IF_ERROR(status);
+  }
+  FakeMessage message = std::move(box.front());
+  box.pop_front();
+  return message;
+}
+
+void FakeGroup::Commit(int rank, int64_t step) {
+  absl::MutexLock lock(&mu_);
+  committed_[rank] = step;
+  changed_.SignalAll();
+}
+
+absl::Status FakeGroup::WaitCommitted(int64_t step, absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  if (is_aborted_) return absl::AbortedError(reason_);
+  while (true) {
+    std::vector<int> missing;
+    for (int r = 0; r < world_size_; ++r) {
+      if (committed_[r] < step) missing.push_back(r);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    const absl::Status status = Wait(deadline);
+    if (absl::IsDeadlineExceeded(status)) {
+      Operation operation;
+      operation.kind = OpKind::kWaitCommitted;
+      operation.step = step;
+      return Missing(operation, missing);
+    }
+    LS_RETURN_IF_ERROR(status);
+  }
+}
+
+std::vector<int64_t> FakeGroup::Committed() const {
+  absl::MutexLock lock(&mu_);
+  return committed_;
+}
+
+void FakeGroup::Abort(const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  if (is_aborted_) return;
+  is_aborted_ = true;
+  reason_ = reason;
+  changed_.SignalAll();
+}
+
+absl::Status FakeGroup::aborted() const {
+  absl::MutexLock lock(&mu_);
+  return is_aborted_ ? absl::AbortedError(reason_) : absl::OkStatus();
+}
+
+}  // namespace lockstep

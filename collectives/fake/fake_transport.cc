@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/fake/fake_transport.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/fake/fake_communicator.h"
+#include "collectives/fake/fake_group.h"
+#include "common/check.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+constexpr size_t kAlign = 64;
+}  // namespace
+
+std::shared_ptr<FakeGroup> FakeNetwork::Group(int64_t generation, int world_size) {
+  absl::MutexLock lock(&mu_);
+  std::shared_ptr<FakeGroup>& group = groups_[generation];
+  if (group == nullptr) {
+    group = std::make_shared<FakeGroup>(world_size);
+    if (generation <= aborted_) group->Abort(reason_);
+  }
+  return group;
+}
+
+std::string FakeNetwork::NextAddress() {
+  absl::MutexLock lock(&mu_);
+  return absl::StrCat("fake-", ++addresses_);
+}
+
+void FakeNetwork::AddMember(int64_t generation, const std::string& address, int rank) {
+  absl::MutexLock lock(&mu_);
+  members_.insert({address, {generation, rank}});
+}
+
+void FakeNetwork::Kill(const std::string& address) {
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = members_.equal_range(address);
+  for (auto it = begin; it != end; ++it) {
+    groups_[it->second.first]->Abort(absl::StrCat("rank ", it->second.second, " died"));
+  }
+}
+
+void FakeNetwork::AbortUpTo(int64_t generation, const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  if (generation > aborted_) {
+    aborted_ = generation;
+    reason_ = reason;
+  }
+  for (auto& [each, group] : groups_) {
+    if (each <= generation) group->Abort(reason);
+  }
+}
+
+FakeTransport::FakeTransport(FakeNetwork* network, size_t arena_bytes)
+    : network_(network), address_(network->NextAddress()), left_(arena_bytes), recorder_(256) {}
+
+FakeTransport::~FakeTransport() {
+  for (void* block : blocks_) std::free(block);
+}
+
+absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& what) {
+  const size_t rounded = (bytes + kAlign - 1) / kAlign * kAlign;
+  if (bytes > left_ || rounded > left_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no room for ", what, ": asked for ", bytes, " bytes, ", left_, " are left"));
+  }
+  void* block = std::aligned_alloc(kAlign, std::max(rounded, kAlign));
+  if (block == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
+  std::memset(block, 0, rounded);
+  blocks_.push_back(block);
+  left_ -= rounded;
+  return block;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(
+    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
+  const int world = static_cast<int>(members.size());
+  if (rank < 0 || rank >= world) {
+    return absl::InternalError(absl::StrCat("rank ", rank, " of ", world, " members"));
+  }
+  std::shared_ptr<FakeGroup> group = network_->Group(generation, world);
+  network_->AddMember(generation, address_, rank);
+  int shards = 0;
+  for (const GroupMember& member : members) shards = std::max(shards, member.shards.end);
+  FakeCall call;
+  call.operation.kind = OpKind::kConnect;
+  call.operation.generation = generation;
+  recorder_.Begin(call.operation, 0);
+  const absl::Status status = group->Exchange(rank, call, deadline).status();
+  recorder_.End(status.code());
+  LS_RETURN_IF_ERROR(status);
+  return std::make_unique<FakeCommunicator>(std::move(group), generation, rank, world, shards,
+                                            &recorder_);
+}
+
+void FakeTransport::AbortConnect(int64_t generation, const std::string& reason) {
+  network_->AbortUpTo(generation, reason);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/operation.h"
+
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/reduce.h"
+
+namespace lockstep {
+namespace {
+
+bool Reduces(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter; }
+
+std::string_view OrderName(ReduceOrder order) {
+  return order == ReduceOrder::kFixed ? "fixed" : "fastest";
+}
+
+}  // namespace
+
+std::string_view OpKindName(OpKind kind) {
+  static constexpr std::string_view kNames[] = {
+      "nothing", "tree_reduce", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+      "barrier", "send",        "recv",       "wait_committed", "connect"};
+  const auto index = static_cast<size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "?";
+}
+
+std::string ToString(const Operation& operation) {
+  std::string text;
+  if (operation.kind == OpKind::kTreeReduce) {
+    absl::StrAppend(&text, "step ", operation.step, ", bucket ", operation.bucket, ", ");
+  }
+  absl::StrAppend(&text, std::string(OpKindName(operation.kind)));
+  if (operation.kind == OpKind::kNone) return text;
+  if (operation.kind == OpKind::kConnect) {
+    return absl::StrCat(text, " to generation ", operation.generation);
+  }
+  if (operation.kind == OpKind::kWaitCommitted) {
+    return absl::StrCat(text, " step ", operation.step);
+  }
+  absl::StrAppend(&text, " ", operation.sequence);
+  if (operation.kind == OpKind::kBarrier) return text;
+  absl::StrAppend(&text, " ", std::string(DTypeName(operation.dtype)), "[", operation.count, "]");
+  if (Reduces(operation.kind)) {
+    absl::StrAppend(&text, " ", std::string(ReduceOpName(operation.reduce)), " ",
+                    std::string(OrderName(operation.order)));
+  }
+  if (operation.kind == OpKind::kBroadcast) absl::StrAppend(&text, " from rank ", operation.root);
+  if (operation.kind == OpKind::kSend) absl::StrAppend(&text, " to rank ", operation.root);
+  if (operation.kind == OpKind::kRecv) absl::StrAppend(&text, " from rank ", operation.root);
+  return text;
+}
+
+absl::Status CheckSameCall(absl::Span<const Operation> calls) {
+  for (size_t rank = 1; rank < calls.size(); ++rank) {
+    if (calls[rank] == calls[0]) continue;
+    return absl::InternalError(absl::StrCat("the ranks' calls differ: rank 0 calls ",
+                                            ToString(calls[0]), ", rank ", rank, " calls ",
+                                            ToString(calls[rank])));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

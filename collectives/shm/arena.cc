@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/shm/available_memory.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kAlign = 64;
+
+// A peer relies on the size (no SIGBUS) and on the owner being the only writer.
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+// Left for everyone else.
+constexpr int64_t kMemoryMargin = 64 << 20;
+// Reserved between two looks at what is left: several workers reserve at the same time.
+constexpr size_t kReservePiece = 64 << 20;
+
+// Takes the space now, so that a lack is an error here and not a SIGBUS or the OOM killer later.
+absl::Status Reserve(int fd, size_t bytes, const std::string& what) {
+  for (size_t begin = 0; begin < bytes; begin += kReservePiece) {
+    const int64_t left = AvailableMemory();
+    const auto rest = static_cast<int64_t>(bytes - begin);
+    if (left < kMemoryMargin || left - kMemoryMargin < rest) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          what, ": ", left >> 20, " MiB are available, ", rest >> 20,
+          " MiB more are needed: use fewer workers, a smaller model, or a host with more memory"));
+    }
+    const size_t size = std::min(kReservePiece, bytes - begin);
+    int result;
+    do {
+      result = ::fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(size));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) return ErrnoStatus(errno, what);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes) {
+  auto arena = std::unique_ptr<OwnArena>(new OwnArena());
+  if (heap_bytes > SIZE_MAX / 2) {
+    return absl::ResourceExhaustedError(absl::StrCat("an arena of ", heap_bytes, " bytes"));
+  }
+  arena->bytes_ = (kHeapOffset + heap_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::string what =
+      absl::StrCat("reserving ", arena->bytes_ >> 20, " MiB of shared memory for gradients");
+  arena->fd_.reset(::memfd_create("lockstep-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int fd = arena->fd_.get();
+  if (fd < 0) return ErrnoStatus(errno, "memfd_create");
+  const auto size = static_cast<off_t>(arena->bytes_);
+  if (::ftruncate(fd, size) != 0) return ErrnoStatus(errno, what);
+  LS_RETURN_IF_ERROR(Reserve(fd, arena->bytes_, what));
+  void* base = ::mmap(nullptr, arena->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return ErrnoStatus(errno, what);
+  arena->base_ = static_cast<char*>(base);
+  // Mapped writable here; from now on nobody else can be.
+  if (::fcntl(fd, F_ADD_SEALS, kSizeSeals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, "sealing the arena (needs Linux 5.1)");
+  }
+  ::madvise(base, arena->bytes_, MADV_HUGEPAGE);  // a wish: not every kernel has it
+  RankHeader* header = new (base) RankHeader();
+  header->header_bytes = kHeaderBytes;
+  header->arena_bytes = arena->bytes_;
+  return arena;
+}
+
+OwnArena::~OwnArena() {
+  if (base_ != nullptr) ::munmap(base_, bytes_);
+}
+
+absl::StatusOr<void*> OwnArena::Allocate(size_t bytes, const std::string& what) {
+  const size_t left = bytes_ - used_;
+  if (bytes > left || (bytes + kAlign - 1) / kAlign * kAlign > left) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no room for ", what, " in the shared arena: asked for ", bytes, " bytes, ",
+                     left, " of ", bytes_ - kHeapOffset, " are left"));
+  }
+  void* result = base_ + used_;
+  used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  return result;
+}
+
+uint64_t OwnArena::OffsetOf(const void* data, size_t bytes) const {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const auto base = reinterpret_cast<uintptr_t>(base_);
+  if (address < base + kHeapOffset || address > base + bytes_) return CallSlot::kForeign;
+  if (bytes > base + bytes_ - address) return CallSlot::kForeign;
+  return address - base;
+}
+
+absl::StatusOr<std::shared_ptr<const PeerArena>> PeerArena::Map(UniqueFd fd) {
+  struct stat status;
+  if (::fstat(fd.get(), &status) != 0) return ErrnoStatus(errno, "fstat of a peer's arena");
+  const auto bytes = static_cast<size_t>(status.st_size);
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals || bytes < kHeapOffset) {
+    return absl::FailedPreconditionError("the peer's descriptor is not an arena of this build");
+  }
+  void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) return ErrnoStatus(errno, "mapping a peer's arena");
+  auto arena = std::shared_ptr<PeerArena>(new PeerArena());
+  arena->base_ = static_cast<const char*>(base);
+  arena->bytes_ = bytes;
+  const RankHeader& header = *arena->header();
+  if (header.magic != kArenaMagic || header.version != kLayoutVersion ||
+      header.header_bytes != kHeaderBytes || header.arena_bytes != bytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the peer's arena has layout ", header.version, " of ", header.header_bytes,
+                     " bytes, this build has ", kLayoutVersion, " of ", kHeaderBytes,
+                     ": run the same build on every rank"));
+  }
+  return std::shared_ptr<const PeerArena>(std::move(arena));
+}
+
+PeerArena::~PeerArena() {
+  if (base_ != nullptr) ::munmap(const_cast<char*>(base_), bytes_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of one worker that its peers read: a memfd that its owner maps writable and everyone
+// else read-only (F_SEAL_FUTURE_WRITE), so that a byte has one writer. It has no name in the file
+// system, so nothing is left behind, and its space is reserved at creation. Thread-safety:
+// thread-compatible.
+#ifndef LOCKSTEP_COLLECTIVES_SHM_ARENA_H_
+#define LOCKSTEP_COLLECTIVES_SHM_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/shm/layout.h"
+#include "common/fd.h"
+
+namespace lockstep {
+
+// This worker's own arena.
+class OwnArena {
+ public:
+  // With `heap_bytes` for Allocate. Errors: ResourceExhausted when the memory is not there.
+  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(size_t heap_bytes);
+  ~OwnArena();
+  OwnArena(const OwnArena&) = delete;
+  OwnArena& operator=(const OwnArena&) = delete;
+
+  // Zeroed, 64-byte aligned, for the arena's life. Errors: ResourceExhausted, naming `what`.
+  absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what);
+
+  // The offset of [data, data + bytes), or CallSlot::kForeign when it is not inside the heap.
+  uint64_t OffsetOf(const void* data, size_t bytes) const;
+
+  RankHeader* header() const { return reinterpret_cast<RankHeader*>(base_); }
+  char* base() const { return base_; }
+  size_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  OwnArena() = default;
+  UniqueFd fd_;
+  char* base_ = nullptr;
+  size_t bytes_ = 0;
+  size_t used_ = kHeapOffset;
+};
+
+// A peer's arena, mapped read-only. It stays readable when its owner has died.
+class PeerArena {
+ public:
+  // Errors: FailedPrecondition when it is not an arena of this build's layout.
+  static absl::StatusOr<std::shared_ptr<const PeerArena>> Map(UniqueFd fd);
+  ~PeerArena();
+  PeerArena(const PeerArena&) = delete;
+  PeerArena& operator=(const PeerArena&) = delete;
+
+  const RankHeader* header() const { return reinterpret_cast<const RankHeader*>(base_); }
+  const char* base() const { return base_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  PeerArena() = default;
+  const char* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_SHM_ARENA_H_

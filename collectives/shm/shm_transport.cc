@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/shm/shm_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/shm/shm_communicator.h"
+#include "common/check.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+std::string Name(const GroupMember& member) {
+  return absl::StrCat("rank ", member.rank, " (pid ", member.pid, ")");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options) {
+  auto transport = std::unique_ptr<ShmTransport>(new ShmTransport(options));
+  LS_ASSIGN_OR_RETURN(transport->arena_, OwnArena::Create(options.arena_bytes));
+  LS_ASSIGN_OR_RETURN(transport->server_, ArenaServer::Start(transport->arena_->fd()));
+  return transport;
+}
+
+ShmTransport::~ShmTransport() = default;
+
+absl::StatusOr<void*> ShmTransport::Allocate(size_t bytes, const std::string& what) {
+  return arena_->Allocate(bytes, what);
+}
+
+void ShmTransport::AbortConnect(int64_t generation, const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  if (generation > aborted_generation_) {
+    aborted_generation_ = generation;
+    abort_reason_ = reason;
+  }
+  if (connecting_ != nullptr && connecting_generation_ <= generation) connecting_->Set(reason);
+}
+
+std::shared_ptr<AbortFlag> ShmTransport::BeginConnect(int64_t generation) {
+  auto flag = std::make_shared<AbortFlag>();
+  absl::MutexLock lock(&mu_);
+  if (generation <= aborted_generation_) flag->Set(abort_reason_);
+  connecting_ = flag;
+  connecting_generation_ = generation;
+  return flag;
+}
+
+absl::Status ShmTransport::CheckMembers(int64_t generation, const std::vector<GroupMember>& members,
+                                        int rank) const {
+  const int world = static_cast<int>(members.size());
+  if (rank < 0 || rank >= world || world > kMaxRanksOfHost || generation < 0 ||
+      generation >= 1 << 24) {
+    return absl::InternalError(absl::StrCat("generation ", generation, " of ", world,
+                                            " members (at most ", kMaxRanksOfHost,
+                                            " on a host) has no rank ", rank));
+  }
+  for (int r = 0; r < world; ++r) {
+    if (members[r].rank != r) {
+      return absl::InternalError(
+          absl::StrCat("member ", r, " of generation ", generation, " has rank ", members[r].rank));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const PeerArena>> ShmTransport::Reach(const GroupMember& member,
+                                                                     const AbortFlag& abort,
+                                                                     absl::Time deadline) {
+  auto& known = peers_[member.shm_address];
+  absl::Status last = absl::UnavailableError("not tried");
+  while (known == nullptr) {
+    if (abort.IsSet()) return abort.status();
+    if (options_.life != nullptr && member.life_slot >= 0 &&
+        options_.life->Get(member.life_slot) == LifePage::State::kDead) {
+      return absl::AbortedError(absl::StrCat(Name(member), " died"));
+    }
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(Name(member), " is missing: ", last.message()));
+    }
+    absl::StatusOr<UniqueFd> fd =
+        FetchArena(member.shm_address, member.key, std::min(left, absl::Milliseconds(100)));
+    if (fd.ok()) {
+      absl::StatusOr<std::shared_ptr<const PeerArena>> arena = PeerArena::Map(std::move(*fd));
+      if (!arena.ok()) return Annotate(arena.status(), Name(member));
+      known = *std::move(arena);
+    } else if (!absl::IsUnavailable(fd.status())) {
+      return Annotate(fd.status(), Name(member));
+    } else {
+      last = fd.status();
+      // Nobody listens there (yet): look again soon, or at once when aborted.
+      const FutexWord word{abort.word(), 0};
+      FutexWaitAny(absl::MakeConstSpan(&word, 1), std::min(left, absl::Milliseconds(1)));
+    }
+  }
+  return known;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::Connect(
+    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
+  Operation operation;
+  operation.kind = OpKind::kConnect;
+  operation.generation = generation;
+  recorder_.Begin(operation, 0);
+  auto result = ConnectRecorded(generation, members, rank, deadline);
+  recorder_.End(result.status().code());
+  absl::MutexLock lock(&mu_);
+  connecting_ = nullptr;
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(
+    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
+  LS_RETURN_IF_ERROR(CheckMembers(generation, members, rank));
+  const std::shared_ptr<AbortFlag> abort = BeginConnect(generation);
+  // Arenas of those who are no members any more go; old communicators keep theirs while they live.
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    const bool member = std::any_of(members.begin(), members.end(), [&](const GroupMember& m) {
+      return m.shm_address == it->first;
+    });
+    it = member ? std::next(it) : peers_.erase(it);
+  }
+  ShmGroup group;
+  group.generation = generation;
+  group.rank = rank;
+  group.members = members;
+  group.own = arena_.get();
+  group.life = options_.life;
+  group.recorder = &recorder_;
+  group.abort = abort;
+  const int ranks = std::max<int>(options_.local_ranks, static_cast<int>(members.size()));
+  group.may_spin = ranks <= AllowedCpus();
+  for (const GroupMember& member : members) {
+    std::shared_ptr<const PeerArena> arena;
+    if (member.rank != rank) {
+      recorder_.Waiting(member.rank);
+      LS_ASSIGN_OR_RETURN(arena, Reach(member, *abort, deadline));
+    }
+    group.peers.push_back(std::move(arena));
+  }
+  auto communicator = std::make_unique<ShmCommunicator>(std::move(group));
+  LS_RETURN_IF_ERROR(communicator->Join(deadline));
+  return communicator;
+}
+
+}  // namespace lockstep

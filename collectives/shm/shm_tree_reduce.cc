@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// TreeReduce: two ticks. With the first every rank says where its nodes lie; then each adds its
+// slice from everyone's memory into its own; with the second it says that the slice is whole.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/shm/shm_communicator.h"
+
+namespace lockstep {
+namespace {
+
+// Sorts the nodes of all ranks by their shards (they are in order already unless ranks were dealt
+// anew).
+void SortByShard(std::vector<ShardRange>* nodes, std::vector<const float*>* inputs) {
+  const auto before = [](const ShardRange& a, const ShardRange& b) { return a.begin < b.begin; };
+  if (std::is_sorted(nodes->begin(), nodes->end(), before)) return;
+  std::vector<std::pair<ShardRange, const float*>> pairs;
+  for (size_t i = 0; i < nodes->size(); ++i) pairs.emplace_back((*nodes)[i], (*inputs)[i]);
+  std::sort(pairs.begin(), pairs.end(),
+            [&](const auto& a, const auto& b) { return before(a.first, b.first); });
+  for (size_t i = 0; i < pairs.size(); ++i) std::tie((*nodes)[i], (*inputs)[i]) = pairs[i];
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Slice>> ShmCommunicator::TreeReduce(const TreeReduceArgs& args,
+                                                               absl::Time deadline) {
+  Operation operation = NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
+  operation.step = args.step;
+  operation.bucket = args.bucket;
+  std::vector<Slice> slices;
+  LS_RETURN_IF_ERROR(Run(operation, args.count * 4, [&]() -> absl::Status {
+    const ElementRange slice = SliceOf(args.count, world_size(), rank());
+    CallSlot call = NewCall(operation, nullptr, 0);
+    LS_RETURN_IF_ERROR(FillNodes(args, slice, &call));
+    LS_RETURN_IF_ERROR(Enter(call, deadline));
+    LS_RETURN_IF_ERROR(GatherNodes(args.count, slice));
+    tree_sum_->Run(tree_inputs_, args.owned, slice.size());
+    LS_RETURN_IF_ERROR(Tick(deadline));
+    LS_ASSIGN_OR_RETURN(slices, ListSlices(args.count));
+    return absl::OkStatus();
+  }));
+  return slices;
+}
+
+absl::Status ShmCommunicator::CheckOwned(const TreeReduceArgs& args, ElementRange slice) const {
+  if (slice.size() == 0) return absl::OkStatus();
+  const auto owned = reinterpret_cast<uintptr_t>(args.owned);
+  const auto owned_end = owned + slice.size() * sizeof(float);
+  for (const NodeBuffer& node : args.nodes) {
+    if (args.owned == node.data + slice.begin) continue;
+    const auto data = reinterpret_cast<uintptr_t>(node.data);
+    if (owned_end <= data || data + args.count * sizeof(float) <= owned) continue;
+    return absl::InternalError("the owned slice overlaps a node at another place than its own");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCommunicator::FillNodes(const TreeReduceArgs& args, ElementRange slice,
+                                        CallSlot* call) const {
+  if (args.nodes.empty() || args.nodes.size() > kMaxNodes) {
+    return absl::InternalError(absl::StrCat("rank ", rank(), " contributes ", args.nodes.size(),
+                                            " nodes, not 1 to ", kMaxNodes));
+  }
+  LS_RETURN_IF_ERROR(CheckOwned(args, slice));
+  for (const NodeBuffer& node : args.nodes) {
+    const uint64_t offset = group_.own->OffsetOf(node.data, args.count * sizeof(float));
+    if (offset == CallSlot::kForeign) {
+      return absl::InternalError(absl::StrCat("rank ", rank(), ": node [", node.node.begin, ", ",
+                                              node.node.end, ") does not lie in the arena"));
+    }
+    call->nodes[call->node_count++] = {node.node.begin, node.node.end, offset};
+  }
+  if (slice.size() == 0) return absl::OkStatus();
+  call->owned = group_.own->OffsetOf(args.owned, slice.size() * sizeof(float));
+  if (call->owned == CallSlot::kForeign) {
+    return absl::InternalError(
+        absl::StrCat("rank ", rank(), ": the owned slice does not lie in the arena"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCommunicator::GatherNodes(int64_t count, ElementRange slice) {
+  std::vector<ShardRange> before = std::move(tree_nodes_);
+  tree_nodes_.clear();
+  tree_inputs_.clear();
+  const size_t bytes = count * sizeof(float);
+  for (int r = 0; r < world_size(); ++r) {
+    const CallSlot& call = CallOf(r);
+    const uint32_t nodes = std::min<uint32_t>(call.node_count, kMaxNodes);
+    for (uint32_t i = 0; i < nodes; ++i) {
+      const NodeEntry& node = call.nodes[i];
+      if (node.offset > arena_bytes(r) || bytes > arena_bytes(r) - node.offset) {
+        return absl::InternalError(absl::StrCat("rank ", r, " announced a node outside its arena"));
+      }
+      tree_nodes_.push_back({node.begin, node.end});
+      tree_inputs_.push_back(reinterpret_cast<const float*>(base(r) + node.offset) + slice.begin);
+    }
+  }
+  SortByShard(&tree_nodes_, &tree_inputs_);
+  if (tree_sum_.has_value() && before == tree_nodes_) return absl::OkStatus();
+  absl::StatusOr<TreeSum> sum = TreeSum::Create(shards_, tree_nodes_);
+  if (!sum.ok()) {
+    return absl::InternalError(absl::StrCat("the ranks' nodes do not make the tree over ", shards_,
+                                            " shards: ", sum.status().message()));
+  }
+  tree_sum_ = *std::move(sum);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Slice>> ShmCommunicator::ListSlices(int64_t count) const {
+  std::vector<Slice> slices(world_size());
+  for (int r = 0; r < world_size(); ++r) {
+    const ElementRange range = SliceOf(count, world_size(), r);
+    slices[r] = {range.begin, range.end, nullptr};
+    if (range.size() == 0) continue;
+    const uint64_t offset = CallOf(r).owned;
+    if (offset > arena_bytes(r) || range.size() * sizeof(float) > arena_bytes(r) - offset) {
+      return absl::InternalError(absl::StrCat("rank ", r, " announced a slice outside its arena"));
+    }
+    slices[r].data = reinterpret_cast<const float*>(base(r) + offset);
+  }
+  return slices;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a rank waits for a word of a peer: it spins while every rank of the host has a CPU, else it
+// yields; after about a millisecond it sleeps on the peer's bell. Every wait ends at once on an
+// abort or when any peer's life word says that it died.
+//
+// Peers cannot write into each other's memory, so a sleeper announces itself in its own header and
+// the publisher, who looks at these words after each publication, wakes the sleepers of its own
+// bell.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_COLLECTIVES_SHM_WAITER_H_
+#define LOCKSTEP_COLLECTIVES_SHM_WAITER_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/abort_flag.h"
+#include "collectives/flight_recorder.h"
+#include "collectives/shm/layout.h"
+#include "common/life.h"
+#include "common/status.h"
+
+namespace lockstep {
+
+class ShmWaiter {
+ public:
+  struct Peer {
+    const RankHeader* header = nullptr;  // null: not mapped yet, or this rank itself
+    int rank = 0;
+    int64_t pid = 0;
+    int life_slot = -1;
+  };
+
+  // `peers` without this rank. `life` may be null. All outlive the waiter.
+  ShmWaiter(RankHeader* own, int64_t generation, std::vector<Peer> peers, const LifePage* life,
+            const AbortFlag* abort, FlightRecorder* recorder, bool may_spin);
+
+  // Adds one to this rank's bell, after a release store of whatever is published, and wakes
+  // sleepers.
+  void Ring();
+
+  // Waits until ready(), which reads words of `peer` (index into peers) with acquire order.
+  // `deadline` passing is DeadlineExceeded with an empty message: the caller knows what to say.
+  template <typename Ready>
+  absl::Status Until(size_t peer, absl::Time deadline, Ready ready) {
+    for (int i = 0; i < spins_; ++i) {
+      if (ready()) return absl::OkStatus();
+      Relax();
+    }
+    Progress progress;
+    while (true) {
+      const uint32_t bell = peers_[peer].header->bell.load(std::memory_order_acquire);
+      if (ready()) return absl::OkStatus();
+      LS_RETURN_IF_ERROR(Pause(peer, bell, deadline, &progress));
+    }
+  }
+
+  // Aborted when the generation was aborted or a peer is dead, else OK. Names the peer that died
+  // first: a dead one that had itself ended because of another is a victim. Does not block.
+  absl::Status CheckAlive() const;
+
+  const std::vector<Peer>& peers() const { return peers_; }
+
+ private:
+  struct Progress {
+    absl::Time begin = absl::InfinitePast();
+    bool sleeps = false;
+  };
+  static void Relax();
+  absl::Status Pause(size_t peer, uint32_t bell, absl::Time deadline, Progress* progress);
+  void Sleep(size_t peer, uint32_t bell, absl::Duration longest);
+
+  // The peer that `dead` had found dead, and so on; `dead` itself when it had found none.
+  const Peer& FirstCause(const Peer& dead) const;
+
+  RankHeader* const own_;
+  const int64_t generation_;
+  const std::vector<Peer> peers_;
+  const LifePage* const life_;
+  const AbortFlag* const abort_;
+  FlightRecorder* const recorder_;
+  const int spins_;
+};
+
+// CPUs that this process may use.
+int AllowedCpus();
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_SHM_WAITER_H_

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adds vectors along the fixed shard tree. The order of additions of an element depends on the
+// nodes alone: not on the vector's length, its cut into slices or chunks, or the instruction set.
+// (The payload of a NaN may differ; that a result is NaN does not.) Thread-safety: TreeSum is
+// immutable; the rest are pure functions.
+#ifndef LOCKSTEP_COLLECTIVES_TREE_SUM_H_
+#define LOCKSTEP_COLLECTIVES_TREE_SUM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "collectives/shards.h"
+
+namespace lockstep {
+
+// out[i] = a[i] + b[i]. `out` may be `a` or `b`, but not overlap them otherwise. Vectorised for the
+// instruction set of the machine.
+void AddFloats(const float* a, const float* b, float* out, int64_t count);
+
+// The additions that make the sum over [0, shards) from given nodes.
+class TreeSum {
+ public:
+  // `nodes` are nodes of the tree over [0, shards), left to right, that cover it once.
+  // Errors: InvalidArgument, naming what is missing or overlaps.
+  static absl::StatusOr<TreeSum> Create(int shards, absl::Span<const ShardRange> nodes);
+
+  // out[0..count) = the sum; `inputs[i]` belongs to nodes[i]. `out` may be one of the inputs, but
+  // not overlap them otherwise.
+  void Run(absl::Span<const float* const> inputs, float* out, int64_t count) const;
+
+  // Additions for each element: nodes - 1.
+  int additions() const { return input_count_ - 1; }
+
+ private:
+  enum class Shape { kCopy, kTwo, kFour, kGeneral };
+  // Postfix: an index of an input pushes it, kAdd adds the two on top.
+  static constexpr int kAdd = -1;
+
+  TreeSum() = default;
+  absl::Status Append(ShardRange node, absl::Span<const ShardRange> nodes, size_t* next);
+  void RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count) const;
+
+  Shape shape_ = Shape::kGeneral;
+  int input_count_ = 0;
+  int depth_ = 0;  // entries on the stack at once
+  std::vector<int> program_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_TREE_SUM_H_

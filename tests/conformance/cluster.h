@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads of one process over any transport, for the communicator suite.
+// Thread-safety: one test thread drives it.
+#ifndef LOCKSTEP_TESTS_CONFORMANCE_CLUSTER_H_
+#define LOCKSTEP_TESTS_CONFORMANCE_CLUSTER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+
+namespace lockstep {
+
+enum class Kind { kFake, kShm };
+
+class Cluster {
+ public:
+  Cluster(Kind kind, int world, size_t arena_bytes);
+  ~Cluster();
+
+  // Runs `body` on a thread for each rank, connected as `generation` with `shards` dealt (0: one
+  // each).
+  using Body = std::function<void(Communicator& communicator, Transport& transport)>;
+  void Run(int64_t generation, int shards, const Body& body);
+
+  std::vector<GroupMember> Members(int shards) const;
+  Transport& transport(int rank) { return *transports_[rank]; }
+  int world() const { return static_cast<int>(transports_.size()); }
+
+ private:
+  struct Network;
+  std::unique_ptr<Network> network_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+};
+
+// Long enough never to pass in a test that does not want it to.
+absl::Time Never();
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_TESTS_CONFORMANCE_CLUSTER_H_

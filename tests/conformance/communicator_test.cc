@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every Communicator does: each test runs on every implementation.
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/communicator.h"
+#include "collectives/flight_recorder.h"
+#include "collectives/half.h"
+#include "collectives/reduce.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/cluster.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kMillion = 1 << 20;
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64,  DType::kInt32,  DType::kInt64,
+                             DType::kUInt8,   DType::kBFloat16, DType::kFloat16};
+
+// Small integers: exact in every dtype, and so are sums over 8 ranks.
+int Value(int rank, int64_t i) { return static_cast<int>((rank * 5 + i * 7 + i / 64) % 16); }
+
+template <typename T>
+void FillAs(std::vector<char>* bytes, int64_t count, const std::function<int(int64_t)>& value) {
+  for (int64_t i = 0; i < count; ++i) {
+    T element;
+    if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
+      element = T::FromFloat(static_cast<float>(value(i)));
+    } else {
+      element = static_cast<T>(value(i));
+    }
+    std::memcpy(bytes->data() + i * sizeof(T), &element, sizeof(T));
+  }
+}
+
+std::vector<char> Buffer(DType dtype, int64_t count, const std::function<int(int64_t)>& value) {
+  std::vector<char> bytes(count * SizeOf(dtype) + 1);  // never empty, so that data() is a place
+  switch (dtype) {
+    case DType::kFloat32:
+      FillAs<float>(&bytes, count, value);
+      break;
+    case DType::kFloat64:
+      FillAs<double>(&bytes, count, value);
+      break;
+    case DType::kInt32:
+      FillAs<int32_t>(&bytes, count, value);
+      break;
+    case DType::kInt64:
+      FillAs<int64_t>(&bytes, count, value);
+      break;
+    case DType::kUInt8:
+      FillAs<uint8_t>(&bytes, count, value);
+      break;
+    case DType::kBFloat16:
+      FillAs<BFloat16>(&bytes, count, value);
+      break;
+    case DType::kFloat16:
+      FillAs<Float16>(&bytes, count, value);
+      break;
+  }
+  return bytes;
+}
+
+std::string Name(Kind kind) { return kind == Kind::kFake ? "fake" : "shm"; }
+
+// ---- the data movement, over worlds, counts and dtypes ----
+
+class DataTest : public testing::TestWithParam<std::tuple<Kind, int>> {
+ protected:
+  Kind kind() const { return std::get<0>(GetParam()); }
+  int world() const { return std::get<1>(GetParam()); }
+  // A million of every dtype for one world, of fp32 for all.
+  bool Skips(int64_t count, DType dtype) const {
+    return count == kMillion && dtype != DType::kFloat32 && world() != 3;
+  }
+  // Calls `each` for every case, on one communicator.
+  void ForEach(const std::function<void(Communicator&, int64_t, DType)>& each) {
+    Cluster cluster(kind(), world(), 0);
+    cluster.Run(1, 0, [&](Communicator& communicator, Transport&) {
+      for (const DType dtype : kDTypes) {
+        for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{4001}, kMillion}) {
+          if (Skips(count, dtype)) continue;
+          each(communicator, count, dtype);
+        }
+      }
+    });
+  }
+};
+
+TEST_P(DataTest, AllReduce) {
+  ForEach([&](Communicator& c, int64_t count, DType dtype) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+      if (op != ReduceOp::kSum && count == kMillion) continue;
+      auto data = Buffer(dtype, count, [&](int64_t i) { return Value(c.rank(), i); });
+      const auto expected = Buffer(dtype, count, [&](int64_t i) {
+        int result = Value(0, i);
+        for (int r = 1; r < world(); ++r) {
+          const int next = Value(r, i);
+          result = op == ReduceOp::kSum   ? result + next
+                   : op == ReduceOp::kMax ? std::max(result, next)
+                                          : std::min(result, next);
+        }
+        return result;
+      });
+      const auto order = count % 2 == 0 ? ReduceOrder::kFixed : ReduceOrder::kFastest;
+      const auto status = c.AllReduce(data.data(), count, dtype, op, order, Never());
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_TRUE(data == expected) << DTypeName(dtype) << " " << count << " rank " << c.rank();
+    }
+  });
+}
+
+TEST_P(DataTest, ReduceScatter) {
+  ForEach([&](Communicator& c, int64_t count, DType dtype) {
+    if (count == kMillion) count /= world();
+    const auto input =
+        Buffer(dtype, count * world(), [&](int64_t i) { return Value(c.rank(), i); });
+    const auto expected = Buffer(dtype, count, [&](int64_t i) {
+      int sum = 0;
+      for (int r = 0; r < world(); ++r) sum += Value(r, c.rank() * count + i);
+      return sum;
+    });
+    auto output = Buffer(dtype, count, [](int64_t) { return 99; });
+    const auto status =
+        c.ReduceScatter(input.data(), output.data(), count, dtype, ReduceOp::kSum, Never());
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_TRUE(output == expected) << DTypeName(dtype) << " " << count << " rank " << c.rank();
+  });
+}
+
+TEST_P(DataTest, AllGather) {
+  ForEach([&](Communicator& c, int64_t count, DType dtype) {
+    if (count == kMillion) count /= world();
+    const auto input = Buffer(dtype, count, [&](int64_t i) { return Value(c.rank(), i); });
+    const auto expected = Buffer(dtype, count * world(), [&](int64_t i) {
+      return Value(static_cast<int>(i / std::max<int64_t>(count, 1)),
+                   i % std::max<int64_t>(count, 1));
+    });
+    auto output = Buffer(dtype, count * world(), [](int64_t) { return 99; });
+    const auto status = c.AllGather(input.data(), output.data(), count, dtype, Never());
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_TRUE(output == expected) << DTypeName(dtype) << " " << count << " rank " << c.rank();
+  });
+}
+
+TEST_P(DataTest, Broadcast) {
+  ForEach([&](Communicator& c, int64_t count, DType dtype) {
+    for (const int root : {0, world() - 1}) {
+      auto data = Buffer(dtype, count, [&](int64_t i) { return Value(c.rank(), i); });
+      const auto expected = Buffer(dtype, count, [&](int64_t i) { return Value(root, i); });
+      const auto status = c.Broadcast(data.data(), count, dtype, root, Never());
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_TRUE(data == expected) << DTypeName(dtype) << " " << count << " rank " << c.rank();
+    }
+  });
+}
+
+TEST_P(DataTest, SendAndRecvAroundTheRing) {
+  if (world() == 1) return;
+  ForEach([&](Communicator& c, int64_t count, DType dtype) {
+    const int right = (c.rank() + 1) % world();
+    const int left = (c.rank() + world() - 1) % world();
+    const auto mine = Buffer(dtype, count, [&](int64_t i) { return Value(c.rank(), i); });
+    const auto expected = Buffer(dtype, count, [&](int64_t i) { return Value(left, i); });
+    auto got = Buffer(dtype, count, [](int64_t) { return 99; });
+    // Rank 0 sends first, everyone else passes on: no two wait for each other.
+    const auto send = [&] { return c.Send(mine.data(), count, dtype, right, Never()); };
+    const auto recv = [&] { return c.Recv(got.data(), count, dtype, left, Never()); };
+    auto status = c.rank() == 0 ? send() : recv();
+    ASSERT_TRUE(status.ok()) << status;
+    status = c.rank() == 0 ? recv() : send();
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_TRUE(got == expected) << DTypeName(dtype) << " " << count << " rank " << c.rank();
+  });
+}
+
+TEST_P(DataTest, BuffersInTheArenaAreAsGoodAsOthers) {
+  constexpr int64_t kCount = 100'003;
+  Cluster cluster(kind(), world(), kCount * 4 * (world() + 2) + 1024);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    auto memory = transport.Allocate(kCount * 4, "data");
+    auto parts = transport.Allocate(kCount * 4 * world(), "parts");
+    ASSERT_TRUE(memory.ok() && parts.ok());
+    auto* data = static_cast<float*>(*memory);
+    auto* all = static_cast<float*>(*parts);
+    const auto fill = [&] {
+      for (int64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(Value(c.rank(), i));
+    };
+    fill();
+    ASSERT_TRUE(c.AllGather(data, all, kCount, DType::kFloat32, Never()).ok());
+    for (int64_t i = 0; i < kCount * world(); ++i) {
+      ASSERT_EQ(all[i], Value(static_cast<int>(i / kCount), i % kCount));
+    }
+    const ReduceOp sum = ReduceOp::kSum;
+    ASSERT_TRUE(c.ReduceScatter(all, data, kCount, DType::kFloat32, sum, Never()).ok());
+    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], world() * Value(c.rank(), i));
+    fill();
+    ASSERT_TRUE(c.AllReduce(data, kCount, DType::kFloat32, sum, ReduceOrder::kFixed, Never()).ok());
+    for (int64_t i = 0; i < kCount; ++i) {
+      float expected = 0;
+      for (int r = 0; r < world(); ++r) expected += static_cast<float>(Value(r, i));
+      ASSERT_EQ(data[i], expected);
+    }
+    fill();
+    ASSERT_TRUE(c.Broadcast(data, kCount, DType::kFloat32, 0, Never()).ok());
+    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], Value(0, i));
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+  });
+}
+
+TEST_P(DataTest, ManySmallCallsInARow) {
+  Cluster cluster(kind(), world(), 0);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    for (int64_t k = 0; k < 300; ++k) {
+      int64_t value = k * (c.rank() + 1);
+      ASSERT_TRUE(
+          c.AllReduce(&value, 1, DType::kInt64, ReduceOp::kSum, ReduceOrder::kFixed, Never()).ok());
+      ASSERT_EQ(value, k * world() * (world() + 1) / 2);
+      if (k % 7 == 0) {
+        ASSERT_TRUE(c.Barrier(Never()).ok());
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DataTest,
+                         testing::Combine(testing::Values(Kind::kFake, Kind::kShm),
+                                          testing::Values(1, 2, 3, 4, 7, 8)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(std::get<0>(info.param)), "_",
+                                               std::get<1>(info.param), "_ranks");
+                         });
+
+// ---- TreeReduce ----
+
+class TreeTest : public testing::TestWithParam<Kind> {};
+
+// Floats whose sum depends on the order, with subnormals and an infinity here and there.
+float Leaf(int shard, int64_t step, int64_t i) {
+  uint32_t h = static_cast<uint32_t>(shard * 2654435761u + step * 40503u + i * 2246822519u);
+  h ^= h >> 15;
+  h *= 2246822519u;
+  h ^= h >> 13;
+  if (h % 211 == 0) return std::numeric_limits<float>::denorm_min() * static_cast<float>(h % 7);
+  if (h % 1009 == 0) return std::numeric_limits<float>::infinity();
+  return std::ldexp(static_cast<float>(h >> 8) / 16777216.0f - 0.5f, static_cast<int>(h % 24));
+}
+
+float TreeLeafSum(ShardRange range, int64_t step, int64_t i) {
+  if (range.size() == 1) return Leaf(range.begin, step, i);
+  const int middle = TreeSplit(range);
+  const volatile float left = TreeLeafSum({range.begin, middle}, step, i);
+  return left + TreeLeafSum({middle, range.end}, step, i);
+}
+
+// One worker: puts its whole nodes into the arena, reduces, compares with the serial sum.
+void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t count,
+                    bool in_place) {
+  std::vector<NodeBuffer> nodes;
+  for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
+    auto memory = transport.Allocate(count * 4, "node");
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    nodes.push_back({node, static_cast<float*>(*memory)});
+  }
+  const ElementRange slice = SliceOf(count, c.world_size(), c.rank());
+  auto* owned = const_cast<float*>(nodes[0].data) + slice.begin;
+  if (!in_place) {
+    auto memory = transport.Allocate(slice.size() * 4, "owned");
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    owned = static_cast<float*>(*memory);
+  }
+  c.PublishCommitted(0);
+  for (int64_t step = 1; step <= 3; ++step) {
+    auto committed = c.WaitCommitted(step - 1, Never());
+    ASSERT_TRUE(committed.ok()) << committed;
+    for (const NodeBuffer& node : nodes) {
+      for (int64_t i = 0; i < count; ++i) {
+        const_cast<float*>(node.data)[i] = TreeLeafSum(node.node, step, i);
+      }
+    }
+    TreeReduceArgs args;
+    args.nodes = nodes;
+    args.count = count;
+    args.owned = owned;
+    args.step = step;
+    const auto slices = c.TreeReduce(args, Never());
+    ASSERT_TRUE(slices.ok()) << slices.status();
+    int64_t next = 0;
+    for (const Slice& part : *slices) {
+      ASSERT_EQ(part.begin, next);
+      next = part.end;
+      for (int64_t i = part.begin; i < part.end; ++i) {
+        const float want = TreeLeafSum({0, shards}, step, i);
+        ASSERT_EQ(std::memcmp(&part.data[i - part.begin], &want, 4), 0)
+            << shards << " shards, element " << i << ": " << part.data[i - part.begin] << " is not "
+            << want;
+      }
+    }
+    ASSERT_EQ(next, count);
+    c.PublishCommitted(step);
+  }
+}
+
+TEST_P(TreeTest, EveryDealGivesTheSerialBits) {
+  for (const int shards : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+    for (int world = 1; world <= shards; ++world) {
+      if (shards == 16 && world > 8) continue;
+      Cluster cluster(GetParam(), world, 1 << 20);
+      cluster.Run(1, shards, [&](Communicator& c, Transport& transport) {
+        ReduceAndCheck(c, transport, shards, 1237, (shards + world) % 2 == 0);
+      });
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(TreeTest, SmallCounts) {
+  for (const int64_t count : {0, 1, 15, 17, 64}) {
+    Cluster cluster(GetParam(), 3, 1 << 16);
+    cluster.Run(1, 5, [&](Communicator& c, Transport& transport) {
+      ReduceAndCheck(c, transport, 5, count, count % 2 == 0);
+    });
+  }
+}
+
+TEST_P(TreeTest, TheNextGenerationWorksOnTheSameMemory) {
+  Cluster cluster(GetParam(), 3, 1 << 20);
+  for (int64_t generation = 1; generation <= 3; ++generation) {
+    cluster.Run(generation, 6, [&](Communicator& c, Transport& transport) {
+      EXPECT_THAT(c.CommittedSteps(), testing::SizeIs(3));
+      ReduceAndCheck(c, transport, 6, 500, generation % 2 == 0);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TreeTest, testing::Values(Kind::kFake, Kind::kShm),
+                         [](const auto& info) { return Name(info.param); });
+
+// ---- errors ----
+
+class ErrorTest : public testing::TestWithParam<Kind> {};
+
+TEST_P(ErrorTest, DifferentCallsAreNamedOnEveryRank) {
+  Cluster cluster(GetParam(), 3, 0);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    std::vector<float> data(100, 1.0f);
+    const int64_t count = c.rank() == 2 ? 99 : 100;
+    const auto status = c.AllReduce(data.data(), count, DType::kFloat32, ReduceOp::kSum,
+                                    ReduceOrder::kFixed, Never());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 0 calls all_reduce 1 f32[100] sum fixed, rank 2 calls all_reduce "
+                          "1 f32[99] sum fixed"));
+    EXPECT_EQ(data, std::vector<float>(100, 1.0f));
+    EXPECT_EQ(c.Barrier(Never()), status);  // finished
+  });
+}
+
+TEST_P(ErrorTest, DifferentOperationsAndStepsAreNamed) {
+  Cluster cluster(GetParam(), 2, 0);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    float data = 1;
+    const auto status =
+        c.rank() == 0 ? c.Barrier(Never()) : c.Broadcast(&data, 1, DType::kFloat32, 0, Never());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 0 calls barrier 1, rank 1 calls broadcast 1 f32[1] from rank 0"));
+  });
+}
+
+TEST_P(ErrorTest, AReceiveThatDoesNotMatchNamesBothCalls) {
+  Cluster cluster(GetParam(), 2, 0);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    std::vector<float> data(10);
+    if (c.rank() == 0) {
+      EXPECT_TRUE(c.Send(data.data(), 10, DType::kFloat32, 1, Never()).ok());
+      return;
+    }
+    const auto status = c.Recv(data.data(), 9, DType::kFloat32, 0, Never());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("f32[10]"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("f32[9]"));
+  });
+}
+
+TEST_P(ErrorTest, AbortEndsEveryWait) {
+  using Call = std::function<absl::Status(Communicator&)>;
+  std::vector<char> data(1 << 20);
+  const std::vector<Call> calls = {
+      [](Communicator& c) { return c.Barrier(Never()); },
+      [&](Communicator& c) { return c.Recv(data.data(), 1, DType::kUInt8, 1, Never()); },
+      [](Communicator& c) {
+        c.PublishCommitted(1);
+        return c.WaitCommitted(1, Never());
+      },
+  };
+  for (const Call& call : calls) {
+    Cluster cluster(GetParam(), 2, 0);
+    std::atomic<bool> aborted{false};
+    cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+      if (c.rank() == 1) {  // stays away until the other has been aborted
+        while (!aborted) std::this_thread::yield();
+        return;
+      }
+      std::jthread watchdog([&] {
+        while (c.DescribeState().find("waiting for rank 1") == std::string::npos &&
+               GetParam() == Kind::kShm) {
+          std::this_thread::yield();
+        }
+        c.Abort("generation 1 ended");
+      });
+      const auto status = call(c);
+      EXPECT_EQ(status, absl::AbortedError("generation 1 ended"));
+      EXPECT_EQ(c.Barrier(Never()).code(), absl::StatusCode::kAborted);
+      aborted = true;
+    });
+  }
+}
+
+TEST_P(ErrorTest, TheDeadlineNamesWhoIsMissingAndWhatItCompleted) {
+  Cluster cluster(GetParam(), 3, 0);
+  std::atomic<int> done{0};
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    if (c.rank() == 1) {
+      while (done < 2) std::this_thread::yield();
+      return;
+    }
+    const auto status = c.Barrier(absl::Now() + absl::Milliseconds(30));
+    ++done;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("barrier 2"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ("));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("last completed barrier 1"));
+  });
+}
+
+TEST_P(ErrorTest, ConnectWaitsForAllAndCanBeAborted) {
+  Cluster cluster(GetParam(), 2, 0);
+  const auto members = cluster.Members(0);
+  const auto late =
+      cluster.transport(0).Connect(1, members, 0, absl::Now() + absl::Milliseconds(5));
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
+  std::jthread aborter([&] { cluster.transport(0).AbortConnect(2, "superseded"); });
+  const auto aborted = cluster.transport(0).Connect(2, members, 0, Never());
+  EXPECT_EQ(aborted.status(), absl::AbortedError("superseded"));
+}
+
+TEST_P(ErrorTest, WhatIsTooMuchIsRefused) {
+  Cluster cluster(GetParam(), 1, 4096);
+  const auto memory = cluster.transport(0).Allocate(1 << 20, "gradients");
+  EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(memory.status().message()), HasSubstr("gradients"));
+}
+
+TEST_P(ErrorTest, CommittedStepsAreSeenAfterAnAbort) {
+  Cluster cluster(GetParam(), 2, 0);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    c.PublishCommitted(7 + c.rank());
+    ASSERT_TRUE(c.WaitCommitted(7, Never()).ok());
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    c.Abort("over");
+    EXPECT_THAT(c.CommittedSteps(), testing::ElementsAre(7, 8));
+    EXPECT_EQ(c.WaitCommitted(7, Never()).code(), absl::StatusCode::kAborted);
+  });
+}
+
+TEST_P(ErrorTest, OperationsAreRecorded) {
+  Cluster cluster(GetParam(), 2, 0);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    const auto record = transport.flight_recorder().Latest();
+    ASSERT_TRUE(record.has_value());
+    EXPECT_EQ(record->operation.kind, OpKind::kBarrier);
+    EXPECT_EQ(record->stage, OpStage::kDone);
+    EXPECT_THAT(c.DescribeState(), HasSubstr("barrier 1, completed"));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::Values(Kind::kFake, Kind::kShm),
+                         [](const auto& info) { return Name(info.param); });
+
+}  // namespace
+}  // namespace lockstep

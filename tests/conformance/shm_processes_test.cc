@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared-memory data plane between real processes: the same bits, and a killed rank is named by
+// its survivors at once.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "collectives/shm/shm_transport.h"
+#include "common/check.h"
+#include "common/fd_passing.h"
+#include "common/life.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+absl::Time Never() { return absl::Now() + absl::Seconds(100); }
+
+// What a child does with its communicator; what it returns is sent to the parent as its last
+// message.
+using Body = std::function<std::string(Communicator&, ShmTransport&, int socket)>;
+
+// A job of forked workers. The parent collects the addresses and gives everyone the list.
+class Processes {
+ public:
+  Processes(int world, int shards, const Body& body) : world_(world) {
+    auto page = LifePage::Create();
+    LS_CHECK(page.ok()) << page.status().ToString();
+    page_ = *std::move(page);
+    for (int r = 0; r < world; ++r) Start(r, body);
+    std::string table;
+    for (int r = 0; r < world; ++r) {
+      const ShardRange range = DealShards(shards, world, r);
+      absl::StrAppend(&table, r == 0 ? "" : ";", Receive(r), ",", pids_[r], ",", range.begin, ",",
+                      range.end);
+    }
+    for (int r = 0; r < world; ++r) LS_CHECK(SendFds(sockets_[r].get(), table, {}).ok());
+  }
+
+  ~Processes() {
+    for (const pid_t pid : pids_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+
+  std::string Receive(int rank) {
+    auto message = RecvFds(sockets_[rank].get());
+    return message.ok() ? message->data : absl::StrCat("lost: ", message.status().ToString());
+  }
+  void Kill(int rank) { ::kill(pids_[rank], SIGKILL); }
+  void Stop(int rank) { ::kill(pids_[rank], SIGSTOP); }
+  LifePage& page() { return *page_; }
+
+ private:
+  void Start(int rank, const Body& body) {
+    int pair[2];
+    LS_CHECK_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    const pid_t pid = ::fork();
+    LS_CHECK_GE(pid, 0);
+    if (pid == 0) {
+      sockets_.clear();
+      ::close(pair[0]);
+      Child(rank, pair[1], body);
+      ::_exit(0);
+    }
+    ::close(pair[1]);
+    timeval patience{60, 0};
+    ::setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sockets_.emplace_back(pair[0]);
+    pids_.push_back(pid);
+  }
+
+  void Child(int rank, int socket, const Body& body) {
+    auto life = LifePage::Open(UniqueFd(::dup(page_->fd())));
+    LS_CHECK(life.ok());
+    LS_CHECK((*life)->Take(rank).ok());
+    ShmTransport::Options options;
+    options.arena_bytes = 1 << 20;
+    options.life = life->get();
+    auto transport = ShmTransport::Create(options);
+    LS_CHECK(transport.ok()) << transport.status().ToString();
+    LS_CHECK(
+        SendFds(socket, absl::StrCat((*transport)->address(), ",", (*transport)->key()), {}).ok());
+    auto table = RecvFds(socket);
+    LS_CHECK(table.ok());
+    std::vector<GroupMember> members;
+    for (const auto row : absl::StrSplit(table->data, ';')) {
+      const std::vector<std::string> fields = absl::StrSplit(row, ',');
+      GroupMember member;
+      member.rank = static_cast<int>(members.size());
+      member.shm_address = fields[0];
+      member.key = fields[1];
+      LS_CHECK(absl::SimpleAtoi(fields[2], &member.pid));
+      LS_CHECK(absl::SimpleAtoi(fields[3], &member.shards.begin));
+      LS_CHECK(absl::SimpleAtoi(fields[4], &member.shards.end));
+      member.life_slot = member.rank;
+      members.push_back(member);
+    }
+    auto communicator = (*transport)->Connect(1, members, rank, Never());
+    LS_CHECK(communicator.ok()) << communicator.status().ToString();
+    const std::string result = body(**communicator, **transport, socket);
+    LS_CHECK(SendFds(socket, result, {}).ok());
+  }
+
+  const int world_;
+  std::unique_ptr<LifePage> page_;
+  std::vector<UniqueFd> sockets_;
+  std::vector<pid_t> pids_;
+};
+
+TEST(ShmProcessesTest, TreeReduceGivesEveryProcessTheSameBits) {
+  constexpr int kShards = 6;
+  constexpr int64_t kCount = 1000;
+  const auto leaf = [](int shard, int64_t i) {
+    return 1.0f / static_cast<float>(shard * 7 + i + 1);
+  };
+  for (const int world : {1, 3, 4}) {
+    Processes job(world, kShards, [&](Communicator& c, ShmTransport& transport, int) {
+      std::vector<NodeBuffer> nodes;
+      for (const auto node : WholeNodes(kShards, DealShards(kShards, world, c.rank()))) {
+        auto* data = static_cast<float*>(transport.Allocate(kCount * 4, "node").value());
+        const std::function<float(ShardRange, int64_t)> sum = [&](ShardRange range, int64_t i) {
+          if (range.size() == 1) return leaf(range.begin, i);
+          const int middle = TreeSplit(range);
+          return sum({range.begin, middle}, i) + sum({middle, range.end}, i);
+        };
+        for (int64_t i = 0; i < kCount; ++i) data[i] = sum(node, i);
+        nodes.push_back({node, data});
+      }
+      TreeReduceArgs args;
+      args.nodes = nodes;
+      args.count = kCount;
+      args.owned = const_cast<float*>(nodes[0].data) + SliceOf(kCount, world, c.rank()).begin;
+      const auto slices = c.TreeReduce(args, Never());
+      if (!slices.ok()) return slices.status().ToString();
+      std::string bits;
+      for (const Slice& slice : *slices) {
+        bits.append(reinterpret_cast<const char*>(slice.data), (slice.end - slice.begin) * 4);
+      }
+      const auto status = c.Barrier(Never());  // nobody leaves while others read
+      return status.ok() ? bits : status.ToString();
+    });
+    std::string expected(kCount * 4, '\0');
+    for (int64_t i = 0; i < kCount; ++i) {
+      const float value =
+          ((leaf(0, i) + leaf(1, i)) + (leaf(2, i) + leaf(3, i))) + (leaf(4, i) + leaf(5, i));
+      std::memcpy(&expected[i * 4], &value, 4);
+    }
+    for (int r = 0; r < world; ++r) EXPECT_TRUE(job.Receive(r) == expected) << "rank " << r;
+  }
+}
+
+// Every rank works in a loop of calls; in the middle of them rank 1 is killed.
+void KillInTheMiddle(const std::function<absl::Status(Communicator&)>& call) {
+  constexpr int kWorld = 4;
+  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport&, int socket) {
+    LS_CHECK(SendFds(socket, "begun", {}).ok());
+    absl::Status status;
+    while (status.ok()) status = call(c);
+    return absl::StrCat(status.ToString(), "|", c.CommittedSteps().size());
+  });
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
+  job.Kill(1);
+  EXPECT_TRUE(job.page().WaitForDeath(1, absl::Seconds(20)));
+  for (const int r : {0, 2, 3}) {
+    EXPECT_THAT(job.Receive(r), testing::MatchesRegex("ABORTED: rank 1 died \\(pid [0-9]+\\)\\|4"));
+  }
+}
+
+TEST(ShmProcessesTest, AKilledRankIsNamedInSmallCalls) {
+  KillInTheMiddle([](Communicator& c) {
+    int value = 1;
+    return c.AllReduce(&value, 1, DType::kInt32, ReduceOp::kSum, ReduceOrder::kFixed, Never());
+  });
+}
+
+TEST(ShmProcessesTest, AKilledRankIsNamedInLargeCalls) {
+  std::vector<float> data(1 << 20);
+  KillInTheMiddle([&](Communicator& c) {
+    return c.AllReduce(data.data(), 1 << 20, DType::kFloat32, ReduceOp::kMax, ReduceOrder::kFixed,
+                       Never());
+  });
+}
+
+TEST(ShmProcessesTest, SleepingSurvivorsAreWokenByADeath) {
+  // Rank 1 never comes: the others sleep by the time it is killed, then tell when they woke.
+  constexpr int kWorld = 3;
+  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport&, int socket) -> std::string {
+    LS_CHECK(SendFds(socket, "begun", {}).ok());
+    if (c.rank() == 1) ::pause();
+    const auto status = c.Barrier(Never());
+    return absl::StrCat(status.message(), "|", absl::GetCurrentTimeNanos());
+  });
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
+  job.page().WaitForDeath(1, absl::Milliseconds(10));  // nobody dies: time for the others to sleep
+  const int64_t killed = absl::GetCurrentTimeNanos();
+  job.Kill(1);
+  for (const int r : {0, 2}) {
+    const std::vector<std::string> parts = absl::StrSplit(job.Receive(r), '|');
+    ASSERT_EQ(parts.size(), 2u);
+    EXPECT_THAT(parts[0], testing::HasSubstr("rank 1 died"));
+    int64_t seen = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(parts[1], &seen));
+    RecordProperty(absl::StrCat("death_to_abort_us_rank_", r),
+                   absl::StrCat((seen - killed) / 1000));
+    std::printf("rank %d saw the death after %.0f us\n", r,
+                static_cast<double>(seen - killed) / 1000);
+    EXPECT_LT(seen - killed, 1'000'000'000);  // far above what it takes, for busy machines
+  }
+}
+
+TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
+  constexpr int kWorld = 3;
+  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport&, int socket) -> std::string {
+    const auto first = c.Barrier(Never());
+    if (!first.ok()) return first.ToString();
+    LS_CHECK(SendFds(socket, "begun", {}).ok());
+    if (c.rank() == 2) ::pause();
+    return c.Barrier(absl::Now() + absl::Milliseconds(100)).ToString();
+  });
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
+  job.Stop(2);
+  for (const int r : {0, 1}) {
+    const std::string message = job.Receive(r);
+    EXPECT_THAT(message, testing::HasSubstr("DEADLINE_EXCEEDED"));
+    EXPECT_THAT(message, testing::HasSubstr("rank 2 (pid"));
+    EXPECT_THAT(message, testing::HasSubstr("last completed barrier 1"));
+  }
+}
+
+TEST(ShmProcessesTest, WhoIsDoneMayLeave) {
+  // A rank that ends after the last call is no reason for the others to fail in it.
+  for (int i = 0; i < 10; ++i) {
+    Processes job(
+        3, 3, [&](Communicator& c, ShmTransport&, int) { return c.Barrier(Never()).ToString(); });
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(job.Receive(r), "OK");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

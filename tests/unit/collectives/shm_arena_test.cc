@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "collectives/shm/handoff.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+TEST(ArenaTest, AllocatesAlignedZeroedMemoryAndNamesWhatIsMissing) {
+  auto arena = OwnArena::Create(1000);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  auto first = (*arena)->Allocate(100, "gradients");
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(*first) % 64, 0u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(static_cast<char*>(*first)[i], 0);
+  EXPECT_NE((*arena)->OffsetOf(*first, 100), CallSlot::kForeign);
+  EXPECT_EQ((*arena)->OffsetOf(&arena, 8), CallSlot::kForeign);
+  const auto second = (*arena)->Allocate(1 << 20, "moments");
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("moments"));
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("1048576"));
+  EXPECT_FALSE((*arena)->Allocate(SIZE_MAX, "all").ok());
+}
+
+TEST(ArenaTest, LackOfMemoryIsAnError) {
+  EXPECT_EQ(OwnArena::Create(size_t{1} << 46).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(ArenaTest, PeersReadAndCannotWrite) {
+  auto arena = OwnArena::Create(4096);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  auto memory = (*arena)->Allocate(64, "x");
+  ASSERT_TRUE(memory.ok());
+  auto server = ArenaServer::Start((*arena)->fd());
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto fd = FetchArena((*server)->address(), (*server)->key(), absl::Seconds(10));
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  // The descriptor that peers get cannot be written, mapped writable, or cut.
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0), MAP_FAILED);
+  EXPECT_EQ(::pwrite(fd->get(), "x", 1, 0), -1);
+  EXPECT_EQ(::ftruncate(fd->get(), 0), -1);
+  auto peer = PeerArena::Map(*std::move(fd));
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  std::strcpy(static_cast<char*>(*memory), "hello");
+  const uint64_t offset = (*arena)->OffsetOf(*memory, 64);
+  EXPECT_STREQ((*peer)->base() + offset, "hello");
+  // It stays readable when its owner is gone.
+  server->reset();
+  arena->reset();
+  EXPECT_STREQ((*peer)->base() + offset, "hello");
+}
+
+TEST(ArenaTest, TheKeyIsNeeded) {
+  auto arena = OwnArena::Create(0);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  auto server = ArenaServer::Start((*arena)->fd());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ((*server)->key().size(), 64u);
+  std::string wrong = (*server)->key();
+  wrong[5] = wrong[5] == '0' ? '1' : '0';
+  EXPECT_EQ(FetchArena((*server)->address(), wrong, absl::Seconds(10)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(FetchArena("lockstep-nobody", wrong, absl::Seconds(10)).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(ArenaTest, OtherMemoryIsRefused) {
+  UniqueFd plain(::memfd_create("x", MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(plain.get(), 8 << 20), 0);
+  UniqueFd copy(::dup(plain.get()));
+  EXPECT_EQ(PeerArena::Map(std::move(copy)).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(::fcntl(plain.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  EXPECT_EQ(PeerArena::Map(std::move(plain)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace lockstep
