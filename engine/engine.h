@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine as the worker sees it: a training job is compiled once into a Plan, and an Executor runs
-// the plan's pieces on memory that the caller gives it. The engine knows no rank, no peer, no RPC
-// and no file: step and shard are arguments.
+// The engine as the worker sees it: a training job is compiled once into a Plan, and an Executor
+// runs the plan's pieces on memory that the caller gives it. The engine knows no rank, no peer, no
+// RPC and no file: step and shard are arguments.
 //
 //   plan = Plan::Compile(spec)                               // shapes, buckets, exact memory
-//   executor = Executor::Create(plan, {state, arena, ...})   // kernels prepared, nothing allocated after
-//   executor->InitState()                                    // or the state is copied in
-//   for each step:
+//   executor = Executor::Create(plan, {state, arena, ...})   // kernels prepared, nothing allocated
+//   after executor->InitState()                                    // or the state is copied in for
+//   each step:
 //     for each of my shards: executor->RunShard(step, shard, batches..., gradients)
 //     ... the worker reduces the gradients ...
 //     executor->Update(step, reduced slices)                 // the only writer of the state
@@ -61,18 +61,27 @@ struct InputSpec {
   int64_t classes = 0;                // labels are int32 in [0, classes)
 };
 
+// Passes that can be switched off: to look for a fault, or to prove that they change nothing.
+struct PassOptions {
+  bool fuse = true;                  // off: other roundings, within a stated tolerance
+  bool in_place = true;              // off: the same bits in more memory
+  bool reuse_memory = true;          // off: the same bits in more memory
+  int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
+};
+
 struct TrainSpec {
   ModelSpec model;
   InputSpec input;
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
-  int64_t micro_batch = 0;      // samples of one RunShard micro-batch
-  int accumulate = 1;           // micro-batches of a shard
-  int shards = 1;               // of the job (enters D and randomness, not the kernels)
-  int64_t eval_block = 1000;    // samples of one evaluation block
+  int64_t micro_batch = 0;    // samples of one RunShard micro-batch
+  int accumulate = 1;         // micro-batches of a shard
+  int shards = 1;             // of the job (enters D and randomness, not the kernels)
+  int64_t eval_block = 1000;  // samples of one evaluation block
   std::string precision = "fp32";
   uint64_t seed = 0;
   int threads = 1;
+  PassOptions passes;
 };
 
 // ---- what was compiled ----
@@ -80,9 +89,12 @@ struct TrainSpec {
 // One entry of the state table.
 struct StateEntry {
   enum class Role { kParameter, kMoment, kScalar };
-  std::string name;            // "0.weight" as the ecosystem names it; moments: "0.weight.momentum"
+  enum class Type { kFloat32, kInt64, kFloat64 };
+  std::string name;  // "0.weight" as the ecosystem names it; moments: "0.weight.momentum"
   Role role = Role::kParameter;
-  std::vector<int64_t> shape;  // fp32 unless it is a scalar (int64 or double, see bytes)
+  Type type =
+      Type::kFloat32;  // scalars: "step", "update_count", "growth_count" int64, "loss_scale" double
+  std::vector<int64_t> shape;  // empty for a scalar
   size_t offset = 0;           // bytes from the start of the state region
   size_t bytes = 0;
 };
@@ -106,8 +118,9 @@ class Plan {
   // TrainState: one table in one region. Offsets are 64-byte aligned.
   virtual const std::vector<StateEntry>& state() const = 0;
   virtual size_t state_bytes() const = 0;
-  // Elements (fp32) of the gradient vector, with the loss entries at its end: sums over the shard of
-  // loss, and the count of valid targets as exact integers. A multiple of 16.
+  // Elements (fp32) of the gradient vector, with the loss entries in its last 16: the shard's sum
+  // of losses, then its count of valid targets as two floats (high, low: see ops/counts.h) whose
+  // sums over shards are exact. A multiple of 16; the gaps between gradients are 0.
   virtual int64_t gradient_count() const = 0;
   virtual const std::vector<Bucket>& buckets() const = 0;
   // Activations and workspace: the high-water mark, exact.
@@ -136,10 +149,10 @@ struct GradientSlice {
 };
 
 struct StepResult {
-  double loss = 0;          // mean over the global batch's valid targets
+  double loss = 0;  // mean over the global batch's valid targets
   int64_t valid_targets = 0;
   double learning_rate = 0;
-  bool skipped = false;     // no valid target, or gradients not finite: state unchanged but the step
+  bool skipped = false;  // no valid target, or gradients not finite: state unchanged but the step
   bool finite = true;
 };
 
@@ -160,41 +173,55 @@ class Executor {
   // The state of step 0: a pure function of the job (addressed randomness by parameter name).
   virtual void InitState() = 0;
 
-  // Called before the first write of gradients of a step (the commit rule's wait), and after each
-  // bucket of the shard's last micro-batch is complete. An error ends RunShard with it.
+  // An error of a hook ends RunShard with it. Any may be empty.
   struct Hooks {
+    // Called in each RunShard just before its first write to `gradients`: the commit rule's wait,
+    // which the forward pass overlaps.
     std::function<absl::Status()> before_gradients;
+    // Called when a bucket is complete, in the shard's last micro-batch.
     std::function<absl::Status(int bucket)> bucket_ready;
     std::function<bool()> cancelled;  // polled between nodes; true ends RunShard with Aborted
   };
 
-  // Forward and backward of micro-batch `micro` of `shard` at `step` on `inputs` [micro_batch, sample]
-  // fp32 and `labels` [micro_batch]. Gradients go to `gradients` [gradient_count]: overwritten by
-  // micro-batch 0, added to by the others. Never touches the state.
+  // The state region, to be filled from elsewhere (a peer, a checkpoint): writable until EndLoad.
+  // In debug builds it is read-only outside these calls, InitState and Update.
+  virtual void* BeginLoad() = 0;
+  virtual void EndLoad() = 0;
+
+  // Forward and backward of micro-batch `micro` of `shard` at `step` on `inputs` [micro_batch,
+  // sample] fp32 and `labels` [micro_batch]; a negative label is ignored. Gradients go to
+  // `gradients` [gradient_count]: overwritten by micro-batch 0, added to by the others. Never
+  // touches the state; a pure function of the state and the arguments. Errors: DataLoss for a label
+  // that is not below `classes`, Aborted when cancelled, those of the hooks.
   virtual absl::Status RunShard(int64_t step, int shard, int micro, const float* inputs,
                                 const int32_t* labels, float* gradients, const Hooks& hooks) = 0;
 
-  // The optimizer step `step` (1-based; the state must be that after step - 1) on the reduced gradients,
-  // read in place. Never fails once begun.
+  // The optimizer step `step` (1-based; the state must be that after step - 1) on the reduced
+  // gradients, read in place: slices in ascending order that cover the whole vector, cut at
+  // multiples of 16 elements. Never fails once begun. A skipped step advances "step" alone.
   virtual StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) = 0;
 
   // The step that the state is after, as written in the state itself.
   virtual int64_t committed_step() const = 0;
 
-  // One evaluation block; `valid` <= eval_block samples count, the rest is padding.
+  // One evaluation block: inputs [eval_block, sample], labels [eval_block]; the first `valid`
+  // samples count, the rest is padding. Errors: InvalidArgument, DataLoss.
   virtual absl::Status Evaluate(const float* inputs, const int32_t* labels, int64_t valid,
                                 EvalSums* sums) = 0;
 
-  // Hash of the gradients of one addressed micro-batch (made inputs, initial weights in scratch): equal
-  // on devices that compute the same bits. Leaves the state alone. Hex.
+  // Hash of the gradients of one addressed micro-batch (made inputs, initial weights in scratch):
+  // equal on devices that compute the same bits. Leaves the state alone, uses the arena, allocates.
+  // Hex.
   virtual absl::StatusOr<std::string> DeviceHash() = 0;
 };
 
-// What this device is and how kernels are chosen on it: "AMD EPYC ... avx2 1 thread, oneDNN 2.6.3".
+// What this device is and how kernels are chosen on it: "AMD EPYC (family 25 ...), avx2, 1 thread,
+// gcc 12.2.0".
 std::string DescribeDevice(int threads);
 
-// Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*) and sets
-// flush-to-zero for the calling thread. First thing in a worker's main, before any thread starts.
+// Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*) and
+// sets flush-to-zero for the calling thread. First thing in a worker's main, before any thread
+// starts.
 void PinNumerics(int threads);
 
 }  // namespace lockstep::engine

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/fma_peak.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/cpu/isa.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kRounds = 1000000;
+constexpr int kChains = 12;  // more than latency x throughput, fewer than registers
+
+__attribute__((target("avx512f"))) void Avx512() {
+  __m512 acc[kChains];
+  for (int i = 0; i < kChains; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512 x = _mm512_set1_ps(0.5f);
+  for (int r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) acc[i] = _mm512_fmadd_ps(acc[i], x, x);
+  }
+  for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(acc[i]));
+}
+
+__attribute__((target("avx2,fma"))) void Avx2() {
+  __m256 acc[kChains];
+  for (int i = 0; i < kChains; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
+  const __m256 x = _mm256_set1_ps(0.5f);
+  for (int r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) acc[i] = _mm256_fmadd_ps(acc[i], x, x);
+  }
+  for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(acc[i]));
+}
+
+void Sse2() {
+  __m128 acc[kChains];
+  for (int i = 0; i < kChains; ++i) acc[i] = _mm_set1_ps(static_cast<float>(i));
+  const __m128 x = _mm_set1_ps(0.5f);
+  for (int r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) acc[i] = _mm_add_ps(_mm_mul_ps(acc[i], x), x);
+  }
+  for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(acc[i]));
+}
+
+}  // namespace
+
+double MeasureFmaPeak() {
+  const engine::Isa isa = engine::DetectIsa();
+  const int lanes = isa == engine::Isa::kAvx512 ? 16 : isa == engine::Isa::kAvx2 ? 8 : 4;
+  double best = 1e9;
+  for (int run = 0; run < 8; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    isa == engine::Isa::kAvx512 ? Avx512() : isa == engine::Isa::kAvx2 ? Avx2() : Sse2();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    best = std::min(best, elapsed.count());
+  }
+  return 2.0 * lanes * kChains * kRounds / best;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Single-precision matrix products on plain row-major memory, for the shapes of training: weights
+// change every step, so nothing is packed beforehand. Tiles are held in registers; B is packed
+// panel by panel only where its layout needs it.
+//
+// The order of additions of an element of C depends on k, the layout and the instruction set, never
+// on the number of threads.
+//
+// Thread-safety: immutable after construction.
+#ifndef LOCKSTEP_ENGINE_CPU_GEMM_H_
+#define LOCKSTEP_ENGINE_CPU_GEMM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/cpu/simd/simd.h"
+#include "engine/cpu/thread_pool.h"
+
+namespace lockstep::engine {
+
+// C[m, n] (+)= op(A)[m, k] * op(B)[k, n], C dense.
+struct GemmShape {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool a_transposed = false;  // A is stored [k, m]
+  bool b_transposed = false;  // B is stored [n, k]
+};
+
+class Gemm {
+ public:
+  Gemm(const GemmShape& shape, Isa isa, int threads);
+
+  size_t scratch_bytes() const { return scratch_floats_ * sizeof(float); }
+  // `epilogue.mask` is [m, n] dense. `scratch` has scratch_bytes(), 64-byte aligned. Blocks until
+  // the product is whole. No two operands overlap.
+  void Run(const float* a, const float* b, float* c, bool accumulate, const TileEpilogue& epilogue,
+           float* scratch, ThreadPool* pool) const;
+
+ private:
+  // The product as the tiles see it: C^T instead of C when that packs the smaller operand.
+  struct Operands {
+    const float* a;
+    const float* b;
+    float* c;
+    int64_t c_stride;
+    bool accumulate;
+    TileEpilogue epilogue;
+  };
+  void RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                int64_t panel_end, float* panel) const;
+
+  void PackA(const float* a, int64_t rows, int64_t k, float* packed) const;
+
+  const SimdKernels& simd_;
+  const int threads_;
+  const GemmShape shape_;
+  bool swapped_ = false;  // tiles compute C^T
+  int64_t m_ = 0;         // rows and columns of the tiles' product
+  int64_t n_ = 0;
+  int64_t a_row_ = 0;
+  int64_t a_k_ = 0;
+  int64_t b_stride_ = 0;    // of the stored rows of B
+  bool b_columns_ = false;  // B is stored [n, k] for the tiles: packing transposes
+  bool pack_ = false;
+  int64_t k_block_ = 0;
+  size_t panel_floats_ = 0;  // of one thread: the panel of B, then the block of A
+  size_t a_pack_offset_ = 0;
+  size_t scratch_floats_ = 0;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_GEMM_H_

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instruction sets that kernels are written for. One is chosen at the start and pinned; sums
+// are in an order that depends on it and on the shape alone. Thread-safety: thread-safe.
+#ifndef LOCKSTEP_ENGINE_CPU_ISA_H_
+#define LOCKSTEP_ENGINE_CPU_ISA_H_
+
+namespace lockstep::engine {
+
+enum class Isa { kSse2, kAvx2, kAvx512 };
+
+// The best one that this CPU and operating system have.
+Isa DetectIsa();
+// "sse2", "avx2", "avx512".
+const char* Name(Isa isa);
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_ISA_H_

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CPU kernel prepared for one node. Its operands are (region, offset) pairs that are fixed when
+// it is prepared; where the regions lie is told at each run, so that the same kernels serve every
+// batch and every gradient buffer. Run allocates nothing. Thread-safety: a prepared kernel is
+// immutable; it runs on the caller's thread and the pool given.
+#ifndef LOCKSTEP_ENGINE_CPU_KERNEL_H_
+#define LOCKSTEP_ENGINE_CPU_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/cpu/isa.h"
+#include "engine/cpu/thread_pool.h"
+#include "engine/graph/graph.h"
+
+namespace lockstep::engine {
+
+// Where a value can lie.
+enum class Region {
+  kArena,
+  kState,   // parameters
+  kInputs,  // the batch
+  kLabels,
+  kGradients,  // the shard's gradient vector
+  kScalars,    // Scalars of the executor
+  kAbsolute,   // the offset is the address itself
+};
+inline constexpr int kRegions = 7;
+
+struct Storage {
+  Region region = Region::kArena;
+  size_t offset = 0;  // bytes
+  bool operator==(const Storage&) const = default;
+};
+
+// Values that change from run to run; graph leaves named as the fields.
+struct Scalars {
+  float loss_seed = 1;  // loss_scale / D
+};
+
+struct RunContext {
+  std::byte* base[kRegions] = {};
+  // Outputs in the gradient vector are added to what is there.
+  bool accumulate = false;
+  // Rows of an evaluation block that count.
+  int64_t valid_rows = 0;
+  ThreadPool* pool = nullptr;
+
+  template <typename T>
+  T* At(const Storage& storage) const {
+    return reinterpret_cast<T*>(base[static_cast<int>(storage.region)] + storage.offset);
+  }
+  // Whether an output at `storage` is to be added to.
+  bool Adds(const Storage& storage) const {
+    return accumulate && storage.region == Region::kGradients;
+  }
+};
+
+struct KernelOperands {
+  std::vector<Storage> inputs;
+  std::vector<Storage> outputs;
+  Storage scratch;
+};
+
+class CpuKernel {
+ public:
+  virtual ~CpuKernel() = default;
+  virtual void Run(const RunContext& context) const = 0;
+};
+
+// What a kernel is prepared for.
+struct CpuTarget {
+  Isa isa = Isa::kSse2;
+  int threads = 1;
+};
+
+struct CpuKernelDef {
+  // Bytes of scratch, planned like any other buffer. Null: none.
+  size_t (*scratch_bytes)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
+  std::unique_ptr<CpuKernel> (*prepare)(const Graph& graph, const Node& node,
+                                        const KernelOperands& operands,
+                                        const CpuTarget& target) = nullptr;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_KERNEL_H_

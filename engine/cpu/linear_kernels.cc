@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and its gradients as matrix products.
+#include <memory>
+
+#include "engine/cpu/gemm.h"
+#include "engine/cpu/kernels.h"
+
+namespace lockstep::engine::cpu {
+namespace {
+
+GemmShape ForwardShape(const Graph& graph, const Node& node) {
+  const Shape& x = graph.type(node.inputs[0]).shape;
+  const Shape& w = graph.type(node.inputs[1]).shape;
+  return {.m = x[0], .n = w[0], .k = w[1], .a_transposed = false, .b_transposed = true};
+}
+
+// (dy [m, n], w [n, k]) -> dx [m, k]
+GemmShape InputShape(const Graph& graph, const Node& node) {
+  const Shape& dy = graph.type(node.inputs[0]).shape;
+  const Shape& w = graph.type(node.inputs[1]).shape;
+  return {.m = dy[0], .n = w[1], .k = w[0], .a_transposed = false, .b_transposed = false};
+}
+
+// (dy [m, n], x [m, k]) -> dw [n, k]
+GemmShape WeightShape(const Graph& graph, const Node& node) {
+  const Shape& dy = graph.type(node.inputs[0]).shape;
+  const Shape& x = graph.type(node.inputs[1]).shape;
+  return {.m = dy[1], .n = x[1], .k = dy[0], .a_transposed = true, .b_transposed = false};
+}
+
+class LinearKernel : public CpuKernel {
+ public:
+  LinearKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
+               const CpuTarget& target)
+      : gemm_(ForwardShape(graph, node), target.isa, target.threads),
+        operands_(operands),
+        relu_(node.attrs.String("activation") == "relu") {}
+
+  void Run(const RunContext& context) const override {
+    TileEpilogue epilogue;
+    if (operands_.inputs.size() == 3) epilogue.bias = context.At<float>(operands_.inputs[2]);
+    epilogue.relu = relu_;
+    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
+              context.At<float>(operands_.outputs[0]), false, epilogue,
+              context.At<float>(operands_.scratch), context.pool);
+  }
+
+ private:
+  const Gemm gemm_;
+  const KernelOperands operands_;
+  const bool relu_;
+};
+
+class BackwardInputKernel : public CpuKernel {
+ public:
+  BackwardInputKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
+                      const CpuTarget& target)
+      : gemm_(InputShape(graph, node), target.isa, target.threads), operands_(operands) {}
+
+  void Run(const RunContext& context) const override {
+    TileEpilogue epilogue;
+    if (operands_.inputs.size() == 3) epilogue.mask = context.At<float>(operands_.inputs[2]);
+    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
+              context.At<float>(operands_.outputs[0]), false, epilogue,
+              context.At<float>(operands_.scratch), context.pool);
+  }
+
+ private:
+  const Gemm gemm_;
+  const KernelOperands operands_;
+};
+
+class BackwardWeightKernel : public CpuKernel {
+ public:
+  BackwardWeightKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
+                       const CpuTarget& target)
+      : gemm_(WeightShape(graph, node), target.isa, target.threads), operands_(operands) {}
+
+  void Run(const RunContext& context) const override {
+    const Storage& out = operands_.outputs[0];
+    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
+              context.At<float>(out), context.Adds(out), {}, context.At<float>(operands_.scratch),
+              context.pool);
+  }
+
+ private:
+  const Gemm gemm_;
+  const KernelOperands operands_;
+};
+
+class BiasBackwardKernel : public CpuKernel {
+ public:
+  BiasBackwardKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
+                     const CpuTarget& target)
+      : simd_(SimdFor(target.isa)),
+        rows_(graph.type(node.inputs[0]).shape[0]),
+        columns_(graph.type(node.inputs[0]).shape[1]),
+        operands_(operands) {}
+
+  void Run(const RunContext& context) const override {
+    const Storage& out = operands_.outputs[0];
+    simd_.sum_rows(context.At<float>(operands_.inputs[0]), columns_, rows_, columns_,
+                   context.Adds(out), context.At<float>(out));
+  }
+
+ private:
+  const SimdKernels& simd_;
+  const int64_t rows_;
+  const int64_t columns_;
+  const KernelOperands operands_;
+};
+
+template <typename Kernel>
+std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
+                                   const KernelOperands& operands, const CpuTarget& target) {
+  return std::make_unique<Kernel>(graph, node, operands, target);
+}
+
+template <GemmShape (*kShape)(const Graph&, const Node&)>
+size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return Gemm(kShape(graph, node), target.isa, target.threads).scratch_bytes();
+}
+
+}  // namespace
+
+const CpuKernelDef kLinear = {Scratch<ForwardShape>, Prepare<LinearKernel>};
+const CpuKernelDef kLinearBackwardInput = {Scratch<InputShape>, Prepare<BackwardInputKernel>};
+const CpuKernelDef kLinearBackwardWeight = {Scratch<WeightShape>, Prepare<BackwardWeightKernel>};
+const CpuKernelDef kBiasBackward = {nullptr, Prepare<BiasBackwardKernel>};
+
+}  // namespace lockstep::engine::cpu

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cpu/simd/simd.h"
+
+namespace lockstep::engine {
+
+const SimdKernels& SimdFor(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return simd::kAvx512Kernels;
+    case Isa::kAvx2:
+      return simd::kAvx2Kernels;
+    case Isa::kSse2:
+      break;
+  }
+  return simd::kSse2Kernels;
+}
+
+}  // namespace lockstep::engine

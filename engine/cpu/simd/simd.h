@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The innermost loops, compiled once for each instruction set from simd_kernels.inc and chosen at
+// run time. Addition orders inside them are fixed by the shape and the vector width. Thread-safety:
+// pure functions on disjoint memory.
+#ifndef LOCKSTEP_ENGINE_CPU_SIMD_SIMD_H_
+#define LOCKSTEP_ENGINE_CPU_SIMD_SIMD_H_
+
+#include <cstdint>
+
+#include "engine/cpu/isa.h"
+
+namespace lockstep::engine {
+
+// What happens to a finished tile of a matrix product: c = act(sum + bias), c = 0 where mask <= 0.
+struct TileEpilogue {
+  const float* bias = nullptr;  // [n]
+  bool relu = false;
+  const float* mask = nullptr;  // [m, n], row stride mask_stride
+  int64_t mask_stride = 0;
+};
+
+// A tile of C (rows x tile_columns) = sum over p of A(i, p) * B(p, j).
+struct Tile {
+  int64_t k = 0;
+  const float* a = nullptr;  // A(i, p) at a[i * a_row + p * a_k]; one of the strides is 1
+  int64_t a_row = 0;
+  int64_t a_k = 0;
+  const float* b = nullptr;  // B(p, j) at b[p * b_stride + j]; tile_columns readable
+  int64_t b_stride = 0;
+  float* c = nullptr;
+  int64_t c_stride = 0;
+  int64_t columns = 0;      // valid ones, at most tile_columns
+  bool accumulate = false;  // C += instead of C =
+  bool last = true;         // the epilogue applies
+  TileEpilogue epilogue;
+};
+
+// One parameter's SGD step on n elements; see optim/sgd.h for the formula.
+struct SgdArgs {
+  float scale = 1;  // of the gradient
+  float lr = 0;
+  float momentum = 0;
+  float keep = 1;  // 1 - dampening
+  float weight_decay = 0;
+  bool nesterov = false;
+  bool first = false;  // the momentum buffer becomes the gradient
+};
+
+struct SimdKernels {
+  int tile_rows;
+  int tile_columns;
+  // tile[r] works on r rows, 1 <= r <= tile_rows.
+  void (*tile[17])(const Tile& tile);
+  // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.
+  void (*pack_transposed)(const float* src, int64_t stride, int64_t k, int64_t columns,
+                          float* panel);
+  // panel[p * tile_columns + j] = src[p * stride + j] for j < columns, 0 beyond; p < k.
+  void (*pack)(const float* src, int64_t stride, int64_t k, int64_t columns, float* panel);
+  // dst[j, i] = act(src[i, j] + bias[i]) for src of rows x columns.
+  void (*transpose)(const float* src, int64_t src_stride, int64_t rows, int64_t columns,
+                    const float* bias, bool relu, float* dst, int64_t dst_stride);
+  // out[j] (+)= sum over i of src[i * stride + j], i ascending.
+  void (*sum_rows)(const float* src, int64_t stride, int64_t rows, int64_t columns, bool accumulate,
+                   float* out);
+  // y = max(x, 0); dx = y > 0 ? dy : 0.
+  void (*relu)(const float* x, int64_t n, float* y);
+  void (*relu_backward)(const float* dy, const float* y, int64_t n, float* dx);
+  // y = a + b; y (+)= factor * x.
+  void (*add)(const float* a, const float* b, int64_t n, float* y);
+  void (*scale)(const float* x, float factor, int64_t n, bool accumulate, float* y);
+  // max of x[0..n), n >= 1; sum of exp(x - max), and the exponentials to y unless it is null.
+  float (*max)(const float* x, int64_t n);
+  double (*exp_sum)(const float* x, float max, int64_t n, float* y);
+  bool (*all_finite)(const float* x, int64_t n);
+  // `velocity` may be null when momentum is 0.
+  void (*sgd)(const SgdArgs& args, const float* gradient, int64_t n, float* velocity,
+              float* parameter);
+};
+
+const SimdKernels& SimdFor(Isa isa);
+
+namespace simd {
+extern const SimdKernels kSse2Kernels;
+extern const SimdKernels kAvx2Kernels;
+extern const SimdKernels kAvx512Kernels;
+}  // namespace simd
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_SIMD_SIMD_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that run the parts of one kernel. Which part a thread gets is fixed by its index, and
+// parts cut outputs, never sums, so results do not depend on the number of threads. Thread-safety:
+// Run is called by one thread at a time.
+#ifndef LOCKSTEP_ENGINE_CPU_THREAD_POOL_H_
+#define LOCKSTEP_ENGINE_CPU_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "common/thread.h"
+
+namespace lockstep::engine {
+
+class ThreadPool {
+ public:
+  // `threads` counts the caller too: 1 starts none.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  // Calls `part(i)` for i in [0, threads()), part 0 on the caller's thread, and waits for all.
+  // Allocates nothing.
+  void Run(absl::FunctionRef<void(int)> part);
+
+ private:
+  void Serve(int index);
+
+  std::vector<Thread> workers_;
+  std::atomic<uint32_t> round_{0};  // a change starts the workers
+  std::atomic<uint32_t> left_{0};
+  std::atomic<bool> stop_{false};
+  const absl::FunctionRef<void(int)>* part_ = nullptr;  // written before round_ changes
+};
+
+// The slice [first, second) of `count` units of part `index` of `parts`.
+inline std::pair<int64_t, int64_t> PartOf(int64_t count, int index, int parts) {
+  return {count * index / parts, count * (index + 1) / parts};
+}
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_THREAD_POOL_H_

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/executor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/philox.h"
+#include "common/status.h"
+#include "engine/ops/op.h"
+#include "engine/ops/registry.h"
+
+namespace lockstep::engine {
+namespace {
+
+bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 64 == 0; }
+
+// 64-byte aligned memory for DeviceHash.
+struct Free {
+  void operator()(void* pointer) const { std::free(pointer); }
+};
+template <typename T>
+std::unique_ptr<T[], Free> Allocate(size_t count) {
+  const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+  return std::unique_ptr<T[], Free>(static_cast<T*>(std::aligned_alloc(64, bytes)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const Plan> plan,
+                                                           const Memory& memory) {
+  auto compiled = std::dynamic_pointer_cast<const CompiledPlan>(std::move(plan));
+  LS_CHECK(compiled != nullptr) << "the plan is not one of Plan::Compile";
+  if (memory.state == nullptr || memory.arena == nullptr || !Aligned(memory.state) ||
+      !Aligned(memory.arena)) {
+    return absl::InvalidArgumentError("the executor's regions must be 64-byte aligned memory");
+  }
+  return std::make_unique<PlanExecutor>(std::move(compiled), memory);
+}
+
+PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory)
+    : plan_(std::move(plan)),
+      arena_(static_cast<std::byte*>(memory.arena)),
+      state_(memory.state, plan_->state_bytes()),
+      updater_(plan_.get(), &state_),
+      pool_(plan_->target().threads),
+      train_(Prepare(plan_->train(), plan_->target())),
+      evaluate_(Prepare(plan_->evaluate(), plan_->target())) {
+  MarkGradients();
+  const Value sums = plan_->evaluate().graph.outputs()[0].second;
+  eval_sums_ =
+      plan_->evaluate().memory.operands[static_cast<size_t>(sums.node)].outputs[static_cast<size_t>(
+          sums.output)];
+}
+
+std::vector<PlanExecutor::Step> PlanExecutor::Prepare(const Program& program,
+                                                      const CpuTarget& target) {
+  std::vector<Step> steps(program.graph.nodes().size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Node& node = program.graph.nodes()[i];
+    if (node.op->leaf || node.op->view) continue;
+    steps[i].kernel =
+        CpuKernelOf(*node.op).prepare(program.graph, node, program.memory.operands[i], target);
+  }
+  return steps;
+}
+
+void PlanExecutor::MarkGradients() {
+  const GradientLayout& layout = plan_->layout();
+  const std::vector<KernelOperands>& operands = plan_->train().memory.operands;
+  const auto first = std::find_if(operands.begin(), operands.end(), [](const KernelOperands& node) {
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [](const Storage& s) { return s.region == Region::kGradients; });
+  });
+  LS_CHECK(first != operands.end());
+  train_[static_cast<size_t>(first - operands.begin())].writes_gradients = true;
+  for (size_t i = 0; i < layout.buckets.size(); ++i) {
+    train_[static_cast<size_t>(layout.bucket_node[i])].buckets.push_back(static_cast<int>(i));
+  }
+  int64_t at = 0;
+  for (const GradientSlot& slot : layout.slots) {
+    if (slot.begin > at) gaps_.emplace_back(at, slot.begin);
+    at = slot.begin + slot.count;
+  }
+  // All of the tail: the loss and the count are then written over.
+  gaps_.emplace_back(at, layout.count);
+}
+
+void PlanExecutor::ZeroGaps(float* gradients) const {
+  for (const auto& [begin, end] : gaps_) std::fill(gradients + begin, gradients + end, 0.0f);
+}
+
+void* PlanExecutor::BeginLoad() {
+  state_.Open();
+  return state_.base();
+}
+
+absl::Status PlanExecutor::CheckLabels(const int32_t* labels, int64_t count) const {
+  const int64_t classes = plan_->spec().input.classes;
+  for (int64_t i = 0; i < count; ++i) {
+    if (labels[i] < classes) continue;
+    return absl::DataLossError(absl::StrCat("the label of sample ", i, " of the batch is ",
+                                            labels[i], ", but the model has ", classes,
+                                            " classes: check the data or the model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanExecutor::RunSteps(const RunContext& context, int micro, const Hooks& hooks) {
+  const bool last = micro + 1 == plan_->spec().accumulate;
+  for (const Step& step : train_) {
+    if (hooks.cancelled && hooks.cancelled()) {
+      return absl::AbortedError("the micro-batch was cancelled");
+    }
+    if (step.writes_gradients) {
+      if (hooks.before_gradients) LS_RETURN_IF_ERROR(hooks.before_gradients());
+      if (micro == 0) {
+        ZeroGaps(reinterpret_cast<float*>(context.base[static_cast<int>(Region::kGradients)]));
+      }
+    }
+    if (step.kernel != nullptr) step.kernel->Run(context);
+    if (!last || !hooks.bucket_ready) continue;
+    for (const int bucket : step.buckets) LS_RETURN_IF_ERROR(hooks.bucket_ready(bucket));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, const float* inputs,
+                                    const int32_t* labels, float* gradients, const Hooks& hooks) {
+  const TrainSpec& spec = plan_->spec();
+  LS_CHECK(shard >= 0 && shard < spec.shards) << shard;
+  LS_CHECK(micro >= 0 && micro < spec.accumulate) << micro;
+  LS_RETURN_IF_ERROR(CheckLabels(labels, spec.micro_batch));
+  scalars_.loss_seed =
+      static_cast<float>(updater_.loss_scale() / static_cast<double>(plan_->nominal_targets()));
+  RunContext context;
+  const auto bind = [&](Region region, const void* base) {
+    context.base[static_cast<int>(region)] =
+        const_cast<std::byte*>(static_cast<const std::byte*>(base));
+  };
+  bind(Region::kArena, arena_);
+  bind(Region::kState, state_.base());
+  bind(Region::kInputs, inputs);
+  bind(Region::kLabels, labels);
+  bind(Region::kGradients, gradients);
+  bind(Region::kScalars, &scalars_);
+  context.accumulate = micro > 0;
+  context.pool = &pool_;
+  return RunSteps(context, micro, hooks);
+}
+
+absl::Status PlanExecutor::Evaluate(const float* inputs, const int32_t* labels, int64_t valid,
+                                    EvalSums* sums) {
+  if (valid < 0 || valid > plan_->spec().eval_block) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));
+  }
+  LS_RETURN_IF_ERROR(CheckLabels(labels, valid));
+  RunContext context;
+  context.base[static_cast<int>(Region::kArena)] = arena_;
+  context.base[static_cast<int>(Region::kState)] = state_.base();
+  context.base[static_cast<int>(Region::kInputs)] =
+      const_cast<std::byte*>(reinterpret_cast<const std::byte*>(inputs));
+  context.base[static_cast<int>(Region::kLabels)] =
+      const_cast<std::byte*>(reinterpret_cast<const std::byte*>(labels));
+  context.valid_rows = valid;
+  context.pool = &pool_;
+  for (const Step& step : evaluate_) {
+    if (step.kernel != nullptr) step.kernel->Run(context);
+  }
+  const double* out = context.At<double>(eval_sums_);
+  *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2])};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> PlanExecutor::DeviceHash() {
+  const TrainSpec& spec = plan_->spec();
+  const size_t elements = static_cast<size_t>(Elements(spec.input.sample_shape) * spec.micro_batch);
+  const size_t rows = static_cast<size_t>(spec.micro_batch);
+  const size_t count = static_cast<size_t>(plan_->gradient_count());
+  const auto state = Allocate<std::byte>(plan_->state_bytes());
+  const auto inputs = Allocate<float>(elements);
+  const auto labels = Allocate<int32_t>(rows);
+  const auto gradients = Allocate<float>(count);
+  if (state == nullptr || inputs == nullptr || labels == nullptr || gradients == nullptr) {
+    return absl::ResourceExhaustedError("no memory for the device check's micro-batch");
+  }
+  for (const ParameterSpec& parameter : plan_->model().parameters()) {
+    Initialise(parameter, spec.seed,
+               reinterpret_cast<float*>(state.get() + plan_->Entry(parameter.name).offset));
+  }
+  Initialise({"device_hash.inputs", {static_cast<int64_t>(elements)}, 1}, spec.seed, inputs.get());
+  for (size_t i = 0; i < rows; ++i) {
+    labels[i] = static_cast<int32_t>(MixBits(i) % static_cast<uint64_t>(spec.input.classes));
+  }
+  scalars_.loss_seed = static_cast<float>(1.0 / static_cast<double>(plan_->nominal_targets()));
+  RunContext context;
+  context.base[static_cast<int>(Region::kArena)] = arena_;
+  context.base[static_cast<int>(Region::kState)] = state.get();
+  context.base[static_cast<int>(Region::kInputs)] = reinterpret_cast<std::byte*>(inputs.get());
+  context.base[static_cast<int>(Region::kLabels)] = reinterpret_cast<std::byte*>(labels.get());
+  context.base[static_cast<int>(Region::kGradients)] =
+      reinterpret_cast<std::byte*>(gradients.get());
+  context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
+  context.pool = &pool_;
+  LS_RETURN_IF_ERROR(RunSteps(context, 0, {}));
+  const std::string_view bytes(reinterpret_cast<const char*>(gradients.get()),
+                               count * sizeof(float));
+  return absl::StrFormat("%016x%016x", SiteKey(1, bytes), SiteKey(2, bytes));
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a plan's programs: a flat list of prepared kernels, nothing allocated after Create.
+// Thread-safety: confined to one thread.
+#ifndef LOCKSTEP_ENGINE_EXEC_EXECUTOR_H_
+#define LOCKSTEP_ENGINE_EXEC_EXECUTOR_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/exec/plan.h"
+#include "engine/exec/state_region.h"
+#include "engine/exec/updater.h"
+
+namespace lockstep::engine {
+
+class PlanExecutor : public Executor {
+ public:
+  PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory);
+
+  void InitState() override { updater_.InitState(); }
+  void* BeginLoad() override;
+  void EndLoad() override { state_.Close(); }
+  absl::Status RunShard(int64_t step, int shard, int micro, const float* inputs,
+                        const int32_t* labels, float* gradients, const Hooks& hooks) override;
+  StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) override {
+    return updater_.Update(step, reduced, &pool_);
+  }
+  int64_t committed_step() const override { return updater_.committed_step(); }
+  absl::Status Evaluate(const float* inputs, const int32_t* labels, int64_t valid,
+                        EvalSums* sums) override;
+  absl::StatusOr<std::string> DeviceHash() override;
+
+ private:
+  struct Step {
+    std::unique_ptr<CpuKernel> kernel;
+    bool writes_gradients = false;  // the first node that does
+    std::vector<int> buckets;       // complete after it
+  };
+
+  static std::vector<Step> Prepare(const Program& program, const CpuTarget& target);
+  void MarkGradients();
+  // The gaps between gradients, so that every element of the vector is defined.
+  void ZeroGaps(float* gradients) const;
+  absl::Status CheckLabels(const int32_t* labels, int64_t count) const;
+  absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
+
+  const std::shared_ptr<const CompiledPlan> plan_;
+  std::byte* const arena_;
+  StateRegion state_;
+  Updater updater_;
+  ThreadPool pool_;
+  Scalars scalars_;
+  std::vector<Step> train_;
+  std::vector<Step> evaluate_;
+  Storage eval_sums_;
+  std::vector<std::pair<int64_t, int64_t>> gaps_;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_EXEC_EXECUTOR_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compiled plan: two programs (a training micro-batch and an evaluation block) over one arena,
+// the state table and the gradient layout. Thread-safety: immutable after Compile.
+#ifndef LOCKSTEP_ENGINE_EXEC_PLAN_H_
+#define LOCKSTEP_ENGINE_EXEC_PLAN_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/models/model.h"
+#include "engine/optim/optimizer.h"
+#include "engine/passes/buckets.h"
+#include "engine/passes/memory.h"
+
+namespace lockstep::engine {
+
+// A graph after all passes, with its memory.
+struct Program {
+  Graph graph;
+  MemoryPlan memory;
+};
+
+class CompiledPlan : public Plan {
+ public:
+  static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Make(const TrainSpec& spec);
+
+  const TrainSpec& spec() const override { return spec_; }
+  const std::vector<StateEntry>& state() const override { return state_; }
+  size_t state_bytes() const override { return state_bytes_; }
+  int64_t gradient_count() const override { return layout_.count; }
+  const std::vector<Bucket>& buckets() const override { return layout_.buckets; }
+  size_t arena_bytes() const override { return arena_bytes_; }
+  int64_t parameter_count() const override;
+  double flops() const override { return train_.graph.Flops(); }
+  std::string hash() const override { return hash_; }
+  std::string DumpText() const override;
+  std::string DumpDot() const override { return train_.graph.ToDot(); }
+
+  const Program& train() const { return train_; }
+  const Program& evaluate() const { return evaluate_; }
+  const GradientLayout& layout() const { return layout_; }
+  const Model& model() const { return *model_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  const CpuTarget& target() const { return target_; }
+  // REQUIRES: the table has it.
+  const StateEntry& Entry(const std::string& name) const;
+  // D: the targets that a step nominally has.
+  int64_t nominal_targets() const;
+
+ private:
+  explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
+  void MakeStateTable();
+  absl::Status CompileTraining();
+  absl::Status CompileEvaluation();
+  // Leaves for the batch and the parameters; returns the logits.
+  Value BuildForward(Graph* graph, int64_t batch, std::map<std::string, Value>* parameters) const;
+  // Where the leaves of `graph` lie.
+  std::map<Value, Storage> BindLeaves(const Graph& graph) const;
+  std::string MakeHash() const;
+
+  const TrainSpec spec_;
+  CpuTarget target_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<StateEntry> state_;
+  size_t state_bytes_ = 0;
+  Program train_;
+  Program evaluate_;
+  GradientLayout layout_;
+  size_t arena_bytes_ = 0;
+  std::string hash_;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_EXEC_PLAN_H_

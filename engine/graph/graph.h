@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The graph of a training step: nodes in an order in which they can run. Shapes are static; what an
+// op is (its shapes, gradient, cost) lies in ops/. Passes make a new graph from an old one; nodes
+// are never edited in place. Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_ENGINE_GRAPH_GRAPH_H_
+#define LOCKSTEP_ENGINE_GRAPH_GRAPH_H_
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/graph/types.h"
+
+namespace lockstep::engine {
+
+struct OpDef;
+
+// Constants of a node, by name; ordered, so that dumps and hashes are the same everywhere.
+using Attr = std::variant<int64_t, double, std::string, Shape>;
+class Attrs {
+ public:
+  Attrs() = default;
+  Attrs(std::initializer_list<std::pair<const std::string, Attr>> values) : values_(values) {}
+
+  void Set(const std::string& name, Attr value) { values_[name] = std::move(value); }
+  int64_t Int(const std::string& name, int64_t otherwise = 0) const;
+  double Double(const std::string& name, double otherwise = 0) const;
+  std::string String(const std::string& name, const std::string& otherwise = "") const;
+  Shape Extents(const std::string& name) const;
+  // "activation=relu scale=2"
+  std::string ToString() const;
+
+ private:
+  std::map<std::string, Attr> values_;
+};
+
+// One output of one node.
+struct Value {
+  int node = -1;
+  int output = 0;
+  bool valid() const { return node >= 0; }
+  bool operator==(const Value&) const = default;
+  bool operator<(const Value& other) const {
+    return node != other.node ? node < other.node : output < other.output;
+  }
+};
+
+struct Node {
+  const OpDef* op = nullptr;  // of the op table; never null
+  std::vector<Value> inputs;
+  Attrs attrs;
+  std::vector<TensorType> outputs;
+  std::string name;
+};
+
+class Graph {
+ public:
+  // Appends a node and infers its outputs. After the first error the graph stays as it is, an
+  // invalid Value is returned, and status() tells the error: builders check once, at their end.
+  Value Add(const std::string& op, std::vector<Value> inputs, Attrs attrs = {},
+            const std::string& name = "");
+  // A leaf that the executor binds to memory: "input", "parameter" (name is the parameter's).
+  Value AddLeaf(const std::string& op, TensorType type, const std::string& name);
+
+  // The first error of Add: InvalidArgument with the node's name.
+  const absl::Status& status() const { return status_; }
+
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const Node& node(int id) const { return nodes_[static_cast<size_t>(id)]; }
+  const TensorType& type(Value value) const;
+  // The node that is named so, or -1.
+  int Find(const std::string& name) const;
+
+  // Values that outlive the graph's run, by name ("loss", "grad:0.weight").
+  void AddOutput(const std::string& name, Value value);
+  const std::vector<std::pair<std::string, Value>>& outputs() const { return outputs_; }
+  // For each node and output: the nodes that read it, in order. An output of the graph counts as a
+  // reader with the id nodes().size().
+  std::vector<std::vector<std::vector<int>>> Readers() const;
+
+  // Order, arity, inferred shapes, names. Errors: Internal, a pass has made a wrong graph.
+  absl::Status Verify() const;
+  // One line a node: "%3 = linear(%0, %1, %2) activation=relu : f32[64,256]  # 0".
+  std::string ToText() const;
+  std::string ToDot() const;
+  // Sum over nodes.
+  double Flops() const;
+
+ private:
+  Value Fail(absl::Status status);
+
+  std::vector<Node> nodes_;
+  std::vector<std::pair<std::string, Value>> outputs_;
+  absl::Status status_;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_GRAPH_GRAPH_H_

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/mlp.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep::engine {
+namespace {
+
+std::string LayerName(size_t layer) { return absl::StrCat(2 * layer); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Mlp::Make(const MlpSpec& spec, const InputSpec& input) {
+  auto model = std::make_unique<Mlp>();
+  model->widths_.push_back(Elements(input.sample_shape));
+  for (const int64_t width : spec.hidden) {
+    if (width < 1 || width > (1 << 20)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mlp.hidden has ", width, ": widths are from 1 to 1048576"));
+    }
+    model->widths_.push_back(width);
+  }
+  model->widths_.push_back(input.classes);
+  for (size_t i = 0; i + 1 < model->widths_.size(); ++i) {
+    const int64_t in = model->widths_[i], out = model->widths_[i + 1];
+    // torch.nn.Linear: kaiming_uniform_(a = sqrt(5)) is U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the
+    // bias too.
+    const double bound = 1 / std::sqrt(static_cast<double>(in));
+    model->parameters_.push_back({LayerName(i) + ".weight", {out, in}, bound});
+    model->parameters_.push_back({LayerName(i) + ".bias", {out}, bound});
+  }
+  return model;
+}
+
+Value Mlp::Build(Graph* graph, Value inputs, const std::map<std::string, Value>& parameters) const {
+  const TensorType type = graph->type(inputs);
+  Value x = inputs;
+  if (type.shape.size() != 2) {
+    x = graph->Add("reshape", {x}, {{"shape", Shape{type.shape[0], widths_[0]}}}, "flatten");
+  }
+  for (size_t i = 0; i + 1 < widths_.size(); ++i) {
+    if (i > 0) x = graph->Add("relu", {x}, {}, absl::StrCat(2 * i - 1));
+    x = graph->Add(
+        "linear",
+        {x, parameters.at(LayerName(i) + ".weight"), parameters.at(LayerName(i) + ".bias")}, {},
+        LayerName(i));
+    if (!x.valid()) return x;
+  }
+  return x;
+}
+
+}  // namespace lockstep::engine

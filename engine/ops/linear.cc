@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine::ops {
+namespace {
+
+double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
+  return 2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(inputs[1].shape[0]);
+}
+
+absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
+                                              const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckMatrix("x", inputs[0]));
+  LS_RETURN_IF_ERROR(CheckMatrix("weight", inputs[1]));
+  const int64_t m = inputs[0].shape[0], k = inputs[0].shape[1], n = inputs[1].shape[0];
+  if (inputs[1].shape[1] != k)
+    return ShapeError("weight", inputs[1], absl::StrCat("f32[*,", k, "]"));
+  const TensorType bias{DType::kF32, {n}};
+  if (inputs.size() == 3 && inputs[2] != bias) return ShapeError("bias", inputs[2], ToString(bias));
+  const std::string activation = attrs.String("activation", "none");
+  if (activation != "none" && activation != "relu") {
+    return absl::InvalidArgumentError("activation " + activation + " is not none or relu");
+  }
+  return std::vector<TensorType>{{DType::kF32, {m, n}}};
+}
+
+void Gradient(GradientContext& context) {
+  Graph* graph = context.graph;
+  Value dy = context.dy();
+  if (context.node.attrs.String("activation") == "relu") {
+    dy = graph->Add("relu_backward", {dy, context.output()});
+  }
+  // Weights first: their bucket is ready earlier, and x dies with them.
+  if (context.wants(1)) {
+    context.Set(1, graph->Add("linear_backward_weight", {dy, context.input(0)}));
+  }
+  if (context.node.inputs.size() == 3 && context.wants(2)) {
+    context.Set(2, graph->Add("bias_backward", {dy}));
+  }
+  if (context.wants(0)) {
+    context.Set(0, graph->Add("linear_backward_input", {dy, context.input(1)}));
+  }
+}
+
+std::vector<OpCase> Cases() {
+  const auto make = [](int64_t m, int64_t k, int64_t n, bool bias, const std::string& activation) {
+    OpCase test{{{DType::kF32, {m, k}}, {DType::kF32, {n, k}}}, {{"activation", activation}}};
+    if (bias) test.inputs.push_back({DType::kF32, {n}});
+    return test;
+  };
+  return {make(1, 1, 1, true, "none"),     make(31, 33, 1, true, "relu"),
+          make(33, 31, 33, false, "none"), make(1, 33, 31, true, "relu"),
+          make(64, 40, 10, true, "none"),  make(16, 805, 34, true, "relu"),
+          make(300, 17, 16, true, "none")};
+}
+
+}  // namespace
+
+const OpDef kLinear = {
+    .name = "linear",
+    .doc = "(x [m,k], weight [n,k], bias [n]?) -> activation(x weight^T + bias) [m,n]",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .infer = Infer,
+    .gradient = Gradient,
+    .flops = Flops,
+    .cases = Cases,
+};
+
+}  // namespace lockstep::engine::ops

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of linear.
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine::ops {
+namespace {
+
+double InputFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
+  return 2.0 * static_cast<double>(outputs[0].elements()) * static_cast<double>(inputs[0].shape[1]);
+}
+
+double WeightFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
+  return 2.0 * static_cast<double>(outputs[0].elements()) * static_cast<double>(inputs[0].shape[0]);
+}
+
+double BiasFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
+  return static_cast<double>(inputs[0].elements());
+}
+
+absl::StatusOr<std::vector<TensorType>> InferInput(const std::vector<TensorType>& inputs,
+                                                   const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckMatrix("dy", inputs[0]));
+  LS_RETURN_IF_ERROR(CheckMatrix("weight", inputs[1]));
+  const int64_t n = inputs[0].shape[1];
+  if (inputs[1].shape[0] != n)
+    return ShapeError("weight", inputs[1], absl::StrCat("f32[", n, ",*]"));
+  const TensorType dx{DType::kF32, {inputs[0].shape[0], inputs[1].shape[1]}};
+  if (inputs.size() == 3 && inputs[2] != dx) return ShapeError("mask", inputs[2], ToString(dx));
+  return std::vector<TensorType>{dx};
+}
+
+absl::StatusOr<std::vector<TensorType>> InferWeight(const std::vector<TensorType>& inputs,
+                                                    const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckMatrix("dy", inputs[0]));
+  LS_RETURN_IF_ERROR(CheckMatrix("x", inputs[1]));
+  const int64_t m = inputs[0].shape[0];
+  if (inputs[1].shape[0] != m) return ShapeError("x", inputs[1], absl::StrCat("f32[", m, ",*]"));
+  return std::vector<TensorType>{{DType::kF32, {inputs[0].shape[1], inputs[1].shape[1]}}};
+}
+
+absl::StatusOr<std::vector<TensorType>> InferBias(const std::vector<TensorType>& inputs,
+                                                  const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckMatrix("dy", inputs[0]));
+  return std::vector<TensorType>{{DType::kF32, {inputs[0].shape[1]}}};
+}
+
+OpCase Make(Shape a, Shape b) {
+  return {{{DType::kF32, std::move(a)}, {DType::kF32, std::move(b)}}, {}};
+}
+
+std::vector<OpCase> InputCases() {
+  std::vector<OpCase> cases = {Make({1, 1}, {1, 1}), Make({31, 33}, {33, 31}),
+                               Make({33, 10}, {10, 64}), Make({64, 805}, {805, 33}),
+                               Make({600, 9}, {9, 31})};
+  cases[2].inputs.push_back({DType::kF32, {33, 64}});
+  cases[3].inputs.push_back({DType::kF32, {64, 33}});
+  return cases;
+}
+
+std::vector<OpCase> WeightCases() {
+  return {Make({1, 1}, {1, 1}),       Make({31, 33}, {31, 31}),  Make({64, 10}, {64, 33}),
+          Make({805, 31}, {805, 48}), Make({16, 520}, {16, 33}), Make({33, 64}, {33, 256})};
+}
+
+std::vector<OpCase> BiasCases() {
+  return {{{{DType::kF32, {1, 1}}}, {}},
+          {{{DType::kF32, {31, 33}}}, {}},
+          {{{DType::kF32, {64, 256}}}, {}}};
+}
+
+}  // namespace
+
+const OpDef kLinearBackwardInput = {
+    .name = "linear_backward_input",
+    .doc = "(dy [m,n], weight [n,k], mask [m,k]?) -> dy weight [m,k], 0 where mask <= 0",
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .infer = InferInput,
+    .no_gradient = kFirstOrder,
+    .flops = InputFlops,
+    .cases = InputCases,
+};
+
+const OpDef kLinearBackwardWeight = {
+    .name = "linear_backward_weight",
+    .doc = "(dy [m,n], x [m,k]) -> dy^T x [n,k]",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .accumulates = true,
+    .infer = InferWeight,
+    .no_gradient = kFirstOrder,
+    .flops = WeightFlops,
+    .cases = WeightCases,
+};
+
+const OpDef kBiasBackward = {
+    .name = "bias_backward",
+    .doc = "(dy [m,n]) -> sum over rows [n]",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .accumulates = true,
+    .infer = InferBias,
+    .no_gradient = kFirstOrder,
+    .flops = BiasFlops,
+    .cases = BiasCases,
+};
+
+}  // namespace lockstep::engine::ops

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops. Each is defined in the file of its name.
+// Thread-safety: immutable.
+#ifndef LOCKSTEP_ENGINE_OPS_OPS_H_
+#define LOCKSTEP_ENGINE_OPS_OPS_H_
+
+#include "engine/ops/op.h"
+
+namespace lockstep::engine::ops {
+
+extern const OpDef kAdd;
+extern const OpDef kBiasBackward;
+extern const OpDef kClassificationSums;
+extern const OpDef kDeposit;
+extern const OpDef kInput;
+extern const OpDef kLinear;
+extern const OpDef kLinearBackwardInput;
+extern const OpDef kLinearBackwardWeight;
+extern const OpDef kParameter;
+extern const OpDef kRelu;
+extern const OpDef kReluBackward;
+extern const OpDef kReshape;
+extern const OpDef kScale;
+extern const OpDef kSoftmaxCrossEntropy;
+extern const OpDef kSoftmaxCrossEntropyBackward;
+extern const OpDef kSoftmaxCrossEntropyWithGradient;
+
+// Shared by the softmax ops: logits f32[m, n], labels i32[m].
+absl::Status CheckLogits(const std::vector<TensorType>& inputs);
+inline constexpr const char* kFirstOrder =
+    "part of a backward pass: the engine differentiates once";
+
+}  // namespace lockstep::engine::ops
+
+#endif  // LOCKSTEP_ENGINE_OPS_OPS_H_

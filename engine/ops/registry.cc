@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/ops/registry.h"
+
+#include "common/check.h"
+#include "engine/cpu/kernels.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr OpEntry kOps[] = {
+    {&ops::kInput, nullptr, nullptr},
+    {&ops::kParameter, nullptr, nullptr},
+    {&ops::kReshape, nullptr, nullptr},
+    {&ops::kAdd, &cpu::kAdd, nullptr},
+    {&ops::kBiasBackward, &cpu::kBiasBackward, nullptr},
+    {&ops::kClassificationSums, &cpu::kClassificationSums, nullptr},
+    {&ops::kDeposit, &cpu::kDeposit, nullptr},
+    {&ops::kLinear, &cpu::kLinear, nullptr},
+    {&ops::kLinearBackwardInput, &cpu::kLinearBackwardInput, nullptr},
+    {&ops::kLinearBackwardWeight, &cpu::kLinearBackwardWeight, nullptr},
+    {&ops::kRelu, &cpu::kRelu, nullptr},
+    {&ops::kReluBackward, &cpu::kReluBackward, nullptr},
+    {&ops::kScale, &cpu::kScale, nullptr},
+    {&ops::kSoftmaxCrossEntropy, &cpu::kSoftmaxCrossEntropy, nullptr},
+    {&ops::kSoftmaxCrossEntropyBackward, &cpu::kSoftmaxCrossEntropyBackward, nullptr},
+    {&ops::kSoftmaxCrossEntropyWithGradient, &cpu::kSoftmaxCrossEntropyWithGradient, nullptr},
+};
+
+}  // namespace
+
+absl::Span<const OpEntry> AllOps() { return kOps; }
+
+const OpDef* FindOp(std::string_view name) {
+  for (const OpEntry& entry : kOps) {
+    if (entry.op->name == name) return entry.op;
+  }
+  return nullptr;
+}
+
+const CpuKernelDef& CpuKernelOf(const OpDef& op) {
+  for (const OpEntry& entry : kOps) {
+    if (entry.op != &op) continue;
+    LS_CHECK(entry.cpu != nullptr) << op.name;
+    return *entry.cpu;
+  }
+  LS_CHECK(false) << op.name << " is not of the table";
+  __builtin_unreachable();
+}
+
+}  // namespace lockstep::engine

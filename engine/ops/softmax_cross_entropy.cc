@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax with cross-entropy against integer labels. A negative label is ignored. The loss is a sum
+// over rows; `count` is how many rows count, as high and low parts (counts.h).
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine::ops {
+namespace {
+
+const TensorType kLoss{DType::kF32, {1}};
+const TensorType kCount{DType::kF32, {2}};
+
+// About: subtract, exp, add; the gradient two more.
+double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
+  return 12.0 * static_cast<double>(inputs[0].elements());
+}
+
+absl::Status CheckSeed(const std::vector<TensorType>& inputs) {
+  return inputs[2] == kLoss ? absl::OkStatus() : ShapeError("seed", inputs[2], ToString(kLoss));
+}
+
+absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
+                                              const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  return std::vector<TensorType>{kLoss, kCount};
+}
+
+absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorType>& inputs,
+                                                      const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckSeed(inputs));
+  return std::vector<TensorType>{inputs[0]};
+}
+
+absl::StatusOr<std::vector<TensorType>> InferBoth(const std::vector<TensorType>& inputs,
+                                                  const Attrs& attrs) {
+  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckSeed(inputs));
+  return std::vector<TensorType>{kLoss, kCount, inputs[0]};
+}
+
+void Gradient(GradientContext& context) {
+  if (!context.output_gradients[0]) return;
+  context.Set(0, context.graph->Add("softmax_cross_entropy_backward",
+                                    {context.input(0), context.input(1), context.dy()}));
+}
+
+std::vector<OpCase> MakeCases(bool seed) {
+  std::vector<OpCase> cases;
+  for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {1, 10}, {31, 33}, {64, 10}, {33, 31}, {3, 1031}}) {
+    cases.push_back({{{DType::kF32, {m, n}}, {DType::kI32, {m}}}, {}, n});
+    if (seed) cases.back().inputs.push_back(kLoss);
+  }
+  return cases;
+}
+
+std::vector<OpCase> Cases() { return MakeCases(false); }
+std::vector<OpCase> SeededCases() { return MakeCases(true); }
+
+}  // namespace
+
+absl::Status CheckLogits(const std::vector<TensorType>& inputs) {
+  LS_RETURN_IF_ERROR(CheckMatrix("logits", inputs[0]));
+  const TensorType labels{DType::kI32, {inputs[0].shape[0]}};
+  return inputs[1] == labels ? absl::OkStatus() : ShapeError("labels", inputs[1], ToString(labels));
+}
+
+const OpDef kSoftmaxCrossEntropy = {
+    .name = "softmax_cross_entropy",
+    .doc = "(logits [m,n], labels i32[m]) -> sum of -log softmax(logits)[label], count of labels",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .accumulates = true,
+    .infer = Infer,
+    .gradient = Gradient,
+    .flops = Flops,
+    .cases = Cases,
+};
+
+const OpDef kSoftmaxCrossEntropyBackward = {
+    .name = "softmax_cross_entropy_backward",
+    .doc = "(logits, labels, seed [1]) -> seed * (softmax(logits) - onehot(label))",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .in_place = {{0, 0}},
+    .infer = InferBackward,
+    .no_gradient = kFirstOrder,
+    .flops = Flops,
+    .cases = SeededCases,
+};
+
+const OpDef kSoftmaxCrossEntropyWithGradient = {
+    .name = "softmax_cross_entropy_with_gradient",
+    .doc = "(logits, labels, seed [1]) -> loss, count, gradient of the logits; one pass",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .accumulates = true,
+    .in_place = {{0, 2}},
+    .infer = InferBoth,
+    .no_gradient = kFirstOrder,
+    .flops = Flops,
+    .cases = SeededCases,
+};
+
+}  // namespace lockstep::engine::ops

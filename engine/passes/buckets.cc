@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/passes/buckets.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "engine/ops/op.h"
+#include "engine/passes/rewriter.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr int64_t kAlign = 16;  // elements: one cache line
+constexpr int64_t kTail = 16;   // loss, count high, count low, zeros
+
+int64_t RoundUp(int64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
+
+// Copies the graph with a deposit after each output that cannot be born in the vector.
+Graph AddDeposits(const Graph& graph) {
+  const auto readers = graph.Readers();
+  std::map<int, std::vector<size_t>> outputs_of;  // node -> outputs of the graph
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    outputs_of[graph.outputs()[i].second.node].push_back(i);
+  }
+  Rewriter rewriter(&graph);
+  std::vector<Value> placed(graph.outputs().size());
+  for (int id = 0; id < static_cast<int>(graph.nodes().size()); ++id) {
+    rewriter.Copy(id);
+    for (const size_t i : outputs_of[id]) {
+      const Value value = graph.outputs()[i].second;
+      const auto& of = readers[static_cast<size_t>(value.node)][static_cast<size_t>(value.output)];
+      const bool born = graph.node(id).op->accumulates && of.size() == 1;
+      placed[i] = born ? rewriter.Map(value) : rewriter.to().Add("deposit", {rewriter.Map(value)});
+    }
+  }
+  Graph made = std::move(rewriter.to());
+  for (size_t i = 0; i < placed.size(); ++i) made.AddOutput(graph.outputs()[i].first, placed[i]);
+  return made;
+}
+
+}  // namespace
+
+PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
+  PlacedGraph result{AddDeposits(graph), {}};
+  GradientLayout& layout = result.layout;
+  const auto place = [&](Value value, int64_t element) {
+    layout.storage[value] = {Region::kGradients, static_cast<size_t>(element) * sizeof(float)};
+  };
+  std::vector<std::pair<Value, std::string>> gradients;
+  for (const auto& [name, value] : result.graph.outputs()) {
+    if (absl::StartsWith(name, kGradientPrefix)) {
+      gradients.emplace_back(value, std::string(absl::StripPrefix(name, kGradientPrefix)));
+    }
+  }
+  std::sort(gradients.begin(), gradients.end());
+  int64_t at = 0;
+  Bucket bucket;
+  const auto close = [&](int node) {
+    bucket.end = at;
+    layout.buckets.push_back(bucket);
+    layout.bucket_node.push_back(node);
+    bucket.begin = at;
+  };
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto& [value, parameter] = gradients[i];
+    const int64_t elements = result.graph.type(value).elements();
+    layout.slots.push_back({parameter, at, elements, value.node});
+    place(value, at);
+    at += RoundUp(elements);
+    if (at - bucket.begin >= bucket_elements && i + 1 < gradients.size()) close(value.node);
+  }
+  int last = gradients.empty() ? 0 : gradients.back().first.node;
+  layout.loss = at;
+  layout.target_count = at + 1;
+  for (const auto& [name, value] : result.graph.outputs()) {
+    if (name == kLossOutput) place(value, layout.loss);
+    if (name == kCountOutput) place(value, layout.target_count);
+    last = std::max(last, value.node);
+  }
+  at += kTail;
+  layout.count = at;
+  close(last);
+  return result;
+}
+
+}  // namespace lockstep::engine

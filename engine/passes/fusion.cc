@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/passes/fusion.h"
+
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "engine/ops/op.h"
+#include "engine/passes/rewriter.h"
+
+namespace lockstep::engine {
+namespace {
+
+class Fusion {
+ public:
+  explicit Fusion(const Graph& graph)
+      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+
+  Graph Run() {
+    FindPairs();
+    const int count = static_cast<int>(graph_.nodes().size());
+    for (int id = 0; id < count; ++id) {
+      if (absorbed_.contains(id)) continue;
+      if (heads_.contains(id)) {
+        Emit(id, heads_[id]);
+      } else {
+        rewriter_.Copy(id);
+      }
+    }
+    return rewriter_.Finish();
+  }
+
+ private:
+  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  // The only reader of the only output of `id`, or -1.
+  int OnlyReader(int id) const {
+    const auto& readers = readers_[static_cast<size_t>(id)];
+    if (readers.size() != 1 || readers[0].size() != 1) return -1;
+    return readers[0][0] < static_cast<int>(graph_.nodes().size()) ? readers[0][0] : -1;
+  }
+
+  void FindPairs() {
+    const int count = static_cast<int>(graph_.nodes().size());
+    for (int id = 0; id < count; ++id) {
+      const int reader = OnlyReader(id);
+      const bool plain = graph_.node(id).attrs.String("activation", "none") == "none";
+      if (Is(id, "linear") && plain && reader >= 0 && Is(reader, "relu")) Pair(reader, id, id);
+      if (Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 && reader >= 0 &&
+          Is(reader, "relu_backward") && graph_.node(reader).inputs[0].node == id) {
+        Pair(reader, id, id);
+      }
+      if (Is(id, "softmax_cross_entropy_backward")) PairLoss(id);
+    }
+  }
+  // `head` is emitted fused with `other`; `gone` is not emitted.
+  void Pair(int head, int other, int gone) {
+    heads_[head] = other;
+    absorbed_.insert(gone);
+  }
+  void PairLoss(int backward) {
+    const Node& node = graph_.node(backward);
+    for (int id = 0; id < backward; ++id) {
+      if (!Is(id, "softmax_cross_entropy") || heads_.contains(id)) continue;
+      const Node& forward = graph_.node(id);
+      const bool same = forward.inputs[0] == node.inputs[0] && forward.inputs[1] == node.inputs[1];
+      // The seed must be there when the loss is computed.
+      if (same && node.inputs[2].node < id) {
+        Pair(id, backward, backward);
+        return;
+      }
+    }
+  }
+
+  void Emit(int head, int other) {
+    const Node& a = graph_.node(head);
+    const Node& b = graph_.node(other);
+    Graph& to = rewriter_.to();
+    if (Is(head, "relu")) {
+      Attrs attrs = b.attrs;
+      attrs.Set("activation", std::string("relu"));
+      rewriter_.Replace({head, 0}, to.Add("linear", rewriter_.Map(b.inputs), attrs, b.name));
+      return;
+    }
+    if (Is(head, "relu_backward")) {
+      std::vector<Value> inputs = b.inputs;
+      inputs.push_back(a.inputs[1]);
+      rewriter_.Replace({head, 0}, to.Add("linear_backward_input", rewriter_.Map(inputs)));
+      return;
+    }
+    const Value made =
+        to.Add("softmax_cross_entropy_with_gradient", rewriter_.Map(b.inputs), {}, a.name);
+    rewriter_.Replace({head, 0}, {made.node, 0});
+    rewriter_.Replace({head, 1}, {made.node, 1});
+    rewriter_.Replace({other, 0}, {made.node, 2});
+  }
+
+  const Graph& graph_;
+  const std::vector<std::vector<std::vector<int>>> readers_;
+  Rewriter rewriter_;
+  std::map<int, int> heads_;
+  std::set<int> absorbed_;
+};
+
+}  // namespace
+
+Graph Fuse(const Graph& graph) { return Fusion(graph).Run(); }
+
+}  // namespace lockstep::engine

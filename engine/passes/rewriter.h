@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies a graph node by node while a pass replaces some of them.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_ENGINE_PASSES_REWRITER_H_
+#define LOCKSTEP_ENGINE_PASSES_REWRITER_H_
+
+#include <map>
+#include <vector>
+
+#include "common/check.h"
+#include "engine/graph/graph.h"
+#include "engine/ops/op.h"
+
+namespace lockstep::engine {
+
+class Rewriter {
+ public:
+  // `from` outlives the rewriter.
+  explicit Rewriter(const Graph* from) : from_(*from) {}
+
+  // Copies node `id` as it is.
+  void Copy(int id) {
+    const Node& node = from_.node(id);
+    const Value made = node.op->leaf
+                           ? to_.AddLeaf(node.op->name, node.outputs[0], node.name)
+                           : to_.Add(node.op->name, Map(node.inputs), node.attrs, node.name);
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      Replace({id, static_cast<int>(o)}, {made.node, static_cast<int>(o)});
+    }
+  }
+  // `value` of the old graph is `made` of the new one from here on.
+  void Replace(Value value, Value made) { map_[value] = made; }
+  bool Has(Value value) const { return map_.contains(value); }
+  Value Map(Value value) const {
+    const auto it = map_.find(value);
+    LS_CHECK(it != map_.end()) << "%" << value.node << " is used before it is made";
+    return it->second;
+  }
+  std::vector<Value> Map(const std::vector<Value>& values) const {
+    std::vector<Value> mapped;
+    for (const Value& value : values) mapped.push_back(Map(value));
+    return mapped;
+  }
+  Graph& to() { return to_; }
+  // The new graph with the old one's outputs.
+  Graph Finish() {
+    for (const auto& [name, value] : from_.outputs()) to_.AddOutput(name, Map(value));
+    return std::move(to_);
+  }
+
+ private:
+  const Graph& from_;
+  Graph to_;
+  std::map<Value, Value> map_;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_PASSES_REWRITER_H_

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every op of the table on each of its cases: the kernel against float64, on aligned and misaligned
+// memory, on every instruction set of this machine and several threads, writing and adding; the
+// gradient rule's nodes against central differences of the reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/philox.h"
+#include "engine/ops/counts.h"
+#include "engine/ops/registry.h"
+#include "engine/passes/autodiff.h"
+#include "tests/conformance/ops/reference.h"
+
+namespace lockstep::engine {
+namespace {
+
+// Memory of one value, `shift` elements off its 64-byte alignment, with canaries around it.
+class Buffer {
+ public:
+  Buffer(const TensorType& type, size_t shift)
+      : type_(type), words_(type.bytes() / 4 + 64, kCanary) {
+    const size_t address = reinterpret_cast<size_t>(words_.data());
+    first_ = (64 - address % 64) / 4 % 16 + shift * SizeOf(type.dtype) / 4;
+  }
+  void* data() { return words_.data() + first_; }
+  Storage storage() { return {Region::kAbsolute, reinterpret_cast<size_t>(data())}; }
+  void Set(const Doubles& values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (type_.dtype == DType::kF32) {
+        static_cast<float*>(data())[i] = static_cast<float>(values[i]);
+      } else {
+        static_cast<int32_t*>(data())[i] = static_cast<int32_t>(values[i]);
+      }
+    }
+  }
+  Doubles Get() {
+    Doubles values;
+    for (int64_t i = 0; i < type_.elements(); ++i) {
+      values.push_back(type_.dtype == DType::kF64
+                           ? static_cast<double*>(data())[i]
+                           : static_cast<double>(static_cast<float*>(data())[i]));
+    }
+    return values;
+  }
+  bool Whole() const {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const bool inside = i >= first_ && i < first_ + type_.bytes() / 4;
+      if (!inside && words_[i] != kCanary) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kCanary = 0x7FC0DEAD;  // a NaN as a float
+  TensorType type_;
+  std::vector<uint32_t> words_;
+  size_t first_;
+};
+
+struct RunOptions {
+  Isa isa = Isa::kSse2;
+  int threads = 1;
+  size_t shift = 0;
+  bool accumulate = false;
+};
+
+// Runs one node on its own buffers. Outputs start as 1 when they are added to.
+std::vector<Doubles> RunNode(const Graph& graph, const Node& node,
+                             const std::vector<Doubles>& inputs, const RunOptions& options) {
+  if (node.op->view) return {inputs[0]};
+  const CpuTarget target{options.isa, options.threads};
+  const CpuKernelDef& kernel = CpuKernelOf(*node.op);
+  std::vector<std::unique_ptr<Buffer>> in, out;
+  KernelOperands operands;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    in.push_back(std::make_unique<Buffer>(graph.type(node.inputs[i]), options.shift));
+    in.back()->Set(inputs[i]);
+    operands.inputs.push_back(in.back()->storage());
+  }
+  RunContext context;
+  for (const TensorType& type : node.outputs) {
+    out.push_back(std::make_unique<Buffer>(type, options.shift));
+    operands.outputs.push_back(out.back()->storage());
+    if (!options.accumulate) continue;
+    out.back()->Set(Doubles(static_cast<size_t>(type.elements()), 1));
+    operands.outputs.back().region = Region::kGradients;  // whose base is null here
+    context.accumulate = true;
+  }
+  const size_t scratch_bytes =
+      kernel.scratch_bytes != nullptr ? kernel.scratch_bytes(graph, node, target) : 0;
+  Buffer scratch({DType::kF32, {static_cast<int64_t>(scratch_bytes / 4)}}, 0);
+  operands.scratch = scratch.storage();
+  ThreadPool pool(options.threads);
+  context.pool = &pool;
+  context.valid_rows = std::numeric_limits<int64_t>::max();
+  kernel.prepare(graph, node, operands, target)->Run(context);
+  std::vector<Doubles> results;
+  for (const auto& buffer : out) {
+    EXPECT_TRUE(buffer->Whole()) << node.op->name << " writes beyond its output";
+    results.push_back(buffer->Get());
+  }
+  for (const auto& buffer : in) EXPECT_TRUE(buffer->Whole());
+  EXPECT_TRUE(scratch.Whole()) << node.op->name << " writes beyond its scratch";
+  return results;
+}
+
+// Values in [-1, 1), away from 0 so that no kink of relu lies within a finite difference.
+Doubles MakeValues(const TensorType& type, uint64_t site, int64_t classes) {
+  Doubles values;
+  for (int64_t i = 0; i < type.elements(); ++i) {
+    const uint64_t bits = MixBits(site * 1000003 + static_cast<uint64_t>(i));
+    if (type.dtype == DType::kI32) {
+      values.push_back(static_cast<double>(bits % static_cast<uint64_t>(classes + 1)) - 1);
+    } else {
+      const float x = UniformFloat(static_cast<uint32_t>(bits)) * 2 - 1;
+      values.push_back(static_cast<double>(x + (x < 0 ? -0.01f : 0.01f)));
+    }
+  }
+  return values;
+}
+
+struct Prepared {
+  Graph graph;
+  std::vector<Value> leaves;
+  std::vector<Doubles> inputs;
+  Value made;
+};
+
+Prepared Prepare(const OpDef& op, const OpCase& test) {
+  Prepared p;
+  for (size_t i = 0; i < test.inputs.size(); ++i) {
+    p.leaves.push_back(p.graph.AddLeaf("input", test.inputs[i], absl::StrCat("input", i)));
+    p.inputs.push_back(MakeValues(test.inputs[i], i + 1, test.classes));
+  }
+  p.made = p.graph.Add(op.name, p.leaves, test.attrs);
+  LS_CHECK(p.graph.status().ok()) << p.graph.status();
+  return p;
+}
+
+std::string Describe(const OpDef& op, const OpCase& test) {
+  std::string text = op.name;
+  for (const TensorType& type : test.inputs) text += " " + ToString(type);
+  return text + " " + test.attrs.ToString();
+}
+
+// The error of a sum of n rounded products of values below 1 grows as sqrt(n).
+double Tolerance(const OpCase& test) {
+  int64_t most = 16;
+  for (const TensorType& type : test.inputs) {
+    for (const int64_t extent : type.shape) most = std::max(most, extent);
+  }
+  return 4e-7 * std::sqrt(static_cast<double>(most));
+}
+
+void ExpectNear(const std::vector<Doubles>& is, const std::vector<Doubles>& expected,
+                const RunOptions& options, double tolerance) {
+  ASSERT_EQ(is.size(), expected.size());
+  for (size_t o = 0; o < is.size(); ++o) {
+    ASSERT_EQ(is[o].size(), expected[o].size());
+    for (size_t i = 0; i < is[o].size(); ++i) {
+      const double want = expected[o][i] + (options.accumulate ? 1 : 0);
+      ASSERT_NEAR(is[o][i], want, tolerance * (1 + std::fabs(want)))
+          << Name(options.isa) << " threads " << options.threads << " output " << o << " element "
+          << i;
+    }
+  }
+}
+
+class OpsTest : public testing::TestWithParam<const OpEntry*> {};
+
+TEST_P(OpsTest, KernelAgreesWithFloat64) {
+  const OpDef& op = *GetParam()->op;
+  for (const OpCase& test : op.cases()) {
+    SCOPED_TRACE(Describe(op, test));
+    const Prepared p = Prepare(op, test);
+    const Node& node = p.graph.node(p.made.node);
+    const std::vector<Doubles> expected = Reference(op, test, node.outputs, p.inputs);
+    for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
+      const Isa isa = static_cast<Isa>(level);
+      const RunOptions plain{isa, 1, 0, false};
+      const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, plain);
+      ASSERT_NO_FATAL_FAILURE(ExpectNear(first, expected, plain, Tolerance(test)));
+      // Threads and alignment leave the bits alone.
+      ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false}), first);
+      if (!op.accumulates) continue;
+      const RunOptions adding{isa, 2, 3, true};
+      const std::vector<Doubles> added = RunNode(p.graph, node, p.inputs, adding);
+      // The fused loss adds its sums; its gradient of the logits is never born in the vector.
+      std::vector<Doubles> sums = added, wanted = expected;
+      if (sums.size() == 3) {
+        sums.pop_back();
+        wanted.pop_back();
+      }
+      ASSERT_NO_FATAL_FAILURE(ExpectNear(sums, wanted, adding, Tolerance(test)));
+    }
+  }
+}
+
+// Evaluates a graph node by node.
+std::vector<std::vector<Doubles>> Interpret(const Graph& graph,
+                                            const std::vector<Doubles>& leaves) {
+  std::vector<std::vector<Doubles>> values;
+  size_t leaf = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.op->leaf) {
+      values.push_back({leaves[leaf++]});
+      continue;
+    }
+    std::vector<Doubles> inputs;
+    for (const Value& input : node.inputs) {
+      inputs.push_back(values[static_cast<size_t>(input.node)][static_cast<size_t>(input.output)]);
+    }
+    values.push_back(RunNode(graph, node, inputs, {DetectIsa(), 1, 0, false}));
+  }
+  return values;
+}
+
+// d <projection, first output> / d input[i], by central differences of the reference.
+double Slope(const OpDef& op, const OpCase& test, const std::vector<TensorType>& outputs,
+             std::vector<Doubles> inputs, const Doubles& projection, size_t input, size_t i) {
+  constexpr double kStep = 1e-5;
+  const auto project = [&] {
+    const Doubles y = Reference(op, test, outputs, inputs)[0];
+    double sum = 0;
+    for (size_t e = 0; e < y.size(); ++e) sum += y[e] * projection[e];
+    return sum;
+  };
+  inputs[input][i] += kStep;
+  const double up = project();
+  inputs[input][i] -= 2 * kStep;
+  return (up - project()) / (2 * kStep);
+}
+
+TEST_P(OpsTest, GradientAgreesWithFiniteDifferences) {
+  const OpDef& op = *GetParam()->op;
+  if (op.gradient == nullptr) {
+    ASSERT_NE(op.no_gradient, nullptr);
+    GTEST_SKIP() << op.name << " has no gradient: " << op.no_gradient;
+  }
+  for (const OpCase& test : op.cases()) {
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    const std::vector<TensorType> outputs = p.graph.node(p.made.node).outputs;
+    const Value weights = p.graph.AddLeaf("input", outputs[0], "weights");
+    const Doubles projection = MakeValues(outputs[0], 77, 0);
+    std::vector<Value> wrt;
+    for (const Value& leaf : p.leaves) {
+      if (p.graph.type(leaf).dtype == DType::kF32) wrt.push_back(leaf);
+    }
+    const auto gradients = Differentiate(&p.graph, {{p.made, weights}}, wrt);
+    ASSERT_TRUE(gradients.ok()) << gradients.status();
+    ASSERT_TRUE(p.graph.Verify().ok()) << p.graph.Verify();
+    std::vector<Doubles> leaves = p.inputs;
+    leaves.push_back(projection);
+    const auto values = Interpret(p.graph, leaves);
+    for (size_t w = 0; w < wrt.size(); ++w) {
+      const auto input = static_cast<size_t>(wrt[w].node);
+      const Value g = (*gradients)[w];
+      ASSERT_TRUE(g.valid());
+      const Doubles& is = values[static_cast<size_t>(g.node)][static_cast<size_t>(g.output)];
+      ASSERT_EQ(is.size(), p.inputs[input].size());
+      const size_t stride = is.size() / 8 + 1;  // about 8 elements of each input
+      for (size_t i = 0; i < is.size(); i += stride) {
+        const double slope = Slope(op, test, outputs, p.inputs, projection, input, i);
+        ASSERT_NEAR(is[i], slope, 1e-6 * (1 + std::fabs(slope)) + Tolerance(test))
+            << "input " << input << " element " << i;
+      }
+    }
+  }
+}
+
+std::vector<const OpEntry*> ComputingOps() {
+  std::vector<const OpEntry*> entries;
+  for (const OpEntry& entry : AllOps()) {
+    if (!entry.op->leaf) entries.push_back(&entry);
+  }
+  return entries;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpsTest, testing::ValuesIn(ComputingOps()),
+                         [](const auto& info) { return std::string(info.param->op->name); });
+
+TEST(OpTableTest, EveryOpIsComplete) {
+  for (const OpEntry& entry : AllOps()) {
+    const OpDef& op = *entry.op;
+    SCOPED_TRACE(op.name);
+    EXPECT_NE(op.doc, nullptr);
+    EXPECT_EQ(FindOp(op.name), &op) << "two ops of one name";
+    EXPECT_TRUE((op.gradient == nullptr) != (op.no_gradient == nullptr))
+        << "a gradient, or the reason why there is none";
+    EXPECT_EQ(entry.cpu == nullptr, op.leaf || op.view) << "no CPU kernel";
+    if (op.leaf) continue;
+    EXPECT_NE(op.infer, nullptr);
+    ASSERT_NE(op.cases, nullptr);
+    EXPECT_GE(op.cases().size(), 2u);
+    if (!op.view && entry.cpu != nullptr) {
+      EXPECT_NE(entry.cpu->prepare, nullptr);
+    }
+  }
+}
+
+// Falls to 0 with the CUDA backend; until then the number is known and stated.
+TEST(OpTableTest, MissingCudaKernelsAreListed) {
+  int missing = 0;
+  for (const OpEntry& entry : AllOps()) {
+    if (entry.op->leaf || entry.op->view || entry.cuda != nullptr) continue;
+    std::printf("no CUDA kernel yet: %s\n", entry.op->name);
+    ++missing;
+  }
+  std::printf("CUDA kernels missing: %d\n", missing);
+  EXPECT_EQ(missing, 13);
+}
+
+TEST(CountsTest, SumsOfSplitsAreExact) {
+  float high = 0, low = 0;
+  int64_t sum = 0;
+  for (int64_t i = 0; i < kMaxCountSplits; ++i) {
+    const int64_t count = (1 << 24) - 1 - i * 37;
+    const SplitCount split = Split(count);
+    high += split.high;
+    low += split.low;
+    sum += count;
+  }
+  EXPECT_EQ(Join({high, low}), sum);
+}
+
+}  // namespace
+}  // namespace lockstep::engine

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/ops/reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+
+namespace lockstep::engine {
+namespace {
+
+// C[m, n] = A B with A(i, p), B(p, j) read through strides.
+Doubles Product(int64_t m, int64_t n, int64_t k, const Doubles& a, int64_t a_row, int64_t a_k,
+                const Doubles& b, int64_t b_k, int64_t b_column) {
+  Doubles c(static_cast<size_t>(m * n));
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < k; ++p) {
+        sum += a[static_cast<size_t>(i * a_row + p * a_k)] *
+               b[static_cast<size_t>(p * b_k + j * b_column)];
+      }
+      c[static_cast<size_t>(i * n + j)] = sum;
+    }
+  }
+  return c;
+}
+
+struct Softmax {
+  double loss = 0;
+  double count = 0;
+  double correct = 0;
+  Doubles gradient;
+};
+
+Softmax SoftmaxOf(const OpCase& test, const std::vector<Doubles>& inputs) {
+  const auto n = static_cast<size_t>(test.inputs[0].shape[1]);
+  const double seed = inputs.size() > 2 ? inputs[2][0] : 1;
+  Softmax result;
+  result.gradient.resize(inputs[0].size());
+  for (size_t i = 0; i < inputs[1].size(); ++i) {
+    const double* x = inputs[0].data() + i * n;
+    const int64_t label = static_cast<int64_t>(inputs[1][i]);
+    if (label < 0) continue;
+    const double max = *std::max_element(x, x + n);
+    double sum = 0;
+    for (size_t j = 0; j < n; ++j) sum += std::exp(x[j] - max);
+    result.loss += std::log(sum) + max - x[label];
+    result.count += 1;
+    result.correct += std::max_element(x, x + n) - x == label;
+    for (size_t j = 0; j < n; ++j) {
+      const double p = std::exp(x[j] - max) / sum;
+      result.gradient[i * n + j] = seed * (p - (static_cast<int64_t>(j) == label ? 1 : 0));
+    }
+  }
+  return result;
+}
+
+Doubles Linear(const OpCase& test, const std::vector<Doubles>& in) {
+  const int64_t m = test.inputs[0].shape[0], k = test.inputs[0].shape[1];
+  const int64_t n = test.inputs[1].shape[0];
+  Doubles y = Product(m, n, k, in[0], k, 1, in[1], 1, k);
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (in.size() == 3) y[i] += in[2][i % static_cast<size_t>(n)];
+    if (test.attrs.String("activation") == "relu") y[i] = std::max(y[i], 0.0);
+  }
+  return y;
+}
+
+Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) {
+  const int64_t m = test.inputs[0].shape[0], n = test.inputs[0].shape[1];
+  const int64_t k = test.inputs[1].shape[1];
+  Doubles dx = Product(m, k, n, in[0], n, 1, in[1], k, 1);
+  for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) dx[i] = in[2][i] > 0 ? dx[i] : 0;
+  return dx;
+}
+
+Doubles LinearBackwardWeight(const OpCase& test, const std::vector<Doubles>& in) {
+  const int64_t m = test.inputs[0].shape[0], n = test.inputs[0].shape[1];
+  const int64_t k = test.inputs[1].shape[1];
+  return Product(n, k, m, in[0], 1, n, in[1], k, 1);
+}
+
+}  // namespace
+
+std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
+                               const std::vector<TensorType>& outputs,
+                               const std::vector<Doubles>& in) {
+  const std::string name = op.name;
+  if (name == "linear") return {Linear(test, in)};
+  if (name == "linear_backward_input") return {LinearBackwardInput(test, in)};
+  if (name == "linear_backward_weight") return {LinearBackwardWeight(test, in)};
+  if (name == "bias_backward") {
+    Doubles sum(static_cast<size_t>(outputs[0].elements()));
+    for (size_t i = 0; i < in[0].size(); ++i) sum[i % sum.size()] += in[0][i];
+    return {sum};
+  }
+  if (name == "softmax_cross_entropy") {
+    const Softmax s = SoftmaxOf(test, in);
+    return {{s.loss}, {0, s.count}};
+  }
+  if (name == "softmax_cross_entropy_backward") return {SoftmaxOf(test, in).gradient};
+  if (name == "softmax_cross_entropy_with_gradient") {
+    const Softmax s = SoftmaxOf(test, in);
+    return {{s.loss}, {0, s.count}, s.gradient};
+  }
+  if (name == "classification_sums") {
+    const Softmax s = SoftmaxOf(test, in);
+    return {{s.loss, s.correct, s.count}};
+  }
+  Doubles y = in[0];
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (name == "relu") {
+      y[i] = std::max(y[i], 0.0);
+    } else if (name == "relu_backward") {
+      y[i] = in[1][i] > 0 ? y[i] : 0;
+    } else if (name == "add") {
+      y[i] += in[1][i];
+    } else if (name == "scale") {
+      y[i] *= test.attrs.Double("factor", 1);
+    } else {
+      LS_CHECK(name == "deposit" || name == "reshape") << "no reference for " << name;
+    }
+  }
+  return {y};
+}
+
+}  // namespace lockstep::engine
