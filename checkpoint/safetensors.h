@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files in the safetensors format: 8 bytes little-endian header length, a JSON header
-// {"name":{"dtype":"F32","shape":[..],"data_offsets":[a,b]},...,"__metadata__":{..}}, then the bytes.
-// Written atomically: a temporary file beside the target, fsync, rename, fsync of the folder.
-// Thread-safety: pure functions; SafetensorsFile is immutable.
+// {"name":{"dtype":"F32","shape":[..],"data_offsets":[a,b]},...,"__metadata__":{..}}, then the
+// bytes. Written atomically: a temporary file beside the target, fsync, rename, fsync of the
+// folder. Thread-safety: pure functions; SafetensorsFile is immutable.
 #ifndef LOCKSTEP_CHECKPOINT_SAFETENSORS_H_
 #define LOCKSTEP_CHECKPOINT_SAFETENSORS_H_
 
@@ -26,21 +26,24 @@ struct TensorView {
   size_t bytes = 0;
 };
 
-// Writes `path` (folders are made). The bytes depend on the arguments alone. Returns the sha256 of the
-// file, hex. Blocks until the file is durable. Errors: ResourceExhausted (disk full; nothing is left
-// behind and an older file stays), FailedPrecondition (permission).
+// Writes `path` (folders are made). The bytes depend on the arguments alone. Returns the sha256 of
+// the file, hex. Blocks until the file is durable. Errors: ResourceExhausted (disk full; nothing is
+// left behind and an older file stays), FailedPrecondition (permission), InvalidArgument (a size
+// that does not fit shape and dtype, a name used twice, text that is not UTF-8).
 absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
                                              const std::vector<TensorView>& tensors,
                                              const std::map<std::string, std::string>& metadata);
 
 class SafetensorsFile {
  public:
-  // Maps the file and checks the header and every range. Errors: NotFound, DataLoss.
+  // Maps the file and checks the header and every range. A tensor's data may be unaligned when the
+  // writer put smaller dtypes before it. Errors: NotFound, FailedPrecondition, DataLoss.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
+  // In the order of their data.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  // nullptr when there is none.
+  // The tensor of that name, nullptr when there is none; as long as the file.
   const TensorView* Find(const std::string& name) const;
 
  private:

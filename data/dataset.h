@@ -23,8 +23,8 @@ class Dataset {
   // Shape of one sample, such as {1, 28, 28}.
   virtual const std::vector<int64_t>& sample_shape() const = 0;
   virtual int64_t classes() const = 0;
-  // Writes the samples `indices` (normalised, fp32, [indices.size(), sample]) and their labels. Does not
-  // allocate. Errors: DataLoss.
+  // Writes the samples `indices` (normalised, fp32, [indices.size(), sample]) and their labels.
+  // Does not allocate. Errors: DataLoss.
   virtual absl::Status ReadBatch(absl::Span<const int64_t> indices, float* samples,
                                  int32_t* labels) const = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 
@@ -21,31 +22,40 @@ struct Batch {
   int64_t samples = 0;
   const float* inputs = nullptr;  // [samples, sample], 64-byte aligned
   const int32_t* labels = nullptr;
-  // Hash of the sample ids that were really read, for the ledger.
+  // HashIds of the samples that were really read, for the ledger.
   uint64_t ids_hash = 0;
 };
+
+// A hash of the ids and of their order.
+uint64_t HashIds(absl::Span<const int64_t> ids);
 
 class Loader {
  public:
   struct Options {
+    // 0: every batch is made inside Next, which is best when the job has no core to spare.
     int threads = 1;
-    int prefetch = 4;  // batches ready or in work, at least 2
+    int prefetch = 4;      // batches ready or in work, at least 2
     int64_t end_step = 0;  // no batches from this step on
   };
   // `dataset` and `sampler` outlive the loader. All buffers are allocated here.
-  // Errors: ResourceExhausted.
+  // Errors: ResourceExhausted (memory or threads).
   static absl::StatusOr<std::unique_ptr<Loader>> Create(const Dataset* dataset,
                                                         const DistributedSampler* sampler,
                                                         const Options& options);
   virtual ~Loader() = default;
 
   // From here on batches are those of shards [shard_begin, shard_end) from `step` on, in the order
-  // (step, shard). Drops what was prepared for another range. Called when a generation begins.
+  // (step, shard). Drops what was prepared for another range. Called when a generation begins, and
+  // once before the first Next. Blocks until batches that are being made are done (microseconds);
+  // the two batches that Next returned last stay valid. REQUIRES: step >= 0 and a range of the
+  // sampler's shards.
   virtual void Restart(int64_t step, int shard_begin, int shard_end) = 0;
-  // The next batch; blocks until it is ready. It is valid until the call after next of Next.
-  // Errors: DataLoss, OutOfRange after the last step.
+  // The next batch. One that is ready is taken without a system call; when none is, the caller
+  // makes batches itself instead of sleeping, and blocks only for one that a thread has begun. The
+  // batch is valid until the call after next of Next. Errors: DataLoss (again on every further
+  // call, until Restart), OutOfRange after the last step.
   virtual absl::StatusOr<Batch> Next() = 0;
-  // How long Next has waited so far, in seconds (the step waited for data).
+  // How long Next has found no batch ready so far, in seconds (the step waited for data).
   virtual double wait_seconds() const = 0;
 };
 

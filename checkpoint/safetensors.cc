@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/sha256.h"
+#include "common/durable_file.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format's numbers are little-endian");
+
+constexpr size_t kLengthBytes = 8;
+// Written and hashed in pieces that stay in the cache between the two.
+constexpr size_t kPiece = 256 << 10;
+
+absl::StatusOr<SafetensorsHeader> MakeHeader(const std::vector<TensorView>& tensors,
+                                             const std::map<std::string, std::string>& metadata) {
+  SafetensorsHeader header;
+  header.metadata = metadata;
+  uint64_t at = 0;
+  std::set<std::string> names{"__metadata__"};
+  for (const TensorView& tensor : tensors) {
+    const std::string where = absl::StrCat("tensor '", tensor.name, "'");
+    const auto bytes = TensorBytes(tensor.dtype, tensor.shape);
+    if (!bytes.ok()) return Annotate(bytes.status(), where);
+    if (*bytes != tensor.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " has ", tensor.bytes, " bytes, its shape and dtype say ", *bytes));
+    }
+    if (!names.insert(tensor.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": the name is taken"));
+    }
+    header.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, at, at + *bytes});
+    at += *bytes;
+  }
+  return header;
+}
+
+// Appends to the file and to its hash.
+absl::Status Append(const void* data, size_t bytes, DurableFile* file, Sha256* hash) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const size_t piece = bytes < kPiece ? bytes : kPiece;
+    hash->Update(next, piece);
+    LS_RETURN_IF_ERROR(file->Append(next, piece));
+    next += piece;
+    bytes -= piece;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
+                                             const std::vector<TensorView>& tensors,
+                                             const std::map<std::string, std::string>& metadata) {
+  LS_ASSIGN_OR_RETURN(const SafetensorsHeader header, MakeHeader(tensors, metadata));
+  LS_ASSIGN_OR_RETURN(const std::string text, FormatSafetensorsHeader(header));
+  if (text.size() > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": a header of ", text.size(), " bytes; readers take 100,000,000"));
+  }
+  LS_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
+  Sha256 hash;
+  const uint64_t length = text.size();
+  LS_RETURN_IF_ERROR(Append(&length, kLengthBytes, &file, &hash));
+  LS_RETURN_IF_ERROR(Append(text.data(), text.size(), &file, &hash));
+  for (const TensorView& tensor : tensors) {
+    LS_RETURN_IF_ERROR(Append(tensor.data, tensor.bytes, &file, &hash));
+  }
+  LS_RETURN_IF_ERROR(file.Commit());
+  return hash.FinishHex();
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  struct stat info;
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
+  }
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (size < kLengthBytes) {
+    return absl::DataLossError(absl::StrCat(path, ": truncated, ", size, " bytes"));
+  }
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile);
+  void* map = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (map == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", path));
+  file->map_ = map;
+  file->size_ = size;
+  const char* bytes = static_cast<const char*>(map);
+  uint64_t length;
+  std::memcpy(&length, bytes, kLengthBytes);
+  if (length > kMaxHeaderBytes || length > size - kLengthBytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": a header of ", length, " bytes in a file of ", size));
+  }
+  auto header = ParseSafetensorsHeader(std::string_view(bytes + kLengthBytes, length),
+                                       size - kLengthBytes - length);
+  if (!header.ok()) return Annotate(header.status(), path);
+  for (TensorEntry& tensor : header->tensors) {
+    file->tensors_.push_back({std::move(tensor.name), std::move(tensor.dtype),
+                              std::move(tensor.shape), bytes + kLengthBytes + length + tensor.begin,
+                              tensor.end - tensor.begin});
+  }
+  file->metadata_ = std::move(header->metadata);
+  return file;
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (map_ != nullptr) ::munmap(map_, size_);
+}
+
+const TensorView* SafetensorsFile::Find(const std::string& name) const {
+  for (const TensorView& tensor : tensors_) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+}  // namespace lockstep::checkpoint

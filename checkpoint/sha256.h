@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SHA-256 (FIPS 180-4), by OpenSSL.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_CHECKPOINT_SHA256_H_
+#define LOCKSTEP_CHECKPOINT_SHA256_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::checkpoint {
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  void Update(const void* data, size_t bytes);
+  // The digest of all that was given, 64 hex digits in lower case. Called once.
+  std::string FinishHex();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::string Sha256Hex(std::string_view data);
+
+// The digest of a file's content. Blocks for the disk. Errors: NotFound, FailedPrecondition,
+// Internal.
+absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_SHA256_H_

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/dataset.h"
+
+#include <variant>
+
+#include "data/image_dataset.h"
+#include "data/synthetic.h"
+
+namespace lockstep::data {
+namespace {
+
+struct Opener {
+  Split split;
+  absl::StatusOr<std::unique_ptr<Dataset>> operator()(const SyntheticSource& source) const {
+    return OpenSynthetic(source, split);
+  }
+  absl::StatusOr<std::unique_ptr<Dataset>> operator()(const FashionMnistSource& source) const {
+    return OpenFashionMnist(source, split);
+  }
+  absl::StatusOr<std::unique_ptr<Dataset>> operator()(const IdxSource& source) const {
+    return OpenIdx(source, split);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> Open(const Source& source, Split split) {
+  return std::visit(Opener{split}, source);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/decoded_cache.h"
+
+#include <fcntl.h>
+#include <libdeflate.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/durable_file.h"
+#include "common/fd.h"
+#include "common/log.h"
+#include "common/philox.h"
+#include "common/status.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr size_t kOffset = 4096;  // the decoded bytes begin at a page
+
+// At the beginning of the file; the format's version is in the magic.
+struct CopyHeader {
+  char magic[8];
+  uint64_t source_size;
+  int64_t source_seconds;
+  int64_t source_nanoseconds;
+  uint64_t bytes;
+  uint32_t payload_crc;
+  uint32_t header_crc;  // of the fields before it
+};
+constexpr char kMagic[8] = {'L', 'S', 'D', 'E', 'C', '0', '0', '1'};
+
+uint32_t HeaderCrc(const CopyHeader& header) {
+  return libdeflate_crc32(0, &header, offsetof(CopyHeader, header_crc));
+}
+
+absl::StatusOr<CopyHeader> ExpectedHeader(const std::string& source, size_t bytes) {
+  struct stat info;
+  if (::stat(source.c_str(), &info) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("stat ", source));
+  }
+  CopyHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.source_size = static_cast<uint64_t>(info.st_size);
+  header.source_seconds = info.st_mtim.tv_sec;
+  header.source_nanoseconds = info.st_mtim.tv_nsec;
+  header.bytes = bytes;
+  return header;
+}
+
+// Maps the copy at `path` when it is whole and belongs to the source as it is now. Any other state
+// is an error, which means: make it.
+absl::StatusOr<DecodedCopy> MapValid(const std::string& path, const CopyHeader& expected) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  struct stat info;
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+  // Another user's file in a shared folder is not believed.
+  if (info.st_uid != ::geteuid() || !S_ISREG(info.st_mode) ||
+      static_cast<uint64_t>(info.st_size) != kOffset + expected.bytes) {
+    return absl::DataLossError(absl::StrCat(path, " is not the copy of this source"));
+  }
+  LS_ASSIGN_OR_RETURN(
+      MappedBytes bytes,
+      MappedBytes::MapFd(fd.get(), static_cast<size_t>(info.st_size), /*writable=*/false, path));
+  CopyHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const bool same = std::memcmp(&header, &expected, offsetof(CopyHeader, payload_crc)) == 0;
+  if (!same || header.header_crc != HeaderCrc(header) ||
+      header.payload_crc != libdeflate_crc32(0, bytes.data() + kOffset, expected.bytes)) {
+    return absl::DataLossError(absl::StrCat(path, " is stale or damaged"));
+  }
+  return DecodedCopy{std::move(bytes), kOffset, true};
+}
+
+absl::StatusOr<UniqueFd> Lock(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  while (::flock(fd.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("lock ", path));
+  }
+  return fd;
+}
+
+// Decodes straight into the file that becomes the copy, so that there is one copy in memory. The
+// name of the unfinished file is fixed: only the holder of the lock uses it, and one that a killed
+// process left is overwritten. No fsync: the checksum finds what a power cut tears.
+absl::StatusOr<DecodedCopy> Make(const std::string& path, CopyHeader header,
+                                 absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode,
+                                 absl::Status* decode_status) {
+  const std::string temporary = path + ".tmp";
+  UniqueFd fd(::open(temporary.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
+  const auto fill = [&]() -> absl::StatusOr<DecodedCopy> {
+    // The space is reserved: a lack of it must be an error here and not SIGBUS in the mapping.
+    const size_t total = kOffset + header.bytes;
+    if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(total)); error != 0) {
+      return ErrnoStatus(error, absl::StrCat("reserve ", total, " bytes for ", temporary));
+    }
+    LS_ASSIGN_OR_RETURN(MappedBytes bytes, MappedBytes::MapFd(fd.get(), total, true, temporary));
+    *decode_status = decode(bytes.writable().subspan(kOffset));
+    LS_RETURN_IF_ERROR(*decode_status);
+    header.payload_crc = libdeflate_crc32(0, bytes.data() + kOffset, header.bytes);
+    header.header_crc = HeaderCrc(header);
+    std::memcpy(bytes.writable().data(), &header, sizeof(header));
+    // Maps again, read-only: a stray write must not reach what others share.
+    LS_ASSIGN_OR_RETURN(bytes, MappedBytes::MapFd(fd.get(), total, false, temporary));
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("rename to ", path));
+    }
+    return DecodedCopy{std::move(bytes), kOffset, true};
+  };
+  absl::StatusOr<DecodedCopy> copy = fill();
+  if (!copy.ok()) ::unlink(temporary.c_str());
+  return copy;
+}
+
+// The copy that all share, made if need be. An error with OK in `decode_status` means that the
+// cache cannot be used.
+absl::StatusOr<DecodedCopy> OpenShared(const std::string& source, size_t bytes,
+                                       absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode,
+                                       absl::Status* decode_status) {
+  const std::string path = DecodedCopyPath(source);
+  if (path.empty()) return absl::NotFoundError("neither XDG_CACHE_HOME nor HOME is set");
+  LS_ASSIGN_OR_RETURN(const CopyHeader expected, ExpectedHeader(source, bytes));
+  if (absl::StatusOr<DecodedCopy> copy = MapValid(path, expected); copy.ok()) return copy;
+  LS_RETURN_IF_ERROR(CreateFolders(path.substr(0, path.rfind('/'))));
+  LS_ASSIGN_OR_RETURN(const UniqueFd lock, Lock(path + ".lock"));
+  if (absl::StatusOr<DecodedCopy> copy = MapValid(path, expected); copy.ok()) return copy;
+  return Make(path, expected, decode, decode_status);
+}
+
+}  // namespace
+
+std::string DecodedCopyPath(const std::string& source) {
+  std::string folder;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache != nullptr && cache[0] == '/') {
+    folder = absl::StrCat(cache, "/lockstep");
+  } else if (home != nullptr && home[0] == '/') {
+    folder = absl::StrCat(home, "/.cache/lockstep");
+  } else {
+    return "";
+  }
+  char* absolute = ::realpath(source.c_str(), nullptr);
+  const std::string full = absolute == nullptr ? source : absolute;
+  std::free(absolute);
+  return absl::StrCat(folder, "/", full.substr(full.rfind('/') + 1), "-",
+                      absl::Hex(SiteKey(0, full), absl::kZeroPad16), ".decoded");
+}
+
+absl::StatusOr<DecodedCopy> OpenDecodedCopy(
+    const std::string& source, size_t bytes,
+    absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode) {
+  absl::Status decode_status;
+  absl::StatusOr<DecodedCopy> shared = OpenShared(source, bytes, decode, &decode_status);
+  if (shared.ok()) return shared;
+  if (!decode_status.ok()) return Annotate(decode_status, source);
+  LS_LOG_WARNING << "no shared copy of " << source << " (" << shared.status().message()
+                 << "); each worker decodes it into its own memory";
+  LS_ASSIGN_OR_RETURN(MappedBytes memory, MappedBytes::Anonymous(bytes));
+  if (absl::Status status = decode(memory.writable()); !status.ok()) {
+    return Annotate(status, source);
+  }
+  return DecodedCopy{std::move(memory), 0, false};
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/image_dataset.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "data/idx.h"
+#include "data/rows.h"
+
+namespace lockstep::data {
+namespace {
+
+class ImageDataset : public Dataset {
+ public:
+  ImageDataset(std::unique_ptr<IdxArray> images, std::unique_ptr<IdxArray> labels, int64_t classes,
+               double mean, double std)
+      : images_(std::move(images)),
+        labels_(std::move(labels)),
+        classes_(classes),
+        scale_(static_cast<float>(1.0 / (255.0 * std))),
+        shift_(static_cast<float>(-mean / std)),
+        kernels_(BestRowKernels()) {
+    const std::vector<int64_t>& dims = images_->dims();
+    // Images without a channel dimension have one channel.
+    if (dims.size() == 3) shape_.push_back(1);
+    shape_.insert(shape_.end(), dims.begin() + 1, dims.end());
+    for (const int64_t dim : shape_) sample_size_ *= dim;
+  }
+
+  int64_t size() const override { return images_->dims()[0]; }
+  const std::vector<int64_t>& sample_shape() const override { return shape_; }
+  int64_t classes() const override { return classes_; }
+
+  absl::Status ReadBatch(absl::Span<const int64_t> indices, float* samples,
+                         int32_t* labels) const override {
+    const uint8_t* pixels = images_->values().data();
+    const uint8_t* classes = labels_->values().data();
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const int64_t index = indices[i];
+      LS_CHECK(index >= 0 && index < size()) << index;
+      // The next row is fetched meanwhile: a shuffled order defeats the hardware's prefetcher.
+      if (i + 1 < indices.size()) Prefetch(pixels + indices[i + 1] * sample_size_);
+      kernels_.scale_bytes(pixels + index * sample_size_, sample_size_, scale_, shift_,
+                           samples + static_cast<int64_t>(i) * sample_size_);
+      labels[i] = classes[index];
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Prefetch(const uint8_t* row) const {
+    const int64_t bytes = std::min<int64_t>(sample_size_, 2048);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+  }
+
+  const std::unique_ptr<IdxArray> images_;
+  const std::unique_ptr<IdxArray> labels_;
+  const int64_t classes_;
+  const float scale_;
+  const float shift_;
+  const RowKernels& kernels_;
+  std::vector<int64_t> shape_;
+  int64_t sample_size_ = 1;
+};
+
+// Opens `path`, or `path` with or without ".gz" where only that one is there.
+absl::StatusOr<std::unique_ptr<IdxArray>> OpenEither(const std::string& path,
+                                                     const std::string& advice) {
+  const std::string other =
+      path.ends_with(".gz") ? path.substr(0, path.size() - 3) : absl::StrCat(path, ".gz");
+  for (const std::string& candidate : {path, other}) {
+    if (::access(candidate.c_str(), F_OK) == 0) return IdxArray::Open(candidate);
+  }
+  return absl::NotFoundError(absl::StrCat("no data at ", path, " (nor at ", other, "). ", advice));
+}
+
+absl::Status CheckLabels(const IdxArray& labels, const std::string& path, int64_t classes) {
+  if (labels.dims().size() != 1) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": labels have ", labels.dims().size(), " dimensions instead of 1"));
+  }
+  const auto bad = std::find_if(labels.values().begin(), labels.values().end(),
+                                [&](uint8_t label) { return label >= classes; });
+  if (bad == labels.values().end()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(path, ": label ", int{*bad}, " at offset ",
+                   labels.header_bytes() + static_cast<size_t>(bad - labels.values().begin()),
+                   ", but there are ", classes, " classes"));
+}
+
+struct Files {
+  std::string images, labels, advice;
+};
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenPair(const Files& files,
+                                                  std::unique_ptr<IdxArray> labels, int64_t classes,
+                                                  double mean, double std) {
+  if (!(std > 0) || !std::isfinite(mean) || !std::isfinite(std)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mean ", mean, " and std ", std, ": std must be positive, both finite"));
+  }
+  LS_RETURN_IF_ERROR(CheckLabels(*labels, files.labels, classes));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> images, OpenEither(files.images, files.advice));
+  if (images->dims().size() < 2) {
+    return absl::DataLossError(absl::StrCat(files.images, ": images need at least 2 dimensions"));
+  }
+  if (images->dims()[0] != labels->dims()[0]) {
+    return absl::DataLossError(absl::StrCat(files.images, " has ", images->dims()[0],
+                                            " samples, but ", files.labels, " has ",
+                                            labels->dims()[0]));
+  }
+  return std::make_unique<ImageDataset>(std::move(images), std::move(labels), classes, mean, std);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSource& source,
+                                                          Split split) {
+  const std::string folder = source.path.empty() ? kFashionMnistFolder : source.path;
+  const std::string prefix =
+      absl::StrCat(folder, "/", split == Split::kTrain ? "train" : "t10k", "-");
+  const Files files{absl::StrCat(prefix, "images-idx3-ubyte.gz"),
+                    absl::StrCat(prefix, "labels-idx1-ubyte.gz"),
+                    "Install it with `apt-get install dataset-fashion-mnist`, or name its folder "
+                    "in data.fashion_mnist.path"};
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, OpenEither(files.labels, files.advice));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset,
+                      OpenPair(files, std::move(labels), 10, source.mean, source.std));
+  if (dataset->sample_shape() != std::vector<int64_t>{1, 28, 28}) {
+    return absl::DataLossError(absl::StrCat(files.images, ": the images are not 28 x 28"));
+  }
+  return dataset;
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split split) {
+  const bool train = split == Split::kTrain;
+  const Files files{train ? source.train_images : source.test_images,
+                    train ? source.train_labels : source.test_labels, "Name the files in data.idx"};
+  if (files.images.empty() || files.labels.empty()) {
+    return absl::NotFoundError(absl::StrCat("data.idx names no ", train ? "train" : "test",
+                                            "_images and ", train ? "train" : "test", "_labels"));
+  }
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, OpenEither(files.labels, files.advice));
+  // The training labels say how many classes there are, for both splits.
+  const auto count = [](const IdxArray& array) {
+    return int64_t{*std::max_element(array.values().begin(), array.values().end())} + 1;
+  };
+  int64_t classes = count(*labels);
+  if (!train && !source.train_labels.empty()) {
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<IdxArray> train_labels,
+                        OpenEither(source.train_labels, files.advice));
+    classes = count(*train_labels);
+  }
+  return OpenPair(files, std::move(labels), classes, source.mean, source.std);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// An owned mapping: a file read-only, or fresh memory.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_DATA_MAPPED_BYTES_H_
+#define LOCKSTEP_DATA_MAPPED_BYTES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace lockstep::data {
+
+class MappedBytes {
+ public:
+  MappedBytes() = default;
+  // Maps the regular file `path` read-only. Errors: NotFound, FailedPrecondition (permission, not a
+  // regular file), ResourceExhausted; they name the file.
+  static absl::StatusOr<MappedBytes> OpenFile(const std::string& path);
+  // Maps `bytes` > 0 of the open file `fd`, which the mapping does not own; `name` is for messages.
+  static absl::StatusOr<MappedBytes> MapFd(int fd, size_t bytes, bool writable,
+                                           const std::string& name);
+  // Zeroed memory, aligned to a page. Errors: ResourceExhausted.
+  static absl::StatusOr<MappedBytes> Anonymous(size_t bytes);
+  MappedBytes(MappedBytes&& other) noexcept;
+  MappedBytes& operator=(MappedBytes&& other) noexcept;
+  ~MappedBytes();
+
+  const uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+  absl::Span<const uint8_t> span() const { return {data_, size_}; }
+  // Only for memory and for writable mappings.
+  absl::Span<uint8_t> writable() { return {data_, size_}; }
+
+ private:
+  MappedBytes(void* data, size_t size) : data_(static_cast<uint8_t*>(data)), size_(size) {}
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace lockstep::data
+
+#endif  // LOCKSTEP_DATA_MAPPED_BYTES_H_
