@@ -13,7 +13,8 @@
 
 namespace lockstep::job {
 
-// One problem. Lines and columns count from 1; 0 when the problem has no place (such as a bad --set).
+// One problem. Lines and columns count from 1; 0 when the problem has no place (such as a bad
+// --set).
 struct Diagnostic {
   std::string file;
   int line = 0;
@@ -34,8 +35,8 @@ struct LoadResult {
   std::string FormatErrors() const;  // all of them, one after another
 };
 
-// Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), checks and resolves. A file
-// that cannot be read is a diagnostic too.
+// Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), checks and resolves. A
+// file that cannot be read is a diagnostic too.
 LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets);
 // The same on text; `name` stands for the file in messages.
 LoadResult ParseJob(std::string_view text, const std::string& name,

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "job/resolve.h"
+#include "job/schema.h"
+
+namespace lockstep::job {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// The file's name without its folder and ending, as a job may be named.
+std::string NameFromFile(const std::string& file) {
+  std::string stem = file.substr(file.rfind('/') + 1);
+  const size_t dot = stem.rfind('.');
+  if (dot != std::string::npos && dot > 0) stem.resize(dot);
+  for (char& c : stem) {
+    if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.') c = '-';
+  }
+  const auto first =
+      std::find_if(stem.begin(), stem.end(), [](char c) { return absl::ascii_isalnum(c); });
+  stem.erase(stem.begin(), first);
+  if (stem.size() > 63) stem.resize(63);
+  return stem.empty() ? "job" : stem;
+}
+
+// The table's defaults, in `message` and all that is in it. Messages outside a oneof come to be.
+void FillFromTable(const std::string& path, const Written& written, Message* message) {
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  const google::protobuf::Descriptor& type = *message->GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string at = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());
+    if (field.is_repeated()) continue;
+    if (field.message_type() != nullptr && !IsDuration(field)) {
+      if (field.real_containing_oneof() != nullptr && !reflection.HasField(*message, &field))
+        continue;
+      FillFromTable(at, written, reflection.MutableMessage(message, &field));
+      continue;
+    }
+    const FieldRule& rule = RuleOf(field);
+    if (rule.fallback.empty() || written.count(at)) continue;
+    YamlNode node;
+    node.kind = YamlNode::Kind::kScalar;
+    node.plain = true;
+    node.text = std::string(rule.fallback);
+    const std::string error = DecodeScalar(message, field, node);
+    LS_CHECK(error.empty()) << rule.field << " " << error;
+  }
+}
+
+}  // namespace
+
+void FillDefaults(const std::string& file, const Written& written, JobSpec* spec) {
+  FillFromTable("", written, spec);
+  if (!written.count("name")) spec->set_name(NameFromFile(file));
+  const int64_t product = int64_t{spec->resources().nodes()} * spec->resources().nproc_per_node();
+  const int32_t workers =
+      static_cast<int32_t>(std::min<int64_t>(product, std::numeric_limits<int32_t>::max()));
+  if (!written.count("elastic.min_workers")) spec->mutable_elastic()->set_min_workers(workers);
+  if (!written.count("elastic.max_workers")) spec->mutable_elastic()->set_max_workers(workers);
+  // A bound that is written alone moves the other with it, so that the two stay in order.
+  Elastic& elastic = *spec->mutable_elastic();
+  if (!written.count("elastic.max_workers")) {
+    elastic.set_max_workers(std::max(elastic.max_workers(), elastic.min_workers()));
+  } else if (!written.count("elastic.min_workers")) {
+    elastic.set_min_workers(std::min(elastic.max_workers(), elastic.min_workers()));
+  }
+  if (!spec->has_train()) return;
+  if (!written.count("train.shards")) spec->mutable_train()->set_shards(workers);
+  if (spec->train().schedule().kind_case() == Schedule::KIND_NOT_SET) {
+    spec->mutable_train()->mutable_schedule()->mutable_constant();
+  }
+}
+
+}  // namespace lockstep::job

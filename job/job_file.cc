@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/job_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/fd.h"
+#include "job/decode.h"
+#include "job/overrides.h"
+#include "job/reporter.h"
+#include "job/resolve.h"
+#include "job/yaml_tree.h"
+
+namespace lockstep::job {
+namespace {
+
+// At most one byte more than a job may have, so that the parser can refuse it.
+std::string ReadText(const std::string& path, std::string* error) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  if (fd.valid()) {
+    char buffer[1 << 14];
+    ssize_t got = 0;
+    while (text.size() <= kMaxYamlBytes) {
+      got = ::read(fd.get(), buffer, sizeof(buffer));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      text.append(buffer, got);
+    }
+    if (got >= 0) return text;
+  }
+  *error = absl::StrCat("cannot read the job file: ", std::strerror(errno));
+  return "";
+}
+
+void Read(const std::string& name, const std::vector<std::string>& sets, absl::string_view text,
+          Reporter* reporter, JobSpec* spec) {
+  YamlDocument document = ParseYaml(text, 0);
+  for (const YamlProblem& problem : document.problems) {
+    reporter->Error(problem.place, problem.message);
+  }
+  if (!document.problems.empty()) return;
+  if (document.empty) document.root.kind = YamlNode::Kind::kMap;
+  if (document.root.kind != YamlNode::Kind::kMap) {
+    reporter->Error(document.root.place,
+                    "a job file is a mapping of keys such as 'name' and 'train' or 'run'");
+    return;
+  }
+  CheckDuplicates(document.root, reporter);
+  ApplyOverrides(sets, &document.root, reporter);
+  ExpandRun(&document.root);
+  const Written written = DecodeJob(document.root, spec, reporter);
+  FillDefaults(name, written, spec);
+  CheckRules(*spec, written, reporter);
+}
+
+}  // namespace
+
+LoadResult ParseJob(std::string_view input, const std::string& name,
+                    const std::vector<std::string>& sets) {
+  absl::string_view text(input.data(), input.size());
+  LoadResult result;
+  result.source = std::string(text);
+  absl::ConsumePrefix(&text, "\xEF\xBB\xBF");  // a byte order mark
+  Reporter reporter(name, text, sets);
+  Read(name, sets, text, &reporter, &result.spec);
+  result.errors = reporter.Take();
+  return result;
+}
+
+LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets) {
+  std::string error;
+  const std::string text = ReadText(path, &error);
+  if (error.empty()) return ParseJob(text, path, sets);
+  LoadResult result;
+  Diagnostic diagnostic;
+  diagnostic.file = path;
+  diagnostic.message = error;
+  result.errors.push_back(std::move(diagnostic));
+  return result;
+}
+
+}  // namespace lockstep::job

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/overrides.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "job/nearest_name.h"
+#include "job/schema.h"
+#include "job/utf8.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::job {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+// One step of a path: the name, and the names that it replaces.
+struct Step {
+  std::string name;
+  size_t offset = 0;  // in the flag's text
+  std::vector<std::string> replaced;
+};
+
+struct Override {
+  std::vector<Step> path;
+  YamlNode value;
+};
+
+std::vector<std::string> ReplacedBy(const Descriptor& type, const std::string& name) {
+  for (const Group& group : GroupsOf(type)) {
+    if (std::find(group.fields.begin(), group.fields.end(), name) == group.fields.end()) continue;
+    std::vector<std::string> others = group.fields;
+    std::erase(others, name);
+    return others;
+  }
+  return {};
+}
+
+// Follows `text` through the descriptors. Returns whether the path exists.
+bool ParsePath(int set, absl::string_view text, std::vector<Step>* path, Reporter* reporter) {
+  const Descriptor* type = JobSpec::descriptor();
+  std::string walked;
+  size_t offset = 0;
+  for (bool more = true; more;) {
+    const size_t dot = text.find('.', offset);
+    more = dot != absl::string_view::npos;
+    std::string name(text.substr(offset, more ? dot - offset : absl::string_view::npos));
+    const std::vector<std::string> names = FieldNames(*type);
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      const std::string owner = walked.empty() ? "the job file" : absl::StrCat("'", walked, "'");
+      reporter->SetError(set, offset, std::max<size_t>(1, name.size()),
+                         absl::StrCat("unknown key '", Printable(name), "' in ", owner,
+                                      Suggest(name, names, "it takes")));
+      return false;
+    }
+    const FieldDescriptor& field = *type->FindFieldByName(name);
+    path->push_back({name, offset, ReplacedBy(*type, name)});
+    absl::StrAppend(&walked, walked.empty() ? "" : ".", name);
+    if (!more) break;
+    offset = dot + 1;
+    if (field.is_map()) {
+      // Names of variables have no dots: the rest is one.
+      path->push_back({std::string(text.substr(offset)), offset, {}});
+      return true;
+    }
+    if (field.message_type() == nullptr || IsDuration(field)) {
+      reporter->SetError(
+          set, offset, text.size() - offset,
+          absl::StrCat("'", walked, "' is a single ",
+                       field.is_repeated() ? "list, set whole" : "value", "; nothing is below it"));
+      return false;
+    }
+    type = field.message_type();
+  }
+  return true;
+}
+
+bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* reporter) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    reporter->SetError(set, 0, std::max<size_t>(1, text.size()),
+                       "expected path=value, such as train.epochs=10");
+    return false;
+  }
+  if (!ParsePath(set, absl::string_view(text).substr(0, equals), &parsed->path, reporter)) {
+    return false;
+  }
+  // The path is blanked out, so that the places in the value are places in the flag.
+  std::string value = std::string(equals + 1, ' ') + text.substr(equals + 1);
+  YamlDocument document = ParseYaml(value, set + 1);
+  for (const YamlProblem& problem : document.problems) {
+    reporter->Error(problem.place, problem.message);
+  }
+  parsed->value = std::move(document.root);
+  return document.problems.empty();
+}
+
+YamlNode KeyNode(const Step& step, int set) {
+  YamlNode key;
+  key.kind = YamlNode::Kind::kScalar;
+  key.text = step.name;
+  key.plain = true;
+  key.place = {set + 1, 0, static_cast<int>(step.offset), static_cast<int>(step.name.size())};
+  return key;
+}
+
+void Erase(YamlNode* map, const std::string& name) {
+  std::erase_if(map->entries, [&](const YamlEntry& entry) {
+    return entry.key.kind == YamlNode::Kind::kScalar && entry.key.text == name;
+  });
+}
+
+void Apply(int set, Override parsed, YamlNode* root) {
+  YamlNode* node = root;
+  for (size_t i = 0; i < parsed.path.size(); ++i) {
+    const Step& step = parsed.path[i];
+    const bool last = i + 1 == parsed.path.size();
+    if (node->kind != YamlNode::Kind::kMap) {
+      // What stood here is no mapping; the flag wins.
+      node->kind = YamlNode::Kind::kMap;
+      node->entries.clear();
+    }
+    if (last && parsed.value.kind == YamlNode::Kind::kNull) return Erase(node, step.name);
+    for (const std::string& other : step.replaced) Erase(node, other);
+    YamlEntry* entry = node->Find(step.name);
+    if (entry == nullptr) {
+      node->entries.push_back({KeyNode(step, set), YamlNode{}});
+      entry = &node->entries.back();
+      entry->value.place = entry->key.place;
+    }
+    if (last) {
+      entry->key = KeyNode(step, set);
+      entry->value = std::move(parsed.value);
+      return;
+    }
+    // A command written short takes the form that has room for more.
+    if (step.name == "run" && i == 0) ExpandRun(root);
+    node = &node->Find(step.name)->value;
+  }
+}
+
+}  // namespace
+
+void ExpandRun(YamlNode* root) {
+  YamlEntry* run = root->Find("run");
+  if (run == nullptr) return;
+  if (run->value.kind == YamlNode::Kind::kScalar || run->value.kind == YamlNode::Kind::kList) {
+    YamlNode expanded;
+    expanded.kind = YamlNode::Kind::kMap;
+    expanded.place = run->value.place;
+    YamlNode command = run->key;
+    command.text = "command";
+    expanded.entries.push_back({std::move(command), std::move(run->value)});
+    run->value = std::move(expanded);
+  }
+  const YamlEntry* setup = root->Find("setup");
+  if (setup == nullptr || run->value.kind != YamlNode::Kind::kMap) return;
+  run->value.entries.push_back(*setup);
+  Erase(root, "setup");
+}
+
+void ApplyOverrides(const std::vector<std::string>& sets, YamlNode* root, Reporter* reporter) {
+  for (size_t i = 0; i < sets.size(); ++i) {
+    Override parsed;
+    const int set = static_cast<int>(i);
+    if (!ParseSet(set, sets[i], &parsed, reporter)) continue;
+    Apply(set, std::move(parsed), root);
+  }
+}
+
+}  // namespace lockstep::job

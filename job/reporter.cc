@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/reporter.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "job/utf8.h"
+
+namespace lockstep::job {
+namespace {
+
+constexpr absl::string_view kFlag = "--set ";
+// A longer line is not shown: it would fill the screen and underline nothing.
+constexpr size_t kLongestShownLine = 400;
+
+// Whether line `at` may show a secret: it names `secrets`, or stands below a line that begins with
+// it.
+bool MayShowSecret(const std::vector<std::string>& lines, size_t at) {
+  if (at >= lines.size()) return false;
+  if (absl::StrContains(lines[at], "secrets")) return true;
+  for (size_t i = at + 1; i-- > 0;) {
+    const std::string& line = lines[i];
+    if (line.empty() || absl::StrContains(" \t#}]", line.substr(0, 1))) continue;
+    return absl::StrContains(line, "secrets");
+  }
+  return false;
+}
+
+}  // namespace
+
+Reporter::Reporter(std::string file, absl::string_view text, const std::vector<std::string>& sets)
+    : file_(std::move(file)) {
+  lines_.push_back(absl::StrSplit(text, '\n'));
+  for (const std::string& set : sets) lines_.push_back(absl::StrSplit(set, '\n'));
+  for (std::vector<std::string>& lines : lines_) {
+    for (std::string& line : lines) {
+      if (absl::EndsWith(line, "\r")) line.pop_back();
+    }
+  }
+}
+
+absl::string_view Reporter::LineOf(const Place& place) const {
+  const std::vector<std::string>& lines = lines_[place.source];
+  if (place.line < 0 || static_cast<size_t>(place.line) >= lines.size()) return "";
+  return lines[place.line];
+}
+
+void Reporter::Error(const Place& place, std::string message) {
+  const absl::string_view line = LineOf(place);
+  const size_t begin = std::min<size_t>(std::max(place.column, 0), line.size());
+  Diagnostic d;
+  d.message = std::move(message);
+  d.column = CountCharacters(line.substr(0, begin)) + 1;
+  d.width = std::max(1, CountCharacters(line.substr(begin, std::max(place.width, 1))));
+  const bool secret = MayShowSecret(lines_[place.source], place.line);
+  if (line.size() <= kLongestShownLine && !secret) d.source_line = std::string(line);
+  if (place.source == 0) {
+    d.file = file_;
+    d.line = place.line + 1;
+  } else {
+    d.file = "--set";
+    if (!secret) d.source_line = absl::StrCat(place.line == 0 ? kFlag : "", d.source_line);
+    if (place.line == 0) d.column += static_cast<int>(kFlag.size());
+  }
+  errors_.push_back({place, std::move(d)});
+}
+
+void Reporter::SetError(int set, size_t offset, size_t width, std::string message) {
+  Place place;
+  place.source = set + 1;
+  place.column = static_cast<int>(offset);
+  place.width = static_cast<int>(width);
+  Error(place, std::move(message));
+}
+
+std::vector<Diagnostic> Reporter::Take() {
+  std::stable_sort(errors_.begin(), errors_.end(), [](const Item& a, const Item& b) {
+    return std::tie(a.place.source, a.place.line, a.place.column) <
+           std::tie(b.place.source, b.place.line, b.place.column);
+  });
+  std::vector<Diagnostic> out;
+  for (Item& item : errors_) {
+    if (out.size() == kMaxErrors) {
+      Diagnostic more;
+      more.file = file_;
+      more.message = absl::StrCat(errors_.size() - kMaxErrors, " more errors are not shown");
+      out.push_back(std::move(more));
+      break;
+    }
+    out.push_back(std::move(item.diagnostic));
+  }
+  errors_.clear();
+  return out;
+}
+
+}  // namespace lockstep::job

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "job/nearest_name.h"
+#include "job/resolve.h"
+#include "job/schema.h"
+#include "job/workers.h"
+
+namespace lockstep::job {
+namespace {
+
+class Rules {
+ public:
+  Rules(const JobSpec& spec, const Written& written, Reporter* reporter)
+      : spec_(spec), written_(written), reporter_(*reporter) {}
+
+  void Check() {
+    CheckWorkersAndElastic();
+    CheckVariables();
+    if (spec_.has_train()) {
+      CheckBatch();
+      CheckTraining();
+    }
+  }
+
+ private:
+  bool IsWritten(absl::string_view path) const { return written_.find(path) != written_.end(); }
+
+  // At the value of the first of `paths` that the file has, else at the nearest mapping around it.
+  void Error(const std::vector<std::string>& paths, std::string message) {
+    for (std::string path : paths) {
+      const auto found = written_.find(path);
+      if (found != written_.end()) return reporter_.Error(ValuePlace(*found->second), message);
+    }
+    std::string path = paths.front();
+    for (size_t dot = path.rfind('.'); dot != std::string::npos; dot = path.rfind('.')) {
+      path.resize(dot);
+      const auto found = written_.find(path);
+      if (found != written_.end()) return reporter_.Error(found->second->key.place, message);
+    }
+    reporter_.Error(Place{}, message);
+  }
+
+  void CheckBatch();
+  void CheckWorkersAndElastic();
+  void CheckTraining();
+  void CheckVariables();
+
+  const JobSpec& spec_;
+  const Written& written_;
+  Reporter& reporter_;
+};
+
+// "; 255 or 258 would do", the multiples next to `value`.
+std::string Neighbours(int64_t value, int64_t divisor) {
+  const int64_t below = value / divisor * divisor;
+  return below > 0 ? absl::StrCat("; ", below, " or ", below + divisor, " would")
+                   : absl::StrCat("; ", divisor, " would");
+}
+
+void Rules::CheckBatch() {
+  const Train& train = spec_.train();
+  const int64_t batch = train.global_batch(), shards = train.shards();
+  const int64_t accumulate = train.accumulate();
+  if (batch < 1 || shards < 1 || accumulate < 1) return;  // reported already
+  if (batch % shards != 0) {
+    const std::string origin = IsWritten("train.shards") ? "" : " (nodes x nproc_per_node)";
+    Error({"train.global_batch"},
+          absl::StrCat("'train.global_batch' ", batch, " does not divide into ", shards, " shards",
+                       origin, Neighbours(batch, shards)));
+  } else if (batch / shards % accumulate != 0) {
+    Error({"train.accumulate"},
+          absl::StrCat("'train.accumulate' ", accumulate, " does not divide the ", batch / shards,
+                       " samples of a shard (global_batch / shards)"));
+  }
+}
+
+void Rules::CheckWorkersAndElastic() {
+  const Resources& resources = spec_.resources();
+  const Elastic& elastic = spec_.elastic();
+  if (elastic.min_workers() < 1 || elastic.max_workers() < 1) return;
+  const int64_t workers = int64_t{resources.nodes()} * resources.nproc_per_node();
+  if (elastic.min_workers() > elastic.max_workers()) {
+    Error({"elastic.min_workers"},
+          absl::StrCat("'elastic.min_workers' ", elastic.min_workers(),
+                       " is more than 'elastic.max_workers' ", elastic.max_workers()));
+    return;
+  }
+  if (!spec_.has_train() || spec_.train().shards() < 1) return;
+  const int32_t shards = spec_.train().shards();
+  if (workers > shards) {
+    Error({"train.shards"}, TooManyWorkers(workers, shards) +
+                                "; lower 'resources.nproc_per_node' or raise 'train.shards'");
+  } else if (elastic.max_workers() > shards) {
+    Error({"elastic.max_workers", "elastic.min_workers"},
+          absl::StrCat("'elastic.max_workers' ", elastic.max_workers(), ": ",
+                       TooManyWorkers(elastic.max_workers(), shards)));
+  }
+}
+
+void Rules::CheckTraining() {
+  const Train& train = spec_.train();
+  const std::vector<std::string>& supported = SupportedPrecisions();
+  const std::vector<std::string>& planned = PlannedPrecisions();
+  const std::string& precision = train.precision();
+  if (std::find(supported.begin(), supported.end(), precision) == supported.end()) {
+    if (std::find(planned.begin(), planned.end(), precision) != planned.end()) {
+      Error({"train.precision"},
+            absl::StrCat("'train.precision' ", precision, " is not yet in this version; it has ",
+                         absl::StrJoin(supported, ", ")));
+    } else {
+      std::vector<std::string> all = supported;
+      all.insert(all.end(), planned.begin(), planned.end());
+      Error({"train.precision"}, absl::StrCat("'train.precision': unknown precision",
+                                              Suggest(precision, all, "known are")));
+    }
+  }
+  const int64_t warmup = train.schedule().warmup_steps();
+  if (train.steps() > 0 && warmup > train.steps()) {
+    Error({"train.schedule.warmup_steps"},
+          absl::StrCat("'train.schedule.warmup_steps' ", warmup, " is more than the ",
+                       train.steps(), " steps of the job"));
+  }
+  if (const Sgd& sgd = train.optimizer().sgd();
+      sgd.nesterov() && (sgd.momentum() <= 0 || sgd.dampening() != 0)) {
+    Error({"train.optimizer.sgd.nesterov"},
+          "'train.optimizer.sgd.nesterov' needs a momentum above 0 and no dampening");
+  }
+  if (train.data().has_idx() && train.eval().every() != "never") {
+    for (const char* name : {"test_images", "test_labels"}) {
+      const std::string path = absl::StrCat("train.data.idx.", name);
+      if (IsWritten(path)) continue;
+      Error({path}, absl::StrCat("'train.data.idx' needs '", name,
+                                 "' for the evaluation; or set 'train.eval.every' to never"));
+    }
+  }
+}
+
+void Rules::CheckVariables() {
+  for (const auto& [name, value] : spec_.secrets()) {
+    if (!spec_.env().contains(name)) continue;
+    reporter_.Error(written_.find("env." + name)->second->key.place,
+                    absl::StrCat("'", name, "' is in 'env' and in 'secrets'; keep one"));
+  }
+}
+
+}  // namespace
+
+void CheckRules(const JobSpec& spec, const Written& written, Reporter* reporter) {
+  Rules(spec, written, reporter).Check();
+}
+
+}  // namespace lockstep::job

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/schema.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::job {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+constexpr double kAny = 1e300;
+
+const std::vector<FieldRule>& Rules() {
+  static const auto* const rules = new std::vector<FieldRule>{
+      {.field = "JobSpec.name", .form = Form::kName},
+      {.field = "JobSpec.queue", .form = Form::kName, .fallback = "default"},
+      {.field = "JobSpec.env", .form = Form::kVariable},
+      {.field = "JobSpec.secrets", .form = Form::kVariable},
+      {.field = "JobSpec.time_limit", .min = 0},
+      {.field = "JobSpec.failure_detection", .min = 0.1, .max = 3600, .fallback = "5s"},
+      {.field = "JobSpec.start_timeout", .min = 1, .fallback = "10m"},
+      {.field = "Resources.nodes", .min = 1, .max = 65536, .fallback = "1"},
+      {.field = "Resources.nproc_per_node", .min = 1, .max = 4096, .fallback = "1"},
+      {.field = "Resources.cpus_per_proc", .min = 1, .max = 1024, .fallback = "1"},
+      {.field = "Resources.device", .form = Form::kDevice, .fallback = "auto"},
+      {.field = "Resources.memory", .form = Form::kSize, .min = 0},
+      {.field = "Resources.gpu_memory", .form = Form::kSize, .min = 0},
+      {.field = "Resources.standby", .min = 0, .max = 65536},
+      {.field = "Elastic.min_workers", .min = 1},
+      {.field = "Elastic.max_workers", .min = 1},
+      {.field = "Train.model", .required = true},
+      {.field = "Train.data", .required = true},
+      {.field = "Train.optimizer", .required = true},
+      {.field = "Train.global_batch", .min = 1, .max = 1e12, .required = true},
+      {.field = "Train.shards", .min = 1, .max = 65536},
+      {.field = "Train.accumulate", .min = 1, .max = 1e6, .fallback = "1"},
+      {.field = "Train.epochs", .min = 1, .max = 1e12},
+      {.field = "Train.steps", .min = 1, .max = 1e15},
+      {.field = "Train.precision", .fallback = "fp32"},
+      {.field = "Train.tail", .fallback = "carry", .choices = {"carry", "drop"}},
+      {.field = "Train.reproducible", .fallback = "true"},
+      {.field = "Mlp.hidden", .min = 1, .max = 1 << 24},
+      {.field = "ImageFolder.mean", .fallback = "0.2860"},
+      {.field = "ImageFolder.std", .min = 0, .min_excluded = true, .fallback = "0.3530"},
+      {.field = "Idx.train_images", .required = true},
+      {.field = "Idx.train_labels", .required = true},
+      {.field = "Idx.mean", .fallback = "0"},
+      {.field = "Idx.std", .min = 0, .min_excluded = true, .fallback = "1"},
+      {.field = "SyntheticClassification.train_samples",
+       .min = 1,
+       .max = 1e12,
+       .fallback = "60000"},
+      {.field = "SyntheticClassification.test_samples", .min = 1, .max = 1e12, .fallback = "10000"},
+      {.field = "SyntheticClassification.features", .min = 1, .max = 1 << 24, .fallback = "784"},
+      {.field = "SyntheticClassification.classes", .min = 2, .max = 1 << 24, .fallback = "10"},
+      {.field = "Loader.threads", .min = 1, .max = 1024, .fallback = "1"},
+      {.field = "Loader.prefetch", .min = 1, .max = 65536, .fallback = "4"},
+      {.field = "Sgd.lr", .min = 0, .max = kAny, .min_excluded = true, .required = true},
+      {.field = "Sgd.momentum", .min = 0, .max = 1, .max_excluded = true},
+      {.field = "Sgd.dampening", .min = 0, .max = 1},
+      {.field = "Sgd.weight_decay", .min = 0},
+      {.field = "Schedule.warmup_steps", .min = 0},
+      {.field = "CosineSchedule.min_factor", .min = 0, .max = 1},
+      {.field = "Evaluation.every", .form = Form::kEveryEval, .fallback = "1 epoch"},
+      {.field = "Evaluation.block", .min = 1, .max = 1e9, .fallback = "1000"},
+      {.field = "Run.command", .required = true},
+      {.field = "Checkpoint.every", .form = Form::kEvery},
+      {.field = "Checkpoint.keep", .min = 1, .fallback = "3"},
+      {.field = "Checkpoint.resume", .fallback = "auto"},
+      {.field = "Restart.max_restarts", .min = 0, .fallback = "3"},
+      {.field = "Preemption.grace", .min = 0},
+      {.field = "Logs.tee", .fallback = "all", .choices = {"all", "0", "none"}},
+  };
+  return *rules;
+}
+
+const std::vector<Alternatives>& AlternativesTable() {
+  static const auto* const table = new std::vector<Alternatives>{{"Train", {"epochs", "steps"}}};
+  return *table;
+}
+
+using Parents = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+void CollectParents(const Descriptor& message, const std::string& path, Parents* parents) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    (*parents)[field.name()].push_back(path);
+    if (field.message_type() == nullptr || field.is_map() || IsDuration(field)) continue;
+    CollectParents(*field.message_type(),
+                   path.empty() ? field.name() : absl::StrCat(path, ".", field.name()), parents);
+  }
+}
+
+}  // namespace
+
+const FieldRule& RuleOf(const FieldDescriptor& field) {
+  static const FieldRule none;
+  static const auto* const by_name = [] {
+    auto* map = new std::map<std::string, const FieldRule*, std::less<>>;
+    for (const FieldRule& rule : Rules()) (*map)[std::string(rule.field)] = &rule;
+    return map;
+  }();
+  const auto found =
+      by_name->find(absl::StrCat(field.containing_type()->name(), ".", field.name()));
+  return found == by_name->end() ? none : *found->second;
+}
+
+absl::Span<const FieldRule> AllRules() { return Rules(); }
+absl::Span<const Alternatives> AllAlternatives() { return AlternativesTable(); }
+
+std::vector<Group> GroupsOf(const Descriptor& message) {
+  std::vector<Group> groups;
+  for (int i = 0; i < message.real_oneof_decl_count(); ++i) {
+    const google::protobuf::OneofDescriptor& oneof = *message.oneof_decl(i);
+    Group group;
+    for (int k = 0; k < oneof.field_count(); ++k) group.fields.push_back(oneof.field(k)->name());
+    group.required = message.name() != "Schedule";  // constant when none is given
+    groups.push_back(std::move(group));
+  }
+  for (const Alternatives& alternatives : AlternativesTable()) {
+    if (alternatives.message == message.name()) groups.push_back({alternatives.fields, true});
+  }
+  return groups;
+}
+
+const std::vector<std::string>& SupportedPrecisions() {
+  static const auto* const names = new std::vector<std::string>{"fp32"};
+  return *names;
+}
+
+const std::vector<std::string>& PlannedPrecisions() {
+  static const auto* const names = new std::vector<std::string>{"tf32", "bf16", "fp16"};
+  return *names;
+}
+
+bool IsDuration(const FieldDescriptor& field) {
+  return field.message_type() != nullptr &&
+         field.message_type()->full_name() == "google.protobuf.Duration";
+}
+
+std::vector<std::string> FieldNames(const Descriptor& message) {
+  std::vector<std::string> names;
+  for (int i = 0; i < message.field_count(); ++i) names.push_back(message.field(i)->name());
+  // The form of the command says this one.
+  if (message.name() == "Run") std::erase(names, "shell");
+  return names;
+}
+
+std::vector<std::string> ParentsOfField(absl::string_view name) {
+  static const auto* const parents = [] {
+    auto* map = new Parents;
+    CollectParents(*JobSpec::descriptor(), "", map);
+    return map;
+  }();
+  const auto found = parents->find(name);
+  return found == parents->end() ? std::vector<std::string>{} : found->second;
+}
+
+}  // namespace lockstep::job

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/workers.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep::job {
+
+std::string TooManyWorkers(int64_t workers, int64_t shards) {
+  return absl::StrCat(workers, " workers for ", shards, shards == 1 ? " shard" : " shards",
+                      ": a worker needs at least one shard of the batch");
+}
+
+absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
+  const int64_t workers = int64_t{nodes} * nproc_per_node;
+  if (nodes < 1 || nproc_per_node < 1 || workers > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(nodes, " nodes x ", nproc_per_node, " workers: both must be at least 1"));
+  }
+  if (spec->has_train() && workers > spec->train().shards()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job '", spec->name(),
+        "' cannot be admitted: ", TooManyWorkers(workers, spec->train().shards()),
+        "; ask for at most ", spec->train().shards(),
+        ", or raise train.shards in the job file (which makes it another computation)"));
+  }
+  Elastic& elastic = *spec->mutable_elastic();
+  const int32_t count = static_cast<int32_t>(workers);
+  if (elastic.min_workers() == elastic.max_workers()) {
+    elastic.set_min_workers(count);
+    elastic.set_max_workers(count);
+  } else {
+    elastic.set_min_workers(std::min(elastic.min_workers(), count));
+    elastic.set_max_workers(std::max(elastic.max_workers(), count));
+  }
+  spec->mutable_resources()->set_nodes(nodes);
+  spec->mutable_resources()->set_nproc_per_node(nproc_per_node);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::job

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// JobSpec to text: YAML that reads back as the same spec, and JSON.
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/check.h"
+#include "google/protobuf/duration.pb.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/type_resolver.h"
+#include "google/protobuf/util/type_resolver_util.h"
+#include "job/job_file.h"
+#include "job/schema.h"
+#include "job/units.h"
+
+namespace lockstep::job {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr char kHidden[] = "***";
+
+// Whether a text may stand without quotes and still be a text for every YAML reader.
+bool IsPlain(const std::string& text) {
+  static const auto* const reserved = new std::vector<std::string>{
+      "null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"};
+  if (text.empty() || !absl::ascii_isalpha(text[0]) || text.back() == ' ') return false;
+  for (const char c : text) {
+    if (!absl::ascii_isalnum(c) && absl::string_view("-_./ ").find(c) == absl::string_view::npos) {
+      return false;
+    }
+  }
+  const std::string lower = absl::AsciiStrToLower(text);
+  return std::find(reserved->begin(), reserved->end(), lower) == reserved->end();
+}
+
+std::string YamlText(const std::string& text) {
+  if (IsPlain(text)) return text;
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      absl::StrAppend(&out, "\\", std::string(1, c));
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      absl::StrAppendFormat(&out, "\\x%02x", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+// One value of a field (element `index` of a repeated one) as YAML.
+std::string ScalarText(const Message& message, const FieldDescriptor& field, int index) {
+  const Reflection& r = *message.GetReflection();
+  const bool many = field.is_repeated();
+#define LS_GET_(Type) \
+  (many ? r.GetRepeated##Type(message, &field, index) : r.Get##Type(message, &field))
+  if (IsDuration(field)) {
+    const auto& duration =
+        static_cast<const google::protobuf::Duration&>(r.GetMessage(message, &field));
+    return FormatDuration(duration.seconds() * 1'000'000'000 + duration.nanos());
+  }
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return LS_GET_(Bool) ? "true" : "false";
+    case FieldDescriptor::CPPTYPE_INT32:
+      return absl::StrCat(LS_GET_(Int32));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return absl::StrCat(LS_GET_(UInt32));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return absl::StrCat(LS_GET_(UInt64));
+    case FieldDescriptor::CPPTYPE_INT64:
+      if (RuleOf(field).form == Form::kSize) return FormatSize(LS_GET_(Int64));
+      return absl::StrCat(LS_GET_(Int64));
+    case FieldDescriptor::CPPTYPE_DOUBLE: {
+      char buffer[32];
+      return {buffer, std::to_chars(buffer, buffer + sizeof(buffer), LS_GET_(Double)).ptr};
+    }
+    case FieldDescriptor::CPPTYPE_STRING: {
+      const std::string text = LS_GET_(String);
+      const Form form = RuleOf(field).form;
+      const bool words = form == Form::kEvery || form == Form::kEveryEval;
+      return words && !text.empty() ? text : YamlText(text);
+    }
+    default:
+      LS_CHECK(false) << field.full_name();
+      return "";
+  }
+#undef LS_GET_
+}
+
+// A scalar that is absent, or has the value that its absence means.
+bool IsOmitted(const Message& message, const FieldDescriptor& field) {
+  if (field.has_presence()) return !message.GetReflection()->HasField(message, &field);
+  if (!RuleOf(field).fallback.empty() && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+    return false;
+  }
+  return !message.GetReflection()->HasField(message, &field);
+}
+
+std::string CommandText(const Run& run) {
+  if (run.shell() && run.command_size() == 1) return YamlText(run.command(0));
+  std::vector<std::string> words;
+  for (const std::string& word : run.command()) words.push_back(YamlText(word));
+  return absl::StrCat("[", absl::StrJoin(words, ", "), "]");
+}
+
+void WriteVariables(const google::protobuf::Map<std::string, std::string>& variables, bool hidden,
+                    const std::string& indent, std::string* out) {
+  const std::map<std::string, std::string> sorted(variables.begin(), variables.end());
+  for (const auto& [name, value] : sorted) {
+    absl::StrAppend(out, indent, YamlText(name), ": ", YamlText(hidden ? kHidden : value), "\n");
+  }
+}
+
+void WriteMessage(const Message& message, const std::string& indent, std::string* out);
+
+void WriteField(const Message& message, const FieldDescriptor& field, const std::string& indent,
+                std::string* out) {
+  const Reflection& reflection = *message.GetReflection();
+  const std::string start = absl::StrCat(indent, field.name(), ": ");
+  const std::string block = absl::StrCat(indent, field.name(), ":\n");
+  if (field.is_map()) {
+    const auto& spec = static_cast<const JobSpec&>(message);
+    const bool hidden = field.name() == "secrets";
+    const auto& variables = hidden ? spec.secrets() : spec.env();
+    if (variables.empty()) return;
+    *out += block;
+    return WriteVariables(variables, hidden, indent + "  ", out);
+  }
+  if (field.is_repeated()) {
+    const int size = reflection.FieldSize(message, &field);
+    std::vector<std::string> items;
+    for (int i = 0; i < size; ++i) items.push_back(ScalarText(message, field, i));
+    absl::StrAppend(out, start, "[", absl::StrJoin(items, ", "), "]\n");
+    return;
+  }
+  if (field.message_type() != nullptr && !IsDuration(field)) {
+    if (!reflection.HasField(message, &field)) return;
+    const Message& inner = reflection.GetMessage(message, &field);
+    if (inner.GetDescriptor() == Run::descriptor()) {
+      const auto& run = static_cast<const Run&>(inner);
+      if (run.setup().empty()) {
+        absl::StrAppend(out, start, CommandText(run), "\n");
+      } else {
+        absl::StrAppend(out, block, indent, "  command: ", CommandText(run), "\n", indent,
+                        "  setup: ", YamlText(run.setup()), "\n");
+      }
+      return;
+    }
+    std::string body;
+    WriteMessage(inner, indent + "  ", &body);
+    absl::StrAppend(out, body.empty() ? start + "{}\n" : block + body);
+    return;
+  }
+  if (!IsOmitted(message, field)) {
+    absl::StrAppend(out, start, ScalarText(message, field, 0), "\n");
+  }
+}
+
+void WriteMessage(const Message& message, const std::string& indent, std::string* out) {
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) WriteField(message, *type.field(i), indent, out);
+}
+
+}  // namespace
+
+std::string ToYaml(const JobSpec& spec) {
+  std::string out;
+  WriteMessage(spec, "", &out);
+  return out;
+}
+
+std::string ToJson(const JobSpec& spec) {
+  JobSpec shown = spec;
+  for (auto& [name, value] : *shown.mutable_secrets()) value = kHidden;
+  // Deterministic bytes first: JSON written from the message itself has its maps in hash order.
+  std::string binary, json;
+  {
+    google::protobuf::io::StringOutputStream stream(&binary);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    shown.SerializeToCodedStream(&coded);
+  }
+  const std::unique_ptr<google::protobuf::util::TypeResolver> resolver(
+      google::protobuf::util::NewTypeResolverForDescriptorPool(
+          "lockstep", google::protobuf::DescriptorPool::generated_pool()));
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  const auto status = google::protobuf::util::BinaryToJsonString(
+      resolver.get(), "lockstep/lockstep.JobSpec", binary, &json, options);
+  LS_CHECK(status.ok()) << status.ToString();
+  return json;
+}
+
+}  // namespace lockstep::job

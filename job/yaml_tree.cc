@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/yaml_tree.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "job/utf8.h"
+#include "yaml-cpp/eventhandler.h"
+#include "yaml-cpp/exceptions.h"
+#include "yaml-cpp/mark.h"
+#include "yaml-cpp/parser.h"
+
+namespace lockstep::job {
+namespace {
+
+// Leaves the parser from inside an event; caught in ParseYaml.
+struct Stop : std::exception {};
+
+std::vector<absl::string_view> SplitLines(absl::string_view text) {
+  std::vector<absl::string_view> lines;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    size_t end = text.find('\n', begin);
+    if (end == absl::string_view::npos) end = text.size();
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+int CountNodes(const YamlNode& node) {
+  int count = 1;
+  for (const YamlNode& item : node.items) count += CountNodes(item);
+  for (const YamlEntry& entry : node.entries) {
+    count += CountNodes(entry.key) + CountNodes(entry.value);
+  }
+  return count;
+}
+
+int Depth(const YamlNode& node) {
+  int depth = 0;
+  for (const YamlNode& item : node.items) depth = std::max(depth, Depth(item));
+  for (const YamlEntry& entry : node.entries) {
+    depth = std::max({depth, Depth(entry.key), Depth(entry.value)});
+  }
+  return depth + 1;
+}
+
+// Builds the tree from the parser's events.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(absl::string_view text, int source, YamlDocument* document)
+      : lines_(SplitLines(text)), source_(source), document_(document) {}
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1) Fail(At(mark), "a second document; a job file holds one job");
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    YamlNode node;
+    node.place = At(mark);
+    Add(std::move(node), anchor);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Place place = At(mark);
+    place.width = WordWidth(place);
+    auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) Fail(place, "this alias stands inside the node that it names");
+    nodes_ += CountNodes(found->second) - 1;
+    if (nodes_ > kMaxYamlNodes) Fail(place, "the aliases of this file expand to too much");
+    if (static_cast<int>(stack_.size()) + Depth(found->second) > kMaxYamlDepth) {
+      Fail(place, "nested too deeply");
+    }
+    YamlNode copy = found->second;
+    copy.place = place;
+    Add(std::move(copy), YAML::NullAnchor);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    YamlNode node;
+    node.kind = YamlNode::Kind::kScalar;
+    node.text = value;
+    node.plain = tag == "?" || tag.empty();
+    node.place = At(mark);
+    node.place.width = ScalarWidth(node.place, value);
+    CheckTag(tag, node.place);
+    Add(std::move(node), anchor);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value style) override {
+    Open(YamlNode::Kind::kList, mark, tag, anchor);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value style) override {
+    Open(YamlNode::Kind::kMap, mark, tag, anchor);
+  }
+  void OnMapEnd() override { Close(); }
+
+  Place At(const YAML::Mark& mark) const {
+    Place place;
+    place.source = source_;
+    place.line = std::clamp(mark.line, 0, static_cast<int>(lines_.size()) - 1);
+    const int length = static_cast<int>(lines_[place.line].size());
+    place.column = mark.line > place.line ? length : std::clamp(mark.column, 0, length);
+    return place;
+  }
+
+  absl::string_view Line(const Place& place) const { return lines_[place.line]; }
+
+ private:
+  struct Frame {
+    YamlNode node;
+    YAML::anchor_t anchor;
+    bool has_key = false;
+    YamlNode key;
+  };
+
+  [[noreturn]] void Fail(const Place& place, std::string message) {
+    document_->problems.push_back({place, std::move(message)});
+    throw Stop();
+  }
+
+  void CheckTag(const std::string& tag, const Place& place) {
+    if (tag.empty() || tag == "?" || tag == "!" || tag == "tag:yaml.org,2002:str" ||
+        tag == "tag:yaml.org,2002:map" || tag == "tag:yaml.org,2002:seq") {
+      return;
+    }
+    document_->problems.push_back({place, "YAML tags have no meaning in a job file"});
+  }
+
+  absl::string_view Rest(const Place& place) const {
+    return lines_[place.line].substr(std::min<size_t>(place.column, lines_[place.line].size()));
+  }
+
+  // Up to the next separator.
+  int WordWidth(const Place& place) const {
+    const size_t end = Rest(place).find_first_of(" \t\r,]}:");
+    const size_t width = end == absl::string_view::npos ? Rest(place).size() : end;
+    return std::max<int>(1, static_cast<int>(width));
+  }
+
+  int ScalarWidth(const Place& place, const std::string& value) const {
+    const absl::string_view rest = Rest(place);
+    if (!value.empty() && absl::StartsWith(rest, value)) return static_cast<int>(value.size());
+    if (!rest.empty() && (rest[0] == '"' || rest[0] == '\'')) {
+      for (size_t i = 1; i < rest.size(); ++i) {
+        if (rest[i] == '\\' && rest[0] == '"') {
+          ++i;
+        } else if (rest[i] == rest[0]) {
+          return static_cast<int>(i) + 1;
+        }
+      }
+      return static_cast<int>(rest.size());
+    }
+    return WordWidth(place);
+  }
+
+  void Open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
+    Frame frame;
+    frame.node.kind = kind;
+    frame.node.place = At(mark);
+    frame.anchor = anchor;
+    CheckTag(tag, frame.node.place);
+    if (static_cast<int>(stack_.size()) >= kMaxYamlDepth) {
+      Fail(frame.node.place, "nested too deeply");
+    }
+    stack_.push_back(std::move(frame));
+  }
+
+  void Close() {
+    Frame frame = std::move(stack_.back());
+    stack_.pop_back();
+    Add(std::move(frame.node), frame.anchor);
+  }
+
+  // A node is complete: into its parent with it.
+  void Add(YamlNode node, YAML::anchor_t anchor) {
+    if (++nodes_ > kMaxYamlNodes) Fail(node.place, "this file is too large for a job");
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = node;
+    if (stack_.empty()) {
+      document_->empty = node.kind == YamlNode::Kind::kNull;
+      document_->root = std::move(node);
+      return;
+    }
+    Frame& parent = stack_.back();
+    if (parent.node.kind == YamlNode::Kind::kList) {
+      parent.node.items.push_back(std::move(node));
+    } else if (!parent.has_key) {
+      parent.key = std::move(node);
+      parent.has_key = true;
+    } else {
+      parent.node.entries.push_back({std::move(parent.key), std::move(node)});
+      parent.has_key = false;
+    }
+  }
+
+  const std::vector<absl::string_view> lines_;
+  const int source_;
+  YamlDocument* const document_;
+  std::vector<Frame> stack_;
+  std::map<YAML::anchor_t, YamlNode> anchors_;
+  int nodes_ = 0;
+  int documents_ = 0;
+};
+
+// The parser's terse words, made plain where users meet them often.
+std::string Explain(const std::string& message, absl::string_view line) {
+  const absl::string_view indentation = line.substr(0, line.find_first_not_of(" \t"));
+  if (absl::StrContains(message, "tab") || absl::StrContains(indentation, "\t")) {
+    return "not valid YAML: a tab in the indentation; YAML indents with spaces";
+  }
+  if (absl::StrContains(message, "end of sequence flow")) {
+    return "not valid YAML: a list opened with '[' is not closed with ']'";
+  }
+  if (absl::StrContains(message, "end of map flow")) {
+    return "not valid YAML: a mapping opened with '{' is not closed with '}'";
+  }
+  if (absl::StrContains(message, "illegal map value")) {
+    return "not valid YAML: a ':' where no key can stand; quote the text if it contains ': '";
+  }
+  if (absl::StrContains(message, "end of map not found")) {
+    return "not valid YAML: this line fits neither the mapping before it nor its indentation";
+  }
+  if (absl::StrContains(message, "end of sequence not found")) {
+    return "not valid YAML: this line fits neither the list before it nor its indentation";
+  }
+  return absl::StrCat("not valid YAML: ", message);
+}
+
+}  // namespace
+
+YamlEntry* YamlNode::Find(absl::string_view key) {
+  return const_cast<YamlEntry*>(std::as_const(*this).Find(key));
+}
+
+const YamlEntry* YamlNode::Find(absl::string_view key) const {
+  for (const YamlEntry& entry : entries) {
+    if (entry.key.kind == Kind::kScalar && entry.key.text == key) return &entry;
+  }
+  return nullptr;
+}
+
+YamlDocument ParseYaml(absl::string_view text, int source) {
+  YamlDocument document;
+  if (text.size() > kMaxYamlBytes) {
+    document.problems.push_back(
+        {{source, 0, 0, 1}, "this file is too large for a job (over 1 MiB)"});
+    return document;
+  }
+  if (const size_t bad = FindBadText(text); bad != absl::string_view::npos) {
+    const absl::string_view before = text.substr(0, bad);
+    const size_t newline = before.rfind('\n');
+    Place place;
+    place.source = source;
+    place.line = static_cast<int>(std::count(before.begin(), before.end(), '\n'));
+    place.column = static_cast<int>(newline == absl::string_view::npos ? bad : bad - newline - 1);
+    document.problems.push_back({place, "this byte is not text: job files are UTF-8"});
+    return document;
+  }
+  TreeBuilder builder(text, source, &document);
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const Stop&) {
+    // The problem is recorded.
+  } catch (const YAML::Exception& error) {
+    const Place place = builder.At(error.mark);
+    document.problems.push_back({place, Explain(error.msg, builder.Line(place))});
+  } catch (const std::exception& error) {
+    document.problems.push_back(
+        {{source, 0, 0, 1}, absl::StrCat("not valid YAML: ", error.what())});
+  }
+  return document;
+}
+
+}  // namespace lockstep::job

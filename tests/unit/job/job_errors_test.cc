@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user is told about a bad job file: place, words, caret.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job_file.h"
+
+namespace lockstep::job {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGood[] = R"(train:
+  model: {mlp: {hidden: [256]}}
+  data: {fashion_mnist: {}}
+  global_batch: 256
+  epochs: 5
+  optimizer: {sgd: {lr: 0.1}}
+)";
+
+std::string Errors(const std::string& text, const std::vector<std::string>& sets = {}) {
+  return ParseJob(text, "job.yaml", sets).FormatErrors();
+}
+
+TEST(JobErrors, GoldenTextOfSeveral) {
+  EXPECT_EQ(Errors("name: a\nname: b\ntrain:\n\n  batch_sise: 32\n  globl_batch: 256\n"
+                   "  model: {mlp: {hidden: [2, x]}}\n  data: {fashion_mnist: {}}\n"
+                   "  epochs: 5  # five\n  optimizer: {sgd: {lr: -1}}\n"),
+            R"(job.yaml:2:1: error: duplicate key 'name'; the first is on line 1
+    2 | name: b
+      | ^~~~
+job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible
+    5 |   batch_sise: 32
+      |   ^~~~~~~~~~
+job.yaml:6:3: error: unknown key 'globl_batch' in 'train'; did you mean 'global_batch'?
+    6 |   globl_batch: 256
+      |   ^~~~~~~~~~~
+job.yaml:7:29: error: element 2 of 'train.model.mlp.hidden' is 'x': expected a whole number
+    7 |   model: {mlp: {hidden: [2, x]}}
+      |                             ^
+job.yaml:10:25: error: 'train.optimizer.sgd.lr' is '-1': must be more than 0
+   10 |   optimizer: {sgd: {lr: -1}}
+      |                         ^~
+)");
+}
+
+TEST(JobErrors, CaretStandsRightBehindTabsAndWideCharacters) {
+  EXPECT_EQ(Errors(std::string(kGood) + "env: {\t\"é日\": x, 9: y}\n"),
+            "job.yaml:7:8: error: 'env': 'é日' is no name of a variable (letters, digits, '_')\n"
+            "    7 | env: {\t\"é日\": x, 9: y}\n"
+            "      |       \t^~~~~\n"
+            "job.yaml:7:17: error: 'env': '9' is no name of a variable (letters, digits, '_')\n"
+            "    7 | env: {\t\"é日\": x, 9: y}\n"
+            "      |       \t          ^\n");
+}
+
+TEST(JobErrors, SetIsShownWithACaret) {
+  EXPECT_EQ(Errors(kGood, {"train.epocs=10"}),
+            "--set: error: unknown key 'epocs' in 'train'; did you mean 'epochs'?\n"
+            "      | --set train.epocs=10\n"
+            "      |             ^~~~~\n");
+  EXPECT_EQ(Errors(kGood, {"train.epochs=ten"}),
+            "--set: error: 'train.epochs' is 'ten': expected a whole number\n"
+            "      | --set train.epochs=ten\n"
+            "      |                    ^~~\n");
+  EXPECT_THAT(Errors(kGood, {"train.epochs"}), HasSubstr("expected path=value"));
+  EXPECT_THAT(Errors(kGood, {"train.epochs.x=1"}), HasSubstr("nothing is below it"));
+  EXPECT_THAT(Errors(kGood, {"train.epochs=[1"}), HasSubstr("not valid YAML"));
+}
+
+struct Case {
+  std::string line;      // added to a good file
+  std::string expected;  // part of the error
+};
+
+TEST(JobErrors, EveryKind) {
+  const std::vector<Case> cases = {
+      {"name: a b", "job.yaml:7:7: error: 'name' is 'a b': expected letters"},
+      {"epochs: 3", "unknown key 'epochs' in the job file; it belongs in 'train'"},
+      {"run: ls", "the job has train and run; give exactly one of train, run"},
+      {"priority: high", "'priority' is 'high': expected a whole number"},
+      {"priority: \"1\"", "expected a whole number, without quotes"},
+      {"priority: 99999999999", "the number is too large"},
+      {"priority: [1]", "'priority': expected a single value, found a list"},
+      {"priority:", "'priority' has no value"},
+      {"resources: 4", "'resources': expected a mapping, found '4'"},
+      {"resources: {nproc_per_node: 2.5}", "expected a whole number"},
+      {"resources: {nproc_per_node: 0}", "must be at least 1 and at most 4096"},
+      {"resources: {device: tpu}", "expected auto, cpu, cuda or cuda:N"},
+      {"resources: {memory: 64}", "64 has no unit (64MiB?)"},
+      {"resources: {memory: 64M}", "'M' is no unit of size"},
+      {"time_limit: 30", "30 has no unit (30s?)"},
+      {"time_limit: 3 weeks", "expected a duration"},
+      {"failure_detection: 10ms", "must be at least 100ms and at most 1h"},
+      {"checkpoint: {every: 500 stps}", "expected such as '500 steps', '1 epoch' or '30s'"},
+      {"checkpoint: {keep: 0}", "must be at least 1"},
+      {"logs: {tee: some}", "expected one of all, 0, none"},
+      {"env: [A]", "'env': expected a mapping from names to values"},
+      {"env: {A: [x]}", "'env.A': expected text, found a list"},
+      {"env: {A: 1}\nsecrets: {A: 2}", "'A' is in 'env' and in 'secrets'; keep one"},
+      {"elastic: {min_workers: 3, max_workers: 2}", "'elastic.min_workers' 3 is more than"},
+      {"elastic: {max_workers: 2}", "'elastic.max_workers' 2: 2 workers for 1 shard"},
+      {"<<: {a: b}", "merge keys are not supported"},
+      {"? [a]\n: b", "a key of the job file must be a name"},
+      {"queue: !x y", "YAML tags have no meaning"},
+      {"---\nname: b", "a second document"},
+      {"env: [A", "a list opened with '[' is not closed"},
+      {"env: {A: b", "a mapping opened with '{' is not closed"},
+      {"\tname: x", "a tab in the indentation"},
+      {"name: a: b", "a ':' where no key can stand"},
+      {"name: \x01", "this byte is not text"},
+      {"name: \xff", "job.yaml:7:7: error: this byte is not text"},
+      {"name: *nobody", "not valid YAML"},
+      {"name: &a [*a]", "this alias stands inside the node that it names"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_THAT(Errors(std::string(kGood) + c.line + "\n"), HasSubstr(c.expected)) << c.line;
+  }
+}
+
+TEST(JobErrors, EveryKindOfTraining) {
+  const std::vector<Case> cases = {
+      {"train.shards=3",
+       "'train.global_batch' 256 does not divide into 3 shards; 255 or 258 would"},
+      {"train.accumulate=3", "does not divide the 256 samples of a shard"},
+      {"train.accumulate=0", "must be at least 1"},
+      {"train.precision=bf16", "is not yet in this version; it has fp32"},
+      {"train.precision=fp23", "unknown precision; did you mean 'fp32'?"},
+      {"train.precision=double", "unknown precision; known are: fp32, tf32, bf16, fp16"},
+      {"train.seed=-1", "must be at least 0"},
+      {"train.reproducible=yes", "expected true or false"},
+      {"train.tail=keep", "expected one of carry, drop"},
+      {"train.eval={every: 30s}", "expected such as '500 steps', '1 epoch' or 'never'"},
+      {"train.model=mlp", "expected a mapping such as {mlp: {}}, found 'mlp'"},
+      {"train.model={}", "'train.model' needs exactly one"},
+      {"train.data={loader: {}}", "needs exactly one of fashion_mnist, idx, synthetic"},
+      {"train.data={idx: {}}", "'train.data.idx' needs 'train_images'"},
+      {"train.model.mlp.hidden=256", "expected a list such as [256], found '256'"},
+      {"train.model.mlp.hidden=[0]", "must be at least 1"},
+      {"train.optimizer={sgd: {}}", "'train.optimizer.sgd' needs 'lr'"},
+      {"train.optimizer.sgd.lr=.nan", "expected a number"},
+      {"train.optimizer.sgd.lr=1e999", "out of range"},
+      {"train.optimizer.sgd.momentum=1", "must be at least 0 and less than 1"},
+      {"train.optimizer.sgd.nesterov=true", "needs a momentum above 0"},
+      {"train.epochs=null", "'train' needs exactly one of epochs, steps"},
+      {"train.global_batch=", "'train' needs 'global_batch'"},
+      {"train={epochs: 1, steps: 2}", "'train' has epochs and steps"},
+      {"train=", "the job needs exactly one of train, run"},
+      {"run=[]", "expected a command"},
+  };
+  for (const Case& c : cases) {
+    std::string expected = c.expected;
+    if (expected == "'train.model' needs exactly one") expected = "'train.model' needs mlp";
+    EXPECT_THAT(Errors(kGood, {c.line}), HasSubstr(expected)) << c.line;
+  }
+  EXPECT_THAT(Errors(kGood, {"train.shards=2", "resources.nproc_per_node=4"}),
+              HasSubstr("4 workers for 2 shards: a worker needs at least one shard"));
+  EXPECT_THAT(Errors(kGood, {"train.steps=2", "train.schedule={warmup_steps: 3}"}),
+              HasSubstr("3 is more than the 2 steps of the job"));
+}
+
+TEST(JobErrors, FilesThatAreNoJob) {
+  EXPECT_THAT(Errors(""), HasSubstr("the job needs exactly one of train, run"));
+  EXPECT_THAT(Errors("- a"), HasSubstr("a job file is a mapping"));
+  EXPECT_THAT(LoadJobFile("/nowhere/job.yaml", {}).FormatErrors(),
+              HasSubstr("/nowhere/job.yaml: error: cannot read the job file: No such file"));
+  EXPECT_THAT(LoadJobFile("/", {}).FormatErrors(), HasSubstr("Is a directory"));
+  EXPECT_THAT(Errors(std::string(2 << 20, ' ')), HasSubstr("too large"));
+  EXPECT_THAT(Errors(std::string(100, '[')), HasSubstr("nested too deeply"));
+  std::string laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 9; ++i) {
+    const std::string last = "*a" + std::to_string(i - 1);
+    laughs += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int k = 0; k < 10; ++k) laughs += last + ", ";
+    laughs += "]\n";
+  }
+  EXPECT_THAT(Errors(laughs), HasSubstr("expand to too much"));
+}
+
+}  // namespace
+}  // namespace lockstep::job

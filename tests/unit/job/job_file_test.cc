@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Good job files: what they mean, their defaults, --set, and the way back to text.
+#include "job/job_file.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "job/workers.h"
+
+namespace lockstep::job {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kTrain[] = R"(train:
+  model: {mlp: {hidden: [256, 128]}}
+  data: {fashion_mnist: {}}
+  global_batch: 256
+  epochs: 5
+  optimizer: {sgd: {lr: 3e-4}}
+)";
+
+JobSpec Load(const std::string& text, const std::vector<std::string>& sets = {}) {
+  const LoadResult result = ParseJob(text, "runs/my job.yaml", sets);
+  EXPECT_TRUE(result.ok()) << result.FormatErrors();
+  return result.spec;
+}
+
+TEST(JobFile, FillsInDefaults) {
+  const JobSpec spec = Load(std::string("resources: {nodes: 2, nproc_per_node: 4}\n") + kTrain);
+  EXPECT_EQ(spec.name(), "my-job");
+  EXPECT_EQ(spec.train().shards(), 8);
+  EXPECT_EQ(spec.elastic().min_workers(), 8);
+  EXPECT_EQ(spec.elastic().max_workers(), 8);
+  EXPECT_EQ(spec.train().precision(), "fp32");
+  EXPECT_EQ(spec.train().tail(), "carry");
+  EXPECT_TRUE(spec.train().reproducible());
+  EXPECT_EQ(spec.train().optimizer().sgd().lr(), 3e-4);
+  EXPECT_EQ(spec.train().data().fashion_mnist().std(), 0.3530);
+  EXPECT_TRUE(spec.train().schedule().has_constant());
+  EXPECT_EQ(spec.failure_detection().seconds(), 5);
+  EXPECT_EQ(spec.restart().max_restarts(), 3);
+  EXPECT_EQ(spec.queue(), "default");
+}
+
+TEST(JobFile, ReadsUnitsAndKeepsWrittenZeros) {
+  const JobSpec spec = Load(std::string(kTrain) +
+                            "resources: {memory: 64MiB}\nfailure_detection: 500ms\n"
+                            "restart: {max_restarts: 0}\nlogs: {tee: 0}\n");
+  EXPECT_EQ(spec.resources().memory(), 64 << 20);
+  EXPECT_EQ(spec.failure_detection().nanos(), 500'000'000);
+  EXPECT_TRUE(spec.restart().has_max_restarts());
+  EXPECT_EQ(spec.restart().max_restarts(), 0);
+  EXPECT_EQ(spec.logs().tee(), "0");
+}
+
+TEST(JobFile, RunTakesTextAListOrAMapping) {
+  JobSpec spec = Load("run: python3 train.py\nsetup: make\n");
+  EXPECT_TRUE(spec.run().shell());
+  EXPECT_EQ(spec.run().command(0), "python3 train.py");
+  EXPECT_EQ(spec.run().setup(), "make");
+  spec = Load("run: [python3, train.py, 3]\n");
+  EXPECT_FALSE(spec.run().shell());
+  EXPECT_EQ(spec.run().command_size(), 3);
+  spec = Load("run: {command: [a], setup: b}\n");
+  EXPECT_EQ(spec.run().setup(), "b");
+}
+
+TEST(JobFile, SetOverridesTheFile) {
+  const JobSpec spec =
+      Load(kTrain, {"train.steps=7", "train.model.mlp.hidden=[8]", "env.A=1", "env.B='x: y'",
+                    "resources.memory=1GiB", "train.data.synthetic={features: 4}", "name=other",
+                    "checkpoint.every=30s", "checkpoint.every="});
+  EXPECT_EQ(spec.train().steps(), 7);
+  EXPECT_EQ(spec.train().epochs(), 0);  // the alternative of the file gives way
+  EXPECT_EQ(spec.train().model().mlp().hidden_size(), 1);
+  EXPECT_EQ(spec.train().data().synthetic().features(), 4);
+  EXPECT_EQ(spec.resources().memory(), 1 << 30);
+  EXPECT_EQ(spec.env().at("A"), "1");
+  EXPECT_EQ(spec.name(), "other");
+  EXPECT_EQ(spec.checkpoint().every(), "");
+}
+
+TEST(JobFile, AliasesStandForTheirNodes) {
+  const JobSpec spec = Load(
+      "resources: {nproc_per_node: &n 4}\nelastic: {min_workers: 1, "
+      "max_workers: *n}\n" +
+      std::string(kTrain));
+  EXPECT_EQ(spec.elastic().max_workers(), 4);
+}
+
+TEST(JobFile, ComesBackFromItsYaml) {
+  const std::vector<std::string> files = {
+      kTrain,
+      std::string(kTrain) +
+          "priority: -3\ntime_limit: 90m\npreemption: {grace: 1500ms}\n"
+          "checkpoint: {dir: \"a b: c\", every: 1 epochs, resume: never}\n"
+          "env: {A: \"\", B: \"tab\\t\\\"q\\\" \\\\ \\x01 é\\n\", C: \"null\", D: 007}\n",
+      "run: \"echo 'a: b' # c\"\nsetup: |\n  one\n  two\n",
+      "run: [\"\", \"- x\", \"[y\"]\nrestart: {max_restarts: 0}\nname: x.y_z-1\n",
+  };
+  for (const std::string& file : files) {
+    const JobSpec spec = Load(file);
+    const std::string yaml = ToYaml(spec);
+    const LoadResult again = ParseJob(yaml, "other.yaml", {});
+    ASSERT_TRUE(again.ok()) << yaml << again.FormatErrors();
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, again.spec)) << yaml;
+  }
+}
+
+TEST(JobFile, NeverShowsSecrets) {
+  const std::string file = "run: a\nsecrets: {TOKEN: hush, EMPTY: }\n";
+  const JobSpec spec = Load(file);
+  EXPECT_EQ(spec.secrets().at("TOKEN"), "hush");
+  EXPECT_EQ(spec.secrets().at("EMPTY"), "");
+  EXPECT_THAT(ToYaml(spec), Not(HasSubstr("hush")));
+  EXPECT_THAT(ToJson(spec), Not(HasSubstr("hush")));
+  const LoadResult bad =
+      ParseJob("run: a\nsecrets: {TOKEN: hush, B: [hush]}\n", "x.yaml", {"secrets.9=hush"});
+  ASSERT_FALSE(bad.ok());
+  EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush")));
+}
+
+TEST(JobFile, ExamplesAreGood) {
+  int files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(LOCKSTEP_SOURCE_DIR "/examples")) {
+    if (file.path().extension() != ".yaml") continue;
+    const LoadResult result = LoadJobFile(file.path(), {});
+    EXPECT_TRUE(result.ok()) << result.FormatErrors();
+    EXPECT_EQ(result.spec.name(), file.path().stem());
+    ++files;
+  }
+  EXPECT_GE(files, 2);
+}
+
+TEST(JobFile, OverrideWorkersKeepsTheShards) {
+  JobSpec spec = Load(std::string("resources: {nproc_per_node: 4}\n") + kTrain);
+  ASSERT_TRUE(OverrideWorkers(1, 2, &spec).ok());
+  EXPECT_EQ(spec.resources().nproc_per_node(), 2);
+  EXPECT_EQ(spec.elastic().max_workers(), 2);
+  EXPECT_EQ(spec.train().shards(), 4);
+  const absl::Status status = OverrideWorkers(1, 8, &spec);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("8 workers for 4 shards"));
+  EXPECT_EQ(spec.resources().nproc_per_node(), 2);
+}
+
+}  // namespace
+}  // namespace lockstep::job
