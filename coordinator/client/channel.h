@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way in which channels to a coordinator are made.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_COORDINATOR_CLIENT_CHANNEL_H_
+#define LOCKSTEP_COORDINATOR_CLIENT_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+namespace lockstep::coordinator {
+
+// A channel of its own (no shared subchannels), with a reconnect backoff of 20 to 500 ms.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+
+// A deliberately uneven wait before try number `attempt` (from 0): 20 ms doubling to 500 ms, x 0.5
+// to 1.
+int BackoffMillis(int attempt);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CLIENT_CHANNEL_H_

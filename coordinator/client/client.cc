@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/client.h"
+
+#include <grpcpp/client_context.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/client/channel.h"
+#include "coordinator/client/grpc_status.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+class GrpcClient : public Client {
+ public:
+  explicit GrpcClient(const ClientOptions& options)
+      : options_(options), stub_(Coordinator::NewStub(MakeChannel(options.address))) {}
+
+  absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
+                                              absl::Duration timeout) override {
+    return Call<SubmitJobResponse>(&Coordinator::Stub::SubmitJob, request, timeout);
+  }
+  absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
+                                            absl::Duration timeout) override {
+    return Call<ListJobsResponse>(&Coordinator::Stub::ListJobs, request, timeout);
+  }
+  absl::StatusOr<DescribeJobResponse> DescribeJob(const DescribeJobRequest& request,
+                                                  absl::Duration timeout) override {
+    return Call<DescribeJobResponse>(&Coordinator::Stub::DescribeJob, request, timeout);
+  }
+  absl::StatusOr<CancelJobResponse> CancelJob(const CancelJobRequest& request,
+                                              absl::Duration timeout) override {
+    return Call<CancelJobResponse>(&Coordinator::Stub::CancelJob, request, timeout);
+  }
+  absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) override {
+    return Call<GetClusterResponse>(&Coordinator::Stub::GetCluster, GetClusterRequest(), timeout);
+  }
+
+  absl::Status FollowJob(const FollowJobRequest& request,
+                         std::function<bool(const JobEvent&)> on_event,
+                         absl::Duration give_up_after) override;
+  void StopFollowing() override {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    if (following_ != nullptr) following_->TryCancel();
+  }
+
+ private:
+  void Prepare(grpc::ClientContext& context) const {
+    if (!options_.token.empty()) context.AddMetadata(kTokenKey, options_.token);
+  }
+
+  // A coordinator that is just starting may not listen yet, so the call waits for the connection.
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                          const Request&,
+                                                                          Response*),
+                                const Request& request, absl::Duration timeout) {
+    grpc::ClientContext context;
+    Prepare(context);
+    context.set_wait_for_ready(true);
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    Response response;
+    const grpc::Status status = ((*stub_).*method)(&context, request, &response);
+    if (status.ok()) return response;
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
+                                                 " within ", absl::FormatDuration(timeout)));
+    }
+    return FromGrpc(status);
+  }
+
+  // One connection's worth of events; whether the caller has seen enough.
+  absl::Status FollowOnce(FollowJobRequest& request,
+                          const std::function<bool(const JobEvent&)>& on_event, bool& heard);
+
+  const ClientOptions options_;
+  const std::unique_ptr<Coordinator::Stub> stub_;
+  absl::Mutex mu_;
+  grpc::ClientContext* following_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
+                                    const std::function<bool(const JobEvent&)>& on_event,
+                                    bool& heard) {
+  grpc::ClientContext context;
+  Prepare(context);
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopped_) return absl::OkStatus();
+    following_ = &context;
+  }
+  auto reader = stub_->FollowJob(&context, request);
+  JobEvent event;
+  bool enough = false;
+  while (!enough && reader->Read(&event)) {
+    heard = true;
+    request.set_after_sequence(event.sequence());
+    enough = !on_event(event);
+  }
+  if (enough) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  absl::MutexLock lock(&mu_);
+  following_ = nullptr;
+  return enough || stopped_ ? absl::OkStatus() : FromGrpc(status);
+}
+
+absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
+                                   std::function<bool(const JobEvent&)> on_event,
+                                   absl::Duration give_up_after) {
+  FollowJobRequest rest = request;
+  absl::Time last_heard = absl::Now();
+  for (int attempt = 0;; ++attempt) {
+    bool heard = false;
+    const absl::Status status = FollowOnce(rest, on_event, heard);
+    if (status.code() != absl::StatusCode::kUnavailable) return status;
+    if (heard) {
+      last_heard = absl::Now();
+      attempt = 0;
+    }
+    if (absl::Now() - last_heard >= give_up_after) {
+      return absl::UnavailableError(absl::StrCat("the coordinator at ", options_.address,
+                                                 " was out of reach for ",
+                                                 absl::FormatDuration(give_up_after)));
+    }
+    absl::MutexLock lock(&mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&stopped_), absl::Milliseconds(BackoffMillis(attempt)));
+    if (stopped_) return absl::OkStatus();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Client> Client::Create(const ClientOptions& options) {
+  return std::make_unique<GrpcClient>(options);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// gRPC's status and Abseil's have the same codes; this is the one place that maps them.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_COORDINATOR_CLIENT_GRPC_STATUS_H_
+#define LOCKSTEP_COORDINATOR_CLIENT_GRPC_STATUS_H_
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace lockstep::coordinator {
+
+inline absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+// The metadata key under which every call carries its token.
+inline constexpr char kTokenKey[] = "lockstep-token";
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CLIENT_GRPC_STATUS_H_

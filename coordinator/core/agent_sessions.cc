@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/sessions.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+void Reject(Context& context, SessionId session, const std::string& why) {
+  ToAgent reply;
+  reply.session = session;
+  reply.command.set_rejected(why);
+  reply.close = true;
+  context.effects.to_agents.push_back(std::move(reply));
+}
+
+void MarkStarted(Context& context, const WorkerStarted& started) {
+  Job* job = FindJob(context.state, started.job_id());
+  Worker* worker = job == nullptr ? nullptr : FindWorker(*job, started.worker_incarnation());
+  if (worker == nullptr) return;  // not desired, so the agent ends it
+  worker->started = true;
+  worker->pid = started.pid();
+}
+
+// Workers that ran under an earlier life of the agent ended with it, unless it says that they run.
+void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
+  std::set<std::string> running;
+  for (const WorkerStarted& worker : hello.running()) running.insert(worker.worker_incarnation());
+  for (auto& [id, job] : context.state.jobs) {
+    for (Slot& slot : job.slots) {
+      Worker& worker = slot.worker;
+      if (worker.node_id != node.id || worker.gone() || running.count(worker.incarnation)) continue;
+      if (!worker.started && !job.final()) continue;  // it is about to be started
+      WorkerExited record;
+      record.set_exit_code(1);
+      if (worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed) {
+        worker.verdict_serial = context.state.serial;
+        worker.verdict = absl::StrCat("ended when the agent on ", node.host, " ended");
+      }
+      MarkExited(context, job, worker, record);
+    }
+  }
+}
+
+void OnHello(Context& context, SessionId session, const AgentHello& hello) {
+  if (hello.protocol_version() != kProtocolVersion) {
+    Reject(context, session,
+           absl::StrCat("the agent speaks protocol ", hello.protocol_version(),
+                        ", the coordinator ", kProtocolVersion, "; install the same version"));
+    return;
+  }
+  if (hello.node_id().empty()) return Reject(context, session, "the agent has no node_id");
+  Node& node = context.state.nodes[hello.node_id()];
+  if (node.session != 0 && node.session != session) {
+    Reject(context, node.session, "a newer connection of this node has taken over");
+    context.state.agent_sessions.erase(node.session);
+  }
+  const bool restarted = !node.incarnation.empty() && node.incarnation != hello.incarnation();
+  node.id = hello.node_id();
+  node.incarnation = hello.incarnation();
+  node.host = hello.host();
+  node.address = hello.address();
+  node.slots = hello.slots();
+  node.devices.assign(hello.devices().begin(), hello.devices().end());
+  node.is_private = hello.private_agent();
+  node.session = session;
+  node.told.reset();
+  context.state.agent_sessions[session] = node.id;
+  for (const WorkerStarted& started : hello.running()) MarkStarted(context, started);
+  if (restarted) MarkLost(context, node, hello);
+  context.push_agents = true;
+  context.schedule = true;
+}
+
+void OnDied(Context& context, const WorkerDied& died) {
+  Job* job = FindJob(context.state, died.job_id());
+  Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
+  if (worker == nullptr || worker->dead()) return;
+  worker->died_serial = context.state.serial;
+  worker->died_order = died.order();
+  context.touched_jobs.insert(job->id);
+}
+
+void OnExited(Context& context, SessionId session, const WorkerExited& exited) {
+  ToAgent reply;
+  reply.session = session;
+  reply.command.mutable_acknowledged()->add_worker_incarnations(exited.worker_incarnation());
+  context.effects.to_agents.push_back(std::move(reply));
+  Job* job = FindJob(context.state, exited.job_id());
+  Worker* worker = job == nullptr ? nullptr : FindWorker(*job, exited.worker_incarnation());
+  if (worker != nullptr) MarkExited(context, *job, *worker, exited);
+}
+
+void OnLog(Context& context, const LogChunk& chunk) {
+  Job* job = FindJob(context.state, chunk.job_id());
+  if (job == nullptr || job->final()) return;
+  JobEvent event;
+  *event.mutable_log() = chunk.lines();
+  AppendEvent(context, *job, std::move(event));
+}
+
+// A finished worker may leave by itself for a while; one that gave up may say its last lines.
+bool Desired(const Context& context, const Job& job, const Worker& worker) {
+  if (worker.gone() || job.state == PENDING) return false;
+  const Options& options = context.state.options;
+  if (job.ending && job.ending->kill) {
+    return worker.failed && job.ending->target == FAILED && !job.final() &&
+           context.now < job.ending->since + options.settle / 2;
+  }
+  return !job.final() || context.now < job.ended + options.leave;
+}
+
+}  // namespace
+
+void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& record) {
+  if (worker.gone()) return;
+  if (worker.died_serial == 0) {
+    worker.died_serial = context.state.serial;
+    worker.died_order = record.order();
+  }
+  worker.exited = record;
+  context.touched_jobs.insert(job.id);
+  context.changed_jobs.insert(job.id);
+  context.schedule = true;
+}
+
+void OnAgentSaid(Context& context, const AgentSaid& event) {
+  const AgentMessage& message = event.message;
+  if (message.has_hello()) OnHello(context, event.session, message.hello());
+  auto known = context.state.agent_sessions.find(event.session);
+  if (known == context.state.agent_sessions.end()) {
+    if (!message.has_hello()) Reject(context, event.session, "say hello first");
+    return;
+  }
+  context.state.nodes[known->second].last_contact = context.now;
+  switch (message.message_case()) {
+    case AgentMessage::kStarted:
+      MarkStarted(context, message.started());
+      break;
+    case AgentMessage::kDied:
+      OnDied(context, message.died());
+      break;
+    case AgentMessage::kExited:
+      OnExited(context, event.session, message.exited());
+      break;
+    case AgentMessage::kLog:
+      OnLog(context, message.log());
+      break;
+    default:
+      break;
+  }
+}
+
+void OnAgentGone(Context& context, const AgentGone& event) {
+  auto known = context.state.agent_sessions.find(event.session);
+  if (known == context.state.agent_sessions.end()) return;
+  Node& node = context.state.nodes[known->second];
+  node.session = 0;
+  node.last_contact = context.now;
+  node.told.reset();
+  context.state.agent_sessions.erase(known);
+  for (const auto& [id, job] : context.state.jobs) {
+    for (const Slot& slot : job.slots) {
+      if (slot.worker.node_id == node.id && !job.final()) context.touched_jobs.insert(id);
+    }
+  }
+  context.schedule = true;
+}
+
+void PushAgent(Context& context, Node& node) {
+  if (node.session == 0) return;
+  DesiredWorkers desired;
+  for (const auto& [id, job] : context.state.jobs) {
+    bool kill = false;
+    for (const Slot& slot : job.slots) {
+      const Worker& worker = slot.worker;
+      if (worker.node_id != node.id || worker.gone()) continue;
+      if (!Desired(context, job, worker)) {
+        kill |= job.ending && job.ending->kill;
+        continue;
+      }
+      WorkerAssignment& assignment = *desired.add_workers();
+      assignment.set_job_id(id);
+      assignment.set_incarnation(worker.incarnation);
+      assignment.set_slot(worker.slot);
+      assignment.set_local_rank(worker.local_rank);
+      *assignment.mutable_spec() = job.spec();
+      assignment.set_run_dir(job.run_dir);
+      assignment.set_submit_dir(job.request.submit_dir());
+      assignment.set_source(job.request.source());
+      *assignment.mutable_device() = worker.device;
+    }
+    if (kill) desired.add_kill_jobs(id);
+  }
+  std::string content = desired.SerializeAsString();
+  if (node.told == content) return;
+  node.told = std::move(content);
+  desired.set_revision(++node.revision);
+  ToAgent command;
+  command.session = node.session;
+  *command.command.mutable_desired() = std::move(desired);
+  context.effects.to_agents.push_back(std::move(command));
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/context.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lockstep::coordinator {
+
+google::protobuf::Timestamp ToProto(absl::Time time) {
+  google::protobuf::Timestamp proto;
+  const int64_t nanos = absl::ToUnixNanos(time);
+  proto.set_seconds(nanos / 1000000000);
+  proto.set_nanos(static_cast<int32_t>(nanos % 1000000000));
+  return proto;
+}
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+std::string Say(absl::Duration duration) {
+  const double seconds = absl::ToDoubleSeconds(duration);
+  if (seconds >= 120) return absl::StrFormat("%.3g min", seconds / 60);
+  return absl::StrFormat("%.3g s", seconds);
+}
+
+std::string Count(int64_t count, const std::string& noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+absl::Duration FailureDetection(const Job& job) {
+  const absl::Duration asked = FromProto(job.spec().failure_detection());
+  return asked > absl::ZeroDuration() ? asked : absl::Seconds(5);
+}
+
+absl::Duration StartTimeout(const Job& job) {
+  const absl::Duration asked = FromProto(job.spec().start_timeout());
+  return asked > absl::ZeroDuration() ? asked : absl::Minutes(10);
+}
+
+void AppendEvent(Context& context, const Job& job, JobEvent event) {
+  *event.mutable_time() = ToProto(context.now);
+  context.effects.events.push_back({job.id, std::move(event)});
+}
+
+void AppendNotice(Context& context, const Job& job, const std::string& text) {
+  JobEvent event;
+  event.set_notice(text);
+  AppendEvent(context, job, std::move(event));
+}
+
+Job* FindJob(State& state, const std::string& job_id) {
+  auto it = state.jobs.find(job_id);
+  return it == state.jobs.end() ? nullptr : &it->second;
+}
+
+Worker* FindWorker(Job& job, const std::string& incarnation) {
+  for (Slot& slot : job.slots) {
+    if (slot.worker.incarnation == incarnation) return &slot.worker;
+  }
+  return nullptr;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the rules of one step share: the state, the time, the effects so far, and what was touched.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_CONTEXT_H_
+#define LOCKSTEP_COORDINATOR_CORE_CONTEXT_H_
+
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/state.h"
+
+namespace lockstep::coordinator {
+
+struct Context {
+  State& state;
+  absl::Time now;
+  Effects& effects;
+  std::set<std::string> touched_jobs;  // looked at again at the end of the step
+  std::set<std::string> changed_jobs;  // their rows are written
+  bool schedule = false;               // slots came free, nodes came or jobs wait
+  bool push_agents = false;            // an agent is to be brought up to date
+};
+
+google::protobuf::Timestamp ToProto(absl::Time time);
+absl::Duration FromProto(const google::protobuf::Duration& duration);
+// "1.5 s", "10 min": a duration for a sentence.
+std::string Say(absl::Duration duration);
+// "1 slot", "4 slots".
+std::string Count(int64_t count, const std::string& noun);
+
+// The job's failure_detection, and its start_timeout; their defaults where the spec has none.
+absl::Duration FailureDetection(const Job& job);
+absl::Duration StartTimeout(const Job& job);
+
+// Appends an event for the job's followers, stamped with the time.
+void AppendEvent(Context& context, const Job& job, JobEvent event);
+void AppendNotice(Context& context, const Job& job, const std::string& text);
+
+// Null: no such one.
+Job* FindJob(State& state, const std::string& job_id);
+Worker* FindWorker(Job& job, const std::string& incarnation);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_CONTEXT_H_

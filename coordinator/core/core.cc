@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/generation.h"
+#include "coordinator/core/health.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/core/sessions.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+void Dispatch(Context& context, const Event& event) {
+  std::visit(Overloaded{
+                 [&](const Submitted& e) { context.effects.reply = Submit(context, e); },
+                 [&](const CancelRequested& e) { context.effects.reply = Cancel(context, e); },
+                 [&](const AgentSaid& e) { OnAgentSaid(context, e); },
+                 [&](const AgentGone& e) { OnAgentGone(context, e); },
+                 [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
+                 [&](const WorkerGone& e) { OnWorkerGone(context, e); },
+                 [](const Tick&) {},
+             },
+             event);
+}
+
+void SendProgress(Context& context, Job& job) {
+  if (!job.progress_pending || job.final()) return;
+  if (context.now < job.progress_sent + context.state.options.progress_every) return;
+  job.progress_pending = false;
+  job.progress_sent = context.now;
+  JobEvent event;
+  *event.mutable_progress() = job.progress;
+  AppendEvent(context, job, std::move(event));
+}
+
+// When the job is to be looked at again though nothing happens.
+absl::Time NextCheck(const Context& context, const Job& job) {
+  if (job.state == PENDING) return absl::InfiniteFuture();
+  const bool all_gone = std::all_of(job.slots.begin(), job.slots.end(),
+                                    [](const Slot& slot) { return slot.worker.gone(); });
+  if (job.final()) {
+    const absl::Time left = job.ended + context.state.options.leave;
+    return all_gone || context.now >= left ? absl::InfiniteFuture() : left;
+  }
+  const absl::Duration detection = FailureDetection(job);
+  absl::Time next =
+      context.now + std::clamp(detection / 20, absl::Milliseconds(10), absl::Milliseconds(250));
+  if (job.progress_pending) {
+    next = std::min(next, job.progress_sent + context.state.options.progress_every);
+  }
+  if (job.ending) next = std::min(next, context.now + absl::Milliseconds(20));
+  return next;
+}
+
+// Takes the transitions of the jobs touched so far and adds them to `looked_at`.
+void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
+  const std::set<std::string> touched = context.touched_jobs;
+  for (const std::string& id : touched) {
+    Job& job = context.state.jobs.at(id);
+    CheckHealth(context, job);
+    Advance(context, job);
+  }
+  looked_at.insert(touched.begin(), touched.end());
+  context.touched_jobs.clear();
+}
+
+void Settle(Context& context) {
+  State& state = context.state;
+  for (auto& [id, job] : state.jobs) {
+    if (job.next_check <= context.now) context.touched_jobs.insert(id);
+  }
+  std::set<std::string> looked_at;
+  AdvanceTouched(context, looked_at);
+  if (context.schedule) {
+    Schedule(context);
+    AdvanceTouched(context, looked_at);
+  }
+  for (const std::string& id : looked_at) {
+    Job& job = state.jobs.at(id);
+    SendProgress(context, job);
+    for (Slot& slot : job.slots) PushWorker(context, job, slot.worker);
+    job.next_check = NextCheck(context, job);
+  }
+  if (!looked_at.empty() || context.push_agents) {
+    for (auto& [id, node] : state.nodes) PushAgent(context, node);
+  }
+  for (const auto& [id, job] : state.jobs) {
+    context.effects.wake_at = std::min(context.effects.wake_at, job.next_check);
+  }
+}
+
+}  // namespace
+
+Effects Step(State& state, const Event& event, absl::Time now) {
+  Effects effects;
+  Context context{state, now, effects, {}, {}};
+  ++state.serial;
+  ForgivePause(context);
+  Dispatch(context, event);
+  Settle(context);
+  for (const std::string& id : context.changed_jobs) {
+    effects.rows.push_back(
+        {absl::StrCat("job/", id), StatusOf(state.jobs.at(id)).SerializeAsString()});
+  }
+  return effects;
+}
+
+absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::string& job_id) {
+  const auto found = state.jobs.find(job_id);
+  if (found == state.jobs.end()) {
+    return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
+  }
+  const Job& job = found->second;
+  DescribeJobResponse response;
+  *response.mutable_status() = StatusOf(job);
+  *response.mutable_spec() = job.spec();
+  for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
+  for (const Slot& slot : job.slots) {
+    MemberStatus& member = *response.add_members();
+    member.set_rank(slot.worker.slot);
+    member.set_host(slot.worker.host);
+    member.set_pid(slot.worker.pid);
+    member.set_incarnation(slot.worker.incarnation);
+    *member.mutable_progress() = slot.worker.progress;
+  }
+  return response;
+}
+
+ListJobsResponse ListJobs(const State& state, bool include_ended) {
+  std::vector<const Job*> jobs;
+  for (const auto& [id, job] : state.jobs) {
+    if (include_ended || !job.final()) jobs.push_back(&job);
+  }
+  std::sort(jobs.begin(), jobs.end(),
+            [](const Job* a, const Job* b) { return a->submit_order < b->submit_order; });
+  ListJobsResponse response;
+  for (const Job* job : jobs) *response.add_jobs() = StatusOf(*job);
+  return response;
+}
+
+GetClusterResponse GetCluster(const State& state) {
+  GetClusterResponse response;
+  response.set_version(LOCKSTEP_VERSION);
+  for (const auto& [id, node] : state.nodes) {
+    NodeStatus& status = *response.add_nodes();
+    status.set_node_id(id);
+    status.set_host(node.host);
+    status.set_slots(node.slots);
+    status.set_used_slots(UsedSlots(state, node));
+    status.set_connected(node.session != 0);
+    for (const Device& device : node.devices) *status.add_devices() = device;
+  }
+  return response;
+}
+
+}  // namespace lockstep::coordinator

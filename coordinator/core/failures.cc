@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/failures.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/generation.h"
+#include "coordinator/core/job_machine.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// How long a culprit is waited for before victims are killed, and how long a worker that gave up by
+// itself may take to say its last lines.
+constexpr absl::Duration kCulpritWait = absl::Milliseconds(300);
+
+// The names of signal(7), which the C library only has without their numbers' aliases.
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
+}
+
+bool Failed(const Worker& worker) {
+  if (worker.finished) return false;
+  return worker.dead() || worker.failed || worker.verdict_serial != 0;
+}
+
+// Ended by its agent as asked, not by itself before that.
+bool KilledAsAsked(const Job& job, const Worker& worker) {
+  if (!worker.exited || !worker.exited->wanted()) return false;
+  return !job.ending || job.ending->kill_serial == 0 ||
+         worker.died_serial >= job.ending->kill_serial;
+}
+
+bool IsVictim(const Job& job, const Worker& worker) {
+  if (worker.verdict_serial != 0) return false;
+  if (worker.peer_lost) return true;
+  if (worker.failed && worker.failed->code() == static_cast<int>(absl::StatusCode::kAborted)) {
+    return true;
+  }
+  return !worker.failed && KilledAsAsked(job, worker);
+}
+
+int64_t FirstSign(const Worker& worker) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (int64_t serial : {worker.died_serial, worker.failed_serial, worker.verdict_serial}) {
+    if (serial != 0) first = std::min(first, serial);
+  }
+  return first;
+}
+
+// Deaths of one node are ordered by their life words, the rest by what was heard first here.
+const Worker* FirstOf(const std::vector<const Worker*>& failed) {
+  struct Candidate {
+    const Worker* worker = nullptr;
+    int64_t heard = std::numeric_limits<int64_t>::max();
+  };
+  std::map<std::string, Candidate> by_node;
+  Candidate first;
+  for (const Worker* worker : failed) {
+    const bool crashed = worker->died_order != 0 && !worker->failed && worker->verdict_serial == 0;
+    if (!crashed) {
+      if (FirstSign(*worker) < first.heard) first = {worker, FirstSign(*worker)};
+      continue;
+    }
+    Candidate& candidate = by_node[worker->node_id];
+    candidate.heard = std::min(candidate.heard, FirstSign(*worker));
+    if (candidate.worker == nullptr || worker->died_order < candidate.worker->died_order) {
+      candidate.worker = worker;
+    }
+  }
+  for (const auto& [node, candidate] : by_node) {
+    if (candidate.heard < first.heard) first = candidate;
+  }
+  return first.worker;
+}
+
+// The rank that most of the job lost sight of, when nobody is known to have failed.
+const Worker* LostPeer(const Job& job) {
+  for (const Slot& slot : job.slots) {
+    if (!slot.worker.peer_lost) continue;
+    const int rank = slot.worker.peer_lost->rank();
+    if (rank < 0 || rank >= job.generation.message.members_size()) continue;
+    const std::string& incarnation = job.generation.message.members(rank).incarnation();
+    for (const Slot& other : job.slots) {
+      if (other.worker.incarnation == incarnation) return &other.worker;
+    }
+  }
+  return nullptr;
+}
+
+const Worker* Culprit(const Job& job) {
+  std::vector<const Worker*> failed;
+  std::vector<const Worker*> victims;
+  for (const Slot& slot : job.slots) {
+    if (!Failed(slot.worker)) continue;
+    (IsVictim(job, slot.worker) ? victims : failed).push_back(&slot.worker);
+  }
+  if (const Worker* first = FirstOf(failed)) return first;
+  if (const Worker* lost = LostPeer(job)) return lost;
+  return FirstOf(victims);
+}
+
+std::string Cause(const Worker& worker) {
+  if (worker.verdict_serial != 0) return worker.verdict;
+  if (worker.failed) return worker.failed->message();
+  if (worker.exited) {
+    if (!worker.exited->start_error().empty()) {
+      return absl::StrCat("could not be started: ", worker.exited->start_error());
+    }
+    if (const int signal = worker.exited->signal(); signal != 0) {
+      return absl::StrCat("killed by ", SignalName(signal), " (signal ", signal, ")");
+    }
+    if (worker.exited->exit_code() == 0) return "exited with code 0 before its work was done";
+    return absl::StrCat("exited with code ", worker.exited->exit_code());
+  }
+  if (worker.died_serial != 0) return "died; its agent has not said how";
+  return "lost by its peers";
+}
+
+int ExitCode(const Job& job, const Worker& worker) {
+  if (!worker.exited || KilledAsAsked(job, worker)) return 1;
+  if (worker.exited->signal() != 0) return 128 + worker.exited->signal();
+  return worker.exited->exit_code() == 0 ? 1 : worker.exited->exit_code();
+}
+
+Fault MakeFault(const Job& job, const Worker& culprit) {
+  Fault fault;
+  fault.set_rank(culprit.slot);
+  fault.set_host(culprit.host);
+  fault.set_pid(culprit.pid);
+  fault.set_cause(Cause(culprit));
+  fault.set_generation(job.generation.message.generation());
+  fault.set_exit_code(ExitCode(job, culprit));
+  if (culprit.exited && !KilledAsAsked(job, culprit)) fault.set_signal(culprit.exited->signal());
+  if (culprit.exited) *fault.mutable_last_lines() = culprit.exited->last_lines();
+  for (const Slot& slot : job.slots) {
+    const Worker& worker = slot.worker;
+    if (&worker != &culprit && (Failed(worker) || worker.peer_lost)) fault.add_victims(worker.slot);
+  }
+  return fault;
+}
+
+}  // namespace
+
+void Judge(Context& context, Job& job, Worker& worker, const std::string& verdict) {
+  if (worker.verdict_serial != 0 || worker.dead() || worker.finished) return;
+  worker.verdict_serial = context.state.serial;
+  worker.verdict = verdict;
+  context.touched_jobs.insert(job.id);
+}
+
+void LookForFailure(Context& context, Job& job) {
+  for (const Slot& slot : job.slots) {
+    if (!Failed(slot.worker)) continue;
+    const std::string reason =
+        absl::StrCat("rank ", slot.worker.slot, " failed: ", Cause(slot.worker));
+    BeginEnding(context, job, FAILED, reason, 1);
+    return;
+  }
+  if (context.now >= job.suspected + FailureDetection(job)) {
+    BeginEnding(context, job, FAILED, "workers lost a peer", 1);
+  }
+}
+
+void UpdateKill(Context& context, Job& job) {
+  Ending& ending = *job.ending;
+  if (ending.kill) return;
+  bool culprit_known = false;
+  for (const Slot& slot : job.slots) {
+    culprit_known |= Failed(slot.worker) && !IsVictim(job, slot.worker);
+  }
+  if (!culprit_known && context.now < ending.since + kCulpritWait) return;
+  ending.kill = true;
+  ending.kill_serial = context.state.serial;
+  context.touched_jobs.insert(job.id);
+}
+
+void ConcludeFailure(Context& context, Job& job) {
+  if (job.ending->decided) return;
+  const Worker* culprit = Culprit(job);
+  if (culprit == nullptr) return;
+  Fault fault = MakeFault(job, *culprit);
+  std::string reason = absl::StrCat("rank ", fault.rank(), " on ", fault.host(), " (pid ",
+                                    fault.pid(), "): ", fault.cause());
+  if (fault.victims_size() > 0) {
+    absl::StrAppend(&reason, "; victims: ", fault.victims_size() == 1 ? "rank " : "ranks ",
+                    absl::StrJoin(fault.victims(), ", "));
+  }
+  job.ending->reason = reason;
+  job.ending->exit_code = fault.exit_code();
+  job.faults.push_back(fault);
+  JobEvent event;
+  *event.mutable_fault() = std::move(fault);
+  AppendEvent(context, job, std::move(event));
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds failures and names the first one. Workers that report a lost peer, end because their
+// generation was aborted, or were killed by their agent as asked are victims of another's failure.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_FAILURES_H_
+#define LOCKSTEP_COORDINATOR_CORE_FAILURES_H_
+
+#include <string>
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// Begins the end of a job that has a failed worker. (Healing starts here instead when it exists.)
+void LookForFailure(Context& context, Job& job);
+
+// Decides whether the survivors of an ending job are killed now: at once when the culprit is known,
+// a little later when only victims have spoken.
+void UpdateKill(Context& context, Job& job);
+
+// Puts the first failure, its cause and its victims into the job: fault, reason, exit code.
+void ConcludeFailure(Context& context, Job& job);
+
+// Records the coordinator's own finding about a worker; the first one stays.
+void Judge(Context& context, Job& job, Worker& worker, const std::string& verdict);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_FAILURES_H_

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/job_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/generation.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kExitCancelled = 130;
+constexpr int kMaxWorkers = 4096;
+
+absl::Status CheckSpec(const JobSpec& spec) {
+  const int64_t nodes = spec.resources().nodes();
+  const int64_t per_node = spec.resources().nproc_per_node();
+  if (nodes < 1 || per_node < 1) {
+    return absl::InvalidArgumentError(
+        "resources.nodes and resources.nproc_per_node must be at least 1");
+  }
+  if (nodes > kMaxWorkers || per_node > kMaxWorkers || nodes * per_node > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("a job has at most ", kMaxWorkers,
+                                                   " workers; asked for ", nodes, " x ", per_node));
+  }
+  if (!spec.has_train()) {
+    return absl::InvalidArgumentError("the job has no 'train' section; only such jobs can run");
+  }
+  const int shards = spec.train().shards();
+  if (shards != 0 && nodes * per_node > shards) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job has ", Count(shards, "shard"), " and cannot use ", nodes * per_node,
+                     " workers; ask for at most ", shards, " or set train.shards"));
+  }
+  return absl::OkStatus();
+}
+
+bool AllGone(const Job& job) {
+  return std::all_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return slot.worker.gone(); });
+}
+
+// Peak memory by rank and what rank 0 reported about the run.
+void FillResult(const Job& job, JobResult& result) {
+  for (const Slot& slot : job.slots) {
+    const Worker& worker = slot.worker;
+    int64_t peak = worker.finished ? worker.finished->peak_rss_bytes() : 0;
+    if (worker.exited) peak = std::max<int64_t>(peak, worker.exited->peak_rss_bytes());
+    result.add_peak_rss_bytes(peak);
+    if (!worker.finished) continue;
+    const WorkerFinished& finished = *worker.finished;
+    if (result.steps() == 0) {
+      result.set_steps(finished.steps());
+      result.set_epochs(finished.epochs());
+      result.set_train_seconds(finished.train_seconds());
+      result.set_samples_per_second(finished.samples_per_second());
+    }
+    if (!result.has_eval() && finished.has_eval()) *result.mutable_eval() = finished.eval();
+    if (result.model_path().empty()) {
+      result.set_model_path(finished.model_path());
+      result.set_model_sha256(finished.model_sha256());
+    }
+  }
+  if (result.steps() == 0) {
+    result.set_steps(job.progress.step());
+    result.set_epochs(job.progress.epoch());
+    result.set_train_seconds(job.progress.train_seconds());
+    result.set_samples_per_second(job.progress.samples_per_second());
+  }
+  if (!result.has_eval() && job.eval) *result.mutable_eval() = *job.eval;
+}
+
+void EndJob(Context& context, Job& job) {
+  const Ending ending = *job.ending;
+  JobResult& result = job.result;
+  result.set_state(ending.target);
+  result.set_exit_code(ending.exit_code);
+  FillResult(job, result);
+  result.set_generations(job.generations);
+  result.set_workers(static_cast<int>(job.slots.size()));
+  for (const Fault& fault : job.faults) *result.add_faults() = fault;
+  const absl::Time start = job.started == absl::InfinitePast() ? job.submitted : job.started;
+  result.set_wall_seconds(absl::ToDoubleSeconds(context.now - start));
+  job.ended = context.now;
+  context.schedule = true;
+  SetState(context, job, ending.target, ending.reason);
+}
+
+void BeginFinish(Context& context, Job& job) {
+  bool drained = false;
+  int64_t steps = 0;
+  std::string model;
+  for (const Slot& slot : job.slots) {
+    const WorkerFinished& finished = *slot.worker.finished;
+    drained |= finished.drained();
+    steps = std::max<int64_t>(steps, finished.steps());
+    if (model.empty()) model = finished.model_path();
+  }
+  if (drained) {
+    BeginEnding(context, job, CANCELLED,
+                absl::StrCat("drained at step ", steps,
+                             model.empty() ? "" : absl::StrCat("; model saved at ", model)),
+                kExitCancelled);
+  } else {
+    BeginEnding(context, job, SUCCEEDED, absl::StrCat("all ", Count(steps, "step"), " done"), 0);
+  }
+}
+
+void AdvanceEnding(Context& context, Job& job) {
+  Ending& ending = *job.ending;
+  if (ending.target == FAILED) UpdateKill(context, job);
+  if (!AllGone(job) && context.now < ending.deadline) return;
+  if (ending.target == FAILED) ConcludeFailure(context, job);
+  EndJob(context, job);
+}
+
+}  // namespace
+
+absl::Status Submit(Context& context, const Submitted& event) {
+  State& state = context.state;
+  const SubmitJobRequest& request = event.request;
+  if (!request.request_id().empty()) {
+    for (const auto& [id, job] : state.jobs) {
+      if (job.request.request_id() != request.request_id()) continue;
+      context.effects.submitted.set_job_id(id);
+      context.effects.submitted.set_run_dir(job.run_dir);
+      return absl::OkStatus();
+    }
+  }
+  if (absl::Status status = CheckSpec(request.spec()); !status.ok()) return status;
+  LS_CHECK(state.jobs.count(event.job_id) == 0) << "job id " << event.job_id << " is taken";
+  Job& job = state.jobs[event.job_id];
+  job.id = event.job_id;
+  job.request = request;
+  job.submit_order = ++state.submits;
+  job.submitted = context.now;
+  job.run_dir = absl::StrCat("runs/", request.spec().name(), "-", event.job_id);
+  context.effects.submitted.set_job_id(job.id);
+  context.effects.submitted.set_run_dir(job.run_dir);
+  context.schedule = true;
+  SetState(context, job, PENDING, "accepted");
+  return absl::OkStatus();
+}
+
+absl::Status Cancel(Context& context, const CancelRequested& event) {
+  Job* job = FindJob(context.state, event.job_id);
+  if (job == nullptr) return absl::NotFoundError(absl::StrCat("there is no job ", event.job_id));
+  if (job->final()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job->id, " has already ended: ", job->reason));
+  }
+  if (event.kill || job->generation.message.generation() == 0) {
+    const std::string reason = event.kill ? "cancelled: killed as asked"
+                                          : "cancelled before its first step; nothing to save";
+    BeginEnding(context, *job, CANCELLED, reason, kExitCancelled, /*kill=*/true);
+  } else if (!job->drain && !job->ending) {
+    job->drain = "cancelled: the workers finish the step, save and leave";
+    SetState(context, *job, DRAINING, *job->drain);
+  }
+  context.touched_jobs.insert(job->id);
+  return absl::OkStatus();
+}
+
+void SetState(Context& context, Job& job, JobState state, const std::string& reason) {
+  LS_CHECK(!job.final() || state == job.state) << "job " << job.id << " has ended already";
+  context.touched_jobs.insert(job.id);
+  if (job.state == state && job.reason == reason) return;
+  job.state = state;
+  job.reason = reason;
+  context.changed_jobs.insert(job.id);
+  JobEvent event;
+  *event.mutable_state() = StatusOf(job);
+  AppendEvent(context, job, std::move(event));
+}
+
+void BeginEnding(Context& context, Job& job, JobState target, const std::string& reason,
+                 int exit_code, bool kill) {
+  if (job.final() || job.ending) return;
+  Ending ending;
+  ending.target = target;
+  ending.reason = reason;
+  ending.exit_code = exit_code;
+  ending.since = context.now;
+  ending.deadline = context.now + context.state.options.settle;
+  ending.kill = kill;
+  ending.decided = kill;
+  if (kill) ending.kill_serial = context.state.serial;
+  job.ending = ending;
+  context.touched_jobs.insert(job.id);
+  context.changed_jobs.insert(job.id);
+  if (target == FAILED) AbortCurrentGeneration(context, job, reason);
+}
+
+void Advance(Context& context, Job& job) {
+  if (job.final() || job.state == PENDING) {
+    if (job.state == PENDING && job.ending) EndJob(context, job);
+    return;
+  }
+  if (!job.ending) LookForFailure(context, job);
+  if (!job.ending) MaybeFormGeneration(context, job);
+  if (!job.ending && std::all_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+        return slot.worker.finished.has_value();
+      })) {
+    BeginFinish(context, job);
+  }
+  if (job.ending) AdvanceEnding(context, job);
+}
+
+JobStatus StatusOf(const Job& job) {
+  JobStatus status;
+  status.set_job_id(job.id);
+  status.set_name(job.spec().name());
+  status.set_user(job.request.user());
+  status.set_state(job.state);
+  status.set_reason(job.reason);
+  status.set_generation(job.generation.message.generation());
+  status.set_workers(job.generation.message.members_size());
+  status.set_wanted_workers(job.wanted_workers());
+  *status.mutable_progress() = job.progress;
+  *status.mutable_submitted() = ToProto(job.submitted);
+  if (job.started != absl::InfinitePast()) *status.mutable_started() = ToProto(job.started);
+  if (job.ended != absl::InfinitePast()) *status.mutable_ended() = ToProto(job.ended);
+  status.set_run_dir(job.run_dir);
+  status.set_restarts(job.restarts);
+  if (job.final()) *status.mutable_result() = job.result;
+  return status;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places waiting jobs on nodes, whole jobs at a time (gangs), by priority and then in the order of
+// their submission; and says why a job still waits.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_
+#define LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// Starts every waiting job that fits. A job that would fit an empty cluster is not overtaken by
+// later ones, so a large gang is never starved; one that would not fit does not hold others up.
+void Schedule(Context& context);
+
+// Slots of `node` that hold a worker which has not ended.
+int UsedSlots(const State& state, const Node& node);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What agents and workers say, and what agents are told. Both are level-triggered: whoever connects
+// is brought up to date whatever was lost before. Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_SESSIONS_H_
+#define LOCKSTEP_COORDINATOR_CORE_SESSIONS_H_
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+inline constexpr int kProtocolVersion = 1;
+
+void OnAgentSaid(Context& context, const AgentSaid& event);
+void OnAgentGone(Context& context, const AgentGone& event);
+void OnWorkerSaid(Context& context, const WorkerSaid& event);
+void OnWorkerGone(Context& context, const WorkerGone& event);
+
+// Sends the node's desired workers if this connection was told otherwise.
+void PushAgent(Context& context, Node& node);
+
+// Records the process's end; the first record stays.
+void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& record);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_SESSIONS_H_

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the coordinator knows: nodes, jobs, their workers and generations. Plain data; the rules
+// that change it are the other files of this folder, and they change it only inside Step (core.h).
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_STATE_H_
+#define LOCKSTEP_COORDINATOR_CORE_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::coordinator {
+
+// One connection of an agent or a worker; given by the service, never reused. 0: none.
+using SessionId = int64_t;
+
+// A host that runs an agent.
+struct Node {
+  std::string id;
+  std::string incarnation;  // of the agent's process
+  std::string host;
+  std::string address;
+  int slots = 0;
+  std::vector<Device> devices;
+  bool is_private = false;
+  // The job that a private agent serves; empty: none yet.
+  std::string private_job;
+  SessionId session = 0;
+  absl::Time last_contact = absl::InfinitePast();
+  int64_t revision = 0;
+  // The desired state that this connection was told last (without its revision), to send changes
+  // only.
+  std::optional<std::string> told;
+};
+
+// One life of one worker process.
+struct Worker {
+  std::string incarnation;
+  int slot = 0;
+  int local_rank = 0;
+  std::string node_id;
+  std::string host;
+  Device device;
+  int64_t pid = 0;
+  bool started = false;  // the agent said that its process runs
+  SessionId session = 0;
+
+  // Signs of life. InfinitePast until its first hello.
+  absl::Time last_heard = absl::InfinitePast();
+  absl::Time progress_moved = absl::InfinitePast();
+  int64_t progress_counter = -1;
+  Progress progress;
+  absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
+  std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
+  static constexpr size_t kStepTimes = 15;
+
+  // Set while it stands between generations (and kept until it leaves the next one).
+  std::optional<WorkerReady> ready;
+  std::optional<WorkerFinished> finished;
+
+  // How it ended. The serials number the events of this coordinator; 0: not heard of.
+  int64_t died_serial = 0;
+  int64_t died_order = 0;  // among the deaths of its node
+  std::optional<WorkerExited> exited;
+  int64_t failed_serial = 0;
+  std::optional<WorkerFailed> failed;
+  std::optional<PeerLost> peer_lost;
+  // The coordinator's own finding, such as "no heartbeat for 5 s".
+  int64_t verdict_serial = 0;
+  std::string verdict;
+
+  // What this connection was told.
+  struct Told {
+    int64_t generation = 0;
+    int64_t abort = 0;
+    bool drain = false;
+    bool exit = false;
+  } told;
+
+  bool gone() const { return exited.has_value(); }
+  bool dead() const { return died_serial != 0 || gone(); }
+};
+
+// A job-wide place for a worker; its index is the rank at full strength.
+struct Slot {
+  std::string node_id;
+  int local_rank = 0;
+  int64_t lives = 0;  // incarnations that this place has had
+  Worker worker;      // the newest one
+};
+
+struct GenerationState {
+  Generation message;  // number 0: none formed yet
+  bool aborted = false;
+  std::string abort_reason;
+};
+
+// A job on its way to a final state.
+struct Ending {
+  JobState target = FAILED;
+  std::string reason;  // for FAILED it is made from the first failure when all is known
+  int exit_code = 1;
+  bool decided = false;  // reason and exit code are not those of a worker's failure
+  absl::Time since;
+  absl::Time deadline;
+  // Workers are killed through their agents; set some time after `since` when only victims are
+  // known.
+  bool kill = false;
+  int64_t kill_serial = 0;
+};
+
+struct Job {
+  std::string id;
+  SubmitJobRequest request;
+  int64_t submit_order = 0;
+  std::string run_dir;
+
+  JobState state = PENDING;
+  std::string reason;
+  absl::Time submitted;
+  absl::Time started = absl::InfinitePast();
+  absl::Time ended = absl::InfinitePast();
+
+  std::vector<Slot> slots;
+  GenerationState generation;
+  int64_t generations = 0;
+  bool stepped = false;              // a step was committed since the start
+  std::optional<std::string> drain;  // why
+  std::optional<Ending> ending;
+  // A member said that it lost a peer whose death is not known yet.
+  absl::Time suspected = absl::InfiniteFuture();
+  int restarts = 0;
+  int64_t restart_step =
+      -1;  // newest committed step at the last restart; progress resets the budget
+  std::vector<Fault> faults;
+  JobResult result;
+  std::optional<EvalResult> eval;
+
+  Progress progress;  // newest of rank 0
+  bool progress_pending = false;
+  absl::Time progress_sent = absl::InfinitePast();
+  absl::Time next_check = absl::InfiniteFuture();
+
+  const JobSpec& spec() const { return request.spec(); }
+  bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
+  int wanted_workers() const {
+    return spec().resources().nodes() * spec().resources().nproc_per_node();
+  }
+};
+
+// Limits that do not belong to a job.
+struct Options {
+  // A node without contact for this long is taken for lost.
+  absl::Duration node_lost_after = absl::Seconds(30);
+  // How long the accounts of all workers are waited for after a first failure.
+  absl::Duration settle = absl::Seconds(1);
+  // How long finished workers may take to leave before the agent ends them.
+  absl::Duration leave = absl::Seconds(5);
+  // Followers see progress at most this often.
+  absl::Duration progress_every = absl::Milliseconds(100);
+};
+
+struct State {
+  Options options;
+  int64_t serial = 0;  // events so far
+  int64_t submits = 0;
+  absl::Time last_step = absl::InfinitePast();
+  std::map<std::string, Node> nodes;
+  std::map<std::string, Job> jobs;
+  std::map<SessionId, std::string> agent_sessions;
+  // Job and incarnation.
+  std::map<SessionId, std::pair<std::string, std::string>> worker_sessions;
+};
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_STATE_H_

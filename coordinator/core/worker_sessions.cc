@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/generation.h"
+#include "coordinator/core/sessions.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+void SendAway(Context& context, SessionId session, const std::string& why) {
+  ToWorker reply;
+  reply.session = session;
+  reply.command.mutable_exit()->set_reason(why);
+  reply.command.mutable_exit()->set_code(1);
+  reply.close = true;
+  context.effects.to_workers.push_back(std::move(reply));
+}
+
+void OnHello(Context& context, SessionId session, const WorkerMessage& message) {
+  const WorkerHello& hello = message.hello();
+  if (hello.protocol_version() != kProtocolVersion) {
+    return SendAway(context, session,
+                    absl::StrCat("the worker speaks protocol ", hello.protocol_version(),
+                                 ", the coordinator ", kProtocolVersion));
+  }
+  Job* job = FindJob(context.state, message.job_id());
+  Worker* worker = job == nullptr ? nullptr : FindWorker(*job, message.incarnation());
+  if (worker == nullptr || worker->gone()) {
+    return SendAway(
+        context, session,
+        absl::StrCat("this worker (", message.incarnation(), ") is not wanted any more"));
+  }
+  if (worker->session != 0) context.state.worker_sessions.erase(worker->session);
+  worker->session = session;
+  worker->started = true;
+  worker->pid = hello.pid();
+  worker->told = Worker::Told{};
+  if (worker->progress_moved == absl::InfinitePast()) worker->progress_moved = context.now;
+  context.state.worker_sessions[session] = {job->id, worker->incarnation};
+}
+
+void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbeat& heartbeat) {
+  if (heartbeat.progress_counter() != worker.progress_counter) {
+    worker.progress_counter = heartbeat.progress_counter();
+    worker.progress_moved = context.now;
+  }
+  if (!heartbeat.has_progress()) return;
+  const int64_t steps = heartbeat.progress().step() - worker.progress.step();
+  if (steps > 0) {
+    if (worker.step_seen != absl::InfinitePast()) {
+      if (worker.step_times.size() >= Worker::kStepTimes) {
+        worker.step_times.erase(worker.step_times.begin());
+      }
+      worker.step_times.push_back((context.now - worker.step_seen) / steps);
+    }
+    worker.step_seen = context.now;
+    job.stepped = true;
+  }
+  worker.progress = heartbeat.progress();
+  if (worker.slot != 0) return;
+  job.progress = heartbeat.progress();
+  job.progress_pending = true;
+  const absl::Time due = job.progress_sent + context.state.options.progress_every;
+  if (context.now >= due) {
+    context.touched_jobs.insert(job.id);
+  } else {
+    job.next_check = std::min(job.next_check, due);
+  }
+}
+
+// Reports its state anew after a connection was lost, or because it left its generation.
+void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& ready) {
+  const int64_t number = job.generation.message.generation();
+  const bool left = number != 0 && !job.generation.aborted && ready.highest_generation() >= number;
+  worker.ready = ready;
+  context.touched_jobs.insert(job.id);
+  if (!left) return;
+  job.suspected = std::min(job.suspected, context.now);
+  AbortCurrentGeneration(context, job, absl::StrCat("rank ", worker.slot, " left the generation"));
+  worker.ready = ready;
+}
+
+void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost) {
+  if (lost.generation() != job.generation.message.generation()) return;
+  worker.peer_lost = lost;
+  job.suspected = std::min(job.suspected, context.now);
+  AbortCurrentGeneration(
+      context, job,
+      absl::StrCat("rank ", worker.slot, " lost rank ", lost.rank(), ": ", lost.detail()));
+  context.touched_jobs.insert(job.id);
+}
+
+void OnEval(Context& context, Job& job, const EvalResult& eval) {
+  if (job.final() || (job.eval && job.eval->step() >= eval.step())) return;
+  job.eval = eval;
+  JobEvent event;
+  *event.mutable_eval() = eval;
+  AppendEvent(context, job, std::move(event));
+}
+
+}  // namespace
+
+void OnWorkerSaid(Context& context, const WorkerSaid& event) {
+  const WorkerMessage& message = event.message;
+  if (message.has_hello()) OnHello(context, event.session, message);
+  auto known = context.state.worker_sessions.find(event.session);
+  if (known == context.state.worker_sessions.end()) {
+    if (!message.has_hello()) SendAway(context, event.session, "say hello first");
+    return;
+  }
+  Job* job = FindJob(context.state, known->second.first);
+  Worker* worker = job == nullptr ? nullptr : FindWorker(*job, known->second.second);
+  if (worker == nullptr)
+    return SendAway(context, event.session, "this worker is not wanted any more");
+  worker->last_heard = context.now;
+  switch (message.message_case()) {
+    case WorkerMessage::kHello:
+      context.touched_jobs.insert(job->id);
+      break;
+    case WorkerMessage::kReady:
+      OnReady(context, *job, *worker, message.ready());
+      break;
+    case WorkerMessage::kHeartbeat:
+      OnHeartbeat(context, *job, *worker, message.heartbeat());
+      break;
+    case WorkerMessage::kEval:
+      OnEval(context, *job, message.eval());
+      break;
+    case WorkerMessage::kPeerLost:
+      OnPeerLost(context, *job, *worker, message.peer_lost());
+      break;
+    case WorkerMessage::kFinished:
+      if (!worker->finished) worker->finished = message.finished();
+      context.touched_jobs.insert(job->id);
+      break;
+    case WorkerMessage::kFailed:
+      if (worker->failed || worker->finished) break;
+      worker->failed = message.failed();
+      worker->failed_serial = context.state.serial;
+      context.touched_jobs.insert(job->id);
+      break;
+    case WorkerMessage::MESSAGE_NOT_SET:
+      break;
+  }
+}
+
+void OnWorkerGone(Context& context, const WorkerGone& event) {
+  auto known = context.state.worker_sessions.find(event.session);
+  if (known == context.state.worker_sessions.end()) return;
+  if (Job* job = FindJob(context.state, known->second.first)) {
+    Worker* worker = FindWorker(*job, known->second.second);
+    if (worker != nullptr && worker->session == event.session) worker->session = 0;
+  }
+  context.state.worker_sessions.erase(known);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/follower.h"
+
+#include "coordinator/client/grpc_status.h"
+
+namespace lockstep::coordinator {
+
+Follower* Follower::Start(Hub* hub, const FollowJobRequest& request,
+                          const grpc::Status& authorized) {
+  auto follower = std::make_shared<Follower>(hub, request);
+  Follower* raw = follower.get();
+  raw->self_ = follower;
+  if (!authorized.ok()) {
+    absl::MutexLock lock(&raw->mu_);
+    raw->finished_ = true;
+  }
+  if (!authorized.ok()) {
+    raw->Finish(authorized);
+    return raw;
+  }
+  // Listens before it looks, so that nothing falls between.
+  hub->AddFollower(request.job_id(), follower);
+  raw->Pump();
+  return raw;
+}
+
+void Follower::Pump() {
+  grpc::Status status;
+  bool finish = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (writing_ || finished_) return;
+    absl::StatusOr<Hub::Next> next = hub_->NextEvent(request_.job_id(), sequence_, request_.logs());
+    if (cancelled_ || !next.ok() ||
+        (next->event == nullptr && (next->ended || !request_.follow()))) {
+      finished_ = finish = true;
+      status = next.ok() ? grpc::Status::OK : ToGrpc(next.status());
+    } else if (next->event == nullptr) {
+      return;
+    } else {
+      event_ = next->event;
+      sequence_ = event_->sequence();
+      writing_ = true;
+    }
+  }
+  if (finish) {
+    Finish(status);
+  } else {
+    StartWrite(event_.get());
+  }
+}
+
+void Follower::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    cancelled_ |= !ok;
+  }
+  Pump();
+}
+
+void Follower::OnCancel() {
+  {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+  }
+  Pump();
+}
+
+void Follower::OnDone() {
+  hub_->RemoveFollower(request_.job_id(), self_);
+  self_.reset();  // may free this object
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/rpc.h"
+
+#include <memory>
+#include <utility>
+
+#include "coordinator/client/grpc_status.h"
+#include "coordinator/service/follower.h"
+#include "coordinator/service/stream.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Takes the same time wherever the first difference is.
+bool SameToken(grpc::string_ref given, const std::string& token) {
+  unsigned char difference = given.size() == token.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given.data()[i] ^ token[i % token.size()]);
+  }
+  return difference == 0;
+}
+
+// A stream that is refused: it says so and ends.
+template <typename Message, typename Command>
+class RefusedStream : public grpc::ServerBidiReactor<Message, Command> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { this->Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+grpc::Status RpcService::Authorize(const grpc::CallbackServerContext& context) const {
+  if (token_.empty()) return grpc::Status::OK;
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(kTokenKey);
+  if (found != metadata.end() && SameToken(found->second, token_)) return grpc::Status::OK;
+  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                      "the coordinator asks for a token and was shown none or a wrong one");
+}
+
+grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* context,
+                                                const SubmitJobRequest* request,
+                                                SubmitJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  grpc::Status status = Authorize(*context);
+  if (status.ok()) {
+    absl::StatusOr<SubmitJobResponse> submitted = hub_->Submit(*request);
+    if (submitted.ok()) *response = *std::move(submitted);
+    status = ToGrpc(submitted.status());
+  }
+  reactor->Finish(status);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcService::ListJobs(grpc::CallbackServerContext* context,
+                                               const ListJobsRequest* request,
+                                               ListJobsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const grpc::Status status = Authorize(*context);
+  if (status.ok()) *response = hub_->List(request->include_ended());
+  reactor->Finish(status);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcService::DescribeJob(grpc::CallbackServerContext* context,
+                                                  const DescribeJobRequest* request,
+                                                  DescribeJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  grpc::Status status = Authorize(*context);
+  if (status.ok()) {
+    absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id());
+    if (described.ok()) *response = *std::move(described);
+    status = ToGrpc(described.status());
+  }
+  reactor->Finish(status);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcService::CancelJob(grpc::CallbackServerContext* context,
+                                                const CancelJobRequest* request,
+                                                CancelJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  grpc::Status status = Authorize(*context);
+  if (status.ok()) {
+    status = ToGrpc(hub_->Handle(CancelRequested{request->job_id(), request->kill()}).status);
+  }
+  reactor->Finish(status);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcService::GetCluster(grpc::CallbackServerContext* context,
+                                                 const GetClusterRequest* request,
+                                                 GetClusterResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const grpc::Status status = Authorize(*context);
+  if (status.ok()) *response = hub_->Cluster();
+  reactor->Finish(status);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<JobEvent>* RpcService::FollowJob(grpc::CallbackServerContext* context,
+                                                          const FollowJobRequest* request) {
+  return Follower::Start(hub_, *request, Authorize(*context));
+}
+
+grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
+    grpc::CallbackServerContext* context) {
+  if (grpc::Status status = Authorize(*context); !status.ok()) {
+    return new RefusedStream<AgentMessage, AgentCommand>(status);
+  }
+  Hub* const hub = hub_;
+  return ServerStream<AgentMessage, AgentCommand>::Start(
+      {[hub](std::shared_ptr<Outlet<AgentCommand>> outlet) {
+         return hub->AddAgent(std::move(outlet));
+       },
+       [hub](SessionId session) { hub->RemoveAgent(session); },
+       [hub](SessionId session, AgentMessage message) {
+         hub->Handle(AgentSaid{session, std::move(message)});
+       }});
+}
+
+grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* RpcService::WorkerSession(
+    grpc::CallbackServerContext* context) {
+  if (grpc::Status status = Authorize(*context); !status.ok()) {
+    return new RefusedStream<WorkerMessage, WorkerCommand>(status);
+  }
+  Hub* const hub = hub_;
+  return ServerStream<WorkerMessage, WorkerCommand>::Start(
+      {[hub](std::shared_ptr<Outlet<WorkerCommand>> outlet) {
+         return hub->AddWorker(std::move(outlet));
+       },
+       [hub](SessionId session) { hub->RemoveWorker(session); },
+       [hub](SessionId session, WorkerMessage message) {
+         hub->Handle(WorkerSaid{session, std::move(message)});
+       }});
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/server.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/client/quiet.h"
+#include "coordinator/service/address.h"
+#include "coordinator/service/rpc.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+class GrpcServer : public Server {
+ public:
+  GrpcServer(const ServerOptions& options, Clock* clock, Store* store)
+      : hub_(clock, store, options.limits), service_(&hub_, options.token) {}
+
+  ~GrpcServer() override {
+    if (server_ == nullptr) return;
+    // Streams never end by themselves: they are cut at once, and their peers reconnect.
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+  }
+
+  absl::Status Listen(const std::string& address) {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    // Without this two coordinators would share a port in silence.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(16 << 20);
+    builder.SetResourceQuota(grpc::ResourceQuota("coordinator").SetMaxThreads(8));
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    const bool unix_socket = absl::StartsWith(address, "unix");
+    if (server_ == nullptr || (!unix_socket && port == 0)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot listen on '", address,
+                       "': the address is in use or not allowed; is another coordinator running?"));
+    }
+    address_ =
+        unix_socket ? address : absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+
+ private:
+  Hub hub_;
+  RpcService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Clock* clock,
+                                                      Store* store) {
+  QuietGrpc();
+  LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
+  LS_RETURN_IF_ERROR(CheckFree(options.listen));
+  auto server = std::make_unique<GrpcServer>(options, clock, store);
+  LS_RETURN_IF_ERROR(server->Listen(options.listen));
+  return server;
+}
+
+}  // namespace lockstep::coordinator

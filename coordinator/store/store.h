@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the coordinator's rows are kept. All stores offer the same few things, so that memory, a
+// file and a cluster's key-value service are equals. Thread-safety: thread-safe.
+#ifndef LOCKSTEP_COORDINATOR_STORE_STORE_H_
+#define LOCKSTEP_COORDINATOR_STORE_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace lockstep::coordinator {
+
+struct StoredRow {
+  std::string key;
+  std::string value;
+  int64_t revision = 0;  // of the batch that wrote it, from 1
+};
+
+struct Put {
+  std::string key;
+  std::string value;
+  // The row's revision must be this one (0: the row must not exist); -1: whatever it is.
+  int64_t expected_revision = -1;
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // All rows, by key. Blocks for the read. Errors: DataLoss, Unavailable.
+  virtual absl::StatusOr<std::vector<StoredRow>> GetAll() = 0;
+
+  // Writes all rows or none; returns the batch's revision. They are durable, as far as this store
+  // is, when it returns. Errors: Aborted when a row's revision is not the expected one;
+  // ResourceExhausted, Unavailable.
+  virtual absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) = 0;
+};
+
+// Rows that live as long as the process.
+std::unique_ptr<Store> MakeMemoryStore();
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_STORE_STORE_H_

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// A real server on a Unix socket and real client sessions, in one process.
+#include "coordinator/service/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "tests/integration/coordinator/test_peers.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CoordinatorServiceTest : public ::testing::Test {
+ protected:
+  CoordinatorServiceTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    options_.listen = "unix:" + folder_ + "/coordinator";
+  }
+  ~CoordinatorServiceTest() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void Start() {
+    auto server = Server::Start(options_, Clock::Real(), store_.get());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    client_ = Client::Create({server_->address(), options_.token});
+  }
+  static SubmitJobRequest Request(int workers) {
+    SubmitJobRequest request;
+    request.mutable_spec()->set_name("mlp");
+    request.mutable_spec()->mutable_resources()->set_nodes(1);
+    request.mutable_spec()->mutable_resources()->set_nproc_per_node(workers);
+    request.mutable_spec()->mutable_train()->set_shards(4);
+    return request;
+  }
+  // All events up to the end of the job.
+  std::vector<JobEvent> Follow(const std::string& job_id) {
+    std::vector<JobEvent> events;
+    FollowJobRequest request;
+    request.set_job_id(job_id);
+    request.set_logs(true);
+    request.set_follow(true);
+    const absl::Status status = client_->FollowJob(
+        request,
+        [&](const JobEvent& event) {
+          events.push_back(event);
+          return true;
+        },
+        kPatience);
+    EXPECT_TRUE(status.ok()) << status;
+    return events;
+  }
+
+  std::string folder_;
+  ServerOptions options_;
+  std::unique_ptr<Store> store_ = MakeMemoryStore();
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+// A job of `size` workers that has got its first generation.
+struct RunningJob {
+  RunningJob(Client& client, const std::string& address, const SubmitJobRequest& request, int size)
+      : agent(address) {
+    auto submitted = client.SubmitJob(request, kPatience);
+    EXPECT_TRUE(submitted.ok()) << submitted.status();
+    id = submitted->job_id();
+    desired = agent.WaitForWorkers(size);
+    for (const WorkerAssignment& assignment : desired.workers()) {
+      workers.push_back(std::make_unique<FakeWorker>(address, assignment));
+      workers.back()->Ready();
+    }
+    for (auto& worker : workers) {
+      generation = worker->WaitFor(WorkerCommand::kGeneration).generation();
+    }
+  }
+  FakeAgent agent;
+  std::string id;
+  DesiredWorkers desired;
+  std::vector<std::unique_ptr<FakeWorker>> workers;
+  Generation generation;
+};
+
+TEST_F(CoordinatorServiceTest, RunsAJobFromSubmitToSuccess) {
+  Start();
+  RunningJob job(*client_, server_->address(), Request(2), 2);
+  EXPECT_EQ(job.generation.generation(), 1);
+  ASSERT_EQ(job.generation.members_size(), 2);
+  EXPECT_EQ(job.generation.members(1).shard_begin(), 2);
+  EXPECT_EQ(job.generation.members(1).shard_end(), 4);
+  EXPECT_EQ(job.generation.members(1).address().shm(), "shm-1");
+  for (auto& worker : job.workers) worker->Finish();
+  for (auto& worker : job.workers) {
+    EXPECT_EQ(worker->WaitFor(WorkerCommand::kExit).exit().code(), 0);
+    job.agent.Exited(worker->assignment, 0, 0, 1 + worker->assignment.slot());
+  }
+  const std::vector<JobEvent> events = Follow(job.id);
+  ASSERT_FALSE(events.empty());
+  const JobResult& result = events.back().state().result();
+  EXPECT_EQ(result.state(), SUCCEEDED);
+  EXPECT_EQ(result.exit_code(), 0);
+  EXPECT_EQ(result.steps(), 12);
+  EXPECT_EQ(result.model_path(), "model/model.safetensors");
+  EXPECT_THAT(result.peak_rss_bytes(), ::testing::ElementsAre(1000, 1001));
+  EXPECT_EQ(client_
+                ->CancelJob(
+                    [&] {
+                      CancelJobRequest request;
+                      request.set_job_id(job.id);
+                      return request;
+                    }(),
+                    kPatience)
+                .status()
+                .code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CoordinatorServiceTest, NamesTheKilledWorkerThoughItsVictimSpokeFirst) {
+  Start();
+  RunningJob job(*client_, server_->address(), Request(2), 2);
+  WorkerMessage lost = job.workers[0]->Message();
+  lost.mutable_peer_lost()->set_generation(1);
+  lost.mutable_peer_lost()->set_rank(1);
+  job.workers[0]->session->Send(lost);
+  EXPECT_EQ(job.workers[0]->WaitFor(WorkerCommand::kAbort).abort().generation(), 1);
+  job.agent.Exited(job.workers[0]->assignment, 1, 0, 2);
+  job.agent.Exited(job.workers[1]->assignment, 0, 9, 1);
+  const std::vector<JobEvent> events = Follow(job.id);
+  const JobResult& result = events.back().state().result();
+  EXPECT_EQ(result.state(), FAILED);
+  EXPECT_EQ(result.exit_code(), 137);
+  ASSERT_EQ(result.faults_size(), 1);
+  EXPECT_EQ(result.faults(0).rank(), 1);
+  EXPECT_EQ(result.faults(0).cause(), "killed by SIGKILL (signal 9)");
+  EXPECT_THAT(result.faults(0).victims(), ::testing::ElementsAre(0));
+}
+
+TEST_F(CoordinatorServiceTest, DrainsWhenCancelled) {
+  Start();
+  RunningJob job(*client_, server_->address(), Request(2), 2);
+  CancelJobRequest cancel;
+  cancel.set_job_id(job.id);
+  ASSERT_TRUE(client_->CancelJob(cancel, kPatience).ok());
+  for (auto& worker : job.workers) {
+    EXPECT_TRUE(worker->WaitFor(WorkerCommand::kDrain).has_drain());
+    worker->Finish(/*drained=*/true);
+  }
+  for (auto& worker : job.workers) job.agent.Exited(worker->assignment, 0, 0, 1);
+  const JobStatus last = Follow(job.id).back().state();
+  EXPECT_EQ(last.state(), CANCELLED);
+  EXPECT_EQ(last.result().exit_code(), 130);
+  EXPECT_EQ(last.reason(), "drained at step 12; model saved at model/model.safetensors");
+}
+
+TEST_F(CoordinatorServiceTest, SessionsSurviveARestartOfTheServer) {
+  Start();
+  FakeAgent agent(server_->address());
+  EXPECT_TRUE(
+      agent.inbox.WaitFor([](const AgentCommand& c) { return c.has_desired(); }).has_desired());
+  server_.reset();
+  EXPECT_EQ(agent.connections.WaitFor([](int c) { return c == 2; }), 2);
+  agent.inbox.Clear();
+  Start();
+  EXPECT_TRUE(
+      agent.inbox.WaitFor([](const AgentCommand& c) { return c.has_desired(); }).has_desired());
+}
+
+TEST_F(CoordinatorServiceTest, SendsUnknownWorkersAway) {
+  Start();
+  WorkerAssignment assignment;
+  assignment.set_job_id("nojob");
+  assignment.set_incarnation("nojob.0.1");
+  FakeWorker worker(server_->address(), assignment);
+  EXPECT_THAT(worker.WaitFor(WorkerCommand::kExit).exit().reason(), HasSubstr("not wanted"));
+}
+
+TEST_F(CoordinatorServiceTest, AsksForItsToken) {
+  options_.token = "secret";
+  Start();
+  auto stranger = Client::Create({server_->address(), "guess"});
+  EXPECT_EQ(stranger->GetCluster(kPatience).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
+  FakeAgent agent(server_->address(), "secret");
+  EXPECT_TRUE(
+      agent.inbox.WaitFor([](const AgentCommand& c) { return c.has_desired(); }).has_desired());
+}
+
+TEST_F(CoordinatorServiceTest, SaysWhyAJobWaits) {
+  Start();
+  FakeAgent agent(server_->address(), "", 2);
+  agent.WaitForWorkers(0);
+  EXPECT_TRUE(
+      agent.inbox.WaitFor([](const AgentCommand& c) { return c.has_desired(); }).has_desired());
+  auto submitted = client_->SubmitJob(Request(4), kPatience);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  DescribeJobRequest describe;
+  describe.set_job_id(submitted->job_id());
+  auto described = client_->DescribeJob(describe, kPatience);
+  ASSERT_TRUE(described.ok());
+  EXPECT_EQ(described->status().state(), PENDING);
+  EXPECT_EQ(described->status().reason(),
+            "needs 4 slots on 1 node; 1 node with 2 slots is connected");
+}
+
+TEST_F(CoordinatorServiceTest, RefusesAnAddressInUse) {
+  options_.listen = "127.0.0.1:0";
+  Start();
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
+  ServerOptions second;
+  second.listen = server_->address();
+  auto refused = Server::Start(second, Clock::Real(), store_.get());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("in use"));
+}
+
+TEST_F(CoordinatorServiceTest, RefusesASocketOfALiveServer) {
+  Start();
+  auto refused = Server::Start(options_, Clock::Real(), store_.get());
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("in use"));
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
+}
+
+TEST_F(CoordinatorServiceTest, ServesAbstractSockets) {
+  options_.listen = "unix-abstract:" + folder_;
+  Start();
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
+}
+
+TEST_F(CoordinatorServiceTest, RefusesOpenAddresses) {
+  options_.listen = "0.0.0.0:7070";
+  auto refused = Server::Start(options_, Clock::Real(), store_.get());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs TLS and a token"));
+}
+
+TEST_F(CoordinatorServiceTest, SaysThatNobodyAnswers) {
+  auto client = Client::Create({"unix:" + folder_ + "/nobody", ""});
+  EXPECT_EQ(client->GetCluster(absl::Milliseconds(50)).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
