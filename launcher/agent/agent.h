@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node agent: makes this host's workers what the coordinator says they shall be, reads their
+// output, and reports starts, deaths and exits. One loop thread owns all state; the session, the
+// spawner and the life words hand it events.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
+#define LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/client/client.h"
+#include "launcher/spawner/spawner.h"
+
+namespace lockstep::launcher {
+
+struct AgentOptions {
+  coordinator::ClientOptions coordinator;
+  Spawner* spawner = nullptr;  // outlives the agent
+  std::string worker_program;
+  int slots = 1;
+  bool private_agent = false;
+  // Where runs leave their folders instead of the coordinator's choice: one run's folder itself, or
+  // the folder that it goes into. Empty: the coordinator's.
+  std::string run_dir;
+  std::string runs_dir;
+  // Something that the user should know and that does not stop the work, said once each. Called on
+  // the loop thread.
+  std::function<void(const std::string&)> on_warning;
+  // The connection came or went; may be empty. Called on the session's thread.
+  std::function<void(bool connected, const std::string& reason)> on_connection;
+  // The coordinator refused this agent for good; may be empty. Called on the session's thread.
+  std::function<void(const std::string& reason)> on_rejected;
+};
+
+class Agent {
+ public:
+  // Errors: ResourceExhausted when a page or a thread cannot be had.
+  static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options);
+  // Kills what still runs and leaves.
+  virtual ~Agent() = default;
+
+  // Ends all workers, whatever the coordinator wants: SIGTERM and SIGKILL after the grace, or
+  // SIGKILL at once. No new ones are started. Does not block.
+  virtual void Stop(bool kill) = 0;
+  // After Stop: waits until no worker is left. Returns whether that is so.
+  virtual bool WaitStopped(absl::Duration timeout) = 0;
+};
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_AGENT_H_

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What workers print: cut into lines, kept for messages, written to the run's folder, forwarded
+// within a budget. Everything here is bounded, whatever a worker prints.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_OUTPUT_H_
+#define LOCKSTEP_LAUNCHER_AGENT_OUTPUT_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/fd.h"
+
+namespace lockstep::launcher {
+
+// Cuts a byte stream into lines without their ends ("\n" or "\r\n").
+class LineSplitter {
+ public:
+  static constexpr size_t kMaxLine = 16 << 10;  // longer lines are cut
+  // Appends the lines that `chunk` completes to `lines`.
+  void Feed(std::string_view chunk, std::vector<std::string>* lines);
+  // At the stream's end: appends the last line if it has no end.
+  void Finish(std::vector<std::string>* lines);
+
+ private:
+  std::string partial_;
+};
+
+// The newest lines of a worker, for the message about its death. Lines of stderr come first: where
+// there are any, they hold the reason.
+class LastLines {
+ public:
+  static constexpr size_t kLines = 20;
+  static constexpr size_t kMaxLine = 500;  // longer lines are shortened
+  void Add(bool is_stderr, const std::string& line);
+  // At most kLines; those of stderr, or of stdout when stderr was silent.
+  std::vector<std::string> Get() const;
+
+ private:
+  std::deque<std::string> lines_[2];
+};
+
+// One log file, appended to. After the first failure nothing is written any more, so that a full
+// disk costs the log and not the training.
+class LogFile {
+ public:
+  // Errors: as of open(2).
+  absl::Status Open(const std::string& path);
+  // Errors: as of write(2), once; ResourceExhausted for a full disk.
+  absl::Status Append(const std::vector<std::string>& lines);
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+};
+
+// How many bytes of log lines may still be forwarded: a bucket that fills over time.
+class ForwardBudget {
+ public:
+  ForwardBudget(int64_t capacity, int64_t bytes_per_second)
+      : capacity_(capacity), rate_(bytes_per_second), left_(static_cast<double>(capacity)) {}
+  // Lets the bucket fill for the time since the last call.
+  void Fill(absl::Time now);
+  // Takes `bytes` if they are there.
+  bool Take(int64_t bytes);
+
+ private:
+  const int64_t capacity_, rate_;
+  double left_;
+  absl::Time filled_ = absl::InfinitePast();
+};
+
+// `text` with every byte that is not part of a UTF-8 character replaced by '?'.
+std::string ToUtf8(std::string_view text);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_OUTPUT_H_

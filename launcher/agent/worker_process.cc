@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/worker_process.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "launcher/agent/run_folder.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int kBootstrapFd = 3;
+constexpr int kLifeFd = 4;
+// A pipe holds this much while the agent is busy elsewhere; the worker blocks only beyond it.
+constexpr int kPipeBytes = 256 << 10;
+constexpr size_t kReadAtOnce = 256 << 10;
+
+absl::Status MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "cannot make a pipe for a worker's output");
+  }
+  read_end->reset(fds[0]);
+  write_end->reset(fds[1]);
+  ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
+  ::fcntl(fds[1], F_SETPIPE_SZ, kPipeBytes);  // the default size does as well
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> BootstrapFile(const WorkerBootstrap& bootstrap) {
+  UniqueFd fd(::memfd_create("lockstep-bootstrap", MFD_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create for a worker's bootstrap");
+  if (!bootstrap.SerializeToFileDescriptor(fd.get()) || ::lseek(fd.get(), 0, SEEK_SET) != 0) {
+    return absl::ResourceExhaustedError("cannot write a worker's bootstrap");
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::Status WorkerProcess::Start() {
+  LS_RETURN_IF_ERROR(PrepareRunFolder(assignment_));
+  LS_RETURN_IF_ERROR(log_.Open(LogPath(assignment_)));
+  WorkerBootstrap bootstrap;
+  *bootstrap.mutable_assignment() = assignment_;
+  bootstrap.set_coordinator_address(node_->coordinator_address);
+  bootstrap.set_node_id(node_->node_id);
+  bootstrap.set_host(node_->host);
+  bootstrap.set_life_slot(life_slot_);
+  LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(bootstrap));
+  UniqueFd write_ends[2];
+  for (int i = 0; i < 2; ++i) LS_RETURN_IF_ERROR(MakePipe(&streams_[i].fd, &write_ends[i]));
+
+  Spawner::Request request;
+  request.argv = {node_->program, absl::StrCat("--bootstrap-fd=", kBootstrapFd),
+                  absl::StrCat("--life-fd=", kLifeFd)};
+  for (const auto& [name, value] : assignment_.spec().env()) {
+    request.set_env.push_back(absl::StrCat(name, "=", value));
+  }
+  for (const auto& [name, value] : assignment_.spec().secrets()) {
+    request.set_env.push_back(absl::StrCat(name, "=", value));
+  }
+  request.cwd = WorkFolder(assignment_);
+  request.stdout_fd = write_ends[0].get();
+  request.stderr_fd = write_ends[1].get();
+  request.fds = {bootstrap_file.get(), node_->life->fd()};
+  Spawner::Callbacks callbacks;
+  callbacks.on_started = [this](pid_t pid) {
+    node_->post([this, pid] { node_->on_started(this, pid); });
+  };
+  callbacks.on_failed = [this](const absl::Status& why) {
+    node_->post([this, why] { node_->on_start_failed(this, why); });
+  };
+  callbacks.on_exit = [this](const Spawner::Exit& exit) {
+    node_->post([this, exit] { node_->on_exit(this, exit); });
+  };
+  LS_ASSIGN_OR_RETURN(spawn_id_, node_->spawner->Spawn(request, std::move(callbacks)));
+  return absl::OkStatus();
+}
+
+void WorkerProcess::Kill(int signal) { node_->spawner->Kill(spawn_id_, signal).IgnoreError(); }
+
+bool WorkerProcess::ReadOutput(int stream) {
+  Stream& from = streams_[stream];
+  std::vector<std::string> lines;
+  char buffer[64 << 10];
+  size_t total = 0;
+  bool open = from.fd.valid();
+  while (open && total < kReadAtOnce) {
+    const ssize_t n = ::read(from.fd.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    if (n <= 0) {
+      from.splitter.Finish(&lines);
+      from.fd.reset();
+      open = false;
+      break;
+    }
+    from.splitter.Feed(std::string_view(buffer, static_cast<size_t>(n)), &lines);
+    total += static_cast<size_t>(n);
+  }
+  HandleLines(stream, std::move(lines));
+  return open;
+}
+
+void WorkerProcess::FinishOutput() {
+  for (int stream = 0; stream < 2; ++stream) {
+    // What the process wrote is in the pipe. A descendant that left the group may hold the other
+    // end and go on writing: no more than a pipe's content is read.
+    if (streams_[stream].fd.valid()) ReadOutput(stream);
+    std::vector<std::string> lines;
+    streams_[stream].splitter.Finish(&lines);
+    HandleLines(stream, std::move(lines));
+    streams_[stream].fd.reset();
+  }
+}
+
+void WorkerProcess::HandleLines(int stream, std::vector<std::string> lines) {
+  if (lines.empty()) return;
+  for (const std::string& line : lines) last_lines_.Add(stream == 1, line);
+  if (absl::Status logged = log_.Append(lines); !logged.ok()) node_->on_warning(logged);
+  node_->on_lines(this, stream == 1, std::move(lines));
+}
+
+}  // namespace lockstep::launcher

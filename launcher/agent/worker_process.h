@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// One worker process as its agent sees it: the start, the output, the death, the exit record.
+//
+// What a worker process is given:
+//   command        <worker program> --bootstrap-fd=3 --life-fd=4
+//   descriptors    0 /dev/null, 1 and 2 pipes to the agent, 3 a memfd with the serialised
+//                  WorkerBootstrap (read from offset 0), 4 the agent's life page (LifePage::Open);
+//                  the main thread takes the word WorkerBootstrap.life_slot
+//   folder         the job's workdir, or the folder it was submitted from
+//   environment    the agent's, with the job's env and secrets
+//   signals        SIGTERM: leave within the grace; SIGKILL follows, and also when the agent dies
+//
+// Thread-safety: lives on the agent's loop thread; what other threads see is handed over by `post`.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_WORKER_PROCESS_H_
+#define LOCKSTEP_LAUNCHER_AGENT_WORKER_PROCESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/fd.h"
+#include "common/life.h"
+#include "launcher/agent/output.h"
+#include "launcher/agent/reconcile.h"
+#include "launcher/spawner/spawner.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::launcher {
+
+class WorkerProcess {
+ public:
+  // What all workers of an agent share. Must outlive them.
+  struct Node {
+    Spawner* spawner = nullptr;
+    LifePage* life = nullptr;
+    std::string program;
+    std::string coordinator_address;
+    std::string node_id;
+    std::string host;
+    // Runs a function on the loop thread; callable from any thread.
+    std::function<void(std::function<void()>)> post;
+    // On the loop thread:
+    std::function<void(WorkerProcess*, pid_t)> on_started;
+    std::function<void(WorkerProcess*, const Spawner::Exit&)> on_exit;
+    std::function<void(WorkerProcess*, const absl::Status&)> on_start_failed;
+    std::function<void(WorkerProcess*, bool is_stderr, std::vector<std::string>)> on_lines;
+    std::function<void(const absl::Status&)> on_warning;
+  };
+
+  WorkerProcess(Node* node, WorkerAssignment assignment, int life_slot)
+      : node_(node), assignment_(std::move(assignment)), life_slot_(life_slot) {}
+
+  // Makes the run's folder, opens log and pipes and asks the spawner. Errors: whatever hinders the
+  // start; what hinders it later comes as on_start_failed.
+  absl::Status Start();
+  // Signals the process and its group.
+  void Kill(int signal);
+
+  // Reads what stream 0 (stdout) or 1 (stderr) has, at most 256 KiB; closes it at its end. Returns
+  // whether it is still open.
+  bool ReadOutput(int stream);
+  // After the exit: reads what is left and closes both streams.
+  void FinishOutput();
+  const WorkerAssignment& assignment() const { return assignment_; }
+  const std::string& incarnation() const { return assignment_.incarnation(); }
+  int life_slot() const { return life_slot_; }
+  int output_fd(int stream) const { return streams_[stream].fd.get(); }
+  std::vector<std::string> LastOutput() const { return last_lines_.Get(); }
+
+  // The agent's notes.
+  WorkerView view;
+  pid_t pid = 0;
+  bool wanted_end = false;  // the agent itself ended it
+  int64_t death_order = 0;  // 0: lives
+  WorkerExited record;
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    LineSplitter splitter;
+  };
+  void HandleLines(int stream, std::vector<std::string> lines);
+
+  Node* const node_;
+  const WorkerAssignment assignment_;
+  const int life_slot_;
+  uint64_t spawn_id_ = 0;
+  Stream streams_[2];
+  LogFile log_;
+  LastLines last_lines_;
+};
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_WORKER_PROCESS_H_

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/arguments.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status.h"
+#include "job/nearest_name.h"
+#include "launcher/cli/flags.h"
+
+namespace lockstep::launcher {
+namespace {
+
+absl::Status Usage(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+bool IsIn(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool LooksLikeFile(const std::string& word) {
+  return absl::EndsWith(word, ".yaml") || absl::EndsWith(word, ".yml") ||
+         absl::StrContains(word, '/') || word == "-";
+}
+
+// A whole number of at least `least`.
+absl::StatusOr<int> ParseCount(const std::string& flag, const std::string& text, int least) {
+  int count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count < least) {
+    return Usage(
+        absl::StrCat("--", flag, " ", text, ": expected a whole number of at least ", least));
+  }
+  return count;
+}
+
+absl::StatusOr<std::optional<int>> ParseOptionalCount(const Words& words, const std::string& flag,
+                                                      int least) {
+  if (!words.Has(flag)) return std::optional<int>();
+  LS_ASSIGN_OR_RETURN(const int count, ParseCount(flag, words.Last(flag), least));
+  return std::optional<int>(count);
+}
+
+absl::StatusOr<CommonArgs> ParseCommon(const Words& words) {
+  CommonArgs common;
+  common.quiet = words.Has("quiet");
+  common.log_level = words.Last("log-level");
+  const std::vector<std::string> levels = {"debug", "info", "warning", "error"};
+  if (words.Has("log-level") && !IsIn(levels, common.log_level)) {
+    return Usage(absl::StrCat("--log-level ", common.log_level,
+                              job::Suggest(common.log_level, levels, "expected")));
+  }
+  const std::string output = words.Last("output");
+  if (output == "json") common.output = Output::kJson;
+  if (words.Has("output") && output != "json" && output != "table") {
+    return Usage(absl::StrCat("--output ", output, ": expected table or json"));
+  }
+  return common;
+}
+
+CoordinatorArgs ParseCoordinator(const Words& words, const Environment& environment) {
+  CoordinatorArgs coordinator;
+  coordinator.address =
+      words.Has("coordinator") ? words.Last("coordinator") : environment("LOCKSTEP_COORDINATOR");
+  coordinator.token_file =
+      words.Has("token-file") ? words.Last("token-file") : environment("LOCKSTEP_TOKEN_FILE");
+  return coordinator;
+}
+
+absl::Status NeedAddress(const std::string& verb, const CoordinatorArgs& coordinator) {
+  if (!coordinator.address.empty()) return absl::OkStatus();
+  return Usage(absl::StrCat("'launcher ", verb,
+                            "' needs to know the coordinator: --coordinator "
+                            "host:port, or set LOCKSTEP_COORDINATOR"));
+}
+
+absl::Status NoCommand(const std::string& verb, const Words& words) {
+  if (!words.has_command) return absl::OkStatus();
+  return Usage(absl::StrCat("'launcher ", verb, "' takes no command after '--'"));
+}
+
+// The one positional argument of `verb`, called `what` in the message.
+absl::StatusOr<std::string> OnePositional(const std::string& verb, const Words& words,
+                                          const std::string& what) {
+  LS_RETURN_IF_ERROR(NoCommand(verb, words));
+  if (words.positional.size() == 1) return words.positional[0];
+  return Usage(
+      absl::StrCat("'launcher ", verb, "' takes one ", what, ", ",
+                   words.positional.empty()
+                       ? "none is given"
+                       : absl::StrCat("given are: ", absl::StrJoin(words.positional, " "))));
+}
+
+absl::StatusOr<JobArgs> ParseJobArgs(const std::string& verb, const Words& words) {
+  JobArgs job;
+  if (words.has_command) {
+    if (!words.positional.empty()) {
+      return Usage(absl::StrCat("a job file ('", words.positional[0],
+                                "') or a command after '--', not both"));
+    }
+    if (words.command.empty()) return Usage("no command after '--'");
+    job.command = words.command;
+  } else {
+    LS_ASSIGN_OR_RETURN(job.job_file, OnePositional(verb, words, "job file"));
+    if (absl::EndsWith(job.job_file, ".py")) {
+      return Usage(absl::StrCat("'", job.job_file,
+                                "' is a script; run it with: launcher -- python3 ", job.job_file));
+    }
+  }
+  if (const auto sets = words.flags.find("set"); sets != words.flags.end()) job.sets = sets->second;
+  if (words.Has("name")) job.sets.push_back("name=" + words.Last("name"));
+  LS_ASSIGN_OR_RETURN(const std::optional<int> restarts,
+                      ParseOptionalCount(words, "max-restarts", 0));
+  if (restarts) job.sets.push_back(absl::StrCat("restart.max_restarts=", *restarts));
+  if (words.Has("nproc-per-node")) {
+    LS_ASSIGN_OR_RETURN(job.nproc_per_node, ParseProcCount(words.Last("nproc-per-node")));
+  }
+  const std::string nodes = words.Last("nnodes");
+  if (absl::StrContains(nodes, ':')) {
+    return Usage(absl::StrCat("--nnodes ", nodes,
+                              ": a range of hosts is written in the job file, as "
+                              "elastic: {min_workers: A, max_workers: B}"));
+  }
+  LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
+  if (verb == "run" && job.nodes.value_or(1) > 1) {
+    return Usage(absl::StrCat("--nnodes ", nodes,
+                              ": a run here has one host; for more start a "
+                              "coordinator, 'launcher join' on each host, and 'launcher submit'"));
+  }
+  job.run_dir = words.Last("run-dir");
+  job.runs_dir = words.Last("runs-dir");
+  if (!job.run_dir.empty() && !job.runs_dir.empty()) {
+    return Usage("--run-dir names this run's folder, --runs-dir the folder around it; give one");
+  }
+  return job;
+}
+
+absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
+                                  const Environment& environment) {
+  LS_ASSIGN_OR_RETURN(const CommonArgs common, ParseCommon(words));
+  const CoordinatorArgs coordinator = ParseCoordinator(words, environment);
+  if (verb == "run") {
+    LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(verb, words));
+    return Command(RunArgs{common, std::move(job)});
+  }
+  if (verb == "validate") {
+    ValidateArgs args{common, "", {}};
+    LS_ASSIGN_OR_RETURN(args.job_file, OnePositional(verb, words, "job file"));
+    if (words.Has("set")) args.sets = words.flags.at("set");
+    return Command(std::move(args));
+  }
+  if (verb == "version") {
+    LS_RETURN_IF_ERROR(NoCommand(verb, words));
+    if (!words.positional.empty()) return Usage("'launcher version' takes no argument");
+    return Command(VersionArgs{common});
+  }
+  if (verb == "submit") {
+    LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(verb, words));
+    LS_RETURN_IF_ERROR(NeedAddress(verb, coordinator));
+    return Command(SubmitArgs{common, coordinator, std::move(job), !words.Has("no-follow")});
+  }
+  if (verb == "list" || verb == "join") {
+    LS_RETURN_IF_ERROR(NoCommand(verb, words));
+    if (!words.positional.empty()) {
+      return Usage(
+          absl::StrCat("'launcher ", verb, "' takes no argument '", words.positional[0], "'"));
+    }
+    LS_RETURN_IF_ERROR(NeedAddress(verb, coordinator));
+    if (verb == "list") return Command(ListArgs{common, coordinator});
+    JoinArgs args{common, coordinator, {}, words.Last("runs-dir")};
+    LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(words, "slots", 1));
+    return Command(std::move(args));
+  }
+  LS_ASSIGN_OR_RETURN(const std::string job, OnePositional(verb, words, "job"));
+  LS_RETURN_IF_ERROR(NeedAddress(verb, coordinator));
+  if (verb == "describe") return Command(DescribeArgs{common, coordinator, job});
+  if (verb == "cancel") return Command(CancelArgs{common, coordinator, job, words.Has("kill")});
+  LogsArgs args{common, coordinator, job, words.Has("follow"), {}};
+  LS_ASSIGN_OR_RETURN(args.rank, ParseOptionalCount(words, "rank", 0));
+  return Command(std::move(args));
+}
+
+// Takes the verb off `*arguments`; "run" when there is none.
+absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
+  if (arguments->empty()) return std::string("help");
+  const std::string first = arguments->front();
+  std::string verb = first;
+  if (first == "--version") verb = "version";
+  if (first == "--help" || first == "-h") verb = "help";
+  if (IsIn(Verbs(), verb)) {
+    arguments->erase(arguments->begin());
+    return verb;
+  }
+  if (IsIn(LaterVerbs(), first)) {
+    return Usage(absl::StrCat("'launcher ", first,
+                              "' is not in this version; it has: ", absl::StrJoin(Verbs(), ", ")));
+  }
+  if (first[0] == '-' || LooksLikeFile(first) || arguments->size() == 0) return std::string("run");
+  const std::string nearest = job::NearestName(first, Verbs());
+  if (nearest.empty() && absl::StrContains(first, '.')) return std::string("run");
+  return Usage(absl::StrCat("'", first, "' is neither a verb nor a .yaml file",
+                            job::Suggest(first, Verbs(), "verbs are")));
+}
+
+}  // namespace
+
+const std::vector<std::string>& Verbs() {
+  static const auto* const verbs = new std::vector<std::string>{
+      "run", "validate", "submit", "list", "describe", "logs", "cancel", "join", "version", "help"};
+  return *verbs;
+}
+
+const std::vector<std::string>& LaterVerbs() {
+  static const auto* const verbs =
+      new std::vector<std::string>{"drain", "plan", "top", "bench", "chaos", "doctor"};
+  return *verbs;
+}
+
+absl::StatusOr<ProcCount> ParseProcCount(const std::string& text) {
+  if (text == "auto") return ProcCount{ProcCount::Kind::kAuto, 0};
+  if (text == "cpu") return ProcCount{ProcCount::Kind::kCpu, 0};
+  if (text == "gpu") return ProcCount{ProcCount::Kind::kGpu, 0};
+  int count = 0;
+  if (!absl::SimpleAtoi(text, &count)) {
+    return Usage(absl::StrCat("--nproc-per-node ", text,
+                              ": expected a number of workers, auto, cpu or gpu"));
+  }
+  if (count < 1) {
+    return Usage(absl::StrCat("--nproc-per-node ", text, ": a job needs at least one worker"));
+  }
+  return ProcCount{ProcCount::Kind::kCount, count};
+}
+
+absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& arguments,
+                                         const Environment& environment) {
+  std::vector<std::string> rest = arguments;
+  LS_ASSIGN_OR_RETURN(const std::string verb, TakeVerb(&rest));
+  // Help first: it answers even when the rest of the line is not yet right.
+  for (const std::string& word : rest) {
+    if (word == "--") break;
+    if (word == "--help" || word == "-h") {
+      return Command(HelpArgs{verb == "run" && rest.size() == arguments.size() ? "" : verb});
+    }
+  }
+  if (verb == "help") {
+    const std::string about = rest.empty() ? "" : rest[0];
+    if (!about.empty() && !IsIn(Verbs(), about)) {
+      return Usage(
+          absl::StrCat("no verb '", about, "'", job::Suggest(about, Verbs(), "verbs are")));
+    }
+    return Command(HelpArgs{about});
+  }
+  LS_ASSIGN_OR_RETURN(const Words words, SplitWords(verb, rest));
+  return ParseVerb(verb, words, environment);
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher's command line as plain values. Parsing has no side effect: nothing is opened,
+// printed or looked up; what the user meant, or what is wrong, comes back.
+//
+//   launcher job.yaml            launcher -- command...         (run here and follow)
+//   launcher VERB [flags] ...    every flag: --a-b or --a_b, --flag=value or --flag value
+//
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_LAUNCHER_CLI_ARGUMENTS_H_
+#define LOCKSTEP_LAUNCHER_CLI_ARGUMENTS_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::launcher {
+
+// How many workers a host gets.
+struct ProcCount {
+  enum class Kind {
+    kCount,
+    kAuto,  // one for each GPU, or one for each CPU core on a host without
+    kCpu,   // one for each CPU core
+    kGpu,   // one for each GPU
+  };
+  Kind kind = Kind::kCount;
+  int count = 0;  // for kCount, at least 1
+};
+
+enum class Output { kTable, kJson };
+
+// Where the coordinator is.
+struct CoordinatorArgs {
+  std::string address;     // empty: none named; a run starts a private one
+  std::string token_file;  // empty: none
+};
+
+// What every verb takes.
+struct CommonArgs {
+  Output output = Output::kTable;
+  bool quiet = false;     // no progress on stderr
+  std::string log_level;  // empty or debug, info, warning, error
+};
+
+// A job, from a file or from the command after "--"; for `run` and `submit`.
+struct JobArgs {
+  std::string job_file;
+  std::vector<std::string> command;  // exactly one of job_file and command is there
+  std::vector<std::string> sets;     // --set and what other flags mean, in order
+  std::optional<ProcCount> nproc_per_node;
+  std::optional<int> nodes;
+  std::string run_dir;   // the folder of this run; empty: runs_dir/<name>-<id>
+  std::string runs_dir;  // empty: runs
+};
+
+struct RunArgs {
+  CommonArgs common;
+  JobArgs job;
+};
+struct SubmitArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  JobArgs job;
+  bool follow = true;  // submit, then show the job's output until it ends
+};
+struct ValidateArgs {
+  CommonArgs common;
+  std::string job_file;
+  std::vector<std::string> sets;
+};
+struct ListArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+};
+struct DescribeArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;
+};
+struct LogsArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;
+  bool follow = false;
+  std::optional<int> rank;  // all ranks without it
+};
+struct CancelArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;
+  bool kill = false;  // at once, instead of a drain
+};
+struct JoinArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::optional<int> slots;  // worker slots; without it one for each core or GPU
+  std::string runs_dir;
+};
+struct VersionArgs {
+  CommonArgs common;
+};
+struct HelpArgs {
+  std::string verb;  // empty: the program
+};
+
+using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs,
+                             CancelArgs, JoinArgs, VersionArgs, HelpArgs>;
+
+// The value of an environment variable; empty when it is not set.
+using Environment = std::function<std::string(const std::string& name)>;
+
+// Parses `arguments` (without the program's name). `environment` is asked for LOCKSTEP_COORDINATOR
+// and LOCKSTEP_TOKEN_FILE. Errors: InvalidArgument for every mistake in the usage (exit code 2),
+// with what would be right.
+absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& arguments,
+                                         const Environment& environment);
+
+// The text of --help for a verb ("" for the program). Ends with a line feed.
+std::string HelpText(const std::string& verb);
+
+// The verbs of this version, and those that later versions have.
+const std::vector<std::string>& Verbs();
+const std::vector<std::string>& LaterVerbs();
+
+// "4", "auto", "cpu" or "gpu". Errors: InvalidArgument.
+absl::StatusOr<ProcCount> ParseProcCount(const std::string& text);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_CLI_ARGUMENTS_H_

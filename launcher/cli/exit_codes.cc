@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/exit_codes.h"
+
+#include <vector>
+
+namespace lockstep::launcher {
+
+absl::Span<const ExitCodeEntry> ExitCodeTable() {
+  static const auto* const table = new std::vector<ExitCodeEntry>{
+      {"0", "done"},
+      {"1", "failed for a reason that no other code names"},
+      {"2", "the command line is wrong"},
+      {"3", "the job file is wrong or cannot be read"},
+      {"4", "no coordinator answers"},
+      {"5", "the job cannot fit or be admitted"},
+      {"130", "stopped by Ctrl-C"},
+      {"128+N", "the first failed rank was ended by signal N"},
+      {"other", "the exit code of the first failed rank"},
+  };
+  return *table;
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kInvalidArgument:
+      return kExitBadJobFile;
+    case absl::StatusCode::kUnavailable:
+      return kExitNoCoordinator;
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kOutOfRange:
+      return kExitNotAdmitted;
+    case absl::StatusCode::kCancelled:
+      return kExitInterrupted;
+    default:
+      return kExitFailure;
+  }
+}
+
+int ExitCodeOfRank(int exit_code, int signal) {
+  if (signal != 0) return kExitSignalBase + signal;
+  // A rank that "failed" with 0 left early: still a failure of the job.
+  return exit_code == 0 ? kExitFailure : exit_code;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher's exit codes: documented in docs/exit_codes.md, stable for scripts.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_LAUNCHER_CLI_EXIT_CODES_H_
+#define LOCKSTEP_LAUNCHER_CLI_EXIT_CODES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace lockstep::launcher {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;        // a failure that no other code names
+inline constexpr int kExitUsage = 2;          // the command line is wrong
+inline constexpr int kExitBadJobFile = 3;     // the job file is wrong or cannot be read
+inline constexpr int kExitNoCoordinator = 4;  // no coordinator answers
+inline constexpr int kExitNotAdmitted = 5;    // the job cannot fit or be admitted
+inline constexpr int kExitInterrupted = 130;  // Ctrl-C
+inline constexpr int kExitSignalBase = 128;   // + the signal that ended the first failed rank
+
+struct ExitCodeEntry {
+  std::string code;  // "3" or "128+N"
+  std::string meaning;
+};
+// The table, in order; --help and docs/exit_codes.md show it.
+absl::Span<const ExitCodeEntry> ExitCodeTable();
+
+// The code for a failure of the launcher itself (that of a rank: see ExitCodeOfRank): Unavailable
+// is kExitNoCoordinator; FailedPrecondition, ResourceExhausted and OutOfRange kExitNotAdmitted;
+// InvalidArgument kExitBadJobFile; Cancelled kExitInterrupted; any other error kExitFailure.
+int ExitCodeOf(const absl::Status& status);
+
+// The code for a job whose first failed rank exited with `exit_code`, or by `signal` when that is
+// not 0.
+int ExitCodeOfRank(int exit_code, int signal);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_CLI_EXIT_CODES_H_

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/flags.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "job/nearest_name.h"
+
+namespace lockstep::launcher {
+namespace {
+
+const std::vector<std::string> kJobVerbs = {"run", "submit"};
+
+// As the table writes it: dashes, no leading ones.
+std::string Canonical(const std::string& name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
+
+const Flag* FindFlag(const std::string& name) {
+  for (const Flag& flag : AllFlags()) {
+    if (flag.name == name) return &flag;
+    if (std::find(flag.aliases.begin(), flag.aliases.end(), name) != flag.aliases.end())
+      return &flag;
+  }
+  return nullptr;
+}
+
+const Flag* FindLetter(char letter) {
+  for (const Flag& flag : AllFlags()) {
+    if (flag.letter == letter) return &flag;
+  }
+  return nullptr;
+}
+
+absl::Status Usage(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+absl::Status UnknownFlag(const std::string& verb, const std::string& written,
+                         const std::string& name) {
+  const auto torchrun = TorchrunFlags().find(name);
+  if (torchrun != TorchrunFlags().end()) {
+    return Usage(absl::StrCat("'", written, "' is a flag of torchrun: ", torchrun->second));
+  }
+  std::vector<std::string> names;
+  for (const Flag& flag : AllFlags()) {
+    if (TakesFlag(verb, flag)) names.push_back("--" + flag.name);
+  }
+  const std::string nearest = job::NearestName("--" + name, names);
+  return Usage(absl::StrCat("unknown flag '", written, "'",
+                            nearest.empty()
+                                ? absl::StrCat("; 'launcher ", verb, " --help' lists the flags")
+                                : absl::StrCat("; did you mean '", nearest, "'?")));
+}
+
+}  // namespace
+
+const std::vector<Flag>& AllFlags() {
+  static const auto* const flags = new std::vector<Flag>{
+      {.name = "nproc-per-node",
+       .value = "N",
+       .verbs = kJobVerbs,
+       .help = "workers on each host: a number, auto, cpu (one a core) or gpu (one a GPU)"},
+      {.name = "nnodes", .value = "N", .verbs = kJobVerbs, .help = "hosts", .aliases = {"nodes"}},
+      {.name = "set",
+       .value = "PATH=VALUE",
+       .verbs = {"run", "submit", "validate"},
+       .help = "override a field of the job file, such as train.epochs=10; may be repeated"},
+      {.name = "max-restarts",
+       .value = "N",
+       .verbs = kJobVerbs,
+       .help = "the same as --set restart.max_restarts=N"},
+      {.name = "name", .value = "NAME", .verbs = kJobVerbs, .help = "the same as --set name=NAME"},
+      {.name = "run-dir", .value = "DIR", .verbs = {"run"}, .help = "the folder of this run"},
+      {.name = "runs-dir",
+       .value = "DIR",
+       .verbs = {"run", "join"},
+       .help = "where the folders of runs are made (runs)",
+       .aliases = {"log-dir"}},
+      {.name = "coordinator",
+       .value = "ADDRESS",
+       .verbs = {"submit", "list", "describe", "logs", "cancel", "join"},
+       .help = "host:port or unix:/path (the variable LOCKSTEP_COORDINATOR)"},
+      {.name = "token-file",
+       .value = "FILE",
+       .verbs = {"submit", "list", "describe", "logs", "cancel", "join"},
+       .help = "holds the coordinator's token (LOCKSTEP_TOKEN_FILE)"},
+      {.name = "no-follow", .verbs = {"submit"}, .help = "submit, print the job's id and leave"},
+      {.name = "follow", .letter = 'f', .verbs = {"logs"}, .help = "go on until the job ends"},
+      {.name = "rank", .value = "N", .verbs = {"logs"}, .help = "the lines of one rank"},
+      {.name = "kill", .verbs = {"cancel"}, .help = "at once, without draining it first"},
+      {.name = "slots",
+       .value = "N",
+       .verbs = {"join"},
+       .help = "worker slots that this host offers"},
+      {.name = "output",
+       .letter = 'o',
+       .value = "table|json",
+       .verbs = {},
+       .help = "form of stdout"},
+      {.name = "quiet", .letter = 'q', .verbs = {}, .help = "no progress on stderr"},
+      {.name = "log-level", .value = "LEVEL", .verbs = {}, .help = "debug, info, warning or error"},
+      {.name = "help", .letter = 'h', .verbs = {}, .help = "this text"},
+  };
+  return *flags;
+}
+
+const std::map<std::string, std::string>& TorchrunFlags() {
+  static const auto* const flags = [] {
+    const std::string rendezvous =
+        "the coordinator does the rendezvous; on each host 'launcher join --coordinator ADDRESS', "
+        "then "
+        "'launcher submit --coordinator ADDRESS job.yaml'";
+    const std::string rank = "ranks are given by the coordinator; leave it out";
+    const std::string master = "ports are chosen and published by themselves; leave it out";
+    const std::string logs =
+        "each rank's output is in the run's folder; 'logs: {tee: 0}' in the job "
+        "file shows rank 0 alone";
+    return new std::map<std::string, std::string>{
+        {"rdzv-backend", rendezvous},
+        {"rdzv-endpoint", rendezvous},
+        {"rdzv-id", rendezvous},
+        {"rdzv-conf", rendezvous},
+        {"node-rank", rank},
+        {"master-addr", master},
+        {"master-port", master},
+        {"local-addr", master},
+        {"standalone", "a run on this machine is the default; leave it out"},
+        {"module", "write the command: launcher -- python3 -m MODULE"},
+        {"no-python", "what follows '--' is run as it is; leave it out"},
+        {"run-path", "write the command: launcher -- python3 SCRIPT"},
+        {"start-method", "workers are programs of their own; leave it out"},
+        {"monitor-interval", "the end of a worker is seen at once; leave it out"},
+        {"role", "a job has one role; leave it out"},
+        {"redirects", logs},
+        {"tee", logs},
+        {"local-ranks-filter", logs},
+    };
+  }();
+  return *flags;
+}
+
+bool TakesFlag(const std::string& verb, const Flag& flag) {
+  return flag.verbs.empty() ||
+         std::find(flag.verbs.begin(), flag.verbs.end(), verb) != flag.verbs.end();
+}
+
+std::string Words::Last(const std::string& flag) const {
+  const auto found = flags.find(flag);
+  return found == flags.end() ? "" : found->second.back();
+}
+
+absl::StatusOr<Words> SplitWords(const std::string& verb,
+                                 const std::vector<std::string>& arguments) {
+  Words words;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--") {
+      words.has_command = true;
+      words.command.assign(arguments.begin() + i + 1, arguments.end());
+      break;
+    }
+    if (word.size() < 2 || word[0] != '-') {
+      words.positional.push_back(word);
+      continue;
+    }
+    const bool is_long = word[1] == '-';
+    const size_t equals = is_long ? word.find('=') : std::string::npos;
+    const std::string written = word.substr(0, equals);
+    const std::string name = is_long ? Canonical(written.substr(2)) : word.substr(1, 1);
+    const Flag* flag = is_long ? FindFlag(name) : FindLetter(word[1]);
+    if (flag == nullptr) return UnknownFlag(verb, written, name);
+    if (!TakesFlag(verb, *flag)) {
+      return Usage(absl::StrCat("'launcher ", verb, "' takes no '", written, "'; '--", flag->name,
+                                "' goes with ", flag->verbs.front()));
+    }
+    std::string value;
+    const bool attached = is_long ? equals != std::string::npos : word.size() > 2;
+    if (attached) value = is_long ? word.substr(equals + 1) : word.substr(2);
+    if (flag->value.empty() && attached) {
+      return Usage(absl::StrCat("'", written, "' takes no value"));
+    }
+    if (!flag->value.empty() && !attached) {
+      if (i + 1 == arguments.size() || arguments[i + 1] == "--") {
+        return Usage(absl::StrCat("'", written, "' needs a value: ", flag->value));
+      }
+      value = arguments[++i];
+    }
+    if (!flag->value.empty() && value.empty()) {
+      return Usage(absl::StrCat("'", written, "' needs a value: ", flag->value));
+    }
+    words.flags[flag->name].push_back(value);
+  }
+  return words;
+}
+
+}  // namespace lockstep::launcher

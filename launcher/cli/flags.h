@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of the launcher's flags, and the split of a command line along it.
+// Thread-safety: pure functions on values.
+#ifndef LOCKSTEP_LAUNCHER_CLI_FLAGS_H_
+#define LOCKSTEP_LAUNCHER_CLI_FLAGS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::launcher {
+
+struct Flag {
+  std::string name;                // "nproc-per-node"
+  char letter = 0;                 // 'o' for -o; 0: none
+  std::string value = {};          // "N" in --help; empty: the flag takes none
+  std::vector<std::string> verbs;  // that take it; empty: all
+  std::string help = {};           // one line
+  std::vector<std::string> aliases = {};
+};
+const std::vector<Flag>& AllFlags();
+
+// torchrun's flags that have no use here: why, and what to use instead.
+const std::map<std::string, std::string>& TorchrunFlags();
+
+bool TakesFlag(const std::string& verb, const Flag& flag);
+
+// A command line taken apart.
+struct Words {
+  // By canonical name, in order of appearance; "" for flags without a value.
+  std::map<std::string, std::vector<std::string>> flags;
+  std::vector<std::string> positional;
+  bool has_command = false;  // "--" was there
+  std::vector<std::string> command;
+
+  bool Has(const std::string& flag) const { return flags.count(flag) > 0; }
+  // The last value; empty without the flag.
+  std::string Last(const std::string& flag) const;
+};
+
+// Splits the arguments of `verb`. Errors: InvalidArgument for unknown flags (with the nearest
+// name), missing and unwanted values.
+absl::StatusOr<Words> SplitWords(const std::string& verb,
+                                 const std::vector<std::string>& arguments);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_CLI_FLAGS_H_

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/follow/renderer.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "launcher/follow/result.h"
+#include "launcher/follow/text.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr absl::Duration kInPlaceEvery = absl::Milliseconds(100);
+constexpr absl::Duration kPlainEvery = absl::Seconds(5);
+constexpr char kClearLine[] = "\r\x1b[K";
+constexpr char kBold[] = "1";
+constexpr char kRed[] = "1;31";
+constexpr char kDim[] = "2";
+
+void WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return;  // nobody reads it any more; the job goes on
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+RenderOptions RenderOptionsForStderr() {
+  RenderOptions options;
+  const char* term = std::getenv("TERM");
+  const bool dumb = term == nullptr || std::string_view(term) == "dumb";
+  options.in_place = ::isatty(STDERR_FILENO) != 0 && !dumb;
+  const char* no_color = std::getenv("NO_COLOR");
+  options.color = options.in_place && (no_color == nullptr || no_color[0] == '\0');
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    options.columns = size.ws_col;
+  }
+  return options;
+}
+
+Renderer::Sinks Renderer::StandardSinks() {
+  return {.out = [](std::string_view text) { WriteAll(STDOUT_FILENO, text); },
+          .err = [](std::string_view text) { WriteAll(STDERR_FILENO, text); }};
+}
+
+Renderer::Renderer(RenderOptions options, Sinks sinks, Clock* clock)
+    : options_(std::move(options)), sinks_(std::move(sinks)), clock_(clock) {}
+
+std::string Renderer::Colored(const char* code, const std::string& text) const {
+  if (!options_.color) return std::string(text);
+  return absl::StrCat("\x1b[", code, "m", text, "\x1b[0m");
+}
+
+void Renderer::SetTee(const std::string& tee) {
+  absl::MutexLock lock(&mu_);
+  tee_ = tee;
+}
+
+void Renderer::Show(const JobEvent& event) {
+  absl::MutexLock lock(&mu_);
+  switch (event.event_case()) {
+    case JobEvent::kState:
+      ShowState(event.state());
+      break;
+    case JobEvent::kProgress:
+      ShowProgress(event.progress());
+      break;
+    case JobEvent::kEval:
+      Lines(true, absl::StrFormat(
+                      "%s test accuracy %.2f %%, loss %.4f (%s samples, %s)\n",
+                      Colored(kBold, absl::StrFormat("epoch %.4g, step %d:", event.eval().epoch(),
+                                                     event.eval().step())),
+                      100 * event.eval().accuracy(), event.eval().loss(),
+                      WithCommas(event.eval().samples()), ShortDuration(event.eval().seconds())));
+      break;
+    case JobEvent::kLog:
+      ShowLog(event.log());
+      break;
+    case JobEvent::kFault:
+      Lines(true, absl::StrCat(Colored(kRed, "error: "), FaultText(event.fault())));
+      break;
+    case JobEvent::kNotice:
+      Lines(true, absl::StrCat(event.notice(), "\n"));
+      break;
+    case JobEvent::EVENT_NOT_SET:
+      break;
+  }
+}
+
+void Renderer::ShowLog(const LogLines& log) {
+  if (tee_ == "none" || (tee_ == "0" && log.slot() != 0)) return;
+  const std::string prefix = absl::StrCat("[", log.host(), ":", log.slot(), "] ");
+  const std::string shown = log.is_stderr() ? Colored(kDim, prefix) : prefix;
+  std::string text;
+  for (const std::string& line : log.lines()) absl::StrAppend(&text, shown, line, "\n");
+  Lines(log.is_stderr(), text);
+}
+
+void Renderer::ShowState(const JobStatus& status) {
+  // Every job is pending at first; only what it goes on waiting for is worth a line.
+  const bool first = state_ == JOB_STATE_UNSPECIFIED && status.state() == PENDING;
+  const bool news = !first && (status.state() != state_ || status.reason() != reason_);
+  state_ = status.state();
+  reason_ = status.reason();
+  // A job that runs as it should needs no words; its end is told by the summary.
+  const bool worth_saying =
+      (state_ == PENDING && options_.pending) || state_ == RECOVERING || state_ == DRAINING;
+  if (!news || !worth_saying || reason_.empty()) return;
+  std::string state = JobState_Name(state_);
+  std::transform(state.begin(), state.end(), state.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  Lines(true, absl::StrCat(state, ": ", reason_, "\n"));
+}
+
+std::string Renderer::ProgressText(const Progress& progress) {
+  std::string text;
+  switch (progress.phase()) {
+    case COMPILING:
+      text = "compiling  ";
+      break;
+    case LOADING:
+      text = "loading  ";
+      break;
+    case EVALUATING:
+      text = "evaluating  ";
+      break;
+    case SAVING:
+      text = "saving  ";
+      break;
+    default:
+      break;
+  }
+  absl::StrAppendFormat(&text, "epoch %.2f/%.4g  step %s/%s  loss %.4f", progress.epoch(),
+                        progress.total_epochs(), WithCommas(progress.step()),
+                        WithCommas(progress.total_steps()), progress.loss());
+  if (progress.samples_per_second() > 0) {
+    absl::StrAppend(&text, "  ", WithCommas(std::llround(progress.samples_per_second())),
+                    " samples/s");
+  }
+  if (progress.step() > 0 && progress.train_seconds() > 0 &&
+      progress.total_steps() > progress.step()) {
+    const double left = progress.train_seconds() / static_cast<double>(progress.step()) *
+                        static_cast<double>(progress.total_steps() - progress.step());
+    absl::StrAppend(&text, "  ETA ", ShortDuration(left));
+  }
+  return text;
+}
+
+void Renderer::ShowProgress(const Progress& progress) {
+  if (!options_.progress || progress.total_steps() <= 0 || progress.step() < step_shown_) return;
+  const absl::Time now = clock_->Now();
+  const int64_t epoch = static_cast<int64_t>(progress.epoch());
+  const bool epoch_ended = epoch > epoch_shown_;
+  const bool last = progress.step() == progress.total_steps() && step_shown_ != progress.step();
+  if (options_.in_place) {
+    if (!last && now - progress_shown_ < kInPlaceEvery) return;
+    progress_line_ =
+        ProgressText(progress).substr(0, static_cast<size_t>(std::max(options_.columns - 1, 10)));
+    sinks_.err(absl::StrCat(kClearLine, progress_line_));
+  } else {
+    // The first line comes when the time is up, not with the first step.
+    if (progress_shown_ == absl::InfinitePast()) progress_shown_ = now;
+    if (!epoch_ended && !last && now - progress_shown_ < kPlainEvery) return;
+    sinks_.err(absl::StrCat(ProgressText(progress), "\n"));
+  }
+  progress_shown_ = now;
+  epoch_shown_ = std::max(epoch_shown_, epoch);
+  step_shown_ = progress.step();
+}
+
+void Renderer::Lines(bool to_stderr, const std::string& text) {
+  if (!progress_line_.empty()) sinks_.err(kClearLine);
+  (to_stderr ? sinks_.err : sinks_.out)(text);
+  if (!progress_line_.empty()) sinks_.err(progress_line_);
+}
+
+void Renderer::Message(const std::string& text) {
+  absl::MutexLock lock(&mu_);
+  Lines(true, absl::StrCat(text, "\n"));
+}
+
+void Renderer::Error(const std::string& text) {
+  absl::MutexLock lock(&mu_);
+  Lines(true, absl::StrCat(Colored(kRed, "error: "), text, "\n"));
+}
+
+void Renderer::Plain(const std::string& text) {
+  absl::MutexLock lock(&mu_);
+  Lines(true, text);
+}
+
+void Renderer::Finish(const std::string& text) {
+  absl::MutexLock lock(&mu_);
+  if (!progress_line_.empty()) sinks_.err("\n");
+  progress_line_.clear();
+  if (!text.empty()) sinks_.out(text);
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows a job's events as text: what the workers print, progress, evaluations, failures.
+// On a terminal, progress is one line that is rewritten in place; elsewhere a plain line now and
+// then. Thread-safety: thread-safe.
+#ifndef LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_
+#define LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::launcher {
+
+struct RenderOptions {
+  bool in_place = false;  // stderr is a terminal
+  bool color = false;
+  int columns = 80;  // of the terminal
+  bool progress = true;
+  bool pending = true;  // what a waiting job waits for
+};
+
+// What suits stderr of this process: a terminal or not, NO_COLOR, its width.
+RenderOptions RenderOptionsForStderr();
+
+class Renderer {
+ public:
+  // `out` and `err` get whole lines (and, on a terminal, `err` the progress line).
+  struct Sinks {
+    std::function<void(std::string_view)> out;
+    std::function<void(std::string_view)> err;
+  };
+  // Sinks that write to the process's stdout and stderr.
+  static Sinks StandardSinks();
+
+  // `clock` must outlive the renderer.
+  Renderer(RenderOptions options, Sinks sinks, Clock* clock);
+
+  // Whose lines are shown: "all" (also ""), "0" (slot 0) or "none".
+  void SetTee(const std::string& tee);
+  void Show(const JobEvent& event);
+  // A message of the launcher itself, with its line end added.
+  void Message(const std::string& text);
+  void Error(const std::string& text);
+  // Text with its line ends, to stderr.
+  void Plain(const std::string& text);
+  // Ends the progress line; `text` goes to stdout.
+  void Finish(const std::string& text);
+
+ private:
+  void ShowLog(const LogLines& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShowState(const JobStatus& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShowProgress(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string ProgressText(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes lines around the progress line.
+  void Lines(bool to_stderr, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string Colored(const char* code, const std::string& text) const;
+
+  const RenderOptions options_;
+  const Sinks sinks_;
+  Clock* const clock_;
+  absl::Mutex mu_;
+  std::string progress_line_ ABSL_GUARDED_BY(mu_);  // what stands on the terminal's last line
+  absl::Time progress_shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  int64_t epoch_shown_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t step_shown_ ABSL_GUARDED_BY(mu_) = -1;
+  std::string tee_ ABSL_GUARDED_BY(mu_);
+  JobState state_ ABSL_GUARDED_BY(mu_) = JOB_STATE_UNSPECIFIED;
+  std::string reason_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_

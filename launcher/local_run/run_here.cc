@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/local_run/run_here.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/status.h"
+#include "coordinator/client/client.h"
+#include "launcher/agent/agent.h"
+#include "launcher/agent/host.h"
+#include "launcher/agent/run_folder.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/follow/follow.h"
+#include "launcher/follow/renderer.h"
+#include "launcher/follow/result.h"
+#include "launcher/follow/text.h"
+#include "launcher/local_run/private_coordinator.h"
+#include "launcher/local_run/stop_signals.h"
+#include "launcher/local_run/submission.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kGiveUpAfter = absl::Seconds(10);
+// A worker's program alone, before any data. With less than that for each, the machine would only
+// swap or kill.
+constexpr int64_t kWorkerBytes = 12 << 20;
+
+// Memory that can be had without swapping; a very large number when the system does not say.
+int64_t AvailableMemory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  int64_t kib = 0;
+  while (file >> name >> kib) {
+    std::getline(file, unit);
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return int64_t{1} << 62;
+}
+
+absl::Status CheckMachine(int workers) {
+  const int64_t needed = workers * kWorkerBytes;
+  const int64_t available = AvailableMemory();
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(workers, " workers need at least ", ShortBytes(needed), " of memory and ",
+                   ShortBytes(available), " are free here: ask for fewer with --nproc-per-node"));
+}
+
+class LocalRun {
+ public:
+  LocalRun(const RunArgs& args, Spawner* spawner)
+      : args_(args),
+        spawner_(spawner),
+        interrupt_(::eventfd(0, EFD_CLOEXEC)),
+        renderer_(Options(args), Renderer::StandardSinks(), Clock::Real()) {}
+  int Run();
+
+ private:
+  static RenderOptions Options(const RunArgs& args) {
+    RenderOptions options = RenderOptionsForStderr();
+    options.progress = !args.common.quiet;
+    options.pending = false;  // all that it waits for is on its way
+    return options;
+  }
+  absl::StatusOr<JobStatus> RunJob();
+  absl::Status Submit(const SubmitJobRequest& request);
+  int Finish(const absl::StatusOr<JobStatus>& ended);
+  void ShowEnd(JobStatus status);
+
+  // On other threads.
+  void OnSignal(int count);
+  void OnLost(const std::string& what);
+  void StopEverything() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const RunArgs& args_;
+  Spawner* const spawner_;
+  const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
+  Renderer renderer_;
+  JobStatus known_;  // what is known of the job without the coordinator
+
+  absl::Mutex mu_;
+  int signals_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string lost_ ABSL_GUARDED_BY(mu_);  // which part died, and how
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  std::string job_id_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
+};
+
+int LocalRun::Run() {
+  StopSignals signals([this](int count) { OnSignal(count); });
+  spawner_->SetOnLost([this] { OnLost("the spawner process was killed"); });
+  const absl::StatusOr<JobStatus> ended = RunJob();
+  std::shared_ptr<Agent> agent;
+  {
+    absl::MutexLock lock(&mu_);
+    over_ = true;
+    agent = std::move(agent_);
+  }
+  agent.reset();  // the last worker is gone after this
+  return Finish(ended);
+}
+
+absl::StatusOr<JobStatus> LocalRun::RunJob() {
+  // The coordinator starts while the job is read.
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<PrivateCoordinator> coordinator,
+                      PrivateCoordinator::Start(spawner_, [this](const std::string& how) {
+                        OnLost(absl::StrCat("the run's coordinator ", how));
+                      }));
+  LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
+  known_.set_name(request.spec().name());
+  const int workers = MostWorkers(request.spec());
+  LS_RETURN_IF_ERROR(CheckMachine(workers));
+  AgentOptions options;
+  LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
+  options.coordinator.address = coordinator->address();
+  options.spawner = spawner_;
+  options.slots = workers;
+  options.private_agent = true;
+  options.run_dir = args_.job.run_dir;
+  options.runs_dir = args_.job.runs_dir;
+  options.on_warning = [this](const std::string& text) {
+    renderer_.Message(absl::StrCat("warning: ", text));
+  };
+  std::shared_ptr<coordinator::Client> client = coordinator::Client::Create(options.coordinator);
+  LS_RETURN_IF_ERROR(coordinator->WaitReady(kReadyTimeout, interrupt_.get()));
+  renderer_.SetTee(request.spec().logs().tee());
+  {
+    LS_ASSIGN_OR_RETURN(std::shared_ptr<Agent> agent, Agent::Start(std::move(options)));
+    absl::MutexLock lock(&mu_);
+    agent_ = std::move(agent);
+    client_ = client;
+  }
+  LS_RETURN_IF_ERROR(Submit(request));
+  return FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
+}
+
+absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
+  std::shared_ptr<coordinator::Client> client;
+  {
+    absl::MutexLock lock(&mu_);
+    client = client_;
+  }
+  LS_ASSIGN_OR_RETURN(const SubmitJobResponse response, client->SubmitJob(request, kCallTimeout));
+  known_.set_job_id(response.job_id());
+  known_.set_run_dir(ChosenRunFolder(args_.job.run_dir, args_.job.runs_dir, response.run_dir()));
+  absl::MutexLock lock(&mu_);
+  job_id_ = response.job_id();
+  if (signals_ > 0) return absl::CancelledError("interrupted");
+  return absl::OkStatus();
+}
+
+void LocalRun::OnSignal(int count) {
+  std::shared_ptr<coordinator::Client> client;
+  CancelJobRequest request;
+  {
+    absl::MutexLock lock(&mu_);
+    signals_ = count;
+    if (over_) return;
+    client = client_;
+    request.set_job_id(job_id_);
+  }
+  const uint64_t one = 1;
+  (void)!::write(interrupt_.get(), &one, sizeof(one));
+  if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
+  if (count == 1) {
+    renderer_.Message(
+        "stopping: the workers finish their step, save and leave (Ctrl-C again kills them)");
+    const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
+    if (cancelled.ok() || absl::IsFailedPrecondition(cancelled)) return;
+    renderer_.Error(absl::StrCat("cannot stop the job politely, killing it: ",
+                                 std::string(cancelled.message())));
+  } else {
+    renderer_.Message("killing the workers");
+  }
+  StopEverything();
+}
+
+void LocalRun::OnLost(const std::string& what) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (over_ || !lost_.empty()) return;
+    lost_ = what;
+  }
+  const uint64_t one = 1;
+  (void)!::write(interrupt_.get(), &one, sizeof(one));
+  StopEverything();
+}
+
+void LocalRun::StopEverything() {
+  std::shared_ptr<coordinator::Client> client;
+  {
+    absl::MutexLock lock(&mu_);
+    if (agent_ != nullptr) agent_->Stop(/*kill=*/true);
+    client = client_;
+  }
+  if (client != nullptr) client->StopFollowing();
+}
+
+int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
+  int signals;
+  std::string lost;
+  {
+    absl::MutexLock lock(&mu_);
+    signals = signals_;
+    lost = lost_;
+  }
+  if (ended.ok()) {
+    JobStatus status = *ended;
+    status.set_run_dir(known_.run_dir());
+    if (signals > 0) status.mutable_result()->set_exit_code(kExitInterrupted);
+    ShowEnd(status);
+    return ExitCodeOfJob(status);
+  }
+  renderer_.Finish("");
+  int code = ExitCodeOf(ended.status());
+  std::string why(ended.status().message());
+  if (signals > 0) {
+    code = kExitInterrupted;
+    why = "interrupted";
+  } else if (!lost.empty()) {
+    code = kExitNoCoordinator;
+    why = absl::StrCat(lost, "; its workers were ended");
+  }
+  if (ended.status().code() == absl::StatusCode::kInvalidArgument && known_.name().empty()) {
+    renderer_.Plain(why);  // diagnostics of the job file, formatted
+  } else if (signals == 0) {
+    renderer_.Error(why);
+  }
+  if (known_.job_id().empty()) return code;
+  JobStatus status = known_;
+  status.set_state(signals > 0 ? CANCELLED : FAILED);
+  status.set_reason(why);
+  status.mutable_result()->set_exit_code(code);
+  ShowEnd(status);
+  return code;
+}
+
+void LocalRun::ShowEnd(JobStatus status) {
+  renderer_.Finish(args_.common.output == Output::kJson ? ResultJson(status)
+                                                        : ResultSummary(status));
+}
+
+}  // namespace
+
+int RunHere(const RunArgs& args, Spawner* spawner) { return LocalRun(args, spawner).Run(); }
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/local_run/stop_signals.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "common/check.h"
+
+namespace lockstep::launcher {
+namespace {
+
+sigset_t StopSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    // One that was ignored from the start (nohup) stays ignored.
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+}  // namespace
+
+void StopSignals::Block() {
+  const sigset_t set = StopSet();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+StopSignals::StopSignals(std::function<void(int count)> on_signal) {
+  const sigset_t set = StopSet();
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  LS_CHECK(signals_.valid() && stop_.valid()) << "signalfd or eventfd failed";
+  thread_ = Thread("signals", [this, on_signal = std::move(on_signal)] { Run(on_signal); });
+}
+
+StopSignals::~StopSignals() {
+  const uint64_t one = 1;
+  (void)!::write(stop_.get(), &one, sizeof(one));
+  thread_.Join();
+}
+
+void StopSignals::Run(const std::function<void(int)>& on_signal) {
+  int count = 0;
+  while (true) {
+    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (::poll(fds, 2, -1) < 0) continue;
+    if (fds[1].revents != 0) return;
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) on_signal(++count);
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SIGINT, SIGTERM and SIGHUP as calls on a thread, so that a handler may do anything.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_SIGNALS_H_
+#define LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_SIGNALS_H_
+
+#include <functional>
+
+#include "common/fd.h"
+#include "common/thread.h"
+
+namespace lockstep::launcher {
+
+class StopSignals {
+ public:
+  // Blocks the signals in the calling thread and those that it starts later. Called in main, after
+  // the spawner was forked and before any thread exists. Also makes SIGPIPE harmless.
+  static void Block();
+
+  // `on_signal` is called with 1 for the first signal, 2 for the second and so on.
+  explicit StopSignals(std::function<void(int count)> on_signal);
+  // No call is under way or comes after it.
+  ~StopSignals();
+
+ private:
+  void Run(const std::function<void(int)>& on_signal);
+
+  UniqueFd signals_, stop_;
+  Thread thread_;
+};
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_SIGNALS_H_

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/local_run/submission.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "job/job_file.h"
+#include "job/workers.h"
+#include "launcher/agent/host.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::string UserName() {
+  if (const passwd* entry = ::getpwuid(::getuid())) return entry->pw_name;
+  return absl::StrCat(::getuid());
+}
+
+absl::StatusOr<int> CountOf(const ProcCount& procs) {
+  switch (procs.kind) {
+    case ProcCount::Kind::kCount:
+      return procs.count;
+    case ProcCount::Kind::kAuto:
+    case ProcCount::Kind::kCpu:
+      return AvailableCpus();
+    case ProcCount::Kind::kGpu:
+      break;
+  }
+  return absl::FailedPreconditionError(
+      "--nproc-per-node=gpu: this build has no GPU support; give a number, or cpu");
+}
+
+absl::Status FillSecrets(JobSpec* spec) {
+  for (auto& [name, value] : *spec->mutable_secrets()) {
+    if (!value.empty()) continue;
+    const char* found = std::getenv(name.c_str());
+    if (found == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job wants the secret ", name, " and the environment has no variable of that name"));
+    }
+    value = found;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int MostWorkers(const JobSpec& spec) {
+  return std::max(spec.resources().nodes() * spec.resources().nproc_per_node(),
+                  spec.elastic().max_workers());
+}
+
+absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
+  SubmitJobRequest request;
+  if (!args.command.empty()) {
+    return absl::UnimplementedError(
+        "this version trains jobs with 'train:'; it does not run commands yet");
+  }
+  job::LoadResult loaded = job::LoadJobFile(args.job_file, args.sets);
+  if (!loaded.ok()) return absl::InvalidArgumentError(loaded.FormatErrors());
+  JobSpec& spec = loaded.spec;
+  if (spec.has_run()) {
+    return absl::UnimplementedError(
+        "this version trains jobs with 'train:'; it does not run commands yet");
+  }
+  if (args.nodes.has_value() || args.nproc_per_node.has_value()) {
+    int procs = spec.resources().nproc_per_node();
+    if (args.nproc_per_node.has_value()) {
+      LS_ASSIGN_OR_RETURN(procs, CountOf(*args.nproc_per_node));
+    }
+    LS_RETURN_IF_ERROR(
+        job::OverrideWorkers(args.nodes.value_or(spec.resources().nodes()), procs, &spec));
+  }
+  LS_RETURN_IF_ERROR(FillSecrets(&spec));
+  *request.mutable_spec() = std::move(spec);
+  request.set_source(loaded.source);
+  char folder[PATH_MAX] = {};
+  if (::getcwd(folder, sizeof(folder)) == nullptr) {
+    return ErrnoStatus(errno, "cannot find out the current folder");
+  }
+  request.set_submit_dir(folder);
+  request.set_user(UserName());
+  request.set_request_id(RandomId());
+  return request;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the command line's job to the request that a coordinator gets.
+// Thread-safety: pure but for the environment and the working directory.
+#ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_SUBMISSION_H_
+#define LOCKSTEP_LAUNCHER_LOCAL_RUN_SUBMISSION_H_
+
+#include "absl/status/statusor.h"
+#include "launcher/cli/arguments.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::launcher {
+
+// Workers that the job may have at once.
+int MostWorkers(const JobSpec& spec);
+
+// Loads the file, applies the flags, takes secrets without a value from the environment.
+// Errors: InvalidArgument with all diagnostics of the file, ready to be printed;
+// FailedPrecondition when the job has fewer shards than the workers asked for.
+absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_LOCAL_RUN_SUBMISSION_H_

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/spawner/child.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <string_view>
+#include <utility>
+
+extern char** environ;
+
+namespace lockstep::launcher {
+namespace {
+
+// Sources are moved above every target number, so that no dup2 overwrites one that is still needed.
+constexpr int kFirstSourceFd = 64;
+
+// What the child needs, prepared before the vfork: between vfork and exec it shares the spawner's
+// memory and makes system calls only.
+struct Setup {
+  char* const* argv = nullptr;
+  char* const* envp = nullptr;
+  const char* cwd = nullptr;
+  const int* fds = nullptr;
+  int fd_count = 0;
+  int first_target = 1;
+  pid_t parent = 0;
+  volatile int error_number = 0;
+  const char* volatile failed_call = "";
+};
+
+[[noreturn]] void Fail(Setup* setup, const char* call) {
+  setup->error_number = errno;
+  setup->failed_call = call;
+  ::_exit(127);
+}
+
+[[noreturn]] void ChildMain(Setup* setup) {
+  if (::setpgid(0, 0) != 0) Fail(setup, "setpgid");
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) Fail(setup, "prctl");
+  if (::getppid() != setup->parent) ::_exit(127);  // it died before the line above
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
+  for (int i = 0; i < setup->fd_count; ++i) {
+    if (::dup2(setup->fds[i], setup->first_target + i) < 0) Fail(setup, "dup2");
+  }
+  const unsigned int first_unused =
+      static_cast<unsigned int>(std::max(3, setup->first_target + setup->fd_count));
+  if (::close_range(first_unused, ~0u, 0) != 0) {  // a kernel before 5.9
+    const long limit = ::sysconf(_SC_OPEN_MAX);
+    for (long fd = first_unused; fd < limit; ++fd) ::close(static_cast<int>(fd));
+  }
+  if (setup->cwd != nullptr && ::chdir(setup->cwd) != 0) Fail(setup, "chdir");
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execvpe(setup->argv[0], setup->argv, setup->envp);
+  Fail(setup, "exec");
+}
+
+// In a function of its own: nothing of the caller's frame may change between the two returns.
+__attribute__((noinline)) pid_t VforkChild(Setup* setup) {
+  const pid_t pid = ::vfork();
+  if (pid == 0) ChildMain(setup);
+  return pid;
+}
+
+bool Names(std::string_view entry, std::string_view name) {
+  return entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name);
+}
+
+// The spawner's environment (the launcher's at its start) with the changes of `command`.
+std::vector<char*> Environment(const SpawnerCommand& command) {
+  std::vector<char*> envp;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    bool replaced = false;
+    for (const std::string& set : command.set_env) {
+      replaced |= Names(*entry, std::string_view(set).substr(0, set.find('=')));
+    }
+    for (const std::string& name : command.unset_env) replaced |= Names(*entry, name);
+    if (!replaced) envp.push_back(*entry);
+  }
+  for (const std::string& set : command.set_env) envp.push_back(const_cast<char*>(set.c_str()));
+  envp.push_back(nullptr);
+  return envp;
+}
+
+}  // namespace
+
+ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds) {
+  std::vector<UniqueFd> moved;
+  std::vector<int> sources;
+  for (UniqueFd& fd : fds) {
+    const int source = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstSourceFd);
+    if (source < 0) return {.error_number = errno, .failed_call = "fcntl(F_DUPFD)"};
+    moved.emplace_back(source);
+    sources.push_back(source);
+    fd.reset();
+  }
+  std::vector<char*> argv;
+  for (const std::string& argument : command.argv) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  const std::vector<char*> envp = Environment(command);
+
+  Setup setup;
+  setup.argv = argv.data();
+  setup.envp = envp.data();
+  setup.cwd = command.cwd.empty() ? nullptr : command.cwd.c_str();
+  setup.fds = sources.data();
+  setup.fd_count = static_cast<int>(sources.size());
+  setup.first_target = command.keep_output ? 3 : 1;
+  setup.parent = ::getpid();
+  const pid_t pid = VforkChild(&setup);
+  if (pid < 0) return {.error_number = errno, .failed_call = "vfork"};
+  if (setup.error_number != 0) {
+    ::waitpid(pid, nullptr, 0);
+    return {.error_number = setup.error_number, .failed_call = setup.failed_call};
+  }
+  return {.pid = pid};
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process start by vfork and exec.
+// Thread-safety: for the single-threaded spawner process.
+#ifndef LOCKSTEP_LAUNCHER_SPAWNER_CHILD_H_
+#define LOCKSTEP_LAUNCHER_SPAWNER_CHILD_H_
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "common/fd.h"
+#include "launcher/spawner/wire.h"
+
+namespace lockstep::launcher {
+
+struct ChildStart {
+  pid_t pid = -1;                // -1: not started
+  int error_number = 0;          // why not
+  const char* failed_call = "";  // and what failed; at most 19 characters
+};
+
+// Starts `command` as the leader of its own process group: killed with SIGKILL when the spawner
+// dies, signals as at a program's start, stdin as the spawner's, `fds` as descriptors 1, 2, 3, ...
+// (from 3 on with keep_output), nothing else open. Blocks until the exec has succeeded or failed.
+ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_SPAWNER_CHILD_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/spawner/descendants.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// The children of every thread of this process.
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  DIR* tasks = ::opendir("/proc/self/task");
+  if (tasks == nullptr) return children;
+  while (const dirent* entry = ::readdir(tasks)) {
+    if (entry->d_name[0] == '.') continue;
+    std::ifstream file(std::string("/proc/self/task/") + entry->d_name + "/children");
+    pid_t pid;
+    while (file >> pid) children.push_back(pid);
+  }
+  ::closedir(tasks);
+  return children;
+}
+
+}  // namespace
+
+bool KillDescendants(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    // A child is not reaped by anyone else, so its number cannot have passed to another process.
+    for (const pid_t pid : Children()) ::kill(pid, SIGKILL);
+    pid_t reaped;
+    do {
+      reaped = ::waitpid(-1, nullptr, WNOHANG);
+    } while (reaped > 0);
+    if (reaped < 0 && errno == ECHILD) return true;
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+}  // namespace lockstep::launcher

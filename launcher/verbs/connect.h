@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator that a verb speaks to.
+// Thread-safety: pure but for the token's file.
+#ifndef LOCKSTEP_LAUNCHER_VERBS_CONNECT_H_
+#define LOCKSTEP_LAUNCHER_VERBS_CONNECT_H_
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/client/client.h"
+#include "launcher/cli/arguments.h"
+
+namespace lockstep::launcher {
+
+// How long a verb waits for a reply.
+inline constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
+// How long a follower goes on reconnecting.
+inline constexpr absl::Duration kReconnectFor = absl::Seconds(60);
+
+// Address and token. Errors: Unavailable without an address; as of open(2)
+// for the token's file.
+absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs& args);
+
+// Prints "error: ..." on stderr and returns the exit code for `status`.
+int Complain(const absl::Status& status);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_VERBS_CONNECT_H_

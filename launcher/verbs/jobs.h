@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs of a user of a running coordinator: submit, list, describe, logs, cancel. Each blocks
+// until it is through, prints data on stdout and messages on stderr, and returns the exit code.
+// Thread-safety: called by main.
+#ifndef LOCKSTEP_LAUNCHER_VERBS_JOBS_H_
+#define LOCKSTEP_LAUNCHER_VERBS_JOBS_H_
+
+#include <string>
+
+#include "launcher/cli/arguments.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::launcher {
+
+// Prints the job's id; follows it if asked to (a signal then only stops following).
+int RunSubmit(const SubmitArgs& args);
+int RunList(const ListArgs& args);
+int RunDescribe(const DescribeArgs& args);
+int RunLogs(const LogsArgs& args);
+int RunCancel(const CancelArgs& args);
+
+// The table of `launcher list`.
+std::string JobTable(const ListJobsResponse& response);
+// The text of `launcher describe`.
+std::string JobText(const DescribeJobResponse& response);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_VERBS_JOBS_H_

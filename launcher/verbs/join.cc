@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verbs/join.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "launcher/agent/agent.h"
+#include "launcher/agent/host.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/stop_signals.h"
+#include "launcher/verbs/connect.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Why the node leaves, told by other threads.
+struct Leaving {
+  absl::Mutex mu;
+  int signals ABSL_GUARDED_BY(mu) = 0;
+  std::string failure ABSL_GUARDED_BY(mu);
+  bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return signals > 0 || !failure.empty(); }
+  bool Hurried() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return signals > 1 || !failure.empty(); }
+  void Fail(const std::string& why) ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    if (failure.empty()) failure = why;
+  }
+};
+
+absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner, Leaving* leaving) {
+  AgentOptions options;
+  LS_ASSIGN_OR_RETURN(options.coordinator, ClientOptionsOf(args.coordinator));
+  LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
+  options.spawner = spawner;
+  options.slots = args.slots.value_or(AvailableCpus());
+  options.runs_dir = args.runs_dir;
+  options.on_warning = [](const std::string& text) { LS_LOG_WARNING << text; };
+  options.on_connection = [address = options.coordinator.address](bool connected,
+                                                                  const std::string& reason) {
+    if (connected) {
+      LS_LOG_INFO << "connected to the coordinator at " << address;
+    } else {
+      LS_LOG_WARNING << "no connection to the coordinator at " << address << ": " << reason;
+    }
+  };
+  options.on_rejected = [leaving](const std::string& reason) {
+    leaving->Fail(absl::StrCat("the coordinator refuses this node: ", reason));
+  };
+  return options;
+}
+
+}  // namespace
+
+int RunJoin(const JoinArgs& args, Spawner* spawner) {
+  Leaving leaving;
+  absl::StatusOr<AgentOptions> options = OptionsOf(args, spawner, &leaving);
+  if (!options.ok()) return Complain(options.status());
+  const int slots = options->slots;
+  StopSignals signals([&leaving](int count) {
+    absl::MutexLock lock(&leaving.mu);
+    leaving.signals = count;
+  });
+  spawner->SetOnLost([&leaving] { leaving.Fail("the spawner process was killed"); });
+  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*std::move(options));
+  if (!agent.ok()) return Complain(agent.status());
+  LS_LOG_INFO << "this host offers " << slots << " worker slots";
+  bool hurried;
+  {
+    absl::MutexLock lock(&leaving.mu);
+    leaving.mu.Await(absl::Condition(&leaving, &Leaving::Wanted));
+    hurried = leaving.Hurried();
+  }
+  if (!hurried) {
+    LS_LOG_INFO << "leaving: the workers get their grace (another signal kills them)";
+    (*agent)->Stop(/*kill=*/false);
+    while (!hurried && !(*agent)->WaitStopped(absl::Milliseconds(50))) {
+      absl::MutexLock lock(&leaving.mu);
+      hurried = leaving.Hurried();
+    }
+  }
+  agent->reset();
+  absl::MutexLock lock(&leaving.mu);
+  if (leaving.failure.empty()) return kExitInterrupted;
+  return Complain(absl::InternalError(leaving.failure));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "launcher/follow/result.h"
+#include "launcher/follow/text.h"
+#include "launcher/verbs/jobs.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Columns as wide as their widest cell; no blanks at the ends of lines.
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppendFormat(&line, "%-*s  ", static_cast<int>(widths[i]), row[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string StepText(const Progress& progress) {
+  if (progress.total_steps() == 0) return "-";
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
+
+}  // namespace
+
+std::string JobTable(const ListJobsResponse& response) {
+  std::vector<std::vector<std::string>> rows = {
+      {"JOB", "STATE", "WORKERS", "STEP", "USER", "REASON"}};
+  for (const JobStatus& job : response.jobs()) {
+    rows.push_back({job.job_id(), JobState_Name(job.state()),
+                    absl::StrCat(job.workers(), "/", job.wanted_workers()),
+                    StepText(job.progress()), job.user(), job.reason()});
+  }
+  return Table(rows);
+}
+
+std::string JobText(const DescribeJobResponse& response) {
+  const JobStatus& job = response.status();
+  std::string text = absl::StrFormat(
+      "job         %s\nstate       %s\nreason      %s\nuser        %s\nworkers     %d of %d\n"
+      "generation  %d\nrestarts    %d\nstep        %s\nfolder      %s\n",
+      job.job_id(), JobState_Name(job.state()), job.reason(), job.user(), job.workers(),
+      job.wanted_workers(), job.generation(), job.restarts(), StepText(job.progress()),
+      job.run_dir());
+  if (response.members_size() > 0) {
+    std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STEP"}};
+    for (const MemberStatus& member : response.members()) {
+      rows.push_back({absl::StrCat(member.rank()), member.host(), absl::StrCat(member.pid()),
+                      StepText(member.progress())});
+    }
+    absl::StrAppend(&text, Table(rows));
+  }
+  if (job.has_result()) absl::StrAppend(&text, ResultSummary(job));
+  return text;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/arguments.h"
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/verbs/validate.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Words = std::vector<std::string>;
+
+std::string NoEnvironment(const std::string&) { return ""; }
+
+template <typename T>
+T Parse(const Words& words, const Environment& environment = NoEnvironment) {
+  const auto command = ParseCommandLine(words, environment);
+  EXPECT_TRUE(command.ok()) << command.status();
+  if (!command.ok() || !std::holds_alternative<T>(*command)) {
+    ADD_FAILURE() << "another verb";
+    return T{};
+  }
+  return std::get<T>(*command);
+}
+
+TEST(Arguments, RunIsTheDefault) {
+  const RunArgs args = Parse<RunArgs>({"--nproc_per_node", "4", "--set=train.epochs=1", "job.yaml",
+                                       "--set", "name=x", "-o", "json", "--max-restarts=0"});
+  EXPECT_EQ(args.job.job_file, "job.yaml");
+  EXPECT_EQ(args.job.nproc_per_node->count, 4);
+  EXPECT_EQ(args.common.output, Output::kJson);
+  EXPECT_THAT(args.job.sets, ElementsAre("train.epochs=1", "name=x", "restart.max_restarts=0"));
+  EXPECT_EQ(Parse<RunArgs>({"run", "a.yaml"}).job.job_file, "a.yaml");
+  EXPECT_EQ(Parse<RunArgs>({"--nproc-per-node=auto", "a.yaml"}).job.nproc_per_node->kind,
+            ProcCount::Kind::kAuto);
+  EXPECT_THAT(Parse<RunArgs>({"--nproc-per-node=2", "--", "python3", "--help"}).job.command,
+              ElementsAre("python3", "--help"));
+}
+
+TEST(Arguments, OtherVerbs) {
+  EXPECT_FALSE(Parse<SubmitArgs>({"submit", "--coordinator=a:1", "--no-follow", "j.yaml"}).follow);
+  const auto environment = [](const std::string& name) {
+    return std::string(name == "LOCKSTEP_COORDINATOR" ? "b:2" : "");
+  };
+  EXPECT_EQ(Parse<ListArgs>({"list"}, environment).coordinator.address, "b:2");
+  EXPECT_EQ(Parse<ListArgs>({"list", "--coordinator", "c:3"}, environment).coordinator.address,
+            "c:3");
+  const LogsArgs logs = Parse<LogsArgs>({"logs", "-f", "j-1", "--rank", "2"}, environment);
+  EXPECT_TRUE(logs.follow);
+  EXPECT_EQ(*logs.rank, 2);
+  EXPECT_EQ(logs.job, "j-1");
+  EXPECT_TRUE(Parse<CancelArgs>({"cancel", "--kill", "j"}, environment).kill);
+  EXPECT_EQ(*Parse<JoinArgs>({"join", "--slots=3"}, environment).slots, 3);
+  EXPECT_EQ(Parse<DescribeArgs>({"describe", "j"}, environment).job, "j");
+  EXPECT_EQ(Parse<ValidateArgs>({"validate", "j.yaml"}).job_file, "j.yaml");
+  Parse<VersionArgs>({"--version"});
+}
+
+TEST(Arguments, HelpForEveryVerb) {
+  EXPECT_EQ(Parse<HelpArgs>({}).verb, "");
+  EXPECT_EQ(Parse<HelpArgs>({"--help"}).verb, "");
+  EXPECT_EQ(Parse<HelpArgs>({"submit", "--help"}).verb, "submit");
+  EXPECT_EQ(Parse<HelpArgs>({"help", "logs"}).verb, "logs");
+  for (const std::string& verb : Verbs()) {
+    const std::string text = HelpText(verb);
+    EXPECT_THAT(text, HasSubstr("Usage: launcher")) << verb;
+    EXPECT_THAT(text, HasSubstr("Example:\n  launcher")) << verb;
+    EXPECT_THAT(text, HasSubstr("Exit codes:\n")) << verb;
+    EXPECT_THAT(HelpText(""), HasSubstr("  " + verb));
+  }
+}
+
+TEST(Arguments, EveryMistakeIsExplained) {
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"--nproc-per-nod=4", "j.yaml"}, "did you mean '--nproc-per-node'?"},
+      {{"--nproc-per-node=0", "j.yaml"}, "at least one worker"},
+      {{"--nproc-per-node=-2", "j.yaml"}, "at least one worker"},
+      {{"--nproc-per-node=two", "j.yaml"}, "expected a number of workers, auto, cpu or gpu"},
+      {{"--nproc-per-node"}, "needs a value: N"},
+      {{"--set=", "j.yaml"}, "needs a value: PATH=VALUE"},
+      {{"--quiet=1", "j.yaml"}, "takes no value"},
+      {{"--rdzv-backend=c10d", "j.yaml"}, "is a flag of torchrun: the coordinator does"},
+      {{"--rdzv_endpoint=h:1", "j.yaml"}, "'launcher join --coordinator ADDRESS'"},
+      {{"--nnodes=2", "j.yaml"}, "a run here has one host"},
+      {{"--nnodes=1:4", "j.yaml"}, "elastic: {min_workers"},
+      {{"a.yaml", "b.yaml"}, "takes one job file, given are: a.yaml b.yaml"},
+      {{"run"}, "takes one job file, none is given"},
+      {{"train.py"}, "launcher -- python3 train.py"},
+      {{"j.yaml", "--", "ls"}, "not both"},
+      {{"--"}, "no command after '--'"},
+      {{"plan", "j.yaml"}, "'launcher plan' is not in this version"},
+      {{"submti", "j.yaml"}, "did you mean 'submit'?"},
+      {{"submit", "j.yaml"}, "set LOCKSTEP_COORDINATOR"},
+      {{"list", "--slots=1"}, "'--slots' goes with join"},
+      {{"list", "x"}, "takes no argument 'x'"},
+      {{"logs", "--coordinator=a:1", "--rank=-1", "j"}, "--rank -1: expected a whole number"},
+      {{"j.yaml", "-o", "xml"}, "expected table or json"},
+      {{"j.yaml", "--log-level=inf"}, "did you mean 'info'?"},
+      {{"--run-dir=a", "--runs-dir=b", "j.yaml"}, "give one"},
+      {{"-x", "j.yaml"}, "unknown flag '-x'"},
+      {{"help", "nothing"}, "no verb 'nothing'"},
+      {{""}, "is neither a verb nor a .yaml file"},
+  };
+  for (const auto& [words, expected] : cases) {
+    const auto command = ParseCommandLine(words, NoEnvironment);
+    ASSERT_FALSE(command.ok()) << expected;
+    EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(command.status().message()), HasSubstr(expected));
+  }
+}
+
+TEST(ExitCodes, TableAndMappingAndDocumentAgree) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), 3);
+  EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 4);
+  EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError("")), 5);
+  EXPECT_EQ(ExitCodeOf(absl::FailedPreconditionError("")), 5);
+  EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), 130);
+  EXPECT_EQ(ExitCodeOf(absl::InternalError("")), 1);
+  EXPECT_EQ(ExitCodeOfRank(7, 0), 7);
+  EXPECT_EQ(ExitCodeOfRank(0, 9), 137);
+  std::ifstream in(LOCKSTEP_SOURCE_DIR "/docs/exit_codes.md");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  for (const ExitCodeEntry& entry : ExitCodeTable()) {
+    EXPECT_THAT(text, HasSubstr("| " + entry.code + " | " + entry.meaning + " |"));
+  }
+}
+
+TEST(Validate, WritesTheJobOrTheErrors) {
+  ValidateArgs args;
+  args.job_file = LOCKSTEP_SOURCE_DIR "/examples/one-step.yaml";
+  std::ostringstream out, err;
+  EXPECT_EQ(RunValidate(args, out, err), 0);
+  EXPECT_THAT(out.str(), HasSubstr("name: one-step\n"));
+  EXPECT_EQ(err.str(), "");
+  args.sets = {"train.step=\"2"};
+  out.str("");
+  EXPECT_EQ(RunValidate(args, out, err), 3);
+  EXPECT_EQ(out.str(), "");
+  EXPECT_THAT(err.str(), HasSubstr("did you mean 'steps'?"));
+  args.common.output = Output::kJson;
+  EXPECT_EQ(RunValidate(args, out, err), 3);
+  EXPECT_THAT(out.str(),
+              HasSubstr(R"({"schema":1,"ok":false,"errors":[{"file":"--set","line":0,)"));
+  args.sets.clear();
+  out.str("");
+  EXPECT_EQ(RunValidate(args, out, err), 0);
+  EXPECT_THAT(out.str(), HasSubstr(R"({"schema":1,"ok":true,"job":{"name":"one-step")"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/output.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/agent/run_folder.h"
+#include "launcher/spawner/wire.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(LineSplitterTest, LinesMayComeInPieces) {
+  LineSplitter splitter;
+  std::vector<std::string> lines;
+  splitter.Feed("a\nb", &lines);
+  EXPECT_THAT(lines, ElementsAre("a"));
+  splitter.Feed("c\r\n\nd", &lines);
+  EXPECT_THAT(lines, ElementsAre("a", "bc", ""));
+  splitter.Finish(&lines);
+  EXPECT_THAT(lines, ElementsAre("a", "bc", "", "d"));
+}
+
+TEST(LineSplitterTest, CutsEndlessLines) {
+  LineSplitter splitter;
+  std::vector<std::string> lines;
+  splitter.Feed(std::string(LineSplitter::kMaxLine + 5, 'x'), &lines);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].size(), LineSplitter::kMaxLine);
+  splitter.Feed("\n", &lines);
+  EXPECT_EQ(lines[1], "xxxxx");
+}
+
+TEST(LastLinesTest, StderrHoldsTheReason) {
+  LastLines last;
+  last.Add(false, "out");
+  EXPECT_THAT(last.Get(), ElementsAre("out"));
+  for (int i = 0; i < 25; ++i) last.Add(true, std::to_string(i));
+  EXPECT_EQ(last.Get().size(), LastLines::kLines);
+  EXPECT_EQ(last.Get().front(), "5");
+  EXPECT_EQ(last.Get().back(), "24");
+}
+
+TEST(ForwardBudgetTest, FillsWithTime) {
+  ForwardBudget budget(100, 10);
+  const absl::Time start = absl::FromUnixSeconds(1);
+  budget.Fill(start);
+  EXPECT_TRUE(budget.Take(100));
+  EXPECT_FALSE(budget.Take(1));
+  budget.Fill(start + absl::Seconds(2));
+  EXPECT_TRUE(budget.Take(20));
+  EXPECT_FALSE(budget.Take(1));
+}
+
+TEST(ToUtf8Test, ReplacesWhatIsNoCharacter) {
+  EXPECT_EQ(ToUtf8("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
+  EXPECT_EQ(ToUtf8("\xF0\x9F\x99\x82"), "\xF0\x9F\x99\x82");
+  EXPECT_EQ(ToUtf8("a\xFF\xC3"), "a??");
+  EXPECT_EQ(ToUtf8("\xC0\x80"), "??");            // overlong
+  EXPECT_EQ(ToUtf8("\xED\xA0\x80"), "???");       // a surrogate
+  EXPECT_EQ(ToUtf8("\xF4\x90\x80\x80"), "????");  // beyond U+10FFFF
+}
+
+TEST(LogFileTest, AFullDiskIsSaidOnce) {
+  LogFile log;
+  ASSERT_TRUE(log.Open("/dev/full").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(log.Append({"x"})));
+  EXPECT_TRUE(log.Append({"y"}).ok());
+}
+
+TEST(RunFolderTest, TheUsersWishesComeFirst) {
+  EXPECT_EQ(ChosenRunFolder("", "", "runs/a-1"), "runs/a-1");
+  EXPECT_EQ(ChosenRunFolder("", "/data", "runs/a-1"), "/data/a-1");
+  EXPECT_EQ(ChosenRunFolder("here", "/data", "runs/a-1"), "here");
+  EXPECT_EQ(ResolvePath("/home/u", "runs/a"), "/home/u/runs/a");
+  EXPECT_EQ(ResolvePath("/home/u", "/abs"), "/abs");
+}
+
+TEST(WireTest, CommandsComeBackWhole) {
+  SpawnerCommand command;
+  command.id = 7;
+  command.signal = 9;
+  command.argv = {"a", "", "c d"};
+  command.set_env = {"X=1"};
+  command.cwd = "/tmp";
+  const std::string text = EncodeCommand(command);
+  const auto back = DecodeCommand(text);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->id, 7u);
+  EXPECT_EQ(back->argv, command.argv);
+  EXPECT_EQ(back->set_env, command.set_env);
+  EXPECT_THAT(back->unset_env, IsEmpty());
+  EXPECT_EQ(back->cwd, "/tmp");
+  for (size_t size = 0; size < text.size(); ++size) {
+    EXPECT_FALSE(DecodeCommand(text.substr(0, size)).ok()) << size;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/follow/renderer.h"
+#include "launcher/follow/result.h"
+#include "launcher/follow/text.h"
+#include "launcher/verbs/jobs.h"
+
+namespace lockstep::launcher {
+namespace {
+
+struct Screen {
+  explicit Screen(RenderOptions options)
+      : renderer(options,
+                 {.out = [this](std::string_view text) { out += text; },
+                  .err = [this](std::string_view text) { err += text; }},
+                 &clock) {}
+  void Step(int64_t step, double epoch) {
+    JobEvent event;
+    Progress* progress = event.mutable_progress();
+    progress->set_step(step);
+    progress->set_total_steps(1000);
+    progress->set_epoch(epoch);
+    progress->set_total_epochs(5);
+    progress->set_loss(0.25);
+    progress->set_samples_per_second(312000);
+    progress->set_train_seconds(static_cast<double>(step) / 100);
+    renderer.Show(event);
+  }
+  void Log(int slot, bool is_stderr, const std::string& line) {
+    JobEvent event;
+    event.mutable_log()->set_slot(slot);
+    event.mutable_log()->set_host("a");
+    event.mutable_log()->set_is_stderr(is_stderr);
+    event.mutable_log()->add_lines(line);
+    renderer.Show(event);
+  }
+  FakeClock clock;
+  std::string out, err;
+  Renderer renderer;
+};
+
+TEST(RendererTest, PlainProgressComesNowAndThen) {
+  Screen screen({});
+  screen.Step(1, 0.01);
+  EXPECT_EQ(screen.err, "");
+  screen.clock.Advance(absl::Seconds(4));
+  screen.Step(100, 0.5);
+  EXPECT_EQ(screen.err, "");
+  screen.clock.Advance(absl::Seconds(2));
+  screen.Step(110, 0.55);
+  EXPECT_EQ(screen.err,
+            "epoch 0.55/5  step 110/1,000  loss 0.2500  312,000 samples/s  ETA 8.90 s\n");
+  screen.err.clear();
+  screen.Step(200, 1.0);  // the end of an epoch
+  EXPECT_EQ(screen.err,
+            "epoch 1.00/5  step 200/1,000  loss 0.2500  312,000 samples/s  ETA 8.00 s\n");
+}
+
+TEST(RendererTest, ATerminalGetsOneLineInPlace) {
+  RenderOptions options;
+  options.in_place = true;
+  options.columns = 30;
+  Screen screen(options);
+  screen.Step(1, 0.01);
+  EXPECT_EQ(screen.err, "\r\x1b[Kepoch 0.01/5  step 1/1,000  l");
+  screen.err.clear();
+  screen.Step(2, 0.02);  // too soon
+  EXPECT_EQ(screen.err, "");
+  screen.Log(1, true, "hello");
+  EXPECT_EQ(screen.err, "\r\x1b[K[a:1] hello\nepoch 0.01/5  step 1/1,000  l");
+  screen.err.clear();
+  screen.renderer.Finish("end\n");
+  EXPECT_EQ(screen.err, "\n");
+  EXPECT_EQ(screen.out, "end\n");
+}
+
+TEST(RendererTest, LinesGoWhereTheyCameFrom) {
+  Screen screen({});
+  screen.Log(0, false, "out");
+  screen.Log(1, true, "err");
+  EXPECT_EQ(screen.out, "[a:0] out\n");
+  EXPECT_EQ(screen.err, "[a:1] err\n");
+  screen.renderer.SetTee("0");
+  screen.Log(1, false, "hidden");
+  screen.renderer.SetTee("none");
+  screen.Log(0, false, "hidden");
+  EXPECT_EQ(screen.out, "[a:0] out\n");
+}
+
+TEST(RendererTest, ColourOnlyWhereAsked) {
+  RenderOptions options;
+  options.color = true;
+  Screen screen(options);
+  screen.renderer.Error("bad");
+  EXPECT_EQ(screen.err, "\x1b[1;31merror: \x1b[0mbad\n");
+  Screen plain({});
+  plain.renderer.Error("bad");
+  EXPECT_EQ(plain.err, "error: bad\n");
+}
+
+Fault AFault() {
+  Fault fault;
+  fault.set_rank(2);
+  fault.set_host("a");
+  fault.set_pid(812);
+  fault.set_cause("killed by SIGKILL");
+  fault.set_signal(9);
+  fault.add_last_lines("loading \"x\"");
+  fault.add_victims(0);
+  fault.add_victims(1);
+  fault.set_generation(1);
+  fault.set_detect_ms(0.5);
+  return fault;
+}
+
+TEST(ResultTest, AFaultNamesTheFirstAndItsVictims) {
+  EXPECT_EQ(FaultText(AFault()),
+            "rank 2 failed first: killed by SIGKILL (host a, pid 812)\n"
+            "  its last lines:\n"
+            "  | loading \"x\"\n"
+            "  its victims, which only lost their peer: ranks 0, 1\n");
+}
+
+JobStatus AStatus() {
+  JobStatus status;
+  status.set_job_id("mlp-1");
+  status.set_name("mlp");
+  status.set_state(SUCCEEDED);
+  status.set_run_dir("runs/mlp-1");
+  JobResult* result = status.mutable_result();
+  result->set_workers(2);
+  result->set_steps(1175);
+  result->set_epochs(5);
+  result->set_wall_seconds(1.5);
+  result->set_train_seconds(1.25);
+  result->set_samples_per_second(240000);
+  result->set_generations(1);
+  result->mutable_eval()->set_loss(0.3);
+  result->mutable_eval()->set_accuracy(0.884);
+  result->mutable_eval()->set_samples(10000);
+  result->add_peak_rss_bytes(100 << 20);
+  result->add_peak_rss_bytes(101 << 20);
+  result->set_model_path("runs/mlp-1/model/model.safetensors");
+  result->set_model_sha256("ab");
+  return status;
+}
+
+TEST(ResultTest, Summary) {
+  EXPECT_EQ(ResultSummary(AStatus()),
+            "mlp (mlp-1) succeeded\n"
+            "  accuracy   88.40 % of 10,000 test samples, loss 0.3000\n"
+            "  trained    1,175 steps, 5 epochs, 2 workers\n"
+            "  time       1.50 s, 1.25 s of them training\n"
+            "  speed      240,000 samples/s\n"
+            "  memory     peak by rank: 100 MiB, 101 MiB\n"
+            "  model      runs/mlp-1/model/model.safetensors\n"
+            "  sha256     ab\n"
+            "  logs       runs/mlp-1/logs\n");
+}
+
+TEST(ResultTest, Json) {
+  JobStatus status = AStatus();
+  *status.mutable_result()->add_faults() = AFault();
+  status.mutable_result()->set_epochs(std::nan(""));
+  EXPECT_EQ(
+      ResultJson(status),
+      R"({"schema":1,"job":"mlp-1","name":"mlp","state":"SUCCEEDED","reason":"","exit_code":0,)"
+      R"("workers":2,"steps":1175,"epochs":null,"wall_seconds":1.5,"train_seconds":1.25,)"
+      R"("samples_per_second":240000,"eval":{"loss":0.3,"accuracy":0.884,"samples":10000,)"
+      R"("step":0,"epoch":0,"seconds":0},"generations":1,"restarts":0,"faults":[{"rank":2,)"
+      R"("host":"a","pid":812,"cause":"killed by SIGKILL","exit_code":0,"signal":9,)"
+      R"("victims":[0,1],"generation":1,"detect_ms":0.5,"to_next_step_ms":0,"steps_lost":0,)"
+      R"("last_lines":["loading \"x\""]}],"peak_rss_bytes":[104857600,105906176],)"
+      R"("model":{"path":"runs/mlp-1/model/model.safetensors","sha256":"ab"},)"
+      R"("run_dir":"runs/mlp-1"})"
+      "\n");
+}
+
+TEST(ResultTest, ExitCodes) {
+  JobStatus status;
+  status.set_state(SUCCEEDED);
+  EXPECT_EQ(ExitCodeOfJob(status), 0);
+  status.set_state(CANCELLED);
+  EXPECT_EQ(ExitCodeOfJob(status), 130);
+  status.set_state(FAILED);
+  EXPECT_EQ(ExitCodeOfJob(status), 1);
+  status.mutable_result()->set_exit_code(7);
+  EXPECT_EQ(ExitCodeOfJob(status), 7);
+}
+
+TEST(TextTest, NumbersReadWell) {
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(-1234), "-1,234");
+  EXPECT_EQ(WithCommas(1234567), "1,234,567");
+  EXPECT_EQ(ShortDuration(0.5), "0.50 s");
+  EXPECT_EQ(ShortDuration(12.34), "12.3 s");
+  EXPECT_EQ(ShortDuration(125), "2:05");
+  EXPECT_EQ(ShortDuration(3725), "1:02:05");
+  EXPECT_EQ(ShortDuration(-1), "?");
+  EXPECT_EQ(ShortDuration(std::nan("")), "?");
+  EXPECT_EQ(JsonString("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
+  EXPECT_EQ(JsonNumber(INFINITY), "null");
+  EXPECT_EQ(JsonNumber(0.1), "0.1");
+  EXPECT_EQ(SignalName(9), "SIGKILL");
+}
+
+TEST(TablesTest, ColumnsAreAligned) {
+  ListJobsResponse response;
+  JobStatus* job = response.add_jobs();
+  job->set_job_id("mlp-1");
+  job->set_state(PENDING);
+  job->set_wanted_workers(4);
+  job->set_user("u");
+  job->set_reason("waits for 4 slots");
+  EXPECT_EQ(JobTable(response),
+            "JOB    STATE    WORKERS  STEP  USER  REASON\n"
+            "mlp-1  PENDING  0/4      -     u     waits for 4 slots\n");
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
