@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong input and a hostile environment: a clear message and the documented exit code each."""
+
+import gzip
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import unittest
+
+import harness
+
+USAGE, BAD_JOB, UNREACHABLE, CANNOT_FIT = 2, 3, 4, 5
+
+
+def idx_job(folder, steps=5):
+    return f"""name: images
+resources: {{nproc_per_node: 2, device: cpu}}
+train:
+  model: {{mlp: {{hidden: [16]}}}}
+  data:
+    idx:
+      train_images: {folder}/train-images.gz
+      train_labels: {folder}/train-labels.gz
+      test_images: {folder}/test-images.gz
+      test_labels: {folder}/test-labels.gz
+  global_batch: 16
+  steps: {steps}
+  optimizer: {{sgd: {{lr: 0.1}}}}
+"""
+
+
+def write_idx(folder, split, count):
+    images = struct.pack(">IIII", 0x803, count, 6, 6) + bytes((i * 37) % 256 for i in range(count * 36))
+    labels = struct.pack(">II", 0x801, count) + bytes(i % 10 for i in range(count))
+    for kind, data in (("images", images), ("labels", labels)):
+        with gzip.open(os.path.join(folder, f"{split}-{kind}.gz"), "wb") as file:
+            file.write(data)
+
+
+class BadInput(harness.ProgramTest):
+    def images(self):
+        folder = os.path.join(self.dir, "images")
+        os.makedirs(folder)
+        write_idx(folder, "train", 100)
+        write_idx(folder, "test", 30)
+        return folder
+
+    def assert_fails(self, code, words, *arguments, **options):
+        got, out, err = self.launch(*arguments, seconds=20, **options)
+        self.assertEqual(got, code, f"{out}\n{err}")
+        for word in words:
+            self.assertIn(word, out + err)
+        self.assert_nothing_left()
+        return out, err
+
+    def test_good_idx_files_train(self):
+        job = self.write("job.yaml", idx_job(self.images()))
+        self.assertEqual(self.train(job)["steps"], 5)
+
+    def test_no_arguments_is_a_usage_error(self):
+        self.assert_fails(USAGE, ["job.yaml"])
+
+    def test_an_unknown_flag_is_named_with_the_nearest(self):
+        self.assert_fails(USAGE, ["--nproc-per-nod", "--nproc-per-node"], "--nproc-per-nod=4", "job.yaml")
+
+    def test_a_missing_job_file(self):
+        self.assert_fails(BAD_JOB, ["nowhere.yaml"], "nowhere.yaml")
+
+    def test_all_mistakes_of_a_file_in_one_go(self):
+        job = self.write("job.yaml", harness.synthetic_job().replace("global_batch: 48", "globl_batch: 48")
+                         .replace("lr: 0.05", "lr: fast"))
+        out, err = self.assert_fails(BAD_JOB, ["job.yaml:6:3: error:", "global_batch", "fast", "^"], job)
+        self.assertGreaterEqual((out + err).count("error:"), 2)
+
+    def test_no_workers_and_too_many(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        self.assert_fails(USAGE, ["--nproc-per-node"], "--nproc-per-node=0", job)
+        self.assert_fails(CANNOT_FIT, ["1000", "shards"], "--nproc-per-node=1000", job)
+
+    def test_missing_data(self):
+        job = self.write("job.yaml", idx_job("/nowhere/at/all"))
+        self.assert_fails(1, ["/nowhere/at/all/train-images.gz"], job)
+
+    def test_a_corrupt_gz(self):
+        folder = self.images()
+        path = os.path.join(folder, "train-images.gz")
+        with open(path, "r+b") as file:
+            file.truncate(os.path.getsize(path) // 2)
+        job = self.write("job.yaml", idx_job(folder))
+        self.assert_fails(1, ["train-images.gz"], job)
+
+    def test_labels_that_do_not_match(self):
+        folder = self.images()
+        shutil.copy(os.path.join(folder, "test-labels.gz"), os.path.join(folder, "train-labels.gz"))
+        job = self.write("job.yaml", idx_job(folder))
+        self.assert_fails(1, ["train-labels.gz", "30", "100"], job)
+
+    def test_a_run_folder_that_cannot_be_made(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        self.write("runs", "a file where the folder should be")
+        self.assert_fails(1, ["runs"], job)
+
+    def test_a_folder_without_write_permission(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to drop it")
+        # Root may write anywhere, so the run is made as nobody, who may not write here.
+        job = self.write("job.yaml", harness.synthetic_job())
+        os.chmod(self.dir, 0o755)
+        child = self.start("launcher", job, user=65534, group=65534)
+        code, out, err = self.finish(child, 20)
+        self.assertEqual(code, 1, out + err)
+        self.assertIn("ermission denied", out + err)
+        self.assertIn("runs", out + err)
+
+    def test_a_full_disk(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, for a small file system")
+        small = os.path.join(self.dir, "small")
+        os.makedirs(small)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False)
+        if mounted.returncode != 0:
+            self.skipTest("this machine does not let root mount")
+        try:
+            job = self.write("job.yaml", harness.synthetic_job(hidden="[2000]"))
+            code, out, err = self.launch(job, cwd=small)
+            self.assertNotEqual(code, 0)
+            self.assertIn("No space left", out + err)
+            self.assertIn("model.safetensors", out + err)
+            left = [name for _, _, names in os.walk(small) for name in names]
+            self.assertNotIn("model.safetensors", left)
+        finally:
+            self.assert_nothing_left()
+            subprocess.run(["umount", small], check=True)
+
+    def test_a_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            code, out, err = self.run_program("coordinator", f"--listen=127.0.0.1:{port}", seconds=10)
+        self.assertEqual(code, 1)
+        self.assertIn(str(port), err)
+        self.assertIn("in use", err)
+
+    def test_an_address_that_is_not_private_needs_more(self):
+        code, out, err = self.run_program("coordinator", "--listen=0.0.0.0:0", seconds=10)
+        self.assertEqual(code, USAGE, err)
+        self.assertIn("TLS", err)
+
+    def test_no_coordinator_there(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        self.assert_fails(UNREACHABLE, ["127.0.0.1:9"], "submit", "--coordinator=127.0.0.1:9", job)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same job on a coordinator that runs as a daemon, with this machine as a node."""
+
+import json
+import os
+import signal
+import unittest
+
+import harness
+from harness import wait_until
+
+
+class Daemon(harness.ProgramTest):
+    def start_cluster(self, slots=4):
+        ready_read, ready_write = os.pipe()
+        coordinator = self.start("coordinator", "--listen=127.0.0.1:0", f"--ready-fd={ready_write}",
+                                 pass_fds=(ready_write,))
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            address = ready.readline().strip()
+        self.assertTrue(address, "the coordinator says where it listens")
+        agent = self.start("launcher", "join", f"--coordinator={address}", f"--slots={slots}")
+        return address, coordinator, agent
+
+    def test_submit_trains_the_same_weights_as_a_run_here(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        here = self.train("--nproc-per-node=4", job)
+        address, _, _ = self.start_cluster()
+        code, out, err = self.launch("submit", f"--coordinator={address}", "-o", "json", job)
+        self.assertEqual(code, 0, out + err)
+        there = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(there["model"]["sha256"], here["model"]["sha256"])
+        code, out, err = self.launch("list", f"--coordinator={address}", "-o", "json")
+        self.assertEqual(code, 0, err)
+        self.assertIn("SUCCEEDED", out)
+
+    def test_a_job_waits_for_a_node_and_says_why(self):
+        ready_read, ready_write = os.pipe()
+        self.start("coordinator", "--listen=127.0.0.1:0", f"--ready-fd={ready_write}", pass_fds=(ready_write,))
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            address = ready.readline().strip()
+        job = self.write("job.yaml", harness.synthetic_job())
+        code, out, err = self.launch("submit", f"--coordinator={address}", "--no-follow", job)
+        self.assertEqual(code, 0, out + err)
+        code, out, err = self.launch("list", f"--coordinator={address}")
+        self.assertIn("PENDING", out)
+        agent = self.start("launcher", "join", f"--coordinator={address}", "--slots=4")
+
+        def succeeded():
+            _, out, _ = self.launch("list", f"--coordinator={address}", "-o", "json")
+            return "SUCCEEDED" in out
+        wait_until(succeeded, 20, "the job runs once a node has joined")
+        agent.send_signal(signal.SIGINT)
+        agent.communicate(timeout=10 * harness.PATIENCE)
+
+    def test_cancel_and_logs(self):
+        address, _, _ = self.start_cluster()
+        job = self.write("job.yaml", harness.synthetic_job(steps=100000000, train_extra="  eval: {every: never}\n"))
+        code, out, err = self.launch("submit", f"--coordinator={address}", "--no-follow", "-o", "json", job)
+        self.assertEqual(code, 0, out + err)
+        job_id = json.loads(out.strip().splitlines()[-1])["job"]
+        wait_until(lambda: len(self.processes("worker")) == 4, 10, "four workers")
+        code, out, err = self.launch("cancel", f"--coordinator={address}", job_id)
+        self.assertEqual(code, 0, out + err)
+        wait_until(lambda: not self.processes("worker"), 10, "the workers leave")
+        code, out, err = self.launch("describe", f"--coordinator={address}", job_id)
+        self.assertIn("CANCELLED", out)
+        code, out, err = self.launch("logs", f"--coordinator={address}", job_id)
+        self.assertEqual(code, 0, err)
+        code, out, err = self.launch("cancel", f"--coordinator={address}", "no-such-job")
+        self.assertNotEqual(code, 0)
+        self.assertIn("no-such-job", err)
+
+    def test_a_node_that_leaves_takes_its_workers_along(self):
+        address, _, agent = self.start_cluster()
+        job = self.write("job.yaml", harness.synthetic_job(steps=100000000, train_extra="  eval: {every: never}\n"))
+        self.launch("submit", f"--coordinator={address}", "--no-follow", job)
+        wait_until(lambda: len(self.processes("worker")) == 4, 10, "four workers")
+        agent.kill()
+        agent.communicate()
+        wait_until(lambda: not self.processes("worker"), 1, "no orphan")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

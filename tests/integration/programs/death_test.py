@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever dies, nothing is left running and the message says what happened."""
+
+import os
+import signal
+import time
+import unittest
+
+import harness
+from harness import wait_until
+
+LONG = dict(steps=100000000, hidden="[64]", train_extra="  eval: {every: never}\n")
+
+
+class Death(harness.ProgramTest):
+    def start_long_run(self, *arguments):
+        job = self.write("job.yaml", harness.synthetic_job(extra="restart: {max_restarts: 0}\n", **LONG))
+        child = self.start("launcher", *arguments, "--nproc-per-node=4", job)
+        wait_until(self.is_training, 20, "four workers train")
+        return child
+
+    def is_training(self):
+        """Four workers run and the first steps are in the metrics."""
+        for root, _, files in os.walk(os.path.join(self.dir, "runs")):
+            if "metrics.jsonl" in files and os.path.getsize(os.path.join(root, "metrics.jsonl")) > 0:
+                return len(self.processes("worker")) == 4
+        return False
+
+    def worker_of_rank(self, rank):
+        """The worker that writes logs/<rank>.log is found by its slot in the agent's start order."""
+        return sorted(self.processes("worker"), key=lambda process: process.pid)[rank]
+
+    def test_a_killed_worker_is_named_and_takes_all_down(self):
+        child = self.start_long_run()
+        victim = self.worker_of_rank(2)
+        victim.kill()
+        killed = time.monotonic()
+        code, out, err = self.finish(child, 10)
+        self.assertLess(time.monotonic() - killed, 1.5 * harness.PATIENCE)
+        self.assertEqual(code, 128 + signal.SIGKILL, err)
+        self.assertIn("rank 2", err)
+        self.assertIn("SIGKILL", err)
+        self.assert_nothing_left()
+
+    def test_a_crashed_worker_gives_its_signal(self):
+        child = self.start_long_run()
+        self.worker_of_rank(1).kill(signal.SIGSEGV)
+        code, out, err = self.finish(child, 10)
+        self.assertEqual(code, 128 + signal.SIGSEGV, err)
+        self.assertIn("rank 1", err)
+        self.assertIn("SIGSEGV", err)
+        self.assert_nothing_left()
+
+    def test_a_killed_coordinator_takes_all_down_within_a_second(self):
+        child = self.start_long_run()
+        coordinator = wait_until(lambda: self.processes("coordinator"), 5, "a coordinator")[0]
+        coordinator.kill()
+        killed = time.monotonic()
+        code, out, err = self.finish(child, 10)
+        self.assertLess(time.monotonic() - killed, 1.5 * harness.PATIENCE)
+        self.assertNotEqual(code, 0)
+        self.assertIn("coordinator", err)
+        self.assert_nothing_left()
+
+    def test_a_killed_launcher_leaves_no_orphan(self):
+        child = self.start_long_run()
+        child.kill()
+        child.communicate()
+        self.assert_nothing_left(1.0)
+
+    def test_ctrl_c_stops_cleanly_with_the_model_saved(self):
+        child = self.start_long_run()
+        child.send_signal(signal.SIGINT)
+        code, out, err = self.finish(child, 10)
+        self.assertEqual(code, 130, err)
+        self.assertIn("model.safetensors", out + err)
+        models = [os.path.join(root, "model.safetensors")
+                  for root, _, files in os.walk(os.path.join(self.dir, "runs")) if "model.safetensors" in files]
+        self.assertEqual(len(models), 1)
+        self.assertGreater(os.path.getsize(models[0]), 1000)
+        self.assert_nothing_left()
+
+    def test_nothing_is_left_in_dev_shm(self):
+        before = set(os.listdir("/dev/shm"))
+        child = self.start_long_run()
+        child.kill()
+        child.communicate()
+        self.assert_nothing_left()
+        self.assertEqual(set(os.listdir("/dev/shm")) - before, set())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

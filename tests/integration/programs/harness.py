@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the real programs for the integration tests: launcher, coordinator and workers as processes.
+
+Every process of a test carries a mark in its environment, so that a test can find them all, kill one
+and see that none is left. LOCKSTEP_BIN names the folder with the programs.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import uuid
+
+BIN = os.environ.get("LOCKSTEP_BIN", "")
+SANITIZED = os.environ.get("LOCKSTEP_SANITIZED", "") == "1"
+# Instrumented programs on busy machines are an order of magnitude slower.
+PATIENCE = 10.0 if SANITIZED else 1.0
+
+
+def wait_until(condition, seconds, what):
+    """Returns the first true value of condition(); fails after `seconds`."""
+    deadline = time.monotonic() + seconds * PATIENCE
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds * PATIENCE:g} s: {what}")
+        time.sleep(0.005)
+
+
+class Process:
+    """One process found in /proc."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            self.argv = [a.decode(errors="replace") for a in file.read().split(b"\0")[:-1]]
+        self.name = os.path.basename(self.argv[0]) if self.argv else ""
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.pid, number)
+
+
+class ProgramTest(unittest.TestCase):
+    """A test with a folder of its own that leaves no process behind."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="lockstep-test-")
+        self.mark = f"LOCKSTEP_TEST_MARK={uuid.uuid4()}"
+        self.children = []
+
+    def tearDown(self):
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        left = self.processes()
+        for process in left:
+            try:
+                process.kill()
+            except ProcessLookupError:
+                pass
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def environment(self, **more):
+        key, value = self.mark.split("=")
+        environment = dict(os.environ, **{key: value})
+        environment["XDG_CACHE_HOME"] = os.path.join(self.dir, "cache")
+        environment.update(more)
+        return environment
+
+    def processes(self, name=None):
+        """All live processes of this test, or those of one program."""
+        found = []
+        mark = self.mark.encode()
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    if mark not in file.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    if file.read().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X"):
+                        continue
+                process = Process(int(entry))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if name is None or process.name == name:
+                found.append(process)
+        return found
+
+    def write(self, name, text):
+        path = os.path.join(self.dir, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def start(self, program, *arguments, **options):
+        child = subprocess.Popen(
+            [os.path.join(BIN, program), *arguments],
+            cwd=options.pop("cwd", self.dir),
+            env=self.environment(**options.pop("env", {})),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        self.children.append(child)
+        return child
+
+    def finish(self, child, seconds=60):
+        """(exit code, stdout, stderr) of a child that ends by itself."""
+        try:
+            out, err = child.communicate(timeout=seconds * PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            out, err = child.communicate()
+            raise AssertionError(f"did not end within {seconds} s:\n{out}\n{err}") from None
+        return child.returncode, out, err
+
+    def run_program(self, program, *arguments, seconds=60, **options):
+        return self.finish(self.start(program, *arguments, **options), seconds)
+
+    def launch(self, *arguments, seconds=60, **options):
+        return self.run_program("launcher", *arguments, seconds=seconds, **options)
+
+    def train(self, *arguments, seconds=60, **options):
+        """Runs a job to its good end and returns the result object."""
+        code, out, err = self.launch("-o", "json", *arguments, seconds=seconds, **options)
+        self.assertEqual(code, 0, f"stdout:\n{out}\nstderr:\n{err}")
+        return json.loads(out.strip().splitlines()[-1])
+
+    def assert_nothing_left(self, seconds=1.0):
+        wait_until(lambda: not self.processes(), seconds, f"processes left: {[p.argv for p in self.processes()]}")
+
+
+def synthetic_job(name="tiny", steps=20, shards=4, global_batch=48, nproc=4, hidden="[32]", extra="", train_extra=""):
+    """A job on made data that takes a moment."""
+    return f"""name: {name}
+resources: {{nproc_per_node: {nproc}, device: cpu}}
+train:
+  model: {{mlp: {{hidden: {hidden}}}}}
+  data: {{synthetic: {{train_samples: 1000, test_samples: 200, features: 40, classes: 5}}}}
+  global_batch: {global_batch}
+  shards: {shards}
+  steps: {steps}
+  optimizer: {{sgd: {{lr: 0.05, momentum: 0.9}}}}
+  schedule: {{cosine: {{}}}}
+  seed: 3
+{train_extra}{extra}"""

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from check_layers import LAYERS, check_file, check_include, owner
+
+
+class CheckLayersTest(unittest.TestCase):
+    def allowed(self, path, header):
+        self.assertIsNone(check_include(path, header), f"{path} -> {header}")
+
+    def rejected(self, path, header, part):
+        reason = check_include(path, header)
+        self.assertIsNotNone(reason, f"{path} -> {header}")
+        self.assertIn(part, reason)
+
+    def test_edges_of_the_table_are_allowed(self):
+        self.allowed("collectives/shm/arena.cc", "common/fd.h")
+        self.allowed("engine/ops/linear.cc", "engine/graph/node.h")
+        self.allowed("engine/cpu/matmul.cc", "oneapi/dnnl/dnnl.hpp")
+        self.allowed("job/job_file.cc", "yaml-cpp/yaml.h")
+        self.allowed("worker/train_loop.cc", "engine/engine.h")
+        self.allowed("worker/train_loop.cc", "collectives/communicator.h")
+        self.allowed("worker/session.cc", "coordinator/client/client.h")
+        self.allowed("launcher/submit.cc", "job/job_file.h")
+        self.allowed("coordinator/service/server.cc", "grpcpp/grpcpp.h")
+        self.allowed("coordinator/service/server.cc", "coordinator/core/state.h")
+        self.allowed("common/status.cc", "absl/status/status.h")
+        self.allowed("common/status.cc", "vector")
+
+    def test_engine_and_collectives_never_meet(self):
+        self.rejected("engine/exec/executor.cc", "collectives/communicator.h", "engine/")
+        self.rejected("collectives/shm/reduce.cc", "engine/engine.h", "collectives/")
+
+    def test_coordinator_never_includes_engine_or_launcher(self):
+        self.rejected("coordinator/main.cc", "engine/engine.h", "coordinator/")
+        self.rejected("coordinator/core/state.cc", "launcher/agent.h", "coordinator/core")
+
+    def test_core_is_free_of_grpc_and_of_its_shells(self):
+        self.rejected("coordinator/core/step.cc", "grpcpp/grpcpp.h", "only coordinator/service")
+        self.rejected("coordinator/core/step.cc", "proto/coordinator.grpc.pb.h", "only")
+        self.rejected("coordinator/core/step.cc", "coordinator/service/server.h", "must not")
+        self.rejected("coordinator/client/client.cc", "coordinator/core/state.h", "must not")
+
+    def test_only_job_knows_yaml(self):
+        self.rejected("launcher/run.cc", "yaml-cpp/yaml.h", "only job")
+
+    def test_nothing_depends_on_worker(self):
+        for folder in LAYERS:
+            if folder != "worker":
+                self.rejected(f"{folder}/x.cc", "worker/worker.h", folder)
+
+    def test_launcher_reaches_the_coordinator_through_its_client_alone(self):
+        self.rejected("launcher/run.cc", "coordinator/core/state.h", "launcher/")
+
+    def test_product_code_does_not_include_tests(self):
+        self.rejected("engine/exec/executor.cc", "tests/support/files.h", "nothing outside")
+
+    def test_tests_may_use_everything(self):
+        self.assertEqual(check_file("tests/unit/job/x_test.cc", '#include "engine/engine.h"\n'), [])
+
+    def test_lines_and_other_problems_are_named(self):
+        text = '#include <vector>\n\n#  include "engine/engine.h"\n#include "fd.h"\n'
+        problems = check_file("common/fd.cc", text)
+        self.assertEqual([line for line, _ in problems], [3, 4])
+        self.assertIn("root", problems[1][1])
+        self.assertEqual(len(check_file("newfolder/x.cc", "")), 1)
+
+    def test_the_longest_row_counts(self):
+        self.assertEqual(owner("coordinator/core/x.h", LAYERS), "coordinator/core")
+        self.assertEqual(owner("coordinator/main.cc", LAYERS), "coordinator")
+        self.assertIsNone(owner("commonly/x.h", LAYERS))
+
+
+if __name__ == "__main__":
+    unittest.main()

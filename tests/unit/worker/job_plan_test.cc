@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/job_plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseEvery, TakesStepsEpochsAndNever) {
+  EXPECT_EQ(ParseEvery("500 steps")->steps, 500);
+  EXPECT_EQ(ParseEvery("1 step")->steps, 1);
+  EXPECT_EQ(ParseEvery("2 epochs")->epochs, 2);
+  EXPECT_TRUE(ParseEvery("never")->never());
+  EXPECT_TRUE(ParseEvery("")->never());
+}
+
+TEST(ParseEvery, SaysWhatWouldBeRight) {
+  for (const char* text : {"500", "steps", "0 steps", "-1 epochs", "3 days", "1 epoch more"}) {
+    const auto every = ParseEvery(text);
+    EXPECT_EQ(every.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(every.status().message()), HasSubstr("'500 steps'")) << text;
+  }
+}
+
+TEST(TotalSteps, CountsStepsOfTheStreamOrTakesThemAsGiven) {
+  Train train;
+  train.set_global_batch(256);
+  train.set_shards(4);
+  train.set_epochs(5);
+  const data::DistributedSampler carry(SamplerOptions(train, 60000));
+  EXPECT_EQ(*TotalSteps(train, carry), (5 * 60000 + 255) / 256);
+  train.set_tail("drop");
+  const data::DistributedSampler drop(SamplerOptions(train, 60000));
+  EXPECT_EQ(*TotalSteps(train, drop), 5 * (60000 / 256));
+  train.set_epochs(0);
+  train.set_steps(7);
+  EXPECT_EQ(*TotalSteps(train, drop), 7);
+}
+
+TEST(TotalSteps, RefusesARunWithoutAStep) {
+  Train train;
+  train.set_global_batch(256);
+  train.set_shards(4);
+  train.set_epochs(5);
+  train.set_tail("drop");
+  const data::DistributedSampler sampler(SamplerOptions(train, 100));
+  const auto steps = TotalSteps(train, sampler);
+  EXPECT_EQ(steps.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(steps.status().message()), HasSubstr("tail: carry"));
+}
+
+TEST(DataSource, KeepsTheDataSetsUsualNormalisationUnlessTold) {
+  Train train;
+  train.mutable_data()->mutable_fashion_mnist();
+  auto source = DataSource(train);
+  ASSERT_TRUE(source.ok());
+  EXPECT_DOUBLE_EQ(std::get<data::FashionMnistSource>(*source).mean, 0.2860);
+  train.mutable_data()->mutable_fashion_mnist()->set_mean(0);
+  source = DataSource(train);
+  EXPECT_DOUBLE_EQ(std::get<data::FashionMnistSource>(*source).mean, 0);
+  EXPECT_FALSE(DataSource(Train()).ok());
+}
+
+}  // namespace
+}  // namespace lockstep::worker

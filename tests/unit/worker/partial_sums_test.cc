@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/partial_sums.h"
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+std::vector<float> Leaf(int shard, int64_t count) {
+  std::mt19937 generator(shard + 1);
+  std::normal_distribution<float> normal;
+  std::vector<float> leaf(count);
+  for (float& value : leaf) value = normal(generator);
+  return leaf;
+}
+
+// The tree's sum over `node`, by its definition.
+std::vector<float> TreeSum(ShardRange node, int64_t count) {
+  if (node.size() == 1) return Leaf(node.begin, count);
+  const int split = TreeSplit(node);
+  std::vector<float> left = TreeSum({node.begin, split}, count);
+  const std::vector<float> right = TreeSum({split, node.end}, count);
+  for (int64_t i = 0; i < count; ++i) left[i] += right[i];
+  return left;
+}
+
+TEST(PartialSums, ContributesTheWholeNodesOfTheTree) {
+  const int64_t count = 33;
+  for (const int shards : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+    for (int world = 1; world <= shards; ++world) {
+      for (int rank = 0; rank < world; ++rank) {
+        const ShardRange held = DealShards(shards, world, rank);
+        const int needed = PartialSums::BuffersFor(shards, held);
+        std::vector<std::vector<float>> memory(needed, std::vector<float>(count, 99.0f));
+        std::vector<float*> buffers;
+        for (auto& buffer : memory) buffers.push_back(buffer.data());
+        PartialSums sums(shards, count, buffers);
+        for (int step = 0; step < 2; ++step) {  // a second step starts clean
+          sums.Begin(held);
+          for (int shard = held.begin; shard < held.end; ++shard) {
+            const std::vector<float> leaf = Leaf(shard, count);
+            std::memcpy(sums.NextLeaf(), leaf.data(), count * sizeof(float));
+            sums.LeafDone();
+          }
+          const std::vector<ShardRange> whole = WholeNodes(shards, held);
+          ASSERT_EQ(sums.nodes().size(), whole.size());
+          for (size_t i = 0; i < whole.size(); ++i) {
+            EXPECT_EQ(sums.nodes()[i].node, whole[i]);
+            const std::vector<float> expected = TreeSum(whole[i], count);
+            EXPECT_EQ(0, std::memcmp(sums.nodes()[i].data, expected.data(), count * 4))
+                << shards << " shards, world " << world << ", rank " << rank;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PartialSums, NeedsLogarithmicallyManyBuffers) {
+  EXPECT_EQ(PartialSums::BuffersForWorstDeal(4, 4, 4), 1);
+  EXPECT_EQ(PartialSums::BuffersForWorstDeal(4, 1, 4), 3);
+  EXPECT_EQ(PartialSums::BuffersForWorstDeal(1, 1, 1), 1);
+  EXPECT_LE(PartialSums::BuffersForWorstDeal(64, 1, 64), 12);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/run_record.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RunRecordTest : public ::testing::Test {
+ protected:
+  RunRecordTest() : dir_(::testing::TempDir() + "/run_record_XXXXXX") {
+    EXPECT_NE(::mkdtemp(dir_.data()), nullptr);
+  }
+  ~RunRecordTest() override { std::filesystem::remove_all(dir_); }
+  std::string Read(const std::string& name) {
+    std::ifstream file(dir_ + "/" + name, std::ios::binary);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  std::string dir_;
+};
+
+TEST_F(RunRecordTest, WritesLinesAndRecordsOnlyWhenAsked) {
+  auto record = RunRecord::Open(dir_, 1000);
+  ASSERT_TRUE(record.ok()) << record.status();
+  (*record)->Step(12, 0.05, 1.5, 0.1, 3072);
+  (*record)->Ledger(12, 3, 2, 0x0123456789ABCDEFu);
+  EXPECT_EQ(Read("metrics.jsonl"), "");
+  (*record)->Write();
+  EXPECT_EQ(Read("metrics.jsonl"),
+            "{\"kind\":\"step\",\"step\":12,\"epoch\":0.05,\"loss\":1.5,\"lr\":0.1,"
+            "\"samples\":3072}\n");
+  const std::string ledger = Read("ledger.bin");
+  ASSERT_EQ(ledger.size(), 24u);
+  int64_t step;
+  uint64_t hash;
+  std::memcpy(&step, ledger.data(), 8);
+  std::memcpy(&hash, ledger.data() + 16, 8);
+  EXPECT_EQ(step, 12);
+  EXPECT_EQ(hash, 0x0123456789ABCDEFu);
+}
+
+TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {
+  auto record = RunRecord::Open(dir_, 1000);
+  ASSERT_TRUE(record.ok());
+  (*record)->Step(1, 0, std::nan(""), INFINITY, 1);
+  (*record)->Write();
+  EXPECT_THAT(Read("metrics.jsonl"), HasSubstr("\"loss\":null,\"lr\":null"));
+}
+
+TEST_F(RunRecordTest, TheFirstHundredStepsAboutAThousandAndTheLast) {
+  auto record = RunRecord::Open(dir_, 50001);
+  ASSERT_TRUE(record.ok());
+  int64_t lines = 0;
+  for (int64_t step = 1; step <= 50001; ++step) lines += (*record)->WantsStep(step) ? 1 : 0;
+  EXPECT_TRUE((*record)->WantsStep(100));
+  EXPECT_FALSE((*record)->WantsStep(101));
+  EXPECT_TRUE((*record)->WantsStep(50001));
+  EXPECT_GT(lines, 1000);
+  EXPECT_LT(lines, 1200);
+}
+
+TEST_F(RunRecordTest, AFolderThatIsNotThereIsNamed) {
+  const auto record = RunRecord::Open(dir_ + "/nowhere", 10);
+  EXPECT_EQ(record.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(record.status().message()), HasSubstr("nowhere/metrics.jsonl"));
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker's side of the control plane: one session with the coordinator, and a mailbox that the
+// main thread looks into. A step never waits here. Losing the coordinator changes nothing for a
+// running generation: the session reconnects by itself and reports again.
+//
+// Thread-safety: thread-safe. The session's thread fills the mailbox and aborts the communicator of
+// an ended generation; the main thread does the rest.
+#ifndef LOCKSTEP_WORKER_CONTROL_LINK_H_
+#define LOCKSTEP_WORKER_CONTROL_LINK_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/client/client.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::worker {
+
+class ControlLink {
+ public:
+  explicit ControlLink(const WorkerBootstrap& bootstrap);
+  ~ControlLink();
+
+  // Connects in the background and says hello.
+  void Start();
+
+  // Says that the worker stands between generations with this state. Said again by itself after a
+  // reconnect, until a generation is entered.
+  void SendReady(const WorkerReady& ready);
+
+  // Blocks until a generation newer than `after` that has this worker as a member is there.
+  // Errors: Cancelled when the worker is told to exit.
+  absl::StatusOr<Generation> WaitForGeneration(int64_t after);
+
+  // While a generation runs, `abort` is called (on the session's thread) with the reason when the
+  // coordinator ends the generation or wants the worker to leave. At most one at a time; called at
+  // once if it has ended already.
+  void WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort);
+  void UnwatchGeneration();
+
+  // Whether the job is to stop after a step that all agree on.
+  bool drain_requested() const { return drain_.load(std::memory_order_relaxed); }
+  // Whether the worker was told to exit, and with what.
+  std::optional<Exit> exit_requested() const;
+
+  void SendHeartbeat(const WorkerHeartbeat& heartbeat);
+  void SendEval(const EvalResult& eval);
+  void SendPeerLost(int64_t generation, int rank, const std::string& detail);
+  // Says that all is done and durable, and blocks until the coordinator lets the worker go. The
+  // message is repeated after a reconnect.
+  Exit FinishAndWait(const WorkerFinished& finished);
+  // Says why the worker gives up; waits a moment for the message to leave.
+  void SendFailed(int64_t generation, const absl::Status& status);
+
+ private:
+  WorkerMessage NewMessage() const;
+  void OnCommand(const WorkerCommand& command);
+  // Ends the watched generation when `generation` is it or a later one.
+  void AbortWatched(int64_t generation, const std::string& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  WorkerMessage Hello();
+  void OnConnection(bool connected);
+
+  const WorkerBootstrap bootstrap_;
+  std::atomic<bool> drain_{false};
+
+  mutable absl::Mutex mu_;
+  std::optional<Generation> newest_ ABSL_GUARDED_BY(mu_);
+  std::optional<Exit> exit_ ABSL_GUARDED_BY(mu_);
+  int64_t aborted_through_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+  int64_t watched_ ABSL_GUARDED_BY(mu_) = 0;
+  std::function<void(const std::string&)> abort_ ABSL_GUARDED_BY(mu_);
+  // What is said again on a new connection: the newest of ready and finished, if still true.
+  std::optional<WorkerMessage> standing_ ABSL_GUARDED_BY(mu_);
+  bool connected_before_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::unique_ptr<coordinator::WorkerSession> session_;  // last: its thread uses the rest
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CONTROL_LINK_H_

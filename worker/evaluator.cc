@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/evaluator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+
+#include "common/check.h"
+#include "common/clock.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+int64_t Elements(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+float* AllocateFloats(int64_t count) {
+  const size_t bytes = (static_cast<size_t>(count) * sizeof(float) + 63) / 64 * 64;
+  void* memory = std::aligned_alloc(64, bytes);
+  LS_CHECK(memory != nullptr) << "out of memory for evaluation";
+  std::fill_n(static_cast<float*>(memory), count, 0.0f);
+  return static_cast<float*>(memory);
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
+                     ProgressBoard* board)
+    : dataset_(dataset),
+      executor_(executor),
+      board_(board),
+      block_(block),
+      blocks_((dataset->size() + block - 1) / block),
+      indices_(block),
+      inputs_(AllocateFloats(block * Elements(dataset->sample_shape())), std::free),
+      labels_(block) {}
+
+absl::Status Evaluator::RunBlock(int64_t block, Row* row) {
+  const int64_t begin = block * block_;
+  const int64_t valid = std::min(block_, dataset_->size() - begin);
+  std::iota(indices_.begin(), indices_.begin() + valid, begin);
+  LS_RETURN_IF_ERROR(dataset_->ReadBatch(absl::MakeConstSpan(indices_.data(), valid), inputs_.get(),
+                                         labels_.data()));
+  engine::EvalSums sums;
+  LS_RETURN_IF_ERROR(executor_->Evaluate(inputs_.get(), labels_.data(), valid, &sums));
+  *row = {sums.loss, sums.correct, sums.samples};
+  board_->Moved();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t step, double epoch,
+                                          absl::Time deadline) {
+  const absl::Time start = Clock::Real()->Now();
+  const int world = communicator->world_size();
+  // Block b is dealt to rank b mod world, as that rank's row b / world.
+  const int64_t rows = (blocks_ + world - 1) / world;
+  std::vector<Row> mine(rows, Row{0, 0, 0}), all(rows * world);
+  for (int64_t block = communicator->rank(); block < blocks_; block += world) {
+    LS_RETURN_IF_ERROR(RunBlock(block, &mine[block / world]));
+  }
+  LS_RETURN_IF_ERROR(communicator->AllGather(
+      mine.data(), all.data(), rows * static_cast<int64_t>(sizeof(Row)), DType::kUInt8, deadline));
+  EvalResult result;
+  double loss = 0;
+  int64_t correct = 0, samples = 0;
+  for (int64_t block = 0; block < blocks_; ++block) {
+    const Row& row = all[(block % world) * rows + block / world];
+    loss += row.loss;
+    correct += row.correct;
+    samples += row.samples;
+  }
+  result.set_step(step);
+  result.set_epoch(epoch);
+  result.set_samples(samples);
+  result.set_loss(samples > 0 ? loss / static_cast<double>(samples) : 0);
+  result.set_accuracy(samples > 0 ? static_cast<double>(correct) / static_cast<double>(samples)
+                                  : 0);
+  result.set_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - start));
+  return result;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluation of the model on the test split, dealt over the workers in numbered blocks. The losses
+// are added in block order in fp64 and the counts are integers, so the result does not depend on
+// how many workers there are.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_EVALUATOR_H_
+#define LOCKSTEP_WORKER_EVALUATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "data/dataset.h"
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "worker/progress_board.h"
+
+namespace lockstep::worker {
+
+class Evaluator {
+ public:
+  // `dataset`, `executor` and `board` outlive this. Allocates the buffers.
+  Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
+            ProgressBoard* board);
+
+  // Evaluates the present state with the other ranks; all get the same result. Blocks.
+  // Errors: those of the communicator, DataLoss.
+  absl::StatusOr<EvalResult> Run(Communicator* communicator, int64_t step, double epoch,
+                                 absl::Time deadline);
+
+ private:
+  struct Row {  // of one block, as it travels
+    double loss;
+    int64_t correct;
+    int64_t samples;
+  };
+  absl::Status RunBlock(int64_t block, Row* row);
+
+  const data::Dataset* const dataset_;
+  engine::Executor* const executor_;
+  ProgressBoard* const board_;
+  const int64_t block_;
+  const int64_t blocks_;
+  std::vector<int64_t> indices_;
+  std::unique_ptr<float, void (*)(void*)> inputs_;
+  std::vector<int32_t> labels_;
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_EVALUATOR_H_

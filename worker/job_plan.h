@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the job's message to the plain values of the engine and the data: the one place that knows
+// both. Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_JOB_PLAN_H_
+#define LOCKSTEP_WORKER_JOB_PLAN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+// When something happens: after every `steps` steps, after every `epochs` epochs, or never.
+struct Every {
+  int64_t steps = 0;
+  int64_t epochs = 0;
+  bool never() const { return steps == 0 && epochs == 0; }
+};
+
+// "500 steps", "1 epoch", "never"; empty: never. Errors: InvalidArgument.
+absl::StatusOr<Every> ParseEvery(const std::string& text);
+
+// The samples that the job names. Errors: InvalidArgument when there is no data.
+absl::StatusOr<data::Source> DataSource(const Train& train);
+
+// `job`'s train part with what the opened data says about a sample; total_steps is the run's
+// length. Errors: InvalidArgument for what this version does not train.
+absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
+                                             int64_t total_steps);
+
+data::DistributedSampler::Options SamplerOptions(const Train& train, int64_t dataset_size);
+
+// Steps of the whole run. Errors: InvalidArgument when a dropped tail leaves none.
+absl::StatusOr<int64_t> TotalSteps(const Train& train, const data::DistributedSampler& sampler);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_JOB_PLAN_H_

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker program: one process for each device, started by an agent.
+//   worker --bootstrap-fd=N [--life-fd=M]
+// N holds a serialised WorkerBootstrap, M the agent's life page.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "common/fd.h"
+#include "common/life.h"
+#include "common/log.h"
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "worker/worker.h"
+
+namespace {
+
+constexpr int kUsage = 2;
+
+// The value of "--name=number", or -1.
+int NumberFlag(int argc, char** argv, std::string_view name) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    int value = -1;
+    if (argument.substr(0, name.size()) == name && argument.substr(name.size(), 1) == "=" &&
+        absl::SimpleAtoi(argv[i] + name.size() + 1, &value)) {
+      return value;
+    }
+  }
+  return -1;
+}
+
+bool ReadBootstrap(int fd, lockstep::WorkerBootstrap* bootstrap) {
+  std::string bytes;
+  char buffer[1 << 16];
+  ::lseek(fd, 0, SEEK_SET);  // fails on a pipe, which is read from where it stands
+  while (true) {
+    const ssize_t n = ::read(fd, buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    if (n == 0) return bootstrap->ParseFromString(bytes);
+    bytes.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const lockstep::UniqueFd bootstrap_fd(NumberFlag(argc, argv, "--bootstrap-fd"));
+  lockstep::UniqueFd life_fd(NumberFlag(argc, argv, "--life-fd"));
+  lockstep::WorkerBootstrap bootstrap;
+  if (!bootstrap_fd.valid() || !ReadBootstrap(bootstrap_fd.get(), &bootstrap)) {
+    std::fprintf(stderr,
+                 "worker: is started by the launcher, not by hand; run: launcher job.yaml\n");
+    return kUsage;
+  }
+  lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
+  std::unique_ptr<lockstep::LifePage> life;
+  if (life_fd.valid()) {
+    auto opened = lockstep::LifePage::Open(std::move(life_fd));
+    const absl::Status taken =
+        opened.ok() ? (*opened)->Take(bootstrap.life_slot()) : opened.status();
+    if (!taken.ok()) {
+      LS_LOG_ERROR << "the life page cannot be used: " << taken.message();
+      return 1;
+    }
+    life = *std::move(opened);
+  }
+  return lockstep::worker::RunWorker(bootstrap, life.get());
+}

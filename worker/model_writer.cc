@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/model_writer.h"
+
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/safetensors.h"
+#include "common/durable_file.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace lockstep::worker {
+namespace {
+
+absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& plan) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string model;
+  const auto status =
+      google::protobuf::util::MessageToJsonString(job.train().model(), &model, options);
+  if (!status.ok()) return absl::InternalError("config.json: the model does not print");
+  const engine::InputSpec& input = plan.spec().input;
+  return absl::StrCat("{\"format\":\"lockstep\",\"schema\":1,\"model\":", model,
+                      ",\"input_shape\":[", absl::StrJoin(input.sample_shape, ","),
+                      "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
+                      "}\n");
+}
+
+}  // namespace
+
+absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
+                                        const engine::Plan& plan, const void* state) {
+  std::vector<checkpoint::TensorView> tensors;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role != engine::StateEntry::Role::kParameter) continue;
+    tensors.push_back({entry.name, "F32", entry.shape,
+                       static_cast<const char*>(state) + entry.offset, entry.bytes});
+  }
+  WrittenModel written;
+  written.path = dir + "/model.safetensors";
+  // Nothing about this run goes in: the file is equal for equal weights.
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  LS_ASSIGN_OR_RETURN(written.sha256,
+                      checkpoint::WriteSafetensors(written.path, tensors, metadata));
+  LS_ASSIGN_OR_RETURN(const std::string config, ConfigJson(job, plan));
+  LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", config));
+  return written;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/partial_sums.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+
+namespace lockstep::worker {
+namespace {
+
+// Whether `left` and `right` are the two halves of a node that is `top` or lies in it.
+bool AreHalves(ShardRange top, ShardRange left, ShardRange right) {
+  if (left.end != right.begin) return false;
+  const ShardRange both{left.begin, right.end};
+  ShardRange node = top;
+  while (node != both) {
+    if (node.size() < 2 || both.begin < node.begin || both.end > node.end) return false;
+    const int split = TreeSplit(node);
+    if (both.end <= split) {
+      node.end = split;
+    } else if (both.begin >= split) {
+      node.begin = split;
+    } else {
+      return false;  // straddles the split and is not the node itself
+    }
+  }
+  return TreeSplit(both) == left.end;
+}
+
+// Replays the additions for `held` and returns the most buffers in use at once.
+int ReplayBuffers(int shards, ShardRange held) {
+  const std::vector<ShardRange> whole = WholeNodes(shards, held);
+  std::vector<ShardRange> stack;
+  size_t most = 0;
+  for (int shard = held.begin; shard < held.end; ++shard) {
+    stack.push_back({shard, shard + 1});
+    most = std::max(most, stack.size());
+    while (stack.size() >= 2 &&
+           AreHalves({0, shards}, stack[stack.size() - 2], stack[stack.size() - 1])) {
+      stack[stack.size() - 2].end = stack.back().end;
+      stack.pop_back();
+    }
+  }
+  LS_CHECK_EQ(stack.size(), whole.size());
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
+int PartialSums::BuffersFor(int shards, ShardRange held) { return ReplayBuffers(shards, held); }
+
+int PartialSums::BuffersForWorstDeal(int shards, int min_workers, int max_workers) {
+  int most = 1;
+  for (int world = std::max(1, min_workers); world <= std::min(max_workers, shards); ++world) {
+    for (int rank = 0; rank < world; ++rank) {
+      most = std::max(most, BuffersFor(shards, DealShards(shards, world, rank)));
+    }
+  }
+  return most;
+}
+
+PartialSums::PartialSums(int shards, int64_t count, std::vector<float*> buffers)
+    : shards_(shards), count_(count), buffers_(std::move(buffers)) {
+  nodes_.reserve(buffers_.size());
+}
+
+void PartialSums::Begin(ShardRange held) {
+  if (held != held_) {
+    LS_CHECK_LE(BuffersFor(shards_, held), static_cast<int>(buffers_.size()));
+    held_ = held;
+  }
+  next_shard_ = held.begin;
+  nodes_.clear();
+}
+
+float* PartialSums::NextLeaf() {
+  LS_CHECK_LT(next_shard_, held_.end);
+  return buffers_[nodes_.size()];
+}
+
+void PartialSums::LeafDone() {
+  nodes_.push_back({{next_shard_, next_shard_ + 1}, buffers_[nodes_.size()]});
+  ++next_shard_;
+  while (nodes_.size() >= 2) {
+    const NodeBuffer& left = nodes_[nodes_.size() - 2];
+    const NodeBuffer& right = nodes_.back();
+    if (!AreHalves({0, shards_}, left.node, right.node)) break;
+    AddInPlace(buffers_[nodes_.size() - 2], right.data, count_);
+    nodes_[nodes_.size() - 2].node.end = right.node.end;
+    nodes_.pop_back();
+  }
+}
+
+__attribute__((target_clones("avx512f", "avx2", "default"))) void AddInPlace(float* a,
+                                                                             const float* b,
+                                                                             int64_t count) {
+  for (int64_t i = 0; i < count; ++i) a[i] += b[i];
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The partial sums of one step on one worker: shards are run from left to right, each writes a leaf
+// gradient, and whole nodes of the shard tree are added as soon as both halves are there. What is
+// left at the end are the whole nodes that the worker contributes to the collective.
+// The additions are those of the tree, so the bits do not depend on who holds which shard.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_PARTIAL_SUMS_H_
+#define LOCKSTEP_WORKER_PARTIAL_SUMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/shards.h"
+
+namespace lockstep::worker {
+
+class PartialSums {
+ public:
+  // Buffers that a worker needs at most when it holds `held` of `shards`.
+  static int BuffersFor(int shards, ShardRange held);
+  // The most over every legal deal to between `min_workers` and `max_workers` workers.
+  static int BuffersForWorstDeal(int shards, int min_workers, int max_workers);
+
+  // `buffers` are vectors of `count` floats that outlive this.
+  PartialSums(int shards, int64_t count, std::vector<float*> buffers);
+
+  // Forgets the last step; the worker holds `held` now.
+  // REQUIRES: BuffersFor(shards, held) buffers.
+  void Begin(ShardRange held);
+  // Where the gradient of the next shard goes.
+  float* NextLeaf();
+  // The leaf of the next shard is complete: adds what can be added.
+  void LeafDone();
+  // The whole nodes, left to right, after the last LeafDone.
+  const std::vector<NodeBuffer>& nodes() const { return nodes_; }
+  // The buffer of the first node, where the worker's own reduced slice may go.
+  float* first() const { return buffers_[0]; }
+
+ private:
+  const int shards_;
+  const int64_t count_;
+  const std::vector<float*> buffers_;
+  ShardRange held_;
+  int next_shard_ = 0;
+  std::vector<NodeBuffer> nodes_;  // nodes_[i] lies in buffers_[i]
+};
+
+// a[i] += b[i]. The bits are those of one float addition, on any CPU.
+void AddInPlace(float* a, const float* b, int64_t count);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_PARTIAL_SUMS_H_

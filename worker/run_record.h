@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run leaves behind while it goes: metrics.jsonl (for people and tools) and ledger.bin
+// (which samples each committed step really read). Every line and record is keyed by its step and
+// written after the commit, so that a step which is done again writes the same again: a reader
+// keeps the last of equal keys. Written by the worker of rank 0.
+//
+// metrics.jsonl, one object a line:
+//   {"kind":"step","step":12,"epoch":0.05,"loss":1.9,"lr":0.1,"samples":3072}
+//   {"kind":"eval","step":235,"epoch":1,"loss":0.41,"accuracy":0.85,"samples":10000}
+// Steps 1 to 100, then about a thousand over the run, and the last. A number that is not finite is
+// null.
+//
+// ledger.bin: records of 24 bytes, little-endian: int64 step, int32 shard, int32 generation,
+// uint64 hash of the sample ids in the order in which they were read.
+//
+// Thread-safety: Step, Eval and Ledger are called by the main thread and only fill a buffer; Write
+// is called by the telemetry thread.
+#ifndef LOCKSTEP_WORKER_RUN_RECORD_H_
+#define LOCKSTEP_WORKER_RUN_RECORD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/fd.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::worker {
+
+class RunRecord {
+ public:
+  // Opens (appends to) the files in `run_dir`. Errors: those of the file system, naming the file.
+  static absl::StatusOr<std::unique_ptr<RunRecord>> Open(const std::string& run_dir,
+                                                         int64_t total_steps);
+
+  // Whether metrics.jsonl has a line for this step.
+  bool WantsStep(int64_t step) const;
+  void Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples);
+  void Eval(const EvalResult& eval);
+  void Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash);
+
+  // Hands what has been collected to the file system. A full disk costs lines, never the run: it is
+  // said once.
+  void Write();
+
+ private:
+  explicit RunRecord(int64_t total_steps) : total_steps_(total_steps) {}
+  void Append(int fd, const std::string& bytes);
+
+  const int64_t total_steps_;
+  UniqueFd metrics_fd_;
+  UniqueFd ledger_fd_;
+  bool warned_ = false;  // telemetry thread
+
+  absl::Mutex mu_;
+  std::string metrics_ ABSL_GUARDED_BY(mu_);
+  std::string ledger_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_RUN_RECORD_H_

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/trainer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "common/check.h"
+#include "common/clock.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+// A member that stands still is found by the coordinator (it misses heartbeats or progress), which
+// ends the generation; this bound is only for when there is no coordinator to do so.
+constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
+
+// Room for alignment of each allocation in the transport's arena.
+constexpr size_t kPage = 4096;
+
+size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+absl::Time Deadline() { return Clock::Real()->Now() + kCollectiveLimit; }
+
+}  // namespace
+
+absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
+  JobData data;
+  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
+  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain));
+  if (job.train().eval().every() != "never") {
+    LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
+  }
+  return data;
+}
+
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train) {
+  CompiledJob compiled;
+  compiled.job = job;
+  compiled.sampler =
+      std::make_unique<data::DistributedSampler>(SamplerOptions(job.train(), train.size()));
+  LS_ASSIGN_OR_RETURN(compiled.total_steps, TotalSteps(job.train(), *compiled.sampler));
+  const std::string& every = job.train().eval().every();
+  LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
+  LS_ASSIGN_OR_RETURN(const engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
+  LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
+  const int shards = job.train().shards();
+  compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
+  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
+  const int least = job.elastic().min_workers() > 0 ? job.elastic().min_workers() : workers;
+  compiled.gradient_buffers = PartialSums::BuffersForWorstDeal(
+      shards, std::min(least, workers), std::max(workers, job.elastic().max_workers()));
+  compiled.arena_bytes =
+      RoundUp(compiled.plan->state_bytes()) +
+      compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
+  return compiled;
+}
+
+Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
+                 ControlLink* link)
+    : compiled_{compiled.job,
+                std::make_unique<data::DistributedSampler>(*compiled.sampler),
+                compiled.plan,
+                compiled.total_steps,
+                compiled.eval_every,
+                compiled.vector_count,
+                compiled.gradient_buffers,
+                compiled.arena_bytes},
+      data_(data),
+      board_(board),
+      link_(link),
+      arena_(nullptr, std::free) {}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const CompiledJob& compiled,
+                                                         const JobData* data, Transport* transport,
+                                                         ProgressBoard* board, ControlLink* link) {
+  std::unique_ptr<Trainer> trainer(new Trainer(compiled, data, board, link));
+  LS_RETURN_IF_ERROR(trainer->Reserve(transport));
+  trainer->executor_->InitState();
+  board->total_steps = compiled.total_steps;
+  board->total_epochs = compiled.sampler->EpochsAfter(compiled.total_steps);
+  return trainer;
+}
+
+absl::Status Trainer::Reserve(Transport* transport) {
+  const engine::Plan& plan = *compiled_.plan;
+  sample_elements_ = 1;
+  for (const int64_t extent : data_->train->sample_shape()) sample_elements_ *= extent;
+  LS_ASSIGN_OR_RETURN(state_,
+                      transport->Allocate(RoundUp(plan.state_bytes()), "the training state"));
+  std::vector<float*> buffers;
+  for (int i = 0; i < compiled_.gradient_buffers; ++i) {
+    LS_ASSIGN_OR_RETURN(void* buffer, transport->Allocate(compiled_.vector_count * sizeof(float),
+                                                          "a gradient buffer"));
+    buffers.push_back(static_cast<float*>(buffer));
+  }
+  arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
+  if (arena_ == nullptr) {
+    return absl::ResourceExhaustedError("no memory for the plan's activations and workspace");
+  }
+  LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, {state_, arena_.get()}));
+  sums_ = std::make_unique<PartialSums>(compiled_.job.train().shards(), compiled_.vector_count,
+                                        std::move(buffers));
+  data::Loader::Options options;
+  if (compiled_.job.train().data().loader().threads() > 0) {
+    options.threads = compiled_.job.train().data().loader().threads();
+  }
+  if (compiled_.job.train().data().loader().prefetch() > 0) {
+    options.prefetch = std::max(2, compiled_.job.train().data().loader().prefetch());
+  }
+  options.end_step = compiled_.total_steps;
+  LS_ASSIGN_OR_RETURN(loader_,
+                      data::Loader::Create(data_->train.get(), compiled_.sampler.get(), options));
+  if (data_->test != nullptr) {
+    evaluator_ = std::make_unique<Evaluator>(data_->test.get(), executor_.get(),
+                                             plan.spec().eval_block, board_);
+  }
+  return absl::OkStatus();
+}
+
+double Trainer::samples_per_second() const {
+  if (train_seconds_ <= 0) return 0;
+  return static_cast<double>(steps_timed_ * compiled_.job.train().global_batch()) / train_seconds_;
+}
+
+bool Trainer::EvalDue(int64_t step) const {
+  if (evaluator_ == nullptr || compiled_.eval_every.never()) return false;
+  if (step == compiled_.total_steps) return true;
+  if (compiled_.eval_every.steps > 0) return step % compiled_.eval_every.steps == 0;
+  const int64_t epochs = compiled_.sampler->EpochsCompletedAfter(step);
+  return epochs / compiled_.eval_every.epochs >
+         compiled_.sampler->EpochsCompletedAfter(step - 1) / compiled_.eval_every.epochs;
+}
+
+absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
+                                                    RunRecord* record) {
+  loader_->Restart(committed_step(), held.begin, held.end);
+  communicator->PublishCommitted(committed_step());
+  bool stop = false;
+  board_->Enter(TRAINING);
+  while (committed_step() < compiled_.total_steps && !stop) {
+    const absl::Time start = Clock::Real()->Now();
+    LS_RETURN_IF_ERROR(Step(communicator, held, record, &stop));
+    train_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - start);
+    ++steps_timed_;
+    board_->train_seconds.store(train_seconds_, std::memory_order_relaxed);
+    board_->samples_per_second.store(samples_per_second(), std::memory_order_relaxed);
+    if (EvalDue(committed_step()) || (stop && evaluator_ != nullptr)) {
+      board_->Enter(EVALUATING);
+      LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+      board_->Enter(TRAINING);
+    }
+  }
+  return TrainOutcome{committed_step() < compiled_.total_steps};
+}
+
+absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record,
+                           bool* stop) {
+  const int64_t step = committed_step() + 1;
+  LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
+  TreeReduceArgs args;
+  args.nodes = sums_->nodes();
+  args.count = compiled_.vector_count;
+  args.owned =
+      sums_->first() + SliceOf(args.count, communicator->world_size(), communicator->rank()).begin;
+  args.step = step;
+  LS_ASSIGN_OR_RETURN(const std::vector<Slice> reduced, communicator->TreeReduce(args, Deadline()));
+  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
+                   &header_);
+  Commit(communicator, reduced, step, record, header_);
+  *stop = header_.drain;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
+  engine::Executor::Hooks hooks;
+  // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
+  hooks.before_gradients = [&]() { return communicator->WaitCommitted(step - 1, Deadline()); };
+  const int64_t gradients = compiled_.plan->gradient_count();
+  const int accumulate = compiled_.plan->spec().accumulate;
+  const int64_t micro_batch = compiled_.plan->spec().micro_batch;
+  sums_->Begin(held);
+  for (int shard = held.begin; shard < held.end; ++shard) {
+    LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
+    LS_CHECK(batch.step == step - 1 && batch.shard == shard);
+    float* leaf = sums_->NextLeaf();
+    for (int micro = 0; micro < accumulate; ++micro) {
+      LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro,
+                                             batch.inputs + micro * micro_batch * sample_elements_,
+                                             batch.labels + micro * micro_batch, leaf, hooks));
+    }
+    StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,
+                      shard == held.begin && link_->drain_requested(), /*save=*/false,
+                      leaf + gradients);
+    sums_->LeafDone();
+    board_->Moved();
+  }
+  return absl::OkStatus();
+}
+
+void Trainer::Commit(Communicator* communicator, absl::Span<const Slice> reduced, int64_t step,
+                     RunRecord* record, const StepHeader::Contents& header) {
+  const int64_t gradients = compiled_.plan->gradient_count();
+  gradient_slices_.clear();
+  for (const Slice& slice : reduced) {
+    if (slice.begin >= gradients) break;
+    gradient_slices_.push_back({slice.begin, std::min(slice.end, gradients), slice.data});
+  }
+  const engine::StepResult result = executor_->Update(step, gradient_slices_);
+  communicator->PublishCommitted(step);
+  const double epoch = compiled_.sampler->EpochsAfter(step);
+  board_->step.store(step, std::memory_order_relaxed);
+  board_->epoch.store(epoch, std::memory_order_relaxed);
+  board_->loss.store(result.loss, std::memory_order_relaxed);
+  board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
+  board_->Moved();
+  if (record == nullptr) return;
+  for (size_t shard = 0; shard < header.ids_hash.size(); ++shard) {
+    record->Ledger(step, static_cast<int>(shard), communicator->generation(),
+                   header.ids_hash[shard]);
+  }
+  if (record->WantsStep(step)) {
+    record->Step(step, epoch, result.loss, result.learning_rate,
+                 step * compiled_.job.train().global_batch());
+  }
+}
+
+absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
+  const int64_t step = committed_step();
+  LS_ASSIGN_OR_RETURN(
+      const EvalResult result,
+      evaluator_->Run(communicator, step, compiled_.sampler->EpochsAfter(step), Deadline()));
+  eval_ = result;
+  if (communicator->rank() == 0) link_->SendEval(result);
+  if (record != nullptr) record->Eval(result);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

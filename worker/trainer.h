@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop of one worker: joins the engine, the data, the collectives and the state rules of
+// exactly-once training (docs/architecture.md).
+//
+//   trainer = Trainer::Create(...)           // data open, plan compiled, memory reserved, state of
+//   step 0 while not done: trainer->RunGeneration(communicator, ...)
+//
+// The state is written only by the engine's Update. A step's gradients are not overwritten before
+// every member has published its commit. A generation that is aborted leaves the state after the
+// newest committed step, and the next one goes on from there.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_TRAINER_H_
+#define LOCKSTEP_WORKER_TRAINER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "data/sampler.h"
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "proto/job.pb.h"
+#include "worker/control_link.h"
+#include "worker/evaluator.h"
+#include "worker/job_plan.h"
+#include "worker/partial_sums.h"
+#include "worker/progress_board.h"
+#include "worker/run_record.h"
+#include "worker/step_header.h"
+
+namespace lockstep::worker {
+
+// Both splits of the job's data.
+struct JobData {
+  std::unique_ptr<data::Dataset> train;
+  std::unique_ptr<data::Dataset> test;
+};
+// Errors: those of data::Open.
+absl::StatusOr<JobData> OpenJobData(const JobSpec& job);
+
+// A job compiled for this worker, before it has memory.
+struct CompiledJob {
+  JobSpec job;
+  std::unique_ptr<data::DistributedSampler> sampler;
+  std::shared_ptr<const engine::Plan> plan;
+  int64_t total_steps = 0;
+  Every eval_every;
+  // The vector that is reduced: the plan's gradients, then the step header.
+  int64_t vector_count = 0;
+  int gradient_buffers = 0;
+  // Everything that the transport's arena holds.
+  size_t arena_bytes = 0;
+};
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train);
+
+// How a generation ended, when it was not aborted.
+struct TrainOutcome {
+  bool drained = false;  // stopped early because it was asked to
+};
+
+class Trainer {
+ public:
+  // Reserves all memory (state and gradients in the transport's arena), writes the state of step 0.
+  // `transport`, `board`, `link` and `data` outlive this. Errors: ResourceExhausted,
+  // InvalidArgument.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const CompiledJob& compiled,
+                                                         const JobData* data, Transport* transport,
+                                                         ProgressBoard* board, ControlLink* link);
+
+  // Hash that tells kinds of devices apart.
+  absl::StatusOr<std::string> DeviceHash() { return executor_->DeviceHash(); }
+
+  // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
+  // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is
+  // that after committed_step()), DataLoss, ...
+  absl::StatusOr<TrainOutcome> RunGeneration(Communicator* communicator, ShardRange held,
+                                             RunRecord* record);
+
+  int64_t committed_step() const { return executor_->committed_step(); }
+  double epochs_done() const { return compiled_.sampler->EpochsAfter(committed_step()); }
+  double train_seconds() const { return train_seconds_; }
+  double samples_per_second() const;
+  // The newest evaluation, if there was one.
+  const std::optional<EvalResult>& eval() const { return eval_; }
+  const engine::Plan& plan() const { return *compiled_.plan; }
+  // The state region: see Plan::state().
+  const void* state() const { return state_; }
+
+ private:
+  Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
+          ControlLink* link);
+  absl::Status Reserve(Transport* transport);
+  // One step; `stop` is set when all ranks are to stop after it.
+  absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record, bool* stop);
+  absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
+  void Commit(Communicator* communicator, absl::Span<const Slice> reduced, int64_t step,
+              RunRecord* record, const StepHeader::Contents& header);
+  bool EvalDue(int64_t step) const;
+  absl::Status Evaluate(Communicator* communicator, RunRecord* record);
+
+  const CompiledJob compiled_;
+  const JobData* const data_;
+  ProgressBoard* const board_;
+  ControlLink* const link_;
+  void* state_ = nullptr;
+  std::unique_ptr<void, void (*)(void*)> arena_;
+  std::unique_ptr<engine::Executor> executor_;
+  std::unique_ptr<PartialSums> sums_;
+  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::vector<engine::GradientSlice> gradient_slices_;
+  StepHeader::Contents header_;
+  std::optional<EvalResult> eval_;
+  int64_t sample_elements_ = 0;
+  double train_seconds_ = 0;
+  int64_t steps_timed_ = 0;
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_TRAINER_H_

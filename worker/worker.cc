@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/worker.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/shm/shm_transport.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "engine/engine.h"
+#include "worker/control_link.h"
+#include "worker/model_writer.h"
+#include "worker/progress_board.h"
+#include "worker/run_record.h"
+#include "worker/telemetry.h"
+#include "worker/trainer.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr absl::Duration kDefaultFailureDetection = absl::Seconds(5);
+constexpr absl::Duration kDefaultStartTimeout = absl::Minutes(10);
+constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
+
+absl::Duration DurationOr(const google::protobuf::Duration& duration, absl::Duration fallback) {
+  const absl::Duration value =
+      absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+  return value > absl::ZeroDuration() ? value : fallback;
+}
+
+std::string RunDir(const WorkerAssignment& assignment) {
+  if (!assignment.run_dir().empty() && assignment.run_dir()[0] == '/') return assignment.run_dir();
+  return absl::StrCat(assignment.submit_dir(), "/", assignment.run_dir());
+}
+
+int64_t PeakRssBytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+std::vector<GroupMember> MembersOf(const Generation& generation) {
+  std::vector<GroupMember> members;
+  for (const Member& member : generation.members()) {
+    members.push_back({member.rank(),
+                       member.incarnation(),
+                       member.host(),
+                       member.pid(),
+                       member.address().shm(),
+                       member.address().key(),
+                       member.address().life_slot(),
+                       {member.shard_begin(), member.shard_end()}});
+  }
+  return members;
+}
+
+// The life of one worker; each step of it is a method, in order.
+class Worker {
+ public:
+  Worker(const WorkerBootstrap& bootstrap, LifePage* life)
+      : bootstrap_(bootstrap), job_(bootstrap.assignment().spec()), life_(life), link_(bootstrap) {}
+
+  absl::Status Run() {
+    link_.Start();
+    const absl::Duration detection = DurationOr(job_.failure_detection(), kDefaultFailureDetection);
+    telemetry_ =
+        std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
+    LS_RETURN_IF_ERROR(Prepare());
+    while (!done_) {
+      LS_RETURN_IF_ERROR(SendReady());
+      board_.Enter(WAITING);
+      LS_ASSIGN_OR_RETURN(const Generation generation,
+                          link_.WaitForGeneration(highest_generation_));
+      LS_RETURN_IF_ERROR(EnterGeneration(generation));
+    }
+    return Finish();
+  }
+
+  // What the process exits with after `status`, the result of Run.
+  int Conclude(const absl::Status& status) {
+    if (exit_.has_value()) return exit_->code();
+    if (const auto told = link_.exit_requested(); told.has_value()) {
+      LS_LOG_INFO << "leaving: " << told->reason();
+      return told->code();
+    }
+    LS_LOG_ERROR << status.message();
+    link_.SendFailed(highest_generation_, status);
+    return 1;
+  }
+
+ private:
+  // Data, plan, memory, kernels: all that does not depend on the other workers.
+  absl::Status Prepare() {
+    board_.Enter(LOADING);
+    LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
+    board_.Enter(COMPILING);
+    LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(job_, *data_.train));
+    ShmTransport::Options options;
+    options.arena_bytes = compiled.arena_bytes;
+    options.life = life_;
+    LS_ASSIGN_OR_RETURN(transport_, ShmTransport::Create(options));
+    LS_ASSIGN_OR_RETURN(trainer_,
+                        Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
+    board_.Moved();
+    LS_ASSIGN_OR_RETURN(device_hash_, trainer_->DeviceHash());
+    total_steps_ = compiled.total_steps;
+    return absl::OkStatus();
+  }
+
+  absl::Status SendReady() {
+    WorkerReady ready;
+    ready.set_highest_generation(highest_generation_);
+    ready.set_committed_step(trainer_->committed_step());
+    ready.set_plan_hash(trainer_->plan().hash());
+    ready.set_device_hash(device_hash_);
+    ready.set_device_description(engine::DescribeDevice(trainer_->plan().spec().threads));
+    ready.mutable_address()->set_node_id(bootstrap_.node_id());
+    ready.mutable_address()->set_shm(transport_->address());
+    ready.mutable_address()->set_key(transport_->key());
+    ready.mutable_address()->set_life_slot(bootstrap_.life_slot());
+    link_.SendReady(ready);
+    return absl::OkStatus();
+  }
+
+  // Trains in `generation` to its end. OK also when it was aborted: the next one follows.
+  absl::Status EnterGeneration(const Generation& generation) {
+    highest_generation_ = generation.generation();
+    board_.generation = highest_generation_;
+    const std::vector<GroupMember> members = MembersOf(generation);
+    int rank = -1;
+    for (const GroupMember& member : members) {
+      if (member.incarnation == bootstrap_.assignment().incarnation()) rank = member.rank;
+    }
+    if (rank < 0) return absl::InternalError("the generation does not have this worker");
+    SetLogPrefix(absl::StrCat("r", rank, " g", highest_generation_));
+    const absl::Status status = RunIn(generation, members, rank);
+    link_.UnwatchGeneration();
+    if (absl::IsAborted(status) && !link_.exit_requested().has_value()) {
+      LS_LOG_INFO << "generation " << highest_generation_ << " ended after step "
+                  << trainer_->committed_step() << ": " << status.message();
+      return absl::OkStatus();
+    }
+    return status;
+  }
+
+  absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
+                     int rank) {
+    if (rank == 0 && record_ == nullptr) {
+      LS_ASSIGN_OR_RETURN(record_, RunRecord::Open(RunDir(bootstrap_.assignment()), total_steps_));
+    }
+    RunRecord* const record = rank == 0 ? record_.get() : nullptr;
+    telemetry_->SetRecord(record);
+    const absl::Time deadline =
+        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
+    link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
+      transport_->AbortConnect(highest_generation_, reason);
+    });
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                        transport_->Connect(highest_generation_, members, rank, deadline));
+    link_.WatchGeneration(highest_generation_, [&communicator](const std::string& reason) {
+      communicator->Abort(reason);
+    });
+    absl::StatusOr<TrainOutcome> outcome =
+        trainer_->RunGeneration(communicator.get(), members[rank].shards, record);
+    link_.UnwatchGeneration();
+    if (!outcome.ok()) {
+      if (absl::IsAborted(outcome.status())) {
+        link_.SendPeerLost(highest_generation_, -1, std::string(outcome.status().message()));
+      }
+      return outcome.status();
+    }
+    drained_ = outcome->drained;
+    rank_ = rank;
+    done_ = true;
+    return absl::OkStatus();
+  }
+
+  // The model is durable before anyone leaves.
+  absl::Status Finish() {
+    WorkerFinished finished;
+    finished.set_generation(highest_generation_);
+    finished.set_steps(trainer_->committed_step());
+    finished.set_epochs(trainer_->epochs_done());
+    finished.set_train_seconds(trainer_->train_seconds());
+    finished.set_samples_per_second(trainer_->samples_per_second());
+    if (trainer_->eval().has_value()) *finished.mutable_eval() = *trainer_->eval();
+    finished.set_drained(drained_);
+    if (rank_ == 0) {
+      board_.Enter(SAVING);
+      LS_ASSIGN_OR_RETURN(const WrittenModel model,
+                          WriteModel(RunDir(bootstrap_.assignment()) + "/model", job_,
+                                     trainer_->plan(), trainer_->state()));
+      finished.set_model_path(model.path);
+      finished.set_model_sha256(model.sha256);
+    }
+    board_.Enter(FINISHED);
+    telemetry_->Flush();
+    finished.set_peak_rss_bytes(PeakRssBytes());
+    exit_ = link_.FinishAndWait(finished);
+    return absl::OkStatus();
+  }
+
+  const WorkerBootstrap bootstrap_;
+  const JobSpec job_;
+  LifePage* const life_;
+  ProgressBoard board_;
+  JobData data_;
+  std::unique_ptr<ShmTransport> transport_;
+  std::unique_ptr<RunRecord> record_;
+  ControlLink link_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Telemetry> telemetry_;
+  std::string device_hash_;
+  int64_t total_steps_ = 0;
+  int64_t highest_generation_ = 0;
+  int rank_ = -1;
+  bool done_ = false;
+  bool drained_ = false;
+  std::optional<Exit> exit_;
+};
+
+}  // namespace
+
+int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life) {
+  Worker worker(bootstrap, life);
+  return worker.Conclude(worker.Run());
+}
+
+}  // namespace lockstep::worker
