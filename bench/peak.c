@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's ceiling for fp32 arithmetic: fused multiply-adds on registers alone, with the widest
-// vectors that the CPU has, on one thread and on all. Prints one JSON object:
+// The machine's ceiling for fp32 arithmetic: fused multiply-adds on registers alone, with the
+// widest vectors that the CPU has, on one thread and on all. Prints one JSON object:
 //   {"isa":"avx2","threads":2,"gflops_one":114.1,"gflops_all":227.6,"scaling":1.99}
 // scaling says how many whole cores the threads really get; benchmarks refuse a machine that shares
 // its cores with others.

@@ -11,13 +11,13 @@
 #include "common/log.h"
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/cli/validate.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/spawner/spawner.h"
 #include "launcher/verbs/connect.h"
 #include "launcher/verbs/jobs.h"
 #include "launcher/verbs/join.h"
-#include "launcher/verbs/validate.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -33,6 +33,7 @@ absl::StatusOr<data::Source> DataSource(const Train& train);
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
                                              int64_t total_steps);
 
+// How the job deals `dataset_size` samples. REQUIRES: a resolved job.
 data::DistributedSampler::Options SamplerOptions(const Train& train, int64_t dataset_size);
 
 // Steps of the whole run. Errors: InvalidArgument when a dropped tail leaves none.

@@ -38,29 +38,37 @@ class Outlet : public Pumped {
   virtual void Enqueue(Command command, bool close) = 0;
 };
 
+// Owns the core's state: steps it by one event at a time, hands its effects to the connections, and
+// has a thread that steps it when the core's next deadline has come.
 class Hub {
  public:
   // `clock` and `store` outlive the hub.
   Hub(Clock* clock, Store* store, const Options& options);
   ~Hub();  // stops the ticker
 
-  // Steps the state. The reply is that of the event.
+  // What an event's sender is told.
   struct Reply {
     absl::Status status;
     SubmitJobResponse submitted;
   };
+  // Steps the state by `event` and carries the effects out. Does not block for the network.
   Reply Handle(const Event& event);
   // Submits under a new id. Errors: as SubmitJob.
   absl::StatusOr<SubmitJobResponse> Submit(const SubmitJobRequest& request);
 
+  // A new connection: commands for it go to `outlet`, which the hub keeps until Remove. The core
+  // hears of it with its first message.
   SessionId AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet);
   SessionId AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet);
   // The connection is over; the core hears of it.
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
 
+  // A job with its workers as they are now. Errors: NotFound.
   absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id);
+  // All jobs, those that have ended only if asked for.
   ListJobsResponse List(bool include_ended);
+  // All nodes with their slots.
   GetClusterResponse Cluster();
 
   // The next event of the job after `sequence` for a follower; `follower` is pumped when there is

@@ -77,6 +77,7 @@ struct SimdKernels {
               float* parameter);
 };
 
+// The loops for `isa`. REQUIRES: this CPU has it.
 const SimdKernels& SimdFor(Isa isa);
 
 namespace simd {

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/exit_codes.h"
-#include "launcher/verbs/validate.h"
+#include "launcher/cli/validate.h"
 
 namespace lockstep::launcher {
 namespace {
