@@ -82,12 +82,17 @@ int Main(const std::vector<std::string>& arguments) {
     std::cerr << "error: " << command.status().message() << "\n";
     return kExitUsage;
   }
-  return std::visit(
+  const int code = std::visit(
       [](const auto& args) {
         ApplyCommon(args);
         return RunVerb(args);
       },
       *command);
+  if (code == kExitOk && !std::cout.flush()) {
+    std::cerr << "error: cannot write to the standard output: the answer is not complete\n";
+    return kExitFailure;
+  }
+  return code;
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class Session {
     std::function<Out()> hello;
     // A command arrived. Called on the session's thread, one at a time; must not block.
     std::function<void(const In&)> on_command;
-    // The connection came or went (with the reason). May be empty.
+    // The connection came or went, or the first attempt failed (with the reason). May be empty.
     std::function<void(bool connected, const std::string& reason)> on_connection;
   };
   virtual ~Session() = default;  // closes and joins

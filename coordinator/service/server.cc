@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/server.h"
 
+#include <errno.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/status.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/address.h"
@@ -30,6 +35,16 @@ class GrpcServer : public Server {
   }
 
   absl::Status Listen(const std::string& address) {
+    // gRPC gives no reason, so the likely one is looked for first.
+    absl::string_view path = address;
+    if (absl::ConsumePrefix(&path, "unix:")) {
+      const size_t slash = path.rfind('/');
+      const std::string folder(slash == path.npos ? "." : path.substr(0, slash + 1));
+      if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+        return ErrnoStatus(errno,
+                           absl::StrCat("cannot listen on '", address, "': folder ", folder));
+      }
+    }
     int port = 0;
     grpc::ServerBuilder builder;
     // Without this two coordinators would share a port in silence.
