@@ -24,9 +24,6 @@ int main(int argc, char** argv) {
   const double all = lockstep::MeasureFmaThroughput(threads) / 1e9;
   std::printf(
       "{\"isa\":\"%s\",\"threads\":%d,\"gflops_one\":%.1f,\"gflops_all\":%.1f,\"scaling\":%.3f}\n",
-      isa == Isa::kAvx512 ? "avx512f"
-      : isa == Isa::kAvx2 ? "avx2"
-                          : "sse2",
-      threads, one, all, all / one);
+      lockstep::engine::Name(isa), threads, one, all, all / one);
   return 0;
 }
