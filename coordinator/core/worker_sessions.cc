@@ -34,6 +34,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
   }
   if (worker->session != 0) context.state.worker_sessions.erase(worker->session);
   worker->session = session;
+  worker->ready.reset();  // what it is now follows
   worker->started = true;
   worker->pid = hello.pid();
   worker->told = Worker::Told{};
@@ -56,6 +57,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
       worker.step_times.push_back((context.now - worker.step_seen) / steps);
     }
     worker.step_seen = context.now;
+    if (!job.stepped) context.touched_jobs.insert(job.id);
     job.stepped = true;
   }
   worker.progress = heartbeat.progress();
@@ -95,6 +97,7 @@ void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost
 void OnEval(Context& context, Job& job, const EvalResult& eval) {
   if (job.final() || (job.eval && job.eval->step() >= eval.step())) return;
   job.eval = eval;
+  context.touched_jobs.insert(job.id);
   JobEvent event;
   *event.mutable_eval() = eval;
   AppendEvent(context, job, std::move(event));
@@ -151,7 +154,10 @@ void OnWorkerGone(Context& context, const WorkerGone& event) {
   if (known == context.state.worker_sessions.end()) return;
   if (Job* job = FindJob(context.state, known->second.first)) {
     Worker* worker = FindWorker(*job, known->second.second);
-    if (worker != nullptr && worker->session == event.session) worker->session = 0;
+    if (worker != nullptr && worker->session == event.session) {
+      worker->session = 0;
+      worker->ready.reset();  // it says so again when it is back
+    }
   }
   context.state.worker_sessions.erase(known);
 }
