@@ -32,9 +32,11 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
         context, session,
         absl::StrCat("this worker (", message.incarnation(), ") is not wanted any more"));
   }
-  if (worker->session != 0) context.state.worker_sessions.erase(worker->session);
+  if (worker->session != session) {
+    context.state.worker_sessions.erase(worker->session);
+    worker->ready.reset();  // what it is now follows
+  }
   worker->session = session;
-  worker->ready.reset();  // what it is now follows
   worker->started = true;
   worker->pid = hello.pid();
   worker->told = Worker::Told{};

@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -37,6 +38,8 @@ class Cluster {
 
   void Step(const Event& event) {
     effects_ = coordinator::Step(state_, event, now_);
+    for (const Row& row : effects_.rows) rows_[row.key] = row.value;
+    if (twin_) ExpectTheSame(coordinator::Step(*twin_, event, now_));
     for (const ToAgent& message : effects_.to_agents) OnAgentCommand(message);
     for (const ToWorker& message : effects_.to_workers) OnWorkerCommand(message);
     for (const Append& append : effects_.events) OnEvent(append.event);
@@ -148,6 +151,68 @@ class Cluster {
     Step(event);
     return true;
   }
+  // What a network and a peer that repeats itself may do: one message comes twice, two change
+  // places, one is lost together with its connection's end. `random` chooses.
+  void Disturb(std::mt19937& random) {
+    std::vector<std::deque<Event>*> queues;
+    for (auto& [session, queue] : pending_) {
+      if (!queue.empty()) queues.push_back(&queue);
+    }
+    if (queues.empty()) return;
+    std::deque<Event>& queue = *queues[random() % queues.size()];
+    switch (random() % 3) {
+      case 0:
+        queue.push_back(queue[random() % queue.size()]);
+        return;
+      case 1:
+        std::swap(queue[random() % queue.size()], queue[random() % queue.size()]);
+        return;
+      default:
+        Lose(queue);
+    }
+  }
+  // A message is only ever lost with its connection, which is opened again.
+  void Lose(std::deque<Event>& queue) {
+    const Event event = queue.front();
+    if (const auto* said = std::get_if<AgentSaid>(&event)) {
+      for (const auto& [node, session] : agents_) {
+        if (session == said->session) return Disconnect(node);
+      }
+    } else if (const auto* worker = std::get_if<WorkerSaid>(&event)) {
+      for (auto& [incarnation, process] : processes_) {
+        if (process.session == worker->session) return DisconnectWorker(process);
+      }
+      queue.pop_front();  // the last words of a process that is gone
+    }
+  }
+  // The coordinator is killed, is away for a while, and another goes on from the journal. One that
+  // had only lost every connection and stood still meanwhile steps in `twin_` with the same events,
+  // and must do the same.
+  void Restart() {
+    const absl::Time back = now_ + absl::Seconds(3);
+    twin_ = state_;
+    const std::map<SessionId, std::string> agents = twin_->agent_sessions;
+    for (const auto& [session, node] : agents) coordinator::Step(*twin_, AgentGone{session}, now_);
+    const auto workers = twin_->worker_sessions;
+    for (const auto& [session, name] : workers) {
+      coordinator::Step(*twin_, WorkerGone{session}, now_);
+    }
+    std::vector<Row> rows;
+    for (const auto& [key, value] : twin_->saved) rows.push_back({key, value});
+    for (const auto& [key, value] : rows_) {
+      // Losing the connections alone changes nothing that lasts.
+      EXPECT_EQ(twin_->saved.at(key), value) << key;
+    }
+    EXPECT_EQ(rows_.size(), rows.size());
+    now_ = back;
+    absl::StatusOr<State> restored = Restore(rows, state_.options, now_);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    state_ = *std::move(restored);
+    pending_.clear();
+    Step(Tick{});
+    for (auto& [node, session] : agents_) Connect(node);
+    for (auto& [incarnation, process] : processes_) ConnectWorker(process);
+  }
   void Wait(absl::Duration longest) {
     now_ = std::min(now_ + longest, std::max(now_, effects_.wake_at));
     Step(Tick{});
@@ -188,11 +253,37 @@ class Cluster {
   std::map<int, SessionId> agents_;
   std::set<int> plan_hash, device_hash, silent, standing;  // slots that are different
   bool finish_at_once = true;
+  std::map<std::string, std::string> rows_;  // what was written
+  std::optional<State> twin_;
 
  private:
+  // All but rows, in which events are numbered.
+  void ExpectTheSame(Effects twin) {
+    EXPECT_EQ(effects_.reply, twin.reply);
+    ASSERT_EQ(effects_.to_agents.size(), twin.to_agents.size());
+    for (size_t i = 0; i < twin.to_agents.size(); ++i) {
+      AgentCommand ours = effects_.to_agents[i].command;
+      AgentCommand theirs = twin.to_agents[i].command;
+      if (ours.has_desired()) ours.mutable_desired()->clear_revision();
+      if (theirs.has_desired()) theirs.mutable_desired()->clear_revision();
+      EXPECT_EQ(effects_.to_agents[i].session, twin.to_agents[i].session);
+      EXPECT_EQ(ours.DebugString(), theirs.DebugString());
+    }
+    ASSERT_EQ(effects_.to_workers.size(), twin.to_workers.size());
+    for (size_t i = 0; i < twin.to_workers.size(); ++i) {
+      EXPECT_EQ(effects_.to_workers[i].session, twin.to_workers[i].session);
+      EXPECT_EQ(effects_.to_workers[i].command.DebugString(),
+                twin.to_workers[i].command.DebugString());
+    }
+    ASSERT_EQ(effects_.events.size(), twin.events.size());
+    for (size_t i = 0; i < twin.events.size(); ++i) {
+      EXPECT_EQ(effects_.events[i].event.DebugString(), twin.events[i].event.DebugString());
+    }
+  }
   void OnAgentCommand(const ToAgent& message) {
     for (const auto& [node, session] : agents_) {
       if (session != message.session) continue;
+      if (message.command.has_rejected()) return Connect(node);
       if (message.command.has_desired()) Obey(node, message.command.desired());
       for (const auto& gone : message.command.acknowledged().worker_incarnations()) {
         std::erase_if(unacknowledged_[node], [&](const WorkerExited& exited) {
@@ -391,45 +482,145 @@ TEST(CoreTest, DrainsOrKills) {
   EXPECT_TRUE(kill.processes_.empty());
 }
 
-// Whatever the order of messages, lost connections and deaths: the invariants hold, every job ends,
-// and no process is left.
+// One step of a random life of a cluster with at most four jobs.
+void Live(Cluster& cluster, std::mt19937& random, int& submitted) {
+  const unsigned dice = random() % 100;
+  auto any = [&] {
+    return std::next(cluster.processes_.begin(), random() % cluster.processes_.size());
+  };
+  if (dice < 3 && submitted < 4) {
+    cluster.Submit(absl::StrCat("j", submitted++), 1 + random() % 2, 1 + random() % 4);
+  } else if (dice < 6) {
+    cluster.Disconnect(random() % 2);
+  } else if (dice < 9 && !cluster.processes_.empty()) {
+    cluster.DisconnectWorker(any()->second);
+  } else if (dice < 10 && !cluster.processes_.empty()) {
+    const std::string victim = any()->first;
+    cluster.End(victim, 0, 9);
+  } else if (dice < 12 && submitted > 0) {
+    const std::string id = absl::StrCat("j", random() % submitted);
+    if (!cluster.job(id).final()) cluster.Step(CancelRequested{id, random() % 2 == 0});
+  } else if (dice < 20) {
+    cluster.Disturb(random);
+  } else if (dice < 32) {
+    cluster.Wait(absl::Milliseconds(20));
+  } else {
+    cluster.Deliver(random);
+  }
+}
+
+// In the end everybody behaves: every job ends and no process is left.
+void ExpectAllEnd(Cluster& cluster, int submitted) {
+  cluster.RunFor(absl::Seconds(8));
+  for (int i = 0; i < submitted; ++i) {
+    const Job& job = cluster.job(absl::StrCat("j", i));
+    EXPECT_TRUE(job.final()) << job.id << " " << job.reason;
+  }
+  EXPECT_TRUE(cluster.processes_.empty());
+}
+
+// Whatever the order of messages, lost connections, doubled and lost messages, and deaths: a
+// generation's number names one membership, a rank is there once, final states are final.
 TEST(CoreTest, SurvivesAnyOrder) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     Cluster cluster(2, 4);
     int submitted = 0;
-    for (int i = 0; i < 300; ++i) {
-      const unsigned dice = random() % 100;
-      auto any = [&] {
-        return std::next(cluster.processes_.begin(), random() % cluster.processes_.size());
-      };
-      if (dice < 3 && submitted < 4) {
-        cluster.Submit(absl::StrCat("j", submitted++), 1 + random() % 2, 1 + random() % 4);
-      } else if (dice < 6) {
-        cluster.Disconnect(random() % 2);
-      } else if (dice < 9 && !cluster.processes_.empty()) {
-        cluster.DisconnectWorker(any()->second);
-      } else if (dice < 10 && !cluster.processes_.empty()) {
-        const std::string victim = any()->first;
-        cluster.End(victim, 0, 9);
-      } else if (dice < 12 && submitted > 0) {
-        const std::string id = absl::StrCat("j", random() % submitted);
-        if (!cluster.job(id).final()) cluster.Step(CancelRequested{id, random() % 2 == 0});
-      } else if (dice < 25) {
-        cluster.Wait(absl::Milliseconds(20));
-      } else {
-        cluster.Deliver(random);
-      }
-    }
-    cluster.RunFor(absl::Seconds(8));
-    for (int i = 0; i < submitted; ++i) {
-      const Job& job = cluster.job(absl::StrCat("j", i));
-      EXPECT_TRUE(job.final()) << job.id << " " << job.reason;
-    }
-    EXPECT_TRUE(cluster.processes_.empty());
+    for (int i = 0; i < 300; ++i) Live(cluster, random, submitted);
+    ExpectAllEnd(cluster, submitted);
     if (HasFailure()) return;
   }
+}
+
+// Killed after any event, a coordinator goes on from its rows as one would that only lost all
+// connections.
+TEST(CoreTest, GoesOnFromItsRowsAfterAnyEvent) {
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Cluster cluster(2, 4);
+    cluster.finish_at_once = seed % 2 == 0;
+    int submitted = 0;
+    for (unsigned i = 0; i < 2 * seed; ++i) Live(cluster, random, submitted);
+    cluster.Restart();
+    for (int i = 0; i < 100; ++i) Live(cluster, random, submitted);
+    if (seed % 2 == 0) {
+      ExpectAllEnd(cluster, submitted);
+    } else {
+      cluster.RunFor(absl::Seconds(8));
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CoreTest, RefusesADamagedJournal) {
+  Cluster cluster(1, 4);
+  cluster.Submit("j", 1, 2);
+  cluster.Quiet();
+  std::vector<Row> rows;
+  for (const auto& [key, value] : cluster.rows_) rows.push_back({key, value});
+  ASSERT_TRUE(Restore(rows, Options(), cluster.now_).ok());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<Row> damaged = rows;
+    damaged[i].value += "\xff";
+    const absl::Status status = Restore(damaged, Options(), cluster.now_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr(rows[i].key));
+    if (rows[i].key == "node/n0") continue;
+    damaged = rows;
+    damaged.erase(damaged.begin() + static_cast<long>(i));
+    EXPECT_EQ(Restore(damaged, Options(), cluster.now_).status().code(),
+              absl::StatusCode::kDataLoss)
+        << rows[i].key;
+  }
+}
+
+// Nothing that was not saved is told; it is told when it is.
+TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
+  State state;
+  absl::Time now = absl::UnixEpoch();
+  AgentMessage hello;
+  hello.mutable_hello()->set_node_id("n");
+  hello.mutable_hello()->set_slots(2);
+  hello.mutable_hello()->set_protocol_version(1);
+  Effects effects = Step(state, AgentSaid{1, hello}, now);
+  SaveFailed(state, effects, now);
+  EXPECT_TRUE(effects.to_agents.empty());
+  EXPECT_LE(effects.wake_at, now + absl::Seconds(1));
+  effects = Step(state, Tick{}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  ASSERT_EQ(effects.rows.size(), 1);
+  EXPECT_EQ(effects.rows[0].key, "node/n");
+
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
+  request.mutable_spec()->mutable_train();
+  effects = Step(state, Submitted{"lost", request}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  SaveFailed(state, effects, now);
+  EXPECT_TRUE(effects.events.empty());
+  EXPECT_EQ(state.jobs.count("lost"), 0);
+  effects = Step(state, Tick{}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  EXPECT_EQ(effects.to_agents[0].command.desired().workers_size(), 0);
+
+  effects = Step(state, Submitted{"j", request}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  AgentMessage exited;
+  exited.mutable_exited()->set_job_id("j");
+  exited.mutable_exited()->set_worker_incarnation("j.1.1");
+  exited.mutable_exited()->set_signal(9);
+  effects = Step(state, AgentSaid{1, exited}, now);
+  ASSERT_EQ(effects.to_agents.size(), 2);
+  SaveFailed(state, effects, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);  // said when it is true
+  EXPECT_TRUE(effects.to_agents[0].command.has_acknowledged());
+  effects = Step(state, Tick{}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  EXPECT_EQ(effects.to_agents[0].command.desired().kill_jobs_size(), 1);
+  EXPECT_THAT(effects.rows, ::testing::Contains(::testing::Field(&Row::key, "worker/j/1")));
 }
 
 }  // namespace
