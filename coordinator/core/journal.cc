@@ -316,6 +316,7 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
     state.submits = std::max(state.submits, job.submit_order);
+    if (job.state == PENDING) state.owed_jobs.insert(id);  // why it waits may be another reason now
     if (job.ending) state.serial = std::max(state.serial, job.ending->kill_serial);
     for (size_t i = 0; i < job.slots.size(); ++i) {
       const Worker& worker = job.slots[i].worker;

@@ -189,27 +189,21 @@ class Cluster {
   // had only lost every connection and stood still meanwhile steps in `twin_` with the same events,
   // and must do the same.
   void Restart() {
-    const absl::Time back = now_ + absl::Seconds(3);
-    twin_ = state_;
-    const std::map<SessionId, std::string> agents = twin_->agent_sessions;
-    for (const auto& [session, node] : agents) coordinator::Step(*twin_, AgentGone{session}, now_);
-    const auto workers = twin_->worker_sessions;
-    for (const auto& [session, name] : workers) {
-      coordinator::Step(*twin_, WorkerGone{session}, now_);
-    }
+    State twin = state_;
+    const std::map<SessionId, std::string> agents = twin.agent_sessions;
+    for (const auto& [session, node] : agents) coordinator::Step(twin, AgentGone{session}, now_);
+    const auto workers = twin.worker_sessions;
+    for (const auto& [session, name] : workers) coordinator::Step(twin, WorkerGone{session}, now_);
     std::vector<Row> rows;
-    for (const auto& [key, value] : twin_->saved) rows.push_back({key, value});
-    for (const auto& [key, value] : rows_) {
-      // Losing the connections alone changes nothing that lasts.
-      EXPECT_EQ(twin_->saved.at(key), value) << key;
-    }
-    EXPECT_EQ(rows_.size(), rows.size());
-    now_ = back;
+    for (const auto& [key, value] : rows_) rows.push_back({key, value});
+    now_ += absl::Seconds(3);
+    coordinator::Step(twin, Tick{}, now_);
     absl::StatusOr<State> restored = Restore(rows, state_.options, now_);
     ASSERT_TRUE(restored.ok()) << restored.status();
     state_ = *std::move(restored);
     pending_.clear();
     Step(Tick{});
+    twin_ = std::move(twin);
     for (auto& [node, session] : agents_) Connect(node);
     for (auto& [incarnation, process] : processes_) ConnectWorker(process);
   }
