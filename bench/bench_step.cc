@@ -49,7 +49,7 @@ int Run(int64_t batch, int threads, int steps) {
   PinNumerics(threads);
   TrainSpec spec;
   spec.model = MlpSpec{{256}};
-  spec.input = {{784}, 10};
+  spec.input = ClassificationInput({784}, 10);
   spec.optimizer = SgdSpec{.lr = 0.01, .momentum = 0.9};
   spec.micro_batch = batch;
   spec.threads = threads;
@@ -75,9 +75,9 @@ int Run(int64_t batch, int threads, int steps) {
   std::vector<double> shard, update, step;
   for (int64_t s = 1; s <= steps; ++s) {
     const double t0 = Now();
+    const void* fields[] = {inputs.get(), labels.data()};
     const absl::Status status =
-        executor->RunShard(s, 0, 0, static_cast<float*>(inputs.get()), labels.data(),
-                           static_cast<float*>(gradients.get()), {});
+        executor->RunShard(s, 0, 0, fields, static_cast<float*>(gradients.get()), {});
     if (!status.ok()) return 1;
     const double t1 = Now();
     const GradientSlice whole{0, (*plan)->gradient_count(), static_cast<float*>(gradients.get())};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/dataset.h"
 
+#include <utility>
 #include <variant>
 
 #include "data/image_dataset.h"
@@ -23,6 +24,11 @@ struct Opener {
 };
 
 }  // namespace
+
+std::vector<FieldSpec> ClassificationFields(std::vector<int64_t> sample_shape, int64_t classes) {
+  return {{"inputs", FieldSpec::Type::kFloat32, std::move(sample_shape), 0},
+          {kLabelsField, FieldSpec::Type::kInt32, {}, classes}};
+}
 
 absl::StatusOr<std::unique_ptr<Dataset>> Open(const Source& source, Split split) {
   return std::visit(Opener{split}, source);

@@ -13,20 +13,30 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/field.h"
 
 namespace lockstep::data {
+
+// The samples of one shard at one step. Step and shard are the address of what is random about a
+// sample (augmentation, masking): they do not choose samples.
+struct ReadRequest {
+  absl::Span<const int64_t> indices;
+  int64_t step = 0;  // 0-based
+  int shard = 0;
+};
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  // Shape of one sample, such as {1, 28, 28}.
-  virtual const std::vector<int64_t>& sample_shape() const = 0;
+  // What a sample is made of; the targets are the field "labels".
+  virtual const std::vector<FieldSpec>& fields() const = 0;
+  // Targets are in [0, classes).
   virtual int64_t classes() const = 0;
-  // Writes the samples `indices` (normalised, fp32, [indices.size(), sample]) and their labels.
-  // Does not allocate. Errors: DataLoss.
-  virtual absl::Status ReadBatch(absl::Span<const int64_t> indices, float* samples,
-                                 int32_t* labels) const = 0;
+  // Writes the samples of `request` into one array for each of fields(), [samples, shape...]. Does
+  // not allocate. The bytes are a function of the request alone. Errors: DataLoss.
+  virtual absl::Status ReadBatch(const ReadRequest& request,
+                                 absl::Span<void* const> fields) const = 0;
 };
 
 struct SyntheticSource {
@@ -55,6 +65,9 @@ enum class Split { kTrain, kTest };
 // warning). Errors: NotFound (says where it looked and how to install or name the data),
 // DataLoss (names file and offset).
 absl::StatusOr<std::unique_ptr<Dataset>> Open(const Source& source, Split split);
+
+// The fields of samples of fp32 "inputs" with one label each.
+std::vector<FieldSpec> ClassificationFields(std::vector<int64_t> sample_shape, int64_t classes);
 
 }  // namespace lockstep::data
 

@@ -28,17 +28,22 @@ class ImageDataset : public Dataset {
         kernels_(BestRowKernels()) {
     const std::vector<int64_t>& dims = images_->dims();
     // Images without a channel dimension have one channel.
-    if (dims.size() == 3) shape_.push_back(1);
-    shape_.insert(shape_.end(), dims.begin() + 1, dims.end());
-    for (const int64_t dim : shape_) sample_size_ *= dim;
+    std::vector<int64_t> shape;
+    if (dims.size() == 3) shape.push_back(1);
+    shape.insert(shape.end(), dims.begin() + 1, dims.end());
+    for (const int64_t dim : shape) sample_size_ *= dim;
+    fields_ = ClassificationFields(shape, classes);
   }
 
   int64_t size() const override { return images_->dims()[0]; }
-  const std::vector<int64_t>& sample_shape() const override { return shape_; }
+  const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return classes_; }
 
-  absl::Status ReadBatch(absl::Span<const int64_t> indices, float* samples,
-                         int32_t* labels) const override {
+  absl::Status ReadBatch(const ReadRequest& request,
+                         absl::Span<void* const> fields) const override {
+    const absl::Span<const int64_t> indices = request.indices;
+    auto* const samples = static_cast<float*>(fields[0]);
+    auto* const labels = static_cast<int32_t*>(fields[1]);
     const uint8_t* pixels = images_->values().data();
     const uint8_t* classes = labels_->values().data();
     for (size_t i = 0; i < indices.size(); ++i) {
@@ -65,7 +70,7 @@ class ImageDataset : public Dataset {
   const float scale_;
   const float shift_;
   const RowKernels& kernels_;
-  std::vector<int64_t> shape_;
+  std::vector<FieldSpec> fields_;
   int64_t sample_size_ = 1;
 };
 
@@ -132,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
   LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, OpenEither(files.labels, files.advice));
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset,
                       OpenPair(files, std::move(labels), 10, source.mean, source.std));
-  if (dataset->sample_shape() != std::vector<int64_t>{1, 28, 28}) {
+  if (dataset->fields()[0].shape != std::vector<int64_t>{1, 28, 28}) {
     return absl::DataLossError(absl::StrCat(files.images, ": the images are not 28 x 28"));
   }
   return dataset;

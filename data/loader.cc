@@ -27,8 +27,8 @@ int64_t RoundUp(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * 
 // A batch's place in the ring. Batches are numbered 0, 1, 2, ... over the loader's life; number q
 // lies in slot q modulo the ring's length.
 struct Slot {
-  float* inputs = nullptr;
-  int32_t* labels = nullptr;
+  std::vector<void*> fields;
+  std::vector<const void*> read_only;  // the same
   Batch batch;
   absl::Status status;
   // The batch's number + 1, stored last by who made it; 0: not ready.
@@ -101,19 +101,20 @@ class RingLoader : public Loader {
 };
 
 absl::Status RingLoader::Start() {
-  int64_t sample = 1;
-  for (const int64_t dim : dataset_.sample_shape()) sample *= dim;
   const int64_t samples = sampler_.samples_per_shard();
-  const int64_t inputs_bytes = RoundUp(samples * sample * static_cast<int64_t>(sizeof(float)));
-  const int64_t labels_bytes = RoundUp(samples * static_cast<int64_t>(sizeof(int32_t)));
-  LS_ASSIGN_OR_RETURN(
-      memory_,
-      MappedBytes::Anonymous(static_cast<size_t>(inputs_bytes + labels_bytes) * slots_.size()));
+  int64_t slot_bytes = 0;
+  for (const FieldSpec& field : dataset_.fields()) {
+    slot_bytes += RoundUp(samples * static_cast<int64_t>(field.bytes()));
+  }
+  LS_ASSIGN_OR_RETURN(memory_,
+                      MappedBytes::Anonymous(static_cast<size_t>(slot_bytes) * slots_.size()));
   uint8_t* next = memory_.writable().data();
   for (Slot& slot : slots_) {
-    slot.inputs = reinterpret_cast<float*>(next);
-    slot.labels = reinterpret_cast<int32_t*>(next + inputs_bytes);
-    next += inputs_bytes + labels_bytes;
+    for (const FieldSpec& field : dataset_.fields()) {
+      slot.fields.push_back(next);
+      slot.read_only.push_back(next);
+      next += RoundUp(samples * static_cast<int64_t>(field.bytes()));
+    }
   }
   for (std::vector<int64_t>& indices : indices_) indices.resize(static_cast<size_t>(samples));
   threads_.reserve(static_cast<size_t>(options_.threads));
@@ -150,10 +151,9 @@ Slot* RingLoader::Claim() {
 void RingLoader::Make(Slot* slot, std::vector<int64_t>* indices) {
   Batch& batch = slot->batch;
   sampler_.Indices(batch.step, batch.shard, absl::MakeSpan(*indices));
-  slot->status = dataset_.ReadBatch(*indices, slot->inputs, slot->labels);
+  slot->status = dataset_.ReadBatch({*indices, batch.step, batch.shard}, slot->fields);
   batch.samples = static_cast<int64_t>(indices->size());
-  batch.inputs = slot->inputs;
-  batch.labels = slot->labels;
+  batch.fields = slot->read_only;
   batch.ids_hash = HashIds(*indices);
 }
 

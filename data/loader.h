@@ -20,8 +20,8 @@ struct Batch {
   int64_t step = 0;  // 0-based stream step
   int shard = 0;
   int64_t samples = 0;
-  const float* inputs = nullptr;  // [samples, sample], 64-byte aligned
-  const int32_t* labels = nullptr;
+  // One array for each field of the data set, [samples, shape...], 64-byte aligned.
+  absl::Span<const void* const> fields;
   // HashIds of the samples that were really read, for the ledger.
   uint64_t ids_hash = 0;
 };

@@ -39,7 +39,7 @@ class SyntheticDataset : public Dataset {
       : size_(split == Split::kTrain ? source.train_samples : source.test_samples),
         features_(source.features),
         classes_(source.classes),
-        shape_{source.features},
+        fields_(ClassificationFields({source.features}, source.classes)),
         sample_key_(SiteKey(
             source.seed, split == Split::kTrain ? "data.synthetic.train" : "data.synthetic.test")),
         means_(Uniform(SiteKey(source.seed, "data.synthetic.means"), features_ * classes_,
@@ -49,11 +49,14 @@ class SyntheticDataset : public Dataset {
         kernels_(BestRowKernels()) {}
 
   int64_t size() const override { return size_; }
-  const std::vector<int64_t>& sample_shape() const override { return shape_; }
+  const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return classes_; }
 
-  absl::Status ReadBatch(absl::Span<const int64_t> indices, float* samples,
-                         int32_t* labels) const override {
+  absl::Status ReadBatch(const ReadRequest& request,
+                         absl::Span<void* const> fields) const override {
+    const absl::Span<const int64_t> indices = request.indices;
+    auto* const samples = static_cast<float*>(fields[0]);
+    auto* const labels = static_cast<int32_t*>(fields[1]);
     for (size_t i = 0; i < indices.size(); ++i) {
       const int64_t index = indices[i];
       LS_CHECK(index >= 0 && index < size_) << index;
@@ -75,7 +78,7 @@ class SyntheticDataset : public Dataset {
   const int64_t size_;
   const int64_t features_;
   const int64_t classes_;
-  const std::vector<int64_t> shape_;
+  const std::vector<FieldSpec> fields_;
   const uint64_t sample_key_;
   const std::vector<float> means_;
   const std::vector<float> bank_;

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/field.h"
 
 namespace lockstep::engine {
 
@@ -55,11 +56,17 @@ struct ScheduleSpec {
 // The factor of the learning rate at `update` (0-based). A pure function.
 double ScheduleFactor(const ScheduleSpec& schedule, int64_t update);
 
-// What one sample is.
+// What a sample is made of.
 struct InputSpec {
-  std::vector<int64_t> sample_shape;  // such as {784} or {1, 28, 28}; fp32
-  int64_t classes = 0;                // labels are int32 in [0, classes)
+  std::vector<FieldSpec> fields;  // at most 8; the one named "labels" holds the targets
+  int64_t classes = 0;            // targets are int32 in [0, classes); a negative one is ignored
 };
+
+// Samples of fp32 "inputs" with one label each.
+InputSpec ClassificationInput(std::vector<int64_t> sample_shape, int64_t classes);
+
+// A batch: one array for each field of InputSpec, in its order.
+using Fields = absl::Span<const void* const>;
 
 // Passes that can be switched off: to look for a fault, or to prove that they change nothing.
 struct PassOptions {
@@ -188,13 +195,13 @@ class Executor {
   virtual void* BeginLoad() = 0;
   virtual void EndLoad() = 0;
 
-  // Forward and backward of micro-batch `micro` of `shard` at `step` on `inputs` [micro_batch,
-  // sample] fp32 and `labels` [micro_batch]; a negative label is ignored. Gradients go to
-  // `gradients` [gradient_count]: overwritten by micro-batch 0, added to by the others. Never
-  // touches the state; a pure function of the state and the arguments. Errors: DataLoss for a label
-  // that is not below `classes`, Aborted when cancelled, those of the hooks.
-  virtual absl::Status RunShard(int64_t step, int shard, int micro, const float* inputs,
-                                const int32_t* labels, float* gradients, const Hooks& hooks) = 0;
+  // Forward and backward of micro-batch `micro` of `shard` at `step` on `fields`, each
+  // [micro_batch, shape...]. Gradients go to `gradients` [gradient_count]: overwritten by
+  // micro-batch 0, added to by the others. Never touches the state; a pure function of the state
+  // and the arguments. Errors: DataLoss for an integer that is not below its field's limit, Aborted
+  // when cancelled, those of the hooks.
+  virtual absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
+                                const Hooks& hooks) = 0;
 
   // The optimizer step `step` (1-based; the state must be that after step - 1) on the reduced
   // gradients, read in place: slices in ascending order that cover the whole vector, cut at
@@ -204,10 +211,9 @@ class Executor {
   // The step that the state is after, as written in the state itself.
   virtual int64_t committed_step() const = 0;
 
-  // One evaluation block: inputs [eval_block, sample], labels [eval_block]; the first `valid`
-  // samples count, the rest is padding. Errors: InvalidArgument, DataLoss.
-  virtual absl::Status Evaluate(const float* inputs, const int32_t* labels, int64_t valid,
-                                EvalSums* sums) = 0;
+  // One evaluation block of `fields`, each [eval_block, shape...]; the first `valid` samples count,
+  // the rest is padding. Errors: InvalidArgument, DataLoss.
+  virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums) = 0;
 
   // Hash of the gradients of one addressed micro-batch (made inputs, initial weights in scratch):
   // equal on devices that compute the same bits. Leaves the state alone, uses the arena, allocates.

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
+#include <cstring>
 #include <numeric>
 
 #include "common/check.h"
@@ -11,22 +11,6 @@
 #include "common/status.h"
 
 namespace lockstep::worker {
-namespace {
-
-int64_t Elements(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
-float* AllocateFloats(int64_t count) {
-  const size_t bytes = (static_cast<size_t>(count) * sizeof(float) + 63) / 64 * 64;
-  void* memory = std::aligned_alloc(64, bytes);
-  LS_CHECK(memory != nullptr) << "out of memory for evaluation";
-  std::fill_n(static_cast<float*>(memory), count, 0.0f);
-  return static_cast<float*>(memory);
-}
-
-}  // namespace
-
 Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
                      ProgressBoard* board)
     : dataset_(dataset),
@@ -34,18 +18,24 @@ Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, i
       board_(board),
       block_(block),
       blocks_((dataset->size() + block - 1) / block),
-      indices_(block),
-      inputs_(AllocateFloats(block * Elements(dataset->sample_shape())), std::free),
-      labels_(block) {}
+      indices_(block) {
+  for (const FieldSpec& field : dataset->fields()) {
+    const size_t bytes = (static_cast<size_t>(block) * field.bytes() + 63) / 64 * 64;
+    memory_.emplace_back(std::aligned_alloc(64, bytes), std::free);
+    LS_CHECK(memory_.back() != nullptr) << "out of memory for evaluation";
+    std::memset(memory_.back().get(), 0, bytes);
+    fields_.push_back(memory_.back().get());
+    read_only_.push_back(memory_.back().get());
+  }
+}
 
 absl::Status Evaluator::RunBlock(int64_t block, Row* row) {
   const int64_t begin = block * block_;
   const int64_t valid = std::min(block_, dataset_->size() - begin);
   std::iota(indices_.begin(), indices_.begin() + valid, begin);
-  LS_RETURN_IF_ERROR(dataset_->ReadBatch(absl::MakeConstSpan(indices_.data(), valid), inputs_.get(),
-                                         labels_.data()));
+  LS_RETURN_IF_ERROR(dataset_->ReadBatch({absl::MakeConstSpan(indices_.data(), valid)}, fields_));
   engine::EvalSums sums;
-  LS_RETURN_IF_ERROR(executor_->Evaluate(inputs_.get(), labels_.data(), valid, &sums));
+  LS_RETURN_IF_ERROR(executor_->Evaluate(read_only_, valid, &sums));
   *row = {sums.loss, sums.correct, sums.samples};
   board_->Moved();
   return absl::OkStatus();

@@ -45,8 +45,9 @@ class Evaluator {
   const int64_t block_;
   const int64_t blocks_;
   std::vector<int64_t> indices_;
-  std::unique_ptr<float, void (*)(void*)> inputs_;
-  std::vector<int32_t> labels_;
+  std::vector<std::unique_ptr<void, void (*)(void*)>> memory_;  // one for each field
+  std::vector<void*> fields_;
+  std::vector<const void*> read_only_;  // the same
 };
 
 }  // namespace lockstep::worker

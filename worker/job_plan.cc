@@ -100,7 +100,7 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(train.model()));
   LS_ASSIGN_OR_RETURN(spec.optimizer, OptimizerSpecOf(train.optimizer()));
   spec.schedule = ScheduleSpecOf(train.schedule(), total_steps);
-  spec.input.sample_shape = dataset.sample_shape();
+  spec.input.fields = dataset.fields();
   spec.input.classes = dataset.classes();
   spec.shards = train.shards();
   spec.accumulate = train.accumulate() > 0 ? train.accumulate() : 1;

@@ -23,7 +23,7 @@ absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& p
   if (!status.ok()) return absl::InternalError("config.json: the model does not print");
   const engine::InputSpec& input = plan.spec().input;
   return absl::StrCat("{\"format\":\"lockstep\",\"schema\":1,\"model\":", model,
-                      ",\"input_shape\":[", absl::StrJoin(input.sample_shape, ","),
+                      ",\"input_shape\":[", absl::StrJoin(input.fields[0].shape, ","),
                       "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
                       "}\n");
 }

@@ -86,8 +86,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const CompiledJob& comp
 
 absl::Status Trainer::Reserve(Transport* transport) {
   const engine::Plan& plan = *compiled_.plan;
-  sample_elements_ = 1;
-  for (const int64_t extent : data_->train->sample_shape()) sample_elements_ *= extent;
+  micro_fields_.resize(plan.spec().input.fields.size());
   LS_ASSIGN_OR_RETURN(state_,
                       transport->Allocate(RoundUp(plan.state_bytes()), "the training state"));
   std::vector<float*> buffers;
@@ -185,15 +184,18 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
+  const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
     LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     float* leaf = sums_->NextLeaf();
     for (int micro = 0; micro < accumulate; ++micro) {
-      LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro,
-                                             batch.inputs + micro * micro_batch * sample_elements_,
-                                             batch.labels + micro * micro_batch, leaf, hooks));
+      for (size_t f = 0; f < fields.size(); ++f) {
+        micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
+                           micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
+      }
+      LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
     StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,
                       shard == held.begin && link_->drain_requested(), /*save=*/false,

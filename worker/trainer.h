@@ -119,7 +119,7 @@ class Trainer {
   std::vector<engine::GradientSlice> gradient_slices_;
   StepHeader::Contents header_;
   std::optional<EvalResult> eval_;
-  int64_t sample_elements_ = 0;
+  std::vector<const void*> micro_fields_;
   double train_seconds_ = 0;
   int64_t steps_timed_ = 0;
 };

@@ -40,11 +40,12 @@ class Outlet : public Pumped {
 
 class Hub {
  public:
-  // `clock` and `store` outlive the hub.
-  Hub(Clock* clock, Store* store, const Options& options);
+  // Goes on from `state`, which is what `store` holds. `clock` and `store` outlive the hub.
+  Hub(Clock* clock, Store* store, State state);
   ~Hub();  // stops the ticker
 
-  // Steps the state. The reply is that of the event.
+  // Steps the state. The reply is that of the event, or, when the journal could not be written,
+  // why; nobody is told anything then until a later step is saved.
   struct Reply {
     absl::Status status;
     SubmitJobResponse submitted;
@@ -79,13 +80,16 @@ class Hub {
 
   Reply StepLocked(const Event& event, Pumps& pumps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Save(const Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell(Effects& effects, Pumps& pumps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HoldBack(Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Tell(Effects effects, Pumps& pumps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTicker();
 
   Clock* const clock_;
   Store* const store_;
   absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_);
+  // Answers and events of steps that could not be saved, in their order.
+  Effects held_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, EventLog> logs_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::set<std::shared_ptr<Pumped>>> followers_ ABSL_GUARDED_BY(mu_);
   std::map<SessionId, std::shared_ptr<Outlet<AgentCommand>>> agents_ ABSL_GUARDED_BY(mu_);

@@ -6,6 +6,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -19,8 +20,8 @@ namespace {
 
 class GrpcServer : public Server {
  public:
-  GrpcServer(const ServerOptions& options, Clock* clock, Store* store)
-      : hub_(clock, store, options.limits), service_(&hub_, options.token) {}
+  GrpcServer(const ServerOptions& options, Clock* clock, Store* store, State state)
+      : hub_(clock, store, std::move(state)), service_(&hub_, options.token) {}
 
   ~GrpcServer() override {
     if (server_ == nullptr) return;
@@ -66,7 +67,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   QuietGrpc();
   LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   LS_RETURN_IF_ERROR(CheckFree(options.listen));
-  auto server = std::make_unique<GrpcServer>(options, clock, store);
+  LS_ASSIGN_OR_RETURN(const std::vector<StoredRow> stored, store->GetAll());
+  std::vector<Row> rows;
+  for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
+  LS_ASSIGN_OR_RETURN(State state, Restore(rows, options.limits, clock->Now()));
+  auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(state));
   LS_RETURN_IF_ERROR(server->Listen(options.listen));
   return server;
 }

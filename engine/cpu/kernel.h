@@ -20,14 +20,19 @@ namespace lockstep::engine {
 // Where a value can lie.
 enum class Region {
   kArena,
-  kState,   // parameters
-  kInputs,  // the batch
-  kLabels,
+  kState,      // parameters
   kGradients,  // the shard's gradient vector
   kScalars,    // Scalars of the executor
   kAbsolute,   // the offset is the address itself
+  kField0,     // the first field of the batch; field i is kField0 + i
 };
-inline constexpr int kRegions = 7;
+inline constexpr int kMaxFields = 8;
+inline constexpr int kRegions = 5 + kMaxFields;
+
+// Where field `index` of the batch lies.
+inline Region FieldRegion(size_t index) {
+  return static_cast<Region>(static_cast<size_t>(Region::kField0) + index);
+}
 
 struct Storage {
   Region region = Region::kArena;

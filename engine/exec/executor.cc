@@ -98,15 +98,28 @@ void* PlanExecutor::BeginLoad() {
   return state_.base();
 }
 
-absl::Status PlanExecutor::CheckLabels(const int32_t* labels, int64_t count) const {
-  const int64_t classes = plan_->spec().input.classes;
-  for (int64_t i = 0; i < count; ++i) {
-    if (labels[i] < classes) continue;
-    return absl::DataLossError(absl::StrCat("the label of sample ", i, " of the batch is ",
-                                            labels[i], ", but the model has ", classes,
-                                            " classes: check the data or the model"));
+absl::Status PlanExecutor::CheckIntegers(Fields fields, int64_t samples) const {
+  const std::vector<FieldSpec>& specs = plan_->spec().input.fields;
+  LS_CHECK_EQ(fields.size(), specs.size());
+  for (size_t f = 0; f < specs.size(); ++f) {
+    if (specs[f].type != FieldSpec::Type::kInt32 || specs[f].limit == 0) continue;
+    const auto* values = static_cast<const int32_t*>(fields[f]);
+    const int64_t each = specs[f].elements();
+    for (int64_t i = 0; i < samples * each; ++i) {
+      if (values[i] < specs[f].limit) continue;
+      return absl::DataLossError(absl::StrCat(
+          "'", specs[f].name, "' of sample ", i / each, " of the batch is ", values[i],
+          ", but the model takes numbers below ", specs[f].limit, ": check the data or the model"));
+    }
   }
   return absl::OkStatus();
+}
+
+void PlanExecutor::BindFields(Fields fields, RunContext* context) {
+  for (size_t f = 0; f < fields.size(); ++f) {
+    context->base[static_cast<int>(FieldRegion(f))] =
+        const_cast<std::byte*>(static_cast<const std::byte*>(fields[f]));
+  }
 }
 
 absl::Status PlanExecutor::RunSteps(const RunContext& context, int micro, const Hooks& hooks) {
@@ -128,12 +141,12 @@ absl::Status PlanExecutor::RunSteps(const RunContext& context, int micro, const 
   return absl::OkStatus();
 }
 
-absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, const float* inputs,
-                                    const int32_t* labels, float* gradients, const Hooks& hooks) {
+absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields fields,
+                                    float* gradients, const Hooks& hooks) {
   const TrainSpec& spec = plan_->spec();
   LS_CHECK(shard >= 0 && shard < spec.shards) << shard;
   LS_CHECK(micro >= 0 && micro < spec.accumulate) << micro;
-  LS_RETURN_IF_ERROR(CheckLabels(labels, spec.micro_batch));
+  LS_RETURN_IF_ERROR(CheckIntegers(fields, spec.micro_batch));
   scalars_.loss_seed =
       static_cast<float>(updater_.loss_scale() / static_cast<double>(plan_->nominal_targets()));
   RunContext context;
@@ -143,8 +156,7 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, const fl
   };
   bind(Region::kArena, arena_);
   bind(Region::kState, state_.base());
-  bind(Region::kInputs, inputs);
-  bind(Region::kLabels, labels);
+  BindFields(fields, &context);
   bind(Region::kGradients, gradients);
   bind(Region::kScalars, &scalars_);
   context.accumulate = micro > 0;
@@ -152,21 +164,17 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, const fl
   return RunSteps(context, micro, hooks);
 }
 
-absl::Status PlanExecutor::Evaluate(const float* inputs, const int32_t* labels, int64_t valid,
-                                    EvalSums* sums) {
+absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums) {
   if (valid < 0 || valid > plan_->spec().eval_block) {
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));
   }
-  LS_RETURN_IF_ERROR(CheckLabels(labels, valid));
+  LS_RETURN_IF_ERROR(CheckIntegers(fields, valid));
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state_.base();
-  context.base[static_cast<int>(Region::kInputs)] =
-      const_cast<std::byte*>(reinterpret_cast<const std::byte*>(inputs));
-  context.base[static_cast<int>(Region::kLabels)] =
-      const_cast<std::byte*>(reinterpret_cast<const std::byte*>(labels));
-  context.valid_rows = valid;
+  BindFields(fields, &context);
+  context.valid_rows = valid * plan_->targets_per_sample();
   context.pool = &pool_;
   for (const Step& step : evaluate_) {
     if (step.kernel != nullptr) step.kernel->Run(context);
@@ -176,32 +184,51 @@ absl::Status PlanExecutor::Evaluate(const float* inputs, const int32_t* labels, 
   return absl::OkStatus();
 }
 
+namespace {
+
+// A made batch: fp32 uniform in [-1, 1), integers spread over [0, limit).
+bool MakeBatch(const TrainSpec& spec, std::vector<std::unique_ptr<std::byte[], Free>>* memory,
+               std::vector<const void*>* fields) {
+  for (const FieldSpec& field : spec.input.fields) {
+    const int64_t count = spec.micro_batch * field.elements();
+    memory->push_back(Allocate<std::byte>(static_cast<size_t>(count) * sizeof(float)));
+    if (memory->back() == nullptr) return false;
+    fields->push_back(memory->back().get());
+    if (field.type == FieldSpec::Type::kFloat32) {
+      Initialise({"device_hash." + field.name, {count}, ParameterSpec::Init::kUniform, 1},
+                 spec.seed, reinterpret_cast<float*>(memory->back().get()));
+      continue;
+    }
+    const auto limit = static_cast<uint64_t>(field.limit > 0 ? field.limit : 2);
+    auto* values = reinterpret_cast<int32_t*>(memory->back().get());
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<int32_t>(MixBits(static_cast<uint64_t>(i)) % limit);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> PlanExecutor::DeviceHash() {
   const TrainSpec& spec = plan_->spec();
-  const size_t elements = static_cast<size_t>(Elements(spec.input.sample_shape) * spec.micro_batch);
-  const size_t rows = static_cast<size_t>(spec.micro_batch);
   const size_t count = static_cast<size_t>(plan_->gradient_count());
   const auto state = Allocate<std::byte>(plan_->state_bytes());
-  const auto inputs = Allocate<float>(elements);
-  const auto labels = Allocate<int32_t>(rows);
   const auto gradients = Allocate<float>(count);
-  if (state == nullptr || inputs == nullptr || labels == nullptr || gradients == nullptr) {
+  std::vector<std::unique_ptr<std::byte[], Free>> memory;
+  std::vector<const void*> fields;
+  if (state == nullptr || gradients == nullptr || !MakeBatch(spec, &memory, &fields)) {
     return absl::ResourceExhaustedError("no memory for the device check's micro-batch");
   }
   for (const ParameterSpec& parameter : plan_->model().parameters()) {
     Initialise(parameter, spec.seed,
                reinterpret_cast<float*>(state.get() + plan_->Entry(parameter.name).offset));
   }
-  Initialise({"device_hash.inputs", {static_cast<int64_t>(elements)}, 1}, spec.seed, inputs.get());
-  for (size_t i = 0; i < rows; ++i) {
-    labels[i] = static_cast<int32_t>(MixBits(i) % static_cast<uint64_t>(spec.input.classes));
-  }
   scalars_.loss_seed = static_cast<float>(1.0 / static_cast<double>(plan_->nominal_targets()));
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state.get();
-  context.base[static_cast<int>(Region::kInputs)] = reinterpret_cast<std::byte*>(inputs.get());
-  context.base[static_cast<int>(Region::kLabels)] = reinterpret_cast<std::byte*>(labels.get());
+  BindFields(fields, &context);
   context.base[static_cast<int>(Region::kGradients)] =
       reinterpret_cast<std::byte*>(gradients.get());
   context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);

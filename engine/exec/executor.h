@@ -22,14 +22,13 @@ class PlanExecutor : public Executor {
   void InitState() override { updater_.InitState(); }
   void* BeginLoad() override;
   void EndLoad() override { state_.Close(); }
-  absl::Status RunShard(int64_t step, int shard, int micro, const float* inputs,
-                        const int32_t* labels, float* gradients, const Hooks& hooks) override;
+  absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
+                        const Hooks& hooks) override;
   StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) override {
     return updater_.Update(step, reduced, &pool_);
   }
   int64_t committed_step() const override { return updater_.committed_step(); }
-  absl::Status Evaluate(const float* inputs, const int32_t* labels, int64_t valid,
-                        EvalSums* sums) override;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums) override;
   absl::StatusOr<std::string> DeviceHash() override;
 
  private:
@@ -43,7 +42,9 @@ class PlanExecutor : public Executor {
   void MarkGradients();
   // The gaps between gradients, so that every element of the vector is defined.
   void ZeroGaps(float* gradients) const;
-  absl::Status CheckLabels(const int32_t* labels, int64_t count) const;
+  // The first `samples` of each integer field are below the field's limit.
+  absl::Status CheckIntegers(Fields fields, int64_t samples) const;
+  static void BindFields(Fields fields, RunContext* context);
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
 
   const std::shared_ptr<const CompiledPlan> plan_;

@@ -18,6 +18,7 @@ namespace lockstep::engine {
 namespace {
 
 constexpr size_t kStateAlign = 64;
+constexpr const char* kLossSeed = "loss_seed";
 // Keeps every offset and product of extents far inside 64 bits.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
@@ -27,13 +28,24 @@ absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t hi
       absl::StrCat(name, " is ", value, ": it must be from ", low, " to ", high));
 }
 
-absl::Status CheckSpec(const TrainSpec& spec) {
-  int64_t elements = 1;
-  for (const int64_t extent : spec.input.sample_shape) {
-    LS_RETURN_IF_ERROR(CheckRange("an extent of the sample's shape", extent, 1, 1 << 24));
-    elements *= extent;
-    LS_RETURN_IF_ERROR(CheckRange("the number of elements of a sample", elements, 1, 1 << 28));
+absl::Status CheckFields(const std::vector<FieldSpec>& fields) {
+  LS_RETURN_IF_ERROR(
+      CheckRange("the number of fields", static_cast<int64_t>(fields.size()), 2, kMaxFields));
+  bool labels = false;
+  for (const FieldSpec& field : fields) {
+    int64_t elements = 1;
+    for (const int64_t extent : field.shape) {
+      LS_RETURN_IF_ERROR(CheckRange("an extent of the sample's shape", extent, 1, 1 << 24));
+      elements *= extent;
+      LS_RETURN_IF_ERROR(CheckRange("the number of elements of a sample", elements, 1, 1 << 28));
+    }
+    labels |= field.name == kLabelsField && field.type == FieldSpec::Type::kInt32;
   }
+  return labels ? absl::OkStatus() : absl::InvalidArgumentError("the samples have no labels");
+}
+
+absl::Status CheckSpec(const TrainSpec& spec) {
+  LS_RETURN_IF_ERROR(CheckFields(spec.input.fields));
   LS_RETURN_IF_ERROR(CheckRange("classes", spec.input.classes, 1, 1 << 24));
   LS_RETURN_IF_ERROR(CheckRange("micro_batch", spec.micro_batch, 1, 1 << 24));
   LS_RETURN_IF_ERROR(CheckRange("eval_block", spec.eval_block, 1, 1 << 24));
@@ -105,8 +117,15 @@ const StateEntry& CompiledPlan::Entry(const std::string& name) const {
   return *it;
 }
 
+int64_t CompiledPlan::targets_per_sample() const {
+  for (const FieldSpec& field : spec_.input.fields) {
+    if (field.name == kLabelsField) return field.elements();
+  }
+  return 1;
+}
+
 int64_t CompiledPlan::nominal_targets() const {
-  return spec_.micro_batch * spec_.accumulate * spec_.shards;
+  return spec_.micro_batch * targets_per_sample() * spec_.accumulate * spec_.shards;
 }
 
 int64_t CompiledPlan::parameter_count() const {
@@ -115,16 +134,28 @@ int64_t CompiledPlan::parameter_count() const {
   return count;
 }
 
-Value CompiledPlan::BuildForward(Graph* graph, int64_t batch,
-                                 std::map<std::string, Value>* parameters) const {
-  Shape shape = spec_.input.sample_shape;
-  shape.insert(shape.begin(), batch);
-  const Value inputs = graph->AddLeaf("input", {DType::kF32, shape}, "inputs");
+CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bool training) const {
+  Forward forward;
+  ModelInputs inputs;
+  inputs.training = training;
+  for (const FieldSpec& field : spec_.input.fields) {
+    const DType type = field.type == FieldSpec::Type::kFloat32 ? DType::kF32 : DType::kI32;
+    if (field.name == kLabelsField) {
+      const Shape rows = {batch * field.elements()};
+      forward.labels = graph->AddLeaf("input", {type, rows}, field.name);
+      continue;
+    }
+    Shape shape = field.shape;
+    shape.insert(shape.begin(), batch);
+    inputs.fields[field.name] = graph->AddLeaf("input", {type, shape}, field.name);
+  }
   for (const ParameterSpec& parameter : model_->parameters()) {
-    (*parameters)[parameter.name] =
+    inputs.parameters[parameter.name] =
         graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
   }
-  return model_->Build(graph, inputs, *parameters);
+  forward.logits = model_->Build(graph, inputs);
+  forward.parameters = std::move(inputs.parameters);
+  return forward;
 }
 
 std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
@@ -134,13 +165,14 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
     if (!node.op->leaf) continue;
     if (std::string(node.op->name) == "parameter") {
       bound[{id, 0}] = {Region::kState, Entry(node.name).offset};
-    } else if (node.name == "inputs") {
-      bound[{id, 0}] = {Region::kInputs, 0};
-    } else if (node.name == "labels") {
-      bound[{id, 0}] = {Region::kLabels, 0};
-    } else {
-      LS_CHECK_EQ(node.name, "loss_seed");
+    } else if (node.name == kLossSeed) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, loss_seed)};
+    } else {
+      const std::vector<FieldSpec>& fields = spec_.input.fields;
+      const auto field = std::find_if(fields.begin(), fields.end(),
+                                      [&](const FieldSpec& f) { return f.name == node.name; });
+      LS_CHECK(field != fields.end()) << node.name;
+      bound[{id, 0}] = {FieldRegion(static_cast<size_t>(field - fields.begin())), 0};
     }
   }
   return bound;
@@ -148,17 +180,16 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
 
 absl::Status CompiledPlan::CompileTraining() {
   Graph graph;
-  const Value labels = graph.AddLeaf("input", {DType::kI32, {spec_.micro_batch}}, "labels");
-  const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, "loss_seed");
-  std::map<std::string, Value> parameters;
-  const Value logits = BuildForward(&graph, spec_.micro_batch, &parameters);
+  const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
+  const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
   LS_RETURN_IF_ERROR(graph.status());
-  const Value loss = graph.Add("softmax_cross_entropy", {logits, labels}, {}, "loss");
+  const Value loss =
+      graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, {}, "loss");
   LS_RETURN_IF_ERROR(graph.status());
 
   std::vector<Value> wrt;
   for (const ParameterSpec& parameter : model_->parameters()) {
-    wrt.push_back(parameters.at(parameter.name));
+    wrt.push_back(forward.parameters.at(parameter.name));
   }
   LS_ASSIGN_OR_RETURN(const std::vector<Value> gradients,
                       Differentiate(&graph, {{loss, seed}}, wrt));
@@ -187,11 +218,9 @@ absl::Status CompiledPlan::CompileTraining() {
 
 absl::Status CompiledPlan::CompileEvaluation() {
   Graph graph;
-  const Value labels = graph.AddLeaf("input", {DType::kI32, {spec_.eval_block}}, "labels");
-  std::map<std::string, Value> parameters;
-  const Value logits = BuildForward(&graph, spec_.eval_block, &parameters);
+  const Forward forward = BuildForward(&graph, spec_.eval_block, /*training=*/false);
   LS_RETURN_IF_ERROR(graph.status());
-  graph.AddOutput("sums", graph.Add("classification_sums", {logits, labels}));
+  graph.AddOutput("sums", graph.Add("classification_sums", {forward.logits, forward.labels}));
   LS_RETURN_IF_ERROR(graph.Verify());
   evaluate_.graph = spec_.passes.fuse ? Fuse(graph) : std::move(graph);
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());

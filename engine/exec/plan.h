@@ -46,6 +46,7 @@ class CompiledPlan : public Plan {
   const CpuTarget& target() const { return target_; }
   // REQUIRES: the table has it.
   const StateEntry& Entry(const std::string& name) const;
+  int64_t targets_per_sample() const;
   // D: the targets that a step nominally has.
   int64_t nominal_targets() const;
 
@@ -54,8 +55,13 @@ class CompiledPlan : public Plan {
   void MakeStateTable();
   absl::Status CompileTraining();
   absl::Status CompileEvaluation();
-  // Leaves for the batch and the parameters; returns the logits.
-  Value BuildForward(Graph* graph, int64_t batch, std::map<std::string, Value>* parameters) const;
+  // The model on `batch` samples, with leaves for the fields and the parameters.
+  struct Forward {
+    std::map<std::string, Value> parameters;
+    Value logits;
+    Value labels;  // [rows of the logits]
+  };
+  Forward BuildForward(Graph* graph, int64_t batch, bool training) const;
   // Where the leaves of `graph` lie.
   std::map<Value, Storage> BindLeaves(const Graph& graph) const;
   std::string MakeHash() const;

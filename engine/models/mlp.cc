@@ -15,7 +15,10 @@ std::string LayerName(size_t layer) { return absl::StrCat(2 * layer); }
 
 absl::StatusOr<std::unique_ptr<Model>> Mlp::Make(const MlpSpec& spec, const InputSpec& input) {
   auto model = std::make_unique<Mlp>();
-  model->widths_.push_back(Elements(input.sample_shape));
+  if (input.fields.empty() || input.fields[0].name != "inputs") {
+    return absl::InvalidArgumentError("the mlp takes samples of fp32 values with one label each");
+  }
+  model->widths_.push_back(Elements(input.fields[0].shape));
   for (const int64_t width : spec.hidden) {
     if (width < 1 || width > (1 << 20)) {
       return absl::InvalidArgumentError(
@@ -29,15 +32,17 @@ absl::StatusOr<std::unique_ptr<Model>> Mlp::Make(const MlpSpec& spec, const Inpu
     // torch.nn.Linear: kaiming_uniform_(a = sqrt(5)) is U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the
     // bias too.
     const double bound = 1 / std::sqrt(static_cast<double>(in));
-    model->parameters_.push_back({LayerName(i) + ".weight", {out, in}, bound});
-    model->parameters_.push_back({LayerName(i) + ".bias", {out}, bound});
+    model->parameters_.push_back(
+        {LayerName(i) + ".weight", {out, in}, ParameterSpec::Init::kUniform, bound});
+    model->parameters_.push_back(
+        {LayerName(i) + ".bias", {out}, ParameterSpec::Init::kUniform, bound, false});
   }
   return model;
 }
 
-Value Mlp::Build(Graph* graph, Value inputs, const std::map<std::string, Value>& parameters) const {
-  const TensorType type = graph->type(inputs);
-  Value x = inputs;
+Value Mlp::Build(Graph* graph, const ModelInputs& inputs) const {
+  Value x = inputs.Field("inputs");
+  const TensorType type = graph->type(x);
   if (type.shape.size() != 2) {
     x = graph->Add("reshape", {x}, {{"shape", Shape{type.shape[0], widths_[0]}}}, "flatten");
   }
@@ -45,8 +50,8 @@ Value Mlp::Build(Graph* graph, Value inputs, const std::map<std::string, Value>&
     if (i > 0) x = graph->Add("relu", {x}, {}, absl::StrCat(2 * i - 1));
     x = graph->Add(
         "linear",
-        {x, parameters.at(LayerName(i) + ".weight"), parameters.at(LayerName(i) + ".bias")}, {},
-        LayerName(i));
+        {x, inputs.Parameter(LayerName(i) + ".weight"), inputs.Parameter(LayerName(i) + ".bias")},
+        {}, LayerName(i));
     if (!x.valid()) return x;
   }
   return x;

@@ -18,8 +18,7 @@ class Mlp : public Model {
   static absl::StatusOr<std::unique_ptr<Model>> Make(const MlpSpec& spec, const InputSpec& input);
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
-  Value Build(Graph* graph, Value inputs,
-              const std::map<std::string, Value>& parameters) const override;
+  Value Build(Graph* graph, const ModelInputs& inputs) const override;
 
  private:
   std::vector<int64_t> widths_;  // from the input's elements to the classes

@@ -17,9 +17,28 @@
 namespace lockstep::engine {
 
 struct ParameterSpec {
+  enum class Init {
+    kUniform,   // in [-value, value)
+    kNormal,    // mean 0, standard deviation value
+    kConstant,  // value
+  };
   std::string name;
   Shape shape;
-  double bound = 0;  // initially uniform in [-bound, bound)
+  Init init = Init::kUniform;
+  double value = 0;
+  // Whether weight decay is meant for it where an optimizer spares biases and norms.
+  bool decay = true;
+};
+
+// What a model is built from.
+struct ModelInputs {
+  std::map<std::string, Value> fields;      // the batch, without the labels
+  std::map<std::string, Value> parameters;  // every parameter's leaf
+  bool training = true;                     // dropout and batch statistics, or not
+
+  // REQUIRES: there is one of that name.
+  Value Field(const std::string& name) const { return fields.at(name); }
+  Value Parameter(const std::string& name) const { return parameters.at(name); }
 };
 
 class Model {
@@ -27,9 +46,9 @@ class Model {
   virtual ~Model() = default;
   // In the order of the state table.
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
-  // inputs [batch, sample...] -> logits [batch, classes]; `parameters` has every parameter's leaf.
-  virtual Value Build(Graph* graph, Value inputs,
-                      const std::map<std::string, Value>& parameters) const = 0;
+  // -> logits [rows, classes], one row for each target of the batch, in the order of the labels.
+  // After an error in `graph` any value may be returned.
+  virtual Value Build(Graph* graph, const ModelInputs& inputs) const = 0;
 };
 
 // Errors: InvalidArgument.

@@ -68,7 +68,7 @@ TEST(GoldenMlpTest, LossesAreThoseOfPyTorch) {
   ASSERT_EQ(golden.size(), static_cast<size_t>(kSteps));
   TrainSpec spec;
   spec.model = MlpSpec{{256}};
-  spec.input = {{kWidth}, 10};
+  spec.input = ClassificationInput({kWidth}, 10);
   spec.optimizer = SgdSpec{.lr = 0.05, .momentum = 0.9};
   spec.schedule = {.kind = ScheduleSpec::Kind::kCosine, .total_updates = kSteps};
   spec.micro_batch = kBatch;
@@ -85,9 +85,8 @@ TEST(GoldenMlpTest, LossesAreThoseOfPyTorch) {
   double worst = 0;
   for (int step = 0; step < kSteps; ++step) {
     MakeBatch(static_cast<uint64_t>(step), &inputs, &labels);
-    ASSERT_TRUE(
-        executor->RunShard(step + 1, 0, 0, inputs.data(), labels.data(), gradients.data(), {})
-            .ok());
+    const void* fields[] = {inputs.data(), labels.data()};
+    ASSERT_TRUE(executor->RunShard(step + 1, 0, 0, fields, gradients.data(), {}).ok());
     const GradientSlice whole{0, plan->gradient_count(), gradients.data()};
     const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1));
     const double expected = golden[static_cast<size_t>(step)];

@@ -76,10 +76,11 @@ TEST_F(ImagesTest, ReadsAndNormalises) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->size(), 4);
   EXPECT_EQ((*dataset)->classes(), 3);
-  EXPECT_EQ((*dataset)->sample_shape(), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ((*dataset)->fields(), ClassificationFields({1, 2, 3}, 3));
   float samples[12];
   int32_t labels[2];
-  ASSERT_TRUE((*dataset)->ReadBatch({2, 1}, samples, labels).ok());
+  void* const fields[] = {samples, labels};
+  ASSERT_TRUE((*dataset)->ReadBatch({{2, 1}}, fields).ok());
   EXPECT_EQ(labels[0], 1);
   EXPECT_EQ(labels[1], 2);
   for (int i = 0; i < 12; ++i) {
@@ -126,9 +127,11 @@ TEST(SyntheticTest, IsAddressedAndLearnable) {
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
   std::vector<float> x(500 * 64), one(64);
   std::vector<int32_t> y(500);
-  ASSERT_TRUE((*a)->ReadBatch(ids, x.data(), y.data()).ok());
+  void* const all[] = {x.data(), y.data()};
+  ASSERT_TRUE((*a)->ReadBatch({ids}, all).ok());
   int32_t label;
-  ASSERT_TRUE((*b)->ReadBatch({321}, one.data(), &label).ok());
+  void* const single[] = {one.data(), &label};
+  ASSERT_TRUE((*b)->ReadBatch({{321}}, single).ok());
   EXPECT_EQ(label, y[321]);
   EXPECT_EQ(std::memcmp(one.data(), &x[321 * 64], 64 * sizeof(float)), 0);
   // The nearest class mean, taken from the first half, names the class of most of the second half.

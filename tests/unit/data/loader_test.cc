@@ -18,10 +18,13 @@ class CountingDataset : public Dataset {
  public:
   explicit CountingDataset(int64_t size, int64_t damaged = -1) : size_(size), damaged_(damaged) {}
   int64_t size() const override { return size_; }
-  const std::vector<int64_t>& sample_shape() const override { return shape_; }
+  const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return 3; }
-  absl::Status ReadBatch(absl::Span<const int64_t> indices, float* samples,
-                         int32_t* labels) const override {
+  absl::Status ReadBatch(const ReadRequest& request,
+                         absl::Span<void* const> fields) const override {
+    const absl::Span<const int64_t> indices = request.indices;
+    auto* const samples = static_cast<float*>(fields[0]);
+    auto* const labels = static_cast<int32_t*>(fields[1]);
     for (size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] == damaged_) return absl::DataLossError(absl::StrCat("sample ", damaged_));
       samples[2 * i] = static_cast<float>(indices[i]);
@@ -34,20 +37,24 @@ class CountingDataset : public Dataset {
  private:
   const int64_t size_;
   const int64_t damaged_;
-  const std::vector<int64_t> shape_{2};
+  const std::vector<FieldSpec> fields_ = ClassificationFields({2}, 3);
 };
 
 void ExpectIs(const Batch& batch, const DistributedSampler& sampler, int64_t step, int shard) {
   ASSERT_EQ(batch.step, step);
   ASSERT_EQ(batch.shard, shard);
   ASSERT_EQ(batch.samples, sampler.samples_per_shard());
-  ASSERT_EQ(reinterpret_cast<uintptr_t>(batch.inputs) % 64, 0u);
-  ASSERT_EQ(reinterpret_cast<uintptr_t>(batch.labels) % 64, 0u);
+  ASSERT_EQ(batch.fields.size(), 2u);
+  for (const void* field : batch.fields) {
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(field) % 64, 0u);
+  }
+  const auto* inputs = static_cast<const float*>(batch.fields[0]);
+  const auto* labels = static_cast<const int32_t*>(batch.fields[1]);
   std::vector<int64_t> ids(static_cast<size_t>(batch.samples));
   sampler.Indices(step, shard, absl::MakeSpan(ids));
   for (size_t i = 0; i < ids.size(); ++i) {
-    ASSERT_EQ(batch.inputs[2 * i], static_cast<float>(ids[i]));
-    ASSERT_EQ(batch.labels[i], ids[i] % 3);
+    ASSERT_EQ(inputs[2 * i], static_cast<float>(ids[i]));
+    ASSERT_EQ(labels[i], ids[i] % 3);
   }
   ASSERT_EQ(batch.ids_hash, HashIds(ids));
 }

@@ -106,7 +106,7 @@ TEST(ExecutorTest, ArenaIsNotWrittenBeyondThePlan) {
   Gradients(&job, 1, 0);
   EvalSums sums;
   const TestBatch batch = MakeBatch(job.plan->spec(), 1, 0, 0, 20);
-  ASSERT_TRUE(job.executor->Evaluate(batch.inputs.data(), batch.labels.data(), 20, &sums).ok());
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &sums).ok());
   for (size_t i = 0; i < 1024; ++i) {  // the region has a page more than the plan
     ASSERT_TRUE(std::isnan(job.arena.floats()[job.plan->arena_bytes() / 4 + i])) << i;
   }
@@ -156,9 +156,7 @@ TEST(ExecutorTest, AccumulationAddsMicroBatches) {
   for (int micro = 0; micro < 3; ++micro) {
     const TestBatch batch = MakeBatch(spec, 1, 0, micro);
     std::vector<float> one(sum.size());
-    ASSERT_TRUE(
-        job.executor->RunShard(1, 0, 0, batch.inputs.data(), batch.labels.data(), one.data(), {})
-            .ok());
+    ASSERT_TRUE(job.executor->RunShard(1, 0, 0, batch.fields(), one.data(), {}).ok());
     for (size_t i = 0; i < one.size(); ++i) expected[i] += one[i];
   }
   for (size_t i = 0; i < sum.size(); ++i) {
@@ -182,15 +180,12 @@ TEST(ExecutorTest, NothingIsAllocatedAfterCreate) {
   hooks.cancelled = [&] { return false; };
   const size_t before = allocations;
   for (int step = 1; step <= 3; ++step) {
-    const bool ran = job.executor
-                         ->RunShard(step, 0, 0, batch.inputs.data(), batch.labels.data(),
-                                    gradients.data(), hooks)
-                         .ok();
+    const bool ran =
+        job.executor->RunShard(step, 0, 0, batch.fields(), gradients.data(), hooks).ok();
     const GradientSlice whole{0, job.plan->gradient_count(), gradients.data()};
     job.executor->Update(step, absl::MakeConstSpan(&whole, 1));
     EvalSums sums;
-    const bool evaluated =
-        job.executor->Evaluate(batch.inputs.data(), batch.labels.data(), 20, &sums).ok();
+    const bool evaluated = job.executor->Evaluate(batch.fields(), 20, &sums).ok();
     LS_CHECK(ran && evaluated);
   }
   EXPECT_EQ(allocations, before);
@@ -251,15 +246,14 @@ TEST(ExecutorTest, WrongLabelIsDataLoss) {
   TestBatch batch = MakeBatch(job.plan->spec(), 1, 0);
   batch.labels[3] = 10;
   std::vector<float> gradients(static_cast<size_t>(job.plan->gradient_count()));
-  const absl::Status status = job.executor->RunShard(1, 0, 0, batch.inputs.data(),
-                                                     batch.labels.data(), gradients.data(), {});
+  const absl::Status status = job.executor->RunShard(1, 0, 0, batch.fields(), gradients.data(), {});
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("sample 3"));
 }
 
 StepResult OneShardStep(Job* job, const TestBatch& b) {
   std::vector<float> g(static_cast<size_t>(job->plan->gradient_count()));
-  LS_CHECK(job->executor->RunShard(1, 0, 0, b.inputs.data(), b.labels.data(), g.data(), {}).ok());
+  LS_CHECK(job->executor->RunShard(1, 0, 0, b.fields(), g.data(), {}).ok());
   const GradientSlice whole{0, job->plan->gradient_count(), g.data()};
   return job->executor->Update(1, absl::MakeConstSpan(&whole, 1));
 }
@@ -317,16 +311,16 @@ TEST(ExecutorTest, EvaluateCountsValidSamples) {
   for (int step = 1; step <= 40; ++step) job.Step(step);
   TestBatch batch = MakeBatch(job.plan->spec(), 99, 0, 0, 20);
   EvalSums whole, part, rest;
-  ASSERT_TRUE(job.executor->Evaluate(batch.inputs.data(), batch.labels.data(), 20, &whole).ok());
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &whole).ok());
   EXPECT_EQ(whole.samples, 20);
   EXPECT_GE(whole.correct, 18);
   for (size_t i = 13; i < 20; ++i) batch.labels[i] = 9999;  // padding is not looked at
-  ASSERT_TRUE(job.executor->Evaluate(batch.inputs.data(), batch.labels.data(), 13, &part).ok());
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 13, &part).ok());
   EXPECT_EQ(part.samples, 13);
   EXPECT_LT(part.loss, whole.loss);
-  ASSERT_TRUE(job.executor->Evaluate(batch.inputs.data(), batch.labels.data(), 0, &rest).ok());
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 0, &rest).ok());
   EXPECT_EQ(rest.samples, 0);
-  EXPECT_FALSE(job.executor->Evaluate(batch.inputs.data(), batch.labels.data(), 21, &rest).ok());
+  EXPECT_FALSE(job.executor->Evaluate(batch.fields(), 21, &rest).ok());
 }
 
 TEST(ExecutorTest, InitialStateDependsOnSeedAndNameAlone) {
@@ -384,7 +378,7 @@ TEST(ExecutorTest, StateCanBeLoadedAndIsReadOnlyElsewhere) {
 TEST(ExecutorTest, ImagesAreFlattenedByAView) {
   TrainSpec spec = SmallMlp();
   Job flat(spec);
-  spec.input.sample_shape = {1, 31, 1};
+  spec.input = ClassificationInput({1, 31, 1}, spec.input.classes);
   Job image(spec);
   EXPECT_TRUE(SameBits(Gradients(&flat, 1, 0), Gradients(&image, 1, 0)));
   EXPECT_EQ(flat.plan->arena_bytes(), image.plan->arena_bytes());

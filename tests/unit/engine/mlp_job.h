@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_TESTS_UNIT_ENGINE_MLP_JOB_H_
 #define LOCKSTEP_TESTS_UNIT_ENGINE_MLP_JOB_H_
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace lockstep::engine {
 inline TrainSpec SmallMlp() {
   TrainSpec spec;
   spec.model = MlpSpec{{33}};
-  spec.input = {{31}, 10};
+  spec.input = ClassificationInput({31}, 10);
   spec.optimizer = SgdSpec{.lr = 0.1, .momentum = 0.9};
   spec.micro_batch = 16;
   spec.shards = 4;
@@ -52,13 +53,14 @@ class Region {
 struct TestBatch {
   std::vector<float> inputs;
   std::vector<int32_t> labels;
+  std::array<const void*, 2> fields() const { return {inputs.data(), labels.data()}; }
 };
 
 // A function of (step, shard); the label shows in the inputs.
 inline TestBatch MakeBatch(const TrainSpec& spec, int64_t step, int shard, int micro = 0,
                            int64_t samples = -1) {
   int64_t width = 1;
-  for (const int64_t extent : spec.input.sample_shape) width *= extent;
+  for (const int64_t extent : spec.input.fields[0].shape) width *= extent;
   if (samples < 0) samples = spec.micro_batch;
   TestBatch batch;
   for (int64_t i = 0; i < samples; ++i) {
@@ -90,8 +92,8 @@ struct Job {
                         const Executor::Hooks& hooks = {}) {
     for (int micro = 0; micro < plan->spec().accumulate; ++micro) {
       const TestBatch batch = MakeBatch(plan->spec(), step, shard, micro);
-      const absl::Status status = executor->RunShard(step, shard, micro, batch.inputs.data(),
-                                                     batch.labels.data(), gradients, hooks);
+      const absl::Status status =
+          executor->RunShard(step, shard, micro, batch.fields(), gradients, hooks);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
