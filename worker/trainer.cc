@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "collectives/shm/waiter.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -102,6 +103,10 @@ absl::Status Trainer::Reserve(Transport* transport) {
   sums_ = std::make_unique<PartialSums>(compiled_.job.train().shards(), compiled_.vector_count,
                                         std::move(buffers));
   data::Loader::Options options;
+  // A thread of its own pays only where a core is left for it. It changes no number.
+  const Resources& resources = compiled_.job.resources();
+  const int cores = std::max(1, resources.nproc_per_node()) * plan.spec().threads;
+  options.threads = cores < AllowedCpus() ? 1 : 0;
   if (compiled_.job.train().data().loader().threads() > 0) {
     options.threads = compiled_.job.train().data().loader().threads();
   }
