@@ -39,9 +39,8 @@ absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train) {
   CompiledJob compiled;
   compiled.job = job;
-  compiled.sampler =
-      std::make_unique<data::DistributedSampler>(SamplerOptions(job.train(), train.size()));
-  LS_ASSIGN_OR_RETURN(compiled.total_steps, TotalSteps(job.train(), *compiled.sampler));
+  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
+  compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   const std::string& every = job.train().eval().every();
   LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
   LS_ASSIGN_OR_RETURN(const engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
