@@ -89,6 +89,7 @@ struct TrainSpec {
   uint64_t seed = 0;
   int threads = 1;
   PassOptions passes;
+  double label_smoothing = 0;  // of the training loss alone; evaluation has none
 };
 
 // ---- what was compiled ----
@@ -168,6 +169,7 @@ struct EvalSums {
   double loss = 0;
   int64_t correct = 0;
   int64_t samples = 0;
+  int64_t correct_top5 = 0;  // the label is among the five largest logits
 };
 
 class Executor {

@@ -180,7 +180,8 @@ absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums
     if (step.kernel != nullptr) step.kernel->Run(context);
   }
   const double* out = context.At<double>(eval_sums_);
-  *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2])};
+  *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2]),
+           static_cast<int64_t>(out[3])};
   return absl::OkStatus();
 }
 

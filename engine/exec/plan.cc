@@ -183,8 +183,10 @@ absl::Status CompiledPlan::CompileTraining() {
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
   LS_RETURN_IF_ERROR(graph.status());
+  Attrs attrs;
+  if (spec_.label_smoothing != 0) attrs.Set("label_smoothing", spec_.label_smoothing);
   const Value loss =
-      graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, {}, "loss");
+      graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, attrs, "loss");
   LS_RETURN_IF_ERROR(graph.status());
 
   std::vector<Value> wrt;
