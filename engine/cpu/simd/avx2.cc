@@ -8,3 +8,7 @@
 #define LS_SIMD_SPLAT(x) _mm256_set1_ps(x)
 #define LS_SIMD_FMA(a, b, c) ((V)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #include "engine/cpu/simd/simd_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kAvx2OptimKernels
+#define LS_SIMD_SQRT(x) _mm256_sqrt_ps((__m256)(x))
+#include "engine/cpu/simd/optim_kernels.inc"

@@ -8,3 +8,7 @@
 #define LS_SIMD_SPLAT(x) _mm512_set1_ps(x)
 #define LS_SIMD_FMA(a, b, c) ((V)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #include "engine/cpu/simd/simd_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kAvx512OptimKernels
+#define LS_SIMD_SQRT(x) _mm512_maskz_sqrt_ps(0xFFFF, (__m512)(x))
+#include "engine/cpu/simd/optim_kernels.inc"

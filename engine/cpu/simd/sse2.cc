@@ -7,3 +7,7 @@
 #define LS_SIMD_SPLAT(x) _mm_set1_ps(x)
 #define LS_SIMD_FMA(a, b, c) ((a) * (b) + (c))
 #include "engine/cpu/simd/simd_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kSse2OptimKernels
+#define LS_SIMD_SQRT(x) _mm_sqrt_ps((__m128)(x))
+#include "engine/cpu/simd/optim_kernels.inc"
