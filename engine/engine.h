@@ -20,7 +20,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -45,13 +47,70 @@ struct SgdSpec {
   double weight_decay = 0;
   bool nesterov = false;
 };
-using OptimizerSpec = std::variant<SgdSpec>;
 
+// Adam, or AdamW when `decoupled`.
+struct AdamSpec {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;
+};
+
+struct LambSpec {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0.01;
+};
+
+// Hidden weight matrices are Muon's, the rest AdamW's.
+struct MuonSpec {
+  double lr = 1e-3;
+  double momentum = 0.95;
+  double weight_decay = 0.1;
+  double eps = 1e-7;
+  bool nesterov = true;
+  int ns_steps = 5;
+  bool match_rms_adamw = false;
+  AdamSpec adamw = {.weight_decay = 0.01, .decoupled = true};
+  std::vector<std::string> adamw_match = {};  // further parameters that are AdamW's, as globs
+};
+using OptimizerSpec = std::variant<SgdSpec, AdamSpec, LambSpec, MuonSpec>;
+
+// Settings of the parameters whose names match the glob.
+struct ParameterGroup {
+  std::string match = {};
+  double lr_scale = 1;
+  std::optional<double> weight_decay = {};  // none: the optimizer's
+};
+
+// Which fields a kind reads is said in docs/training.md; the others stay as they are.
 struct ScheduleSpec {
-  enum class Kind { kConstant, kCosine } kind = Kind::kConstant;
+  enum class Kind {
+    kConstant,
+    kCosine,
+    kStep,
+    kLinear,
+    kPolynomial,
+    kExponential,
+    kOneCycle,
+    kWsd
+  } kind = Kind::kConstant;
   int64_t total_updates = 0;
   int64_t warmup_updates = 0;
   double min_factor = 0;
+  double gamma = 0.1;
+  double power = 1;
+  int64_t step_updates = 0;
+  std::vector<int64_t> milestones = {};
+  double pct_start = 0.3;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
+  enum class Shape { kLinear, kCosine, kSqrt } shape = Shape::kLinear;  // of a fall
+  int64_t decay_updates = 0;
 };
 // The factor of the learning rate at `update` (0-based). A pure function.
 double ScheduleFactor(const ScheduleSpec& schedule, int64_t update);
@@ -89,15 +148,22 @@ struct TrainSpec {
   uint64_t seed = 0;
   int threads = 1;
   PassOptions passes;
+  double label_smoothing = 0;  // of the training loss alone; evaluation has none
+  // No weight decay for parameters with ParameterSpec::decay off.
+  bool spare_norms_and_biases = false;
+  std::vector<ParameterGroup> groups;  // the first that matches decides
+  double clip_norm = 0;                // of all gradients together; 0: not clipped
+  double ema_decay = 0;                // of the weights' moving average; 0: there is none
 };
 
 // ---- what was compiled ----
 
 // One entry of the state table.
 struct StateEntry {
-  enum class Role { kParameter, kMoment, kScalar };
+  enum class Role { kParameter, kMoment, kScalar, kAverage };
   enum class Type { kFloat32, kInt64, kFloat64 };
-  std::string name;  // "0.weight" as the ecosystem names it; moments: "0.weight.momentum"
+  std::string name;  // "0.weight" as the ecosystem names it; moments: "0.weight.momentum";
+                     // averages: "0.weight.ema"
   Role role = Role::kParameter;
   Type type =
       Type::kFloat32;  // scalars: "step", "update_count", "growth_count" int64, "loss_scale" double
@@ -161,6 +227,21 @@ struct StepResult {
   double learning_rate = 0;
   bool skipped = false;  // no valid target, or gradients not finite: state unchanged but the step
   bool finite = true;
+  // When not finite: the first parameter, in the order of the state, whose gradient is not, or
+  // "the loss". Lives as long as the executor.
+  std::string_view nonfinite;
+  int64_t skipped_in_a_row = 0;  // steps up to this one that were not finite
+  double gradient_norm = 0;      // before clipping; 0 when it is not asked for
+};
+
+// What has been decided from evaluations so far: part of the state.
+struct Tracking {
+  int64_t evaluated_step = 0;  // the newest evaluation that counted; 0: none
+  int64_t best_step = 0;       // 0: none
+  double best = 0;
+  int64_t stop_step = 0;  // the newest evaluation that improved, for the early stop
+  double stop_best = 0;
+  int64_t stop_count = 0;  // evaluations since
 };
 
 // Sums over one evaluation block.
@@ -168,7 +249,11 @@ struct EvalSums {
   double loss = 0;
   int64_t correct = 0;
   int64_t samples = 0;
+  int64_t correct_top5 = 0;  // the label is among the five largest logits
 };
+
+// Which weights an evaluation reads.
+enum class Weights { kCurrent, kAverage };
 
 class Executor {
  public:
@@ -212,8 +297,15 @@ class Executor {
   virtual int64_t committed_step() const = 0;
 
   // One evaluation block of `fields`, each [eval_block, shape...]; the first `valid` samples count,
-  // the rest is padding. Errors: InvalidArgument, DataLoss.
-  virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums) = 0;
+  // the rest is padding. REQUIRES: kAverage only with ema_decay. Errors: InvalidArgument, DataLoss.
+  virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) = 0;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums) {
+    return Evaluate(fields, valid, sums, Weights::kCurrent);
+  }
+
+  // The part of the state that decisions about evaluations are kept in.
+  virtual Tracking tracking() const = 0;
+  virtual void SetTracking(const Tracking& tracking) = 0;
 
   // Hash of the gradients of one addressed micro-batch (made inputs, initial weights in scratch):
   // equal on devices that compute the same bits. Leaves the state alone, uses the arena, allocates.

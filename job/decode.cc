@@ -280,9 +280,22 @@ void Decoder::DecodeList(const YamlEntry& entry, const std::string& path,
     return DecodeCommand(entry, static_cast<Run*>(message));
   }
   if (entry.value.kind != YamlNode::Kind::kList)
-    return Expected(entry, path, "a list such as [256]");
+    return Expected(entry, path,
+                    field.message_type() != nullptr ? "a list of mappings such as [{...}]"
+                                                    : "a list such as [256]");
   for (size_t i = 0; i < entry.value.items.size(); ++i) {
     const YamlNode& item = entry.value.items[i];
+    if (field.message_type() != nullptr && item.kind == YamlNode::Kind::kMap) {
+      DecodeMap(item, item.place, absl::StrCat(path, ".", i),
+                message->GetReflection()->AddMessage(message, &field));
+      continue;
+    }
+    if (field.message_type() != nullptr) {
+      reporter_.Error(item.kind == YamlNode::Kind::kNull ? ValuePlace(entry) : item.place,
+                      absl::StrCat("element ", i + 1, " of '", path, "' is ", Found(item),
+                                   ": expected a mapping"));
+      continue;
+    }
     std::string error = "expected a single value";
     if (item.kind == YamlNode::Kind::kScalar) error = DecodeScalar(message, field, item);
     if (error.empty()) continue;

@@ -36,10 +36,17 @@ void FillFromTable(const std::string& path, const Written& written, Message* mes
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
     const std::string at = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());
-    if (field.is_repeated()) continue;
+    if (field.is_repeated()) {
+      if (field.message_type() == nullptr || field.is_map()) continue;
+      for (int k = 0; k < reflection.FieldSize(*message, &field); ++k) {
+        FillFromTable(absl::StrCat(at, ".", k), written,
+                      reflection.MutableRepeatedMessage(message, &field, k));
+      }
+      continue;
+    }
     if (field.message_type() != nullptr && !IsDuration(field)) {
-      if (field.real_containing_oneof() != nullptr && !reflection.HasField(*message, &field))
-        continue;
+      const bool chosen = field.real_containing_oneof() != nullptr || RuleOf(field).optional;
+      if (chosen && !reflection.HasField(*message, &field)) continue;
       FillFromTable(at, written, reflection.MutableMessage(message, &field));
       continue;
     }

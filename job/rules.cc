@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -48,6 +49,7 @@ class Rules {
   void CheckBatch();
   void CheckWorkersAndElastic();
   void CheckTraining();
+  void CheckControls();
   void CheckVariables();
 
   const JobSpec& spec_;
@@ -125,6 +127,7 @@ void Rules::CheckTraining() {
           absl::StrCat("'train.schedule.warmup_steps' ", warmup, " is more than the ",
                        train.steps(), " steps of the job"));
   }
+  CheckControls();
   if (const Sgd& sgd = train.optimizer().sgd();
       sgd.nesterov() && (sgd.momentum() <= 0 || sgd.dampening() != 0)) {
     Error({"train.optimizer.sgd.nesterov"},
@@ -137,6 +140,29 @@ void Rules::CheckTraining() {
       Error({path}, absl::StrCat("'train.data.idx' needs '", name,
                                  "' for the evaluation; or set 'train.eval.every' to never"));
     }
+  }
+}
+
+// What averages and evaluations need of each other.
+void Rules::CheckControls() {
+  const Train& train = spec_.train();
+  const auto check = [&](const std::string& path, const std::string& metric) {
+    if (train.eval().every() == "never") {
+      Error({path}, absl::StrCat("'", path, "' needs evaluations; 'train.eval.every' is never"));
+    }
+    if (absl::StartsWith(metric, "ema_") && !train.has_ema()) {
+      Error({path + ".metric"}, absl::StrCat("'", path, ".metric' ", metric, " needs 'train.ema'"));
+    }
+  };
+  if (train.has_early_stop()) check("train.early_stop", train.early_stop().metric());
+  if (train.has_best()) check("train.best", train.best().metric());
+  const int64_t decay = train.schedule().wsd().decay_steps();
+  if (train.steps() > 0 && train.schedule().has_wsd() &&
+      decay + train.schedule().warmup_steps() > train.steps()) {
+    Error({"train.schedule.wsd.decay_steps"},
+          absl::StrCat("'train.schedule.wsd.decay_steps' ", decay, " and the warm-up of ",
+                       train.schedule().warmup_steps(), " are more than the ", train.steps(),
+                       " steps of the job"));
   }
 }
 

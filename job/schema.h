@@ -37,6 +37,7 @@ struct FieldRule {
   absl::string_view fallback =
       {};  // the default as YAML text; empty: none, or computed in resolve.cc
   std::vector<std::string> choices = {};
+  bool optional = false;  // absent unless written: neither defaults nor the resolved file make it
 };
 
 // Fields of a message of which exactly one is given, beside the oneofs.

@@ -144,8 +144,20 @@ void WriteField(const Message& message, const FieldDescriptor& field, const std:
     *out += block;
     return WriteVariables(variables, hidden, indent + "  ", out);
   }
+  if (field.is_repeated() && field.message_type() != nullptr) {
+    if (reflection.FieldSize(message, &field) > 0) *out += block;
+    for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+      std::string body;
+      WriteMessage(reflection.GetRepeatedMessage(message, &field, i), indent + "    ", &body);
+      if (body.empty()) body = indent + "    {}\n";
+      body[indent.size() + 2] = '-';
+      *out += body;
+    }
+    return;
+  }
   if (field.is_repeated()) {
     const int size = reflection.FieldSize(message, &field);
+    if (size == 0 && RuleOf(field).optional) return;
     std::vector<std::string> items;
     for (int i = 0; i < size; ++i) items.push_back(ScalarText(message, field, i));
     absl::StrAppend(out, start, "[", absl::StrJoin(items, ", "), "]\n");

@@ -60,7 +60,7 @@ def add_field(message, match, comment, oneof):
     if unit == "bytes":
         kind = "size, such as 64MiB"
     if label == "repeated ":
-        kind = f"list of {kind}s"
+        kind = kind if kind[0].isupper() else f"list of {kind}s"
     fields = message[2]
     message_kind = kind[0].isupper()
     # One comment may stand over several fields: they share a row.

@@ -12,10 +12,11 @@
 
 namespace lockstep::worker {
 Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
-                     ProgressBoard* board)
+                     ProgressBoard* board, bool averages)
     : dataset_(dataset),
       executor_(executor),
       board_(board),
+      averages_(averages),
       block_(block),
       blocks_((dataset->size() + block - 1) / block),
       indices_(block) {
@@ -29,16 +30,41 @@ Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, i
   }
 }
 
-absl::Status Evaluator::RunBlock(int64_t block, Row* row) {
+absl::Status Evaluator::RunBlock(int64_t block, Rows* rows) {
   const int64_t begin = block * block_;
   const int64_t valid = std::min(block_, dataset_->size() - begin);
   std::iota(indices_.begin(), indices_.begin() + valid, begin);
   LS_RETURN_IF_ERROR(dataset_->ReadBatch({absl::MakeConstSpan(indices_.data(), valid)}, fields_));
-  engine::EvalSums sums;
-  LS_RETURN_IF_ERROR(executor_->Evaluate(read_only_, valid, &sums));
-  *row = {sums.loss, sums.correct, sums.samples};
+  const auto run = [&](engine::Weights weights, Row* row) -> absl::Status {
+    engine::EvalSums sums;
+    LS_RETURN_IF_ERROR(executor_->Evaluate(read_only_, valid, &sums, weights));
+    *row = {sums.loss, sums.correct, sums.samples, sums.correct_top5};
+    return absl::OkStatus();
+  };
+  LS_RETURN_IF_ERROR(run(engine::Weights::kCurrent, &rows->current));
+  if (averages_) LS_RETURN_IF_ERROR(run(engine::Weights::kAverage, &rows->average));
   board_->Moved();
   return absl::OkStatus();
+}
+
+EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const {
+  const int64_t rows = (blocks_ + world - 1) / world;
+  Row sum{0, 0, 0, 0};
+  for (int64_t block = 0; block < blocks_; ++block) {
+    const Row& row = all[(block % world) * rows + block / world].*which;
+    sum.loss += row.loss;
+    sum.correct += row.correct;
+    sum.samples += row.samples;
+    sum.correct_top5 += row.correct_top5;
+  }
+  EvalResult result;
+  result.set_samples(sum.samples);
+  if (sum.samples == 0) return result;
+  const auto samples = static_cast<double>(sum.samples);
+  result.set_loss(sum.loss / samples);
+  result.set_accuracy(static_cast<double>(sum.correct) / samples);
+  result.set_top5_accuracy(static_cast<double>(sum.correct_top5) / samples);
+  return result;
 }
 
 absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t step, double epoch,
@@ -47,27 +73,16 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   const int world = communicator->world_size();
   // Block b is dealt to rank b mod world, as that rank's row b / world.
   const int64_t rows = (blocks_ + world - 1) / world;
-  std::vector<Row> mine(rows, Row{0, 0, 0}), all(rows * world);
+  std::vector<Rows> mine(rows, Rows{}), all(rows * world);
   for (int64_t block = communicator->rank(); block < blocks_; block += world) {
     LS_RETURN_IF_ERROR(RunBlock(block, &mine[block / world]));
   }
   LS_RETURN_IF_ERROR(communicator->AllGather(
-      mine.data(), all.data(), rows * static_cast<int64_t>(sizeof(Row)), DType::kUInt8, deadline));
-  EvalResult result;
-  double loss = 0;
-  int64_t correct = 0, samples = 0;
-  for (int64_t block = 0; block < blocks_; ++block) {
-    const Row& row = all[(block % world) * rows + block / world];
-    loss += row.loss;
-    correct += row.correct;
-    samples += row.samples;
-  }
+      mine.data(), all.data(), rows * static_cast<int64_t>(sizeof(Rows)), DType::kUInt8, deadline));
+  EvalResult result = Combine(all, world, &Rows::current);
+  if (averages_) *result.mutable_ema() = Combine(all, world, &Rows::average);
   result.set_step(step);
   result.set_epoch(epoch);
-  result.set_samples(samples);
-  result.set_loss(samples > 0 ? loss / static_cast<double>(samples) : 0);
-  result.set_accuracy(samples > 0 ? static_cast<double>(correct) / static_cast<double>(samples)
-                                  : 0);
   result.set_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - start));
   return result;
 }

@@ -22,9 +22,10 @@ namespace lockstep::worker {
 
 class Evaluator {
  public:
-  // `dataset`, `executor` and `board` outlive this. Allocates the buffers.
+  // `dataset`, `executor` and `board` outlive this. Allocates the buffers. With `averages` the
+  // averaged weights are evaluated too.
   Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
-            ProgressBoard* board);
+            ProgressBoard* board, bool averages = false);
 
   // Evaluates the present state with the other ranks; all get the same result. Blocks.
   // Errors: those of the communicator, DataLoss.
@@ -36,12 +37,21 @@ class Evaluator {
     double loss;
     int64_t correct;
     int64_t samples;
+    int64_t correct_top5;
   };
-  absl::Status RunBlock(int64_t block, Row* row);
+  // Of the weights, and of their averages where there are any.
+  struct Rows {
+    Row current;
+    Row average;
+  };
+  absl::Status RunBlock(int64_t block, Rows* rows);
+  // The sums of `blocks` rows, in order, as a result.
+  EvalResult Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const;
 
   const data::Dataset* const dataset_;
   engine::Executor* const executor_;
   ProgressBoard* const board_;
+  const bool averages_;
   const int64_t block_;
   const int64_t blocks_;
   std::vector<int64_t> indices_;

@@ -21,6 +21,25 @@ absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   return absl::InvalidArgumentError("train.model names no model");
 }
 
+// Adam, AdamW, and the AdamW inside Muon have the same fields.
+template <typename Message>
+engine::AdamSpec AdamSpecOf(const Message& adam, bool decoupled) {
+  return {adam.lr(), adam.beta1(), adam.beta2(), adam.eps(), adam.weight_decay(), decoupled};
+}
+
+engine::MuonSpec MuonSpecOf(const Muon& muon) {
+  engine::MuonSpec spec;
+  spec.lr = muon.lr();
+  spec.momentum = muon.momentum();
+  spec.weight_decay = muon.weight_decay();
+  spec.nesterov = muon.nesterov();
+  spec.ns_steps = muon.ns_steps();
+  spec.match_rms_adamw = muon.adjust_lr() == "match_rms_adamw";
+  spec.adamw = AdamSpecOf(muon.adamw(), /*decoupled=*/true);
+  spec.adamw_match = {muon.exclude().begin(), muon.exclude().end()};
+  return spec;
+}
+
 absl::StatusOr<engine::OptimizerSpec> OptimizerSpecOf(const Optimizer& optimizer) {
   switch (optimizer.kind_case()) {
     case Optimizer::kSgd: {
@@ -28,19 +47,83 @@ absl::StatusOr<engine::OptimizerSpec> OptimizerSpecOf(const Optimizer& optimizer
       return engine::SgdSpec{sgd.lr(), sgd.momentum(), sgd.dampening(), sgd.weight_decay(),
                              sgd.nesterov()};
     }
+    case Optimizer::kAdam:
+      return AdamSpecOf(optimizer.adam(), /*decoupled=*/false);
+    case Optimizer::kAdamw:
+      return AdamSpecOf(optimizer.adamw(), /*decoupled=*/true);
+    case Optimizer::kLamb: {
+      const Lamb& lamb = optimizer.lamb();
+      return engine::LambSpec{lamb.lr(), lamb.beta1(), lamb.beta2(), lamb.eps(),
+                              lamb.weight_decay()};
+    }
+    case Optimizer::kMuon:
+      return MuonSpecOf(optimizer.muon());
     case Optimizer::KIND_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("train.optimizer names no optimizer");
 }
 
+std::vector<engine::ParameterGroup> GroupsOf(const Optimizer& optimizer) {
+  std::vector<engine::ParameterGroup> groups;
+  for (const ParameterGroup& group : optimizer.groups()) {
+    groups.push_back({group.match(), group.has_lr_scale() ? group.lr_scale() : 1, {}});
+    if (group.has_weight_decay()) groups.back().weight_decay = group.weight_decay();
+  }
+  return groups;
+}
+
+engine::ScheduleSpec::Shape ShapeOf(const std::string& name) {
+  if (name == "cosine") return engine::ScheduleSpec::Shape::kCosine;
+  if (name == "sqrt") return engine::ScheduleSpec::Shape::kSqrt;
+  return engine::ScheduleSpec::Shape::kLinear;
+}
+
 engine::ScheduleSpec ScheduleSpecOf(const Schedule& schedule, int64_t total_updates) {
   engine::ScheduleSpec spec;
   spec.total_updates = total_updates;
   spec.warmup_updates = schedule.warmup_steps();
-  if (schedule.has_cosine()) {
-    spec.kind = engine::ScheduleSpec::Kind::kCosine;
-    spec.min_factor = schedule.cosine().min_factor();
+  using Kind = engine::ScheduleSpec::Kind;
+  switch (schedule.kind_case()) {
+    case Schedule::kCosine:
+      spec.kind = Kind::kCosine;
+      spec.min_factor = schedule.cosine().min_factor();
+      break;
+    case Schedule::kStep:
+      spec.kind = Kind::kStep;
+      spec.step_updates = schedule.step().every();
+      spec.milestones = {schedule.step().milestones().begin(), schedule.step().milestones().end()};
+      spec.gamma = schedule.step().gamma();
+      break;
+    case Schedule::kLinear:
+      spec.kind = Kind::kLinear;
+      spec.min_factor = schedule.linear().min_factor();
+      break;
+    case Schedule::kPolynomial:
+      spec.kind = Kind::kPolynomial;
+      spec.power = schedule.polynomial().power();
+      spec.min_factor = schedule.polynomial().min_factor();
+      break;
+    case Schedule::kExponential:
+      spec.kind = Kind::kExponential;
+      spec.gamma = schedule.exponential().gamma();
+      break;
+    case Schedule::kOneCycle:
+      spec.kind = Kind::kOneCycle;
+      spec.pct_start = schedule.one_cycle().pct_start();
+      spec.div_factor = schedule.one_cycle().div_factor();
+      spec.final_div_factor = schedule.one_cycle().final_div_factor();
+      spec.shape = ShapeOf(schedule.one_cycle().shape());
+      break;
+    case Schedule::kWsd:
+      spec.kind = Kind::kWsd;
+      spec.decay_updates = schedule.wsd().decay_steps();
+      spec.min_factor = schedule.wsd().min_factor();
+      spec.shape = ShapeOf(schedule.wsd().shape());
+      break;
+    case Schedule::kConstant:
+    case Schedule::KIND_NOT_SET:
+      break;
   }
   return spec;
 }
@@ -108,6 +191,11 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   if (train.eval().block() > 0) spec.eval_block = train.eval().block();
   if (!train.precision().empty()) spec.precision = train.precision();
   spec.seed = train.seed();
+  spec.spare_norms_and_biases = train.optimizer().no_decay() == "auto";
+  spec.groups = GroupsOf(train.optimizer());
+  spec.clip_norm = train.clip_norm();
+  spec.ema_decay = train.ema().decay();
+  spec.label_smoothing = train.label_smoothing();
   spec.threads = job.resources().cpus_per_proc() > 0 ? job.resources().cpus_per_proc() : 1;
   return spec;
 }

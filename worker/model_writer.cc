@@ -30,20 +30,36 @@ absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& p
 
 }  // namespace
 
-absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
-                                        const engine::Plan& plan, const void* state) {
+absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
+                                         const void* state, engine::Weights weights) {
+  using Role = engine::StateEntry::Role;
+  const Role role = weights == engine::Weights::kAverage ? Role::kAverage : Role::kParameter;
+  // The averages have the parameters' order; they are written under the parameters' names.
+  std::vector<std::string> names;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role == Role::kParameter) names.push_back(entry.name);
+  }
   std::vector<checkpoint::TensorView> tensors;
   for (const engine::StateEntry& entry : plan.state()) {
-    if (entry.role != engine::StateEntry::Role::kParameter) continue;
-    tensors.push_back({entry.name, "F32", entry.shape,
+    if (entry.role != role) continue;
+    tensors.push_back({names[tensors.size()], "F32", entry.shape,
                        static_cast<const char*>(state) + entry.offset, entry.bytes});
   }
-  WrittenModel written;
-  written.path = dir + "/model.safetensors";
   // Nothing about this run goes in: the file is equal for equal weights.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  return checkpoint::WriteSafetensors(path, tensors, metadata);
+}
+
+absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
+                                        const engine::Plan& plan, const void* state) {
+  WrittenModel written;
+  written.path = dir + "/model.safetensors";
   LS_ASSIGN_OR_RETURN(written.sha256,
-                      checkpoint::WriteSafetensors(written.path, tensors, metadata));
+                      WriteWeights(written.path, plan, state, engine::Weights::kCurrent));
+  if (plan.spec().ema_decay > 0) {
+    LS_RETURN_IF_ERROR(
+        WriteWeights(dir + "/ema.safetensors", plan, state, engine::Weights::kAverage).status());
+  }
   LS_ASSIGN_OR_RETURN(const std::string config, ConfigJson(job, plan));
   LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", config));
   return written;

@@ -18,8 +18,15 @@ struct WrittenModel {
   std::string sha256;  // of its bytes
 };
 
-// Writes into `dir` (made if it is not there). Blocks until both files are durable. Errors: those
-// of the file system, naming the file.
+// Writes the weights alone to `path`, under the parameters' names. Returns the sha256. Blocks until
+// the file is durable. REQUIRES: kAverage only when the plan has averages. Errors: those of the
+// file system, naming the file.
+absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
+                                         const void* state, engine::Weights weights);
+
+// Writes into `dir` (made if it is not there). Blocks until all files are durable:
+// model.safetensors, config.json, and ema.safetensors where there are averages. Errors: those of
+// the file system, naming the file.
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
                                         const engine::Plan& plan, const void* state);
 

@@ -34,7 +34,7 @@ absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<RunRecord>> RunRecord::Open(const std::string& run_dir,
                                                            int64_t total_steps) {
-  std::unique_ptr<RunRecord> record(new RunRecord(total_steps));
+  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
   LS_ASSIGN_OR_RETURN(record->metrics_fd_, OpenForAppend(run_dir + "/metrics.jsonl"));
   LS_ASSIGN_OR_RETURN(record->ledger_fd_, OpenForAppend(run_dir + "/ledger.bin"));
   return record;
@@ -55,11 +55,21 @@ void RunRecord::Step(int64_t step, double epoch, double loss, double learning_ra
   metrics_ += line;
 }
 
+namespace {
+
+std::string Numbers(const EvalResult& eval) {
+  return absl::StrCat("\"loss\":", Number(eval.loss()), ",\"accuracy\":", Number(eval.accuracy()),
+                      ",\"top5_accuracy\":", Number(eval.top5_accuracy()));
+}
+
+}  // namespace
+
 void RunRecord::Eval(const EvalResult& eval) {
+  const std::string average =
+      eval.has_ema() ? absl::StrCat(",\"ema\":{", Numbers(eval.ema()), "}") : "";
   const std::string line =
       absl::StrCat("{\"kind\":\"eval\",\"step\":", eval.step(), ",\"epoch\":", Number(eval.epoch()),
-                   ",\"loss\":", Number(eval.loss()), ",\"accuracy\":", Number(eval.accuracy()),
-                   ",\"samples\":", eval.samples(), "}\n");
+                   ",", Numbers(eval), ",\"samples\":", eval.samples(), average, "}\n");
   absl::MutexLock lock(&mu_);
   metrics_ += line;
 }

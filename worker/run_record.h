@@ -6,7 +6,9 @@
 //
 // metrics.jsonl, one object a line:
 //   {"kind":"step","step":12,"epoch":0.05,"loss":1.9,"lr":0.1,"samples":3072}
-//   {"kind":"eval","step":235,"epoch":1,"loss":0.41,"accuracy":0.85,"samples":10000}
+//   {"kind":"eval","step":235,"epoch":1,"loss":0.41,"accuracy":0.85,"top5_accuracy":0.99,
+//    "samples":10000}
+//     with a moving average also "ema":{"loss":0.4,"accuracy":0.86,"top5_accuracy":0.99}
 // Steps 1 to 100, then about a thousand over the run, and the last. A number that is not finite is
 // null.
 //
@@ -36,6 +38,7 @@ class RunRecord {
   static absl::StatusOr<std::unique_ptr<RunRecord>> Open(const std::string& run_dir,
                                                          int64_t total_steps);
 
+  const std::string& run_dir() const { return run_dir_; }
   // Whether metrics.jsonl has a line for this step.
   bool WantsStep(int64_t step) const;
   void Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples);
@@ -47,9 +50,11 @@ class RunRecord {
   void Write();
 
  private:
-  explicit RunRecord(int64_t total_steps) : total_steps_(total_steps) {}
+  RunRecord(const std::string& run_dir, int64_t total_steps)
+      : run_dir_(run_dir), total_steps_(total_steps) {}
   void Append(int fd, const std::string& bytes);
 
+  const std::string run_dir_;
   const int64_t total_steps_;
   UniqueFd metrics_fd_;
   UniqueFd ledger_fd_;

@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "collectives/shm/waiter.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/status.h"
+#include "worker/eval_tracker.h"
+#include "worker/model_writer.h"
 
 namespace lockstep::worker {
 namespace {
@@ -116,8 +121,9 @@ absl::Status Trainer::Reserve(Transport* transport) {
   LS_ASSIGN_OR_RETURN(loader_,
                       data::Loader::Create(data_->train.get(), compiled_.sampler.get(), options));
   if (data_->test != nullptr) {
-    evaluator_ = std::make_unique<Evaluator>(data_->test.get(), executor_.get(),
-                                             plan.spec().eval_block, board_);
+    evaluator_ =
+        std::make_unique<Evaluator>(data_->test.get(), executor_.get(), plan.spec().eval_block,
+                                    board_, plan.spec().ema_decay > 0);
   }
   return absl::OkStatus();
 }
@@ -140,9 +146,15 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
                                                     RunRecord* record) {
   loader_->Restart(committed_step(), held.begin, held.end);
   communicator->PublishCommitted(committed_step());
+  const Train& train = compiled_.job.train();
   bool stop = false;
+  // The last generation may have ended between a commit and its evaluation, on some ranks.
+  if (committed_step() > 0 && EvalDue(committed_step())) {
+    LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+  }
   board_->Enter(TRAINING);
-  while (committed_step() < compiled_.total_steps && !stop) {
+  while (committed_step() < compiled_.total_steps && !stop &&
+         !StopsEarly(train, executor_->tracking())) {
     const absl::Time start = Clock::Real()->Now();
     LS_RETURN_IF_ERROR(Step(communicator, held, record, &stop));
     train_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - start);
@@ -150,12 +162,16 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
     board_->train_seconds.store(train_seconds_, std::memory_order_relaxed);
     board_->samples_per_second.store(samples_per_second(), std::memory_order_relaxed);
     if (EvalDue(committed_step()) || (stop && evaluator_ != nullptr)) {
-      board_->Enter(EVALUATING);
       LS_RETURN_IF_ERROR(Evaluate(communicator, record));
-      board_->Enter(TRAINING);
     }
   }
-  return TrainOutcome{committed_step() < compiled_.total_steps};
+  const bool early = StopsEarly(train, executor_->tracking());
+  if (early && record != nullptr) {
+    LS_LOG_INFO << "stopped early after step " << committed_step() << ": no better "
+                << train.early_stop().metric() << " for " << executor_->tracking().stop_count
+                << " evaluations; the best was that of step " << executor_->tracking().stop_step;
+  }
+  return TrainOutcome{!early && committed_step() < compiled_.total_steps};
 }
 
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record,
@@ -171,9 +187,31 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   LS_ASSIGN_OR_RETURN(const std::vector<Slice> reduced, communicator->TreeReduce(args, Deadline()));
   StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
                    &header_);
-  Commit(communicator, reduced, step, record, header_);
+  const engine::StepResult result = Commit(communicator, reduced, step, record, header_);
   *stop = header_.drain;
-  return absl::OkStatus();
+  return CheckFinite(step, result);
+}
+
+absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result) const {
+  if (result.finite) return absl::OkStatus();
+  const Train& train = compiled_.job.train();
+  const bool loss = result.nonfinite == "the loss";
+  const std::string what = absl::StrCat("step ", step, ": ", loss ? "" : "the gradient of ",
+                                        result.nonfinite, " is not finite");
+  if (train.on_nonfinite() == "fail") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " (on_nonfinite: fail): lower the learning rate, warm up or clip"));
+  }
+  if (result.skipped_in_a_row == 1) {
+    LS_LOG_WARNING << what << "; the step is skipped";
+  }
+  if (train.max_skips() == 0 || result.skipped_in_a_row < train.max_skips()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ", the ", result.skipped_in_a_row,
+                   "th step in a row that was skipped (max_skips): lower the learning rate, warm "
+                   "up or clip"));
 }
 
 absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
@@ -205,8 +243,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   return absl::OkStatus();
 }
 
-void Trainer::Commit(Communicator* communicator, absl::Span<const Slice> reduced, int64_t step,
-                     RunRecord* record, const StepHeader::Contents& header) {
+engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const Slice> reduced,
+                                   int64_t step, RunRecord* record,
+                                   const StepHeader::Contents& header) {
   const int64_t gradients = compiled_.plan->gradient_count();
   gradient_slices_.clear();
   for (const Slice& slice : reduced) {
@@ -221,7 +260,7 @@ void Trainer::Commit(Communicator* communicator, absl::Span<const Slice> reduced
   board_->loss.store(result.loss, std::memory_order_relaxed);
   board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
   board_->Moved();
-  if (record == nullptr) return;
+  if (record == nullptr) return result;
   for (size_t shard = 0; shard < header.ids_hash.size(); ++shard) {
     record->Ledger(step, static_cast<int>(shard), communicator->generation(),
                    header.ids_hash[shard]);
@@ -230,17 +269,35 @@ void Trainer::Commit(Communicator* communicator, absl::Span<const Slice> reduced
     record->Step(step, epoch, result.loss, result.learning_rate,
                  step * compiled_.job.train().global_batch());
   }
+  return result;
 }
 
 absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
   const int64_t step = committed_step();
+  board_->Enter(EVALUATING);
   LS_ASSIGN_OR_RETURN(
       const EvalResult result,
       evaluator_->Run(communicator, step, compiled_.sampler->EpochsAfter(step), Deadline()));
   eval_ = result;
   if (communicator->rank() == 0) link_->SendEval(result);
   if (record != nullptr) record->Eval(result);
+  // An evaluation that a drain brought about is not one of the undisturbed run: it decides nothing.
+  if (EvalDue(step)) LS_RETURN_IF_ERROR(Track(result, record));
+  board_->Enter(TRAINING);
   return absl::OkStatus();
+}
+
+absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
+  const Train& train = compiled_.job.train();
+  if (!train.has_best() && !train.has_early_stop()) return absl::OkStatus();
+  const engine::Tracking tracking = TrackEval(train, result, executor_->tracking());
+  executor_->SetTracking(tracking);
+  if (record == nullptr || tracking.best_step != result.step()) return absl::OkStatus();
+  board_->Enter(SAVING);
+  return WriteWeights(
+             record->run_dir() + "/model/best.safetensors", *compiled_.plan, state_,
+             BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
+      .status();
 }
 
 }  // namespace lockstep::worker

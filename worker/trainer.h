@@ -101,10 +101,14 @@ class Trainer {
   // One step; `stop` is set when all ranks are to stop after it.
   absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record, bool* stop);
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
-  void Commit(Communicator* communicator, absl::Span<const Slice> reduced, int64_t step,
-              RunRecord* record, const StepHeader::Contents& header);
+  engine::StepResult Commit(Communicator* communicator, absl::Span<const Slice> reduced,
+                            int64_t step, RunRecord* record, const StepHeader::Contents& header);
+  // What the job wants done about a step that is not finite.
+  absl::Status CheckFinite(int64_t step, const engine::StepResult& result) const;
   bool EvalDue(int64_t step) const;
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
+  // Counts an evaluation for the best weights and the early stop.
+  absl::Status Track(const EvalResult& result, RunRecord* record);
 
   const CompiledJob compiled_;
   const JobData* const data_;

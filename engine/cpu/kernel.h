@@ -20,14 +20,15 @@ namespace lockstep::engine {
 // Where a value can lie.
 enum class Region {
   kArena,
-  kState,      // parameters
-  kGradients,  // the shard's gradient vector
-  kScalars,    // Scalars of the executor
-  kAbsolute,   // the offset is the address itself
-  kField0,     // the first field of the batch; field i is kField0 + i
+  kState,       // TrainState
+  kGradients,   // the shard's gradient vector
+  kScalars,     // Scalars of the executor
+  kAbsolute,    // the offset is the address itself
+  kParameters,  // TrainState, or its averages in the parameters' places
+  kField0,      // the first field of the batch; field i is kField0 + i
 };
 inline constexpr int kMaxFields = 8;
-inline constexpr int kRegions = 5 + kMaxFields;
+inline constexpr int kRegions = static_cast<int>(Region::kField0) + kMaxFields;
 
 // Where field `index` of the batch lies.
 inline Region FieldRegion(size_t index) {

@@ -20,6 +20,7 @@ struct Rows {
   float* loss = nullptr;
   float* count = nullptr;
   bool add_sums = false;
+  double smoothing = 0;
 };
 
 struct Sums {
@@ -27,9 +28,33 @@ struct Sums {
   int64_t count = 0;
 };
 
+// The sum of a row in a fixed order: eight partial sums, then these.
+double RowSum(const float* x, int64_t n) {
+  double lanes[8] = {};
+  int64_t j = 0;
+  for (; j + 8 <= n; j += 8) {
+    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(x[j + l]);
+  }
+  double sum = 0;
+  for (; j < n; ++j) sum += static_cast<double>(x[j]);
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// Whether `label` is among the five largest of the row; the first of equals is the larger. NaN is
+// larger than everything, and never the answer.
+bool InFirstFive(const float* x, int64_t n, int32_t label) {
+  const float own = x[label];
+  int64_t before = 0;
+  for (int64_t j = 0; j < label; ++j) before += !(x[j] < own);
+  for (int64_t j = label; j < n; ++j) before += !(x[j] <= own);
+  return before < 5 && !std::isnan(own);
+}
+
 Sums RunRows(const SimdKernels& simd, const Rows& rows, int64_t m, int64_t n) {
   Sums sums;
   const float seed = rows.seed != nullptr ? *rows.seed : 0;
+  const double each = rows.smoothing / static_cast<double>(n);  // of the target, for each class
   for (int64_t i = 0; i < m; ++i) {
     const float* x = rows.logits + i * n;
     float* dx = rows.gradient != nullptr ? rows.gradient + i * n : nullptr;
@@ -40,12 +65,18 @@ Sums RunRows(const SimdKernels& simd, const Rows& rows, int64_t m, int64_t n) {
     }
     const float max = simd.max(x, n);
     const float target = x[label];  // read before dx overwrites it
+    double expected = target;       // logit under the target distribution
+    if (each > 0) expected = (1 - rows.smoothing) * expected + each * RowSum(x, n);
     const double sum = simd.exp_sum(x, max, n, dx);
-    sums.loss += std::log(sum) + (static_cast<double>(max) - static_cast<double>(target));
+    sums.loss += std::log(sum) + (static_cast<double>(max) - expected);
     ++sums.count;
     if (dx == nullptr) continue;
     simd.scale(dx, static_cast<float>(static_cast<double>(seed) / sum), n, false, dx);
-    dx[label] -= seed;
+    if (each > 0) {
+      const float spread = static_cast<float>(seed * each);
+      for (int64_t j = 0; j < n; ++j) dx[j] -= spread;
+    }
+    dx[label] -= static_cast<float>(seed * (1 - rows.smoothing));
   }
   return sums;
 }
@@ -65,6 +96,7 @@ class SoftmaxKernel : public CpuKernel {
       : simd_(SimdFor(target.isa)),
         rows_(graph.type(node.inputs[0]).shape[0]),
         columns_(graph.type(node.inputs[0]).shape[1]),
+        smoothing_(node.attrs.Double("label_smoothing")),
         operands_(operands) {}
 
  protected:
@@ -72,6 +104,7 @@ class SoftmaxKernel : public CpuKernel {
     Rows rows;
     rows.logits = context.At<float>(operands_.inputs[0]);
     rows.labels = context.At<int32_t>(operands_.inputs[1]);
+    rows.smoothing = smoothing_;
     if (operands_.inputs.size() > 2) rows.seed = context.At<float>(operands_.inputs[2]);
     return rows;
   }
@@ -84,6 +117,7 @@ class SoftmaxKernel : public CpuKernel {
   const SimdKernels& simd_;
   const int64_t rows_;
   const int64_t columns_;
+  const double smoothing_;
   const KernelOperands operands_;
 };
 
@@ -121,7 +155,8 @@ class BothKernel : public SoftmaxKernel {
   }
 };
 
-// (logits, labels) -> f64[3]: loss, correct, count over the first valid_rows rows
+// (logits, labels) -> f64[4]: loss, correct, count, correct among five, over the first valid_rows
+// rows
 class SumsKernel : public SoftmaxKernel {
  public:
   using SoftmaxKernel::SoftmaxKernel;
@@ -129,17 +164,19 @@ class SumsKernel : public SoftmaxKernel {
     const Rows rows = Bind(context);
     const int64_t valid = context.valid_rows < rows_ ? context.valid_rows : rows_;
     const Sums sums = RunRows(simd_, rows, valid, columns_);
-    int64_t correct = 0;
+    int64_t correct = 0, correct_top5 = 0;
     for (int64_t i = 0; i < valid; ++i) {
       const float* x = rows.logits + i * columns_;
       int64_t best = 0;  // the first of equals
       for (int64_t j = 1; j < columns_; ++j) best = x[j] > x[best] ? j : best;
       correct += best == rows.labels[i];
+      correct_top5 += rows.labels[i] >= 0 && InFirstFive(x, columns_, rows.labels[i]);
     }
     double* out = context.At<double>(operands_.outputs[0]);
     out[0] = sums.loss;
     out[1] = static_cast<double>(correct);
     out[2] = static_cast<double>(sums.count);
+    out[3] = static_cast<double>(correct_top5);
   }
 };
 

@@ -45,7 +45,7 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
     : plan_(std::move(plan)),
       arena_(static_cast<std::byte*>(memory.arena)),
       state_(memory.state, plan_->state_bytes()),
-      updater_(plan_.get(), &state_),
+      updater_(plan_.get(), &state_, arena_),
       pool_(plan_->target().threads),
       train_(Prepare(plan_->train(), plan_->target())),
       evaluate_(Prepare(plan_->evaluate(), plan_->target())) {
@@ -156,6 +156,7 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   };
   bind(Region::kArena, arena_);
   bind(Region::kState, state_.base());
+  bind(Region::kParameters, state_.base());
   BindFields(fields, &context);
   bind(Region::kGradients, gradients);
   bind(Region::kScalars, &scalars_);
@@ -164,7 +165,7 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   return RunSteps(context, micro, hooks);
 }
 
-absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums) {
+absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) {
   if (valid < 0 || valid > plan_->spec().eval_block) {
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));
@@ -173,6 +174,10 @@ absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state_.base();
+  const bool average = weights == Weights::kAverage;
+  LS_CHECK(!average || plan_->spec().ema_decay > 0) << "there are no averaged weights";
+  context.base[static_cast<int>(Region::kParameters)] =
+      state_.base() + (average ? plan_->average_distance() : 0);
   BindFields(fields, &context);
   context.valid_rows = valid * plan_->targets_per_sample();
   context.pool = &pool_;
@@ -180,7 +185,8 @@ absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums
     if (step.kernel != nullptr) step.kernel->Run(context);
   }
   const double* out = context.At<double>(eval_sums_);
-  *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2])};
+  *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2]),
+           static_cast<int64_t>(out[3])};
   return absl::OkStatus();
 }
 
@@ -228,6 +234,7 @@ absl::StatusOr<std::string> PlanExecutor::DeviceHash() {
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state.get();
+  context.base[static_cast<int>(Region::kParameters)] = state.get();
   BindFields(fields, &context);
   context.base[static_cast<int>(Region::kGradients)] =
       reinterpret_cast<std::byte*>(gradients.get());

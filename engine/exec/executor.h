@@ -28,7 +28,10 @@ class PlanExecutor : public Executor {
     return updater_.Update(step, reduced, &pool_);
   }
   int64_t committed_step() const override { return updater_.committed_step(); }
-  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums) override;
+  using Executor::Evaluate;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) override;
+  Tracking tracking() const override { return updater_.tracking(); }
+  void SetTracking(const Tracking& tracking) override { updater_.SetTracking(tracking); }
   absl::StatusOr<std::string> DeviceHash() override;
 
  private:

@@ -60,6 +60,8 @@ absl::Status CheckSpec(const TrainSpec& spec) {
     return absl::InvalidArgumentError(
         absl::StrCat("precision ", spec.precision, " is not known: use fp32"));
   }
+  LS_RETURN_IF_ERROR(CheckSetting("clip_norm", spec.clip_norm, false));
+  LS_RETURN_IF_ERROR(CheckSetting("ema.decay", spec.ema_decay, true));
   return CheckSchedule(spec.schedule);
 }
 
@@ -75,11 +77,14 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   plan->target_ = {DetectIsa(), spec.threads};
   LS_ASSIGN_OR_RETURN(plan->model_, MakeModel(spec.model, spec.input));
   LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target_.isa));
+  LS_ASSIGN_OR_RETURN(plan->settings_,
+                      ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
   plan->MakeStateTable();
   LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
   plan->arena_bytes_ =
-      std::max(plan->train_.memory.arena_bytes, plan->evaluate_.memory.arena_bytes);
+      std::max({plan->train_.memory.arena_bytes, plan->evaluate_.memory.arena_bytes,
+                plan->optimizer_scratch_bytes()});
   plan->hash_ = plan->MakeHash();
   return std::shared_ptr<const CompiledPlan>(std::move(plan));
 }
@@ -99,15 +104,32 @@ void CompiledPlan::MakeStateTable() {
     add(parameter.name, Role::kParameter, Type::kFloat32, parameter.shape);
   }
   for (const ParameterSpec& parameter : model_->parameters()) {
-    for (const std::string& moment : optimizer_->moments()) {
+    for (const std::string& moment : optimizer_->moments(parameter)) {
       add(absl::StrCat(parameter.name, ".", moment), Role::kMoment, Type::kFloat32,
           parameter.shape);
+    }
+  }
+  if (spec_.ema_decay > 0) {
+    average_distance_ = state_bytes_;
+    for (const ParameterSpec& parameter : model_->parameters()) {
+      add(parameter.name + kAverageSuffix, Role::kAverage, Type::kFloat32, parameter.shape);
+      LS_CHECK_EQ(state_.back().offset, Entry(parameter.name).offset + average_distance_);
     }
   }
   add("step", Role::kScalar, Type::kInt64, {});
   add("update_count", Role::kScalar, Type::kInt64, {});
   add("loss_scale", Role::kScalar, Type::kFloat64, {});
   add("growth_count", Role::kScalar, Type::kInt64, {});
+  add("skip_count", Role::kScalar, Type::kInt64, {});
+  add("tracking", Role::kScalar, Type::kInt64, {sizeof(Tracking) / sizeof(int64_t)});
+}
+
+size_t CompiledPlan::optimizer_scratch_bytes() const {
+  size_t most = 0;
+  for (const ParameterSpec& parameter : model_->parameters()) {
+    most = std::max(most, optimizer_->scratch_bytes(parameter, target_));
+  }
+  return most;
 }
 
 const StateEntry& CompiledPlan::Entry(const std::string& name) const {
@@ -164,7 +186,7 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
     const Node& node = graph.node(id);
     if (!node.op->leaf) continue;
     if (std::string(node.op->name) == "parameter") {
-      bound[{id, 0}] = {Region::kState, Entry(node.name).offset};
+      bound[{id, 0}] = {Region::kParameters, Entry(node.name).offset};
     } else if (node.name == kLossSeed) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, loss_seed)};
     } else {
@@ -183,8 +205,10 @@ absl::Status CompiledPlan::CompileTraining() {
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
   LS_RETURN_IF_ERROR(graph.status());
+  Attrs attrs;
+  if (spec_.label_smoothing != 0) attrs.Set("label_smoothing", spec_.label_smoothing);
   const Value loss =
-      graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, {}, "loss");
+      graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, attrs, "loss");
   LS_RETURN_IF_ERROR(graph.status());
 
   std::vector<Value> wrt;
@@ -253,13 +277,12 @@ std::string CompiledPlan::MakeHash() const {
     absl::StrAppend(&text, slot.parameter, "@", slot.begin, "+", slot.count, "\n");
   }
   for (const Bucket& bucket : layout_.buckets) absl::StrAppend(&text, bucket.begin, "\n");
-  const SgdSpec& sgd = std::get<SgdSpec>(spec_.optimizer);
-  const ScheduleSpec& schedule = spec_.schedule;
-  absl::StrAppend(&text, absl::StrFormat("sgd %a %a %a %a %d\n", sgd.lr, sgd.momentum,
-                                         sgd.dampening, sgd.weight_decay, sgd.nesterov));
-  absl::StrAppend(
-      &text, absl::StrFormat("schedule %d %d %d %a\n", static_cast<int>(schedule.kind),
-                             schedule.total_updates, schedule.warmup_updates, schedule.min_factor));
+  absl::StrAppend(&text, optimizer_->Describe(), "\n", DescribeSchedule(spec_.schedule), "\n");
+  for (const ParameterSettings& own : settings_) {
+    absl::StrAppend(&text, absl::StrFormat("%a %a\n", own.learning_rate, own.weight_decay));
+  }
+  absl::StrAppend(&text, absl::StrFormat("%a %a %a\n", spec_.label_smoothing, spec_.clip_norm,
+                                         spec_.ema_decay));
   absl::StrAppend(&text, spec_.precision, " ", spec_.seed, " ", spec_.accumulate, " ", spec_.shards,
                   "\n");
   return absl::StrFormat("%016x%016x", SiteKey(1, text), SiteKey(2, text));

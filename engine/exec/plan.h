@@ -10,11 +10,16 @@
 
 #include "engine/engine.h"
 #include "engine/models/model.h"
+#include "engine/optim/groups.h"
 #include "engine/optim/optimizer.h"
 #include "engine/passes/buckets.h"
 #include "engine/passes/memory.h"
 
 namespace lockstep::engine {
+
+// The moving average of "0.weight" is the state entry "0.weight.ema". The averages lie as the
+// parameters do, one constant distance behind them.
+inline constexpr const char* kAverageSuffix = ".ema";
 
 // A graph after all passes, with its memory.
 struct Program {
@@ -46,6 +51,12 @@ class CompiledPlan : public Plan {
   const Model& model() const { return *model_; }
   const Optimizer& optimizer() const { return *optimizer_; }
   const CpuTarget& target() const { return target_; }
+  // One for each of model().parameters().
+  const std::vector<ParameterSettings>& settings() const { return settings_; }
+  // Of the arena, which the update may use.
+  size_t optimizer_scratch_bytes() const;
+  // Bytes from a parameter to its average. REQUIRES: there are averages.
+  size_t average_distance() const { return average_distance_; }
   // REQUIRES: the table has it.
   const StateEntry& Entry(const std::string& name) const;
   int64_t targets_per_sample() const;
@@ -72,6 +83,8 @@ class CompiledPlan : public Plan {
   CpuTarget target_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::vector<ParameterSettings> settings_;
+  size_t average_distance_ = 0;
   std::vector<StateEntry> state_;
   size_t state_bytes_ = 0;
   Program train_;

@@ -2,6 +2,7 @@
 #include "engine/exec/updater.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -12,14 +13,14 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr int64_t kCut = 16;       // slices and threads cut at multiples of it
-constexpr size_t kMaxMoments = 8;  // of one parameter
+// Elements that are updated and then averaged while they are in the first-level caches.
+constexpr int64_t kChunk = 2048;
 
 void CheckSlices(absl::Span<const GradientSlice> reduced, int64_t count) {
   int64_t at = 0;
   for (const GradientSlice& slice : reduced) {
     LS_CHECK_EQ(slice.begin, at) << "the slices leave a gap";
-    LS_CHECK(slice.end >= slice.begin && slice.end % kCut == 0);
+    LS_CHECK(slice.end >= slice.begin && slice.end % ParameterTable::kCut == 0);
     at = slice.end;
   }
   LS_CHECK_EQ(at, count) << "the slices do not cover the gradient vector";
@@ -32,12 +33,6 @@ float Read(absl::Span<const GradientSlice> reduced, int64_t at) {
   }
   LS_CHECK(false) << at;
   return 0;
-}
-
-// The slice [first, second) of `count` elements for part `index`, cut at multiples of kCut.
-std::pair<int64_t, int64_t> CutPart(int64_t count, int index, int parts) {
-  const auto [begin, end] = PartOf((count + kCut - 1) / kCut, index, parts);
-  return {std::min(begin * kCut, count), std::min(end * kCut, count)};
 }
 
 bool AllFinite(const SimdKernels& simd, absl::Span<const GradientSlice> reduced, ThreadPool* pool) {
@@ -54,89 +49,219 @@ bool AllFinite(const SimdKernels& simd, absl::Span<const GradientSlice> reduced,
   return finite.load(std::memory_order_relaxed);
 }
 
+// The target's moments from element `at` on.
+struct MomentsAt {
+  MomentsAt(const ParameterTarget& target, int64_t at) : count(target.moments.size()) {
+    for (size_t i = 0; i < count; ++i) pointers[i] = target.moments[i] + at;
+  }
+  absl::Span<float* const> span() const { return absl::MakeConstSpan(pointers.data(), count); }
+  std::array<float*, ParameterTable::kMaxMoments> pointers;
+  size_t count;
+};
+
 }  // namespace
 
-Updater::Updater(const CompiledPlan* plan, StateRegion* state)
+Updater::Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratch)
     : plan_(*plan),
       state_(*state),
       simd_(SimdFor(plan->target().isa)),
+      kernels_(OptimKernelsFor(plan->target().isa)),
+      table_(plan, state),
+      scratch_(reinterpret_cast<float*>(scratch)),
       step_(state->At<int64_t>(plan->Entry("step"))),
       update_count_(state->At<int64_t>(plan->Entry("update_count"))),
-      loss_scale_(state->At<double>(plan->Entry("loss_scale"))) {
-  for (const GradientSlot& slot : plan_.layout().slots) {
-    Target target{slot.begin, slot.count, state_.At<float>(plan_.Entry(slot.parameter)), {}};
-    for (const std::string& moment : plan_.optimizer().moments()) {
-      target.moments.push_back(state_.At<float>(plan_.Entry(slot.parameter + "." + moment)));
-    }
-    LS_CHECK_LE(target.moments.size(), kMaxMoments);
-    targets_.push_back(std::move(target));
+      loss_scale_(state->At<double>(plan->Entry("loss_scale"))),
+      skip_count_(state->At<int64_t>(plan->Entry("skip_count"))),
+      tracking_(state->At<Tracking>(plan->Entry("tracking"))) {
+  for (const ParameterTarget& target : table_.targets()) {
+    trust_ratio_ |= target.method == Optimizer::Method::kTrustRatio;
   }
+  if (!trust_ratio_) return;
+  parameter_sums_.resize(static_cast<size_t>(table_.block_count()));
+  direction_sums_.resize(static_cast<size_t>(table_.block_count()));
 }
 
 void Updater::InitState() {
   const StateRegion::Writing writing(&state_);
   std::memset(state_.base(), 0, plan_.state_bytes());
-  for (const ParameterSpec& parameter : plan_.model().parameters()) {
-    Initialise(parameter, plan_.spec().seed, state_.At<float>(plan_.Entry(parameter.name)));
+  for (const ParameterTarget& target : table_.targets()) {
+    Initialise(*target.spec, plan_.spec().seed, target.parameter);
+    if (target.average != nullptr) {
+      std::copy_n(target.parameter, target.count, target.average);
+    }
   }
   *loss_scale_ = 1;
 }
 
-StepResult Updater::Update(int64_t step, absl::Span<const GradientSlice> reduced,
-                           ThreadPool* pool) {
-  const GradientLayout& layout = plan_.layout();
-  LS_CHECK_EQ(step, *step_ + 1) << "the state is not that before this step";
-  CheckSlices(reduced, layout.count);
+void Updater::SetTracking(const Tracking& tracking) {
   const StateRegion::Writing writing(&state_);
+  *tracking_ = tracking;
+}
 
+StepResult Updater::Examine(Slices reduced, ThreadPool* pool) {
+  const GradientLayout& layout = plan_.layout();
   StepResult result;
-  result.finite = AllFinite(simd_, reduced, pool);
-  const double factor = ScheduleFactor(plan_.spec().schedule, *update_count_);
-  result.learning_rate = plan_.optimizer().learning_rate() * factor;
   const float loss = Read(reduced, layout.loss);
   const SplitCount split{Read(reduced, layout.target_count),
                          Read(reduced, layout.target_count + 1)};
-  if (std::isfinite(split.high) && std::isfinite(split.low)) result.valid_targets = Join(split);
+  const bool counted = std::isfinite(split.high) && std::isfinite(split.low);
+  double squares = 0;
+  if (plan_.spec().clip_norm > 0) {
+    squares = table_.SumSquares(reduced, pool);
+    result.finite = std::isfinite(squares) && std::isfinite(loss) && counted;
+  } else {
+    result.finite = AllFinite(simd_, reduced, pool);
+  }
+  if (counted) result.valid_targets = Join(split);
   const double n = static_cast<double>(result.valid_targets);
-  if (n > 0) result.loss = static_cast<double>(loss) / n;
+  if (n > 0) {
+    result.loss = static_cast<double>(loss) / n;
+    result.gradient_norm =
+        std::sqrt(squares) * static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_);
+  }
   result.skipped = !result.finite || n == 0;
+  if (!result.finite) {
+    const int first = table_.FirstNonFinite(reduced);
+    result.nonfinite = "the loss";
+    if (first >= 0) result.nonfinite = table_.targets()[static_cast<size_t>(first)].spec->name;
+  }
+  return result;
+}
+
+StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
+  LS_CHECK_EQ(step, *step_ + 1) << "the state is not that before this step";
+  CheckSlices(reduced, plan_.layout().count);
+  const StateRegion::Writing writing(&state_);
+
+  StepResult result = Examine(reduced, pool);
+  const double factor = ScheduleFactor(plan_.spec().schedule, *update_count_);
+  result.learning_rate = plan_.optimizer().learning_rate() * factor;
   if (!result.skipped) {
     Optimizer::Update update;
     update.index = *update_count_;
-    update.learning_rate = static_cast<float>(result.learning_rate);
-    update.gradient_scale =
-        static_cast<float>(static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_));
+    update.learning_rate = factor;
+    update.gradient_scale = static_cast<double>(plan_.nominal_targets()) /
+                            (static_cast<double>(result.valid_targets) * *loss_scale_);
+    // As torch.nn.utils.clip_grad_norm_.
+    const double clip = plan_.spec().clip_norm;
+    if (clip > 0) update.gradient_scale *= std::min(1.0, clip / (result.gradient_norm + 1e-6));
     Apply(update, reduced, pool);
     ++*update_count_;
   }
+  *skip_count_ = result.finite ? 0 : *skip_count_ + 1;
+  result.skipped_in_a_row = *skip_count_;
   *step_ = step;
   return result;
 }
 
-void Updater::Apply(const Optimizer::Update& update, absl::Span<const GradientSlice> reduced,
-                    ThreadPool* pool) {
+// Until then, `learning_rate` of the update is the schedule's factor.
+Optimizer::Update Updater::For(const Optimizer::Update& update, const ParameterTarget& target) {
+  Optimizer::Update own = update;
+  own.learning_rate = target.settings.learning_rate * update.learning_rate;
+  own.weight_decay = target.settings.weight_decay;
+  return own;
+}
+
+void Updater::Apply(const Optimizer::Update& update, Slices reduced, ThreadPool* pool) {
+  if (trust_ratio_) return ApplyTrustRatio(update, reduced, pool);
+  ApplyElementwise(update, reduced, pool);
+  for (const ParameterTarget& target : table_.targets()) {
+    if (target.method == Optimizer::Method::kMatrix) ApplyMatrix(update, target, reduced, pool);
+  }
+}
+
+void Updater::ApplyElementwise(const Optimizer::Update& update, Slices reduced, ThreadPool* pool) {
   pool->Run([&](int index) {
-    for (const Target& target : targets_) {
-      for (const GradientSlice& slice : reduced) {
-        const int64_t begin = std::max(target.begin, slice.begin);
-        const int64_t end = std::min(target.begin + target.count, slice.end);
-        if (begin >= end) continue;
-        const auto [first, last] = CutPart(end - begin, index, pool->threads());
-        if (first < last) ApplyRange(update, target, slice, begin + first, begin + last);
-      }
+    for (const ParameterTarget& target : table_.targets()) {
+      if (target.method != Optimizer::Method::kElementwise) continue;
+      ForPieces(reduced, target.begin, target.begin + target.count,
+                [&](const float* data, int64_t at, int64_t count) {
+                  const auto [first, last] = CutPart(count, index, pool->threads());
+                  if (first < last) {
+                    ApplyRange(update, target, data + first, at + first, last - first);
+                  }
+                });
     }
   });
 }
 
-// Elements [begin, end) of the gradient vector, inside both the target and the slice.
-void Updater::ApplyRange(const Optimizer::Update& update, const Target& target,
-                         const GradientSlice& slice, int64_t begin, int64_t end) const {
-  const int64_t at = begin - target.begin;
-  float* moments[kMaxMoments];
-  for (size_t i = 0; i < target.moments.size(); ++i) moments[i] = target.moments[i] + at;
-  plan_.optimizer().Apply(update, slice.data + (begin - slice.begin), end - begin,
-                          absl::MakeConstSpan(moments, target.moments.size()),
-                          target.parameter + at);
+void Updater::ApplyRange(const Optimizer::Update& update, const ParameterTarget& target,
+                         const float* gradient, int64_t at, int64_t count) const {
+  const Optimizer::Update own = For(update, target);
+  const int64_t chunk = target.average != nullptr ? kChunk : count;
+  for (int64_t i = 0; i < count; i += chunk) {
+    const int64_t n = std::min(chunk, count - i);
+    plan_.optimizer().Apply(own, gradient + i, n, MomentsAt(target, at + i).span(),
+                            target.parameter + at + i);
+    Average(update, target, at + i, n);
+  }
+}
+
+void Updater::Average(const Optimizer::Update& update, const ParameterTarget& target, int64_t at,
+                      int64_t count) const {
+  if (target.average == nullptr) return;
+  // The first update starts the average, as in torch.optim.swa_utils.AveragedModel.
+  if (update.index == 0) {
+    std::copy_n(target.parameter + at, count, target.average + at);
+    return;
+  }
+  kernels_.average(static_cast<float>(1 - plan_.spec().ema_decay), target.parameter + at, count,
+                   target.average + at);
+}
+
+void Updater::ApplyTrustRatio(const Optimizer::Update& update, Slices reduced, ThreadPool* pool) {
+  using Block = ParameterTable::Block;
+  const Optimizer& optimizer = plan_.optimizer();
+  table_.ForBlocks(pool, [&](int64_t index, const Block& block) {
+    const ParameterTarget& target = table_.targets()[static_cast<size_t>(block.target)];
+    const Optimizer::Update own = For(update, target);
+    NormLanes parameter, direction;
+    ForPieces(reduced, target.begin + block.begin, target.begin + block.end,
+              [&](const float* data, int64_t offset, int64_t count) {
+                const int64_t at = block.begin + offset;
+                optimizer.Measure(own, data, count, MomentsAt(target, at).span(),
+                                  target.parameter + at, &parameter, &direction);
+              });
+    parameter_sums_[static_cast<size_t>(index)] = parameter.Sum();
+    direction_sums_[static_cast<size_t>(index)] = direction.Sum();
+  });
+  table_.ForBlocks(pool, [&](int64_t, const Block& block) {
+    const ParameterTarget& target = table_.targets()[static_cast<size_t>(block.target)];
+    const Optimizer::Update own = For(update, target);
+    const double parameter_norm = std::sqrt(ParameterTable::SumOf(target, parameter_sums_));
+    const double direction_norm = std::sqrt(ParameterTable::SumOf(target, direction_sums_));
+    for (int64_t at = block.begin; at < block.end; at += kChunk) {
+      const int64_t n = std::min(kChunk, block.end - at);
+      optimizer.Move(own, parameter_norm, direction_norm, n, MomentsAt(target, at).span(),
+                     target.parameter + at);
+      Average(update, target, at, n);
+    }
+  });
+}
+
+void Updater::ApplyMatrix(const Optimizer::Update& update, const ParameterTarget& target,
+                          Slices reduced, ThreadPool* pool) {
+  const Optimizer::Update own = For(update, target);
+  const Optimizer& optimizer = plan_.optimizer();
+  pool->Run([&](int index) {
+    ForPieces(reduced, target.begin, target.begin + target.count,
+              [&](const float* data, int64_t at, int64_t count) {
+                const auto [first, last] = CutPart(count, index, pool->threads());
+                if (first == last) return;
+                optimizer.Direct(own, data + first, last - first,
+                                 MomentsAt(target, at + first).span(), scratch_ + at + first);
+              });
+  });
+  double squares = 0;
+  for (int64_t at = 0; at < target.count; at += ParameterTable::kBlock) {
+    NormLanes lanes;
+    kernels_.sum_squares(scratch_ + at, std::min(ParameterTable::kBlock, target.count - at),
+                         &lanes);
+    squares += lanes.Sum();
+  }
+  optimizer.MoveMatrix(own, *target.spec, std::sqrt(squares), scratch_, target.parameter,
+                       plan_.target(), pool);
+  Average(update, target, 0, target.count);
 }
 
 }  // namespace lockstep::engine

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The update section: the only writer of the state after its first values. One pass over the
-// reduced gradients decides whether the step counts, a second one updates each parameter.
+// reduced gradients decides whether the step counts (and measures their norm where they are
+// clipped), a second one updates each parameter and its average while they are in cache.
 // Thread-safety: one caller at a time.
 #ifndef LOCKSTEP_ENGINE_EXEC_UPDATER_H_
 #define LOCKSTEP_ENGINE_EXEC_UPDATER_H_
 
-#include <memory>
 #include <vector>
 
 #include "engine/cpu/simd/simd.h"
+#include "engine/exec/parameter_table.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
 
@@ -16,35 +17,50 @@ namespace lockstep::engine {
 
 class Updater {
  public:
-  // Both outlive it.
-  Updater(const CompiledPlan* plan, StateRegion* state);
+  // `scratch` has plan->optimizer_scratch_bytes(), and is used in Update alone. All outlive it.
+  Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratch);
 
   // Fills the whole region with the state of step 0.
   void InitState();
   int64_t committed_step() const { return *step_; }
   double loss_scale() const { return *loss_scale_; }
+  Tracking tracking() const { return *tracking_; }
+  void SetTracking(const Tracking& tracking);
   // As Executor::Update. Allocates nothing.
   StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced, ThreadPool* pool);
 
  private:
-  struct Target {
-    int64_t begin = 0;  // in the gradient vector
-    int64_t count = 0;
-    float* parameter = nullptr;
-    std::vector<float*> moments;
-  };
-  void Apply(const Optimizer::Update& update, absl::Span<const GradientSlice> reduced,
-             ThreadPool* pool);
-  void ApplyRange(const Optimizer::Update& update, const Target& target, const GradientSlice& slice,
-                  int64_t begin, int64_t end) const;
+  using Slices = absl::Span<const GradientSlice>;
+  // Loss, count, finiteness and norm.
+  StepResult Examine(Slices reduced, ThreadPool* pool);
+  void Apply(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
+  void ApplyElementwise(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
+  void ApplyTrustRatio(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
+  void ApplyMatrix(const Optimizer::Update& update, const ParameterTarget& target, Slices reduced,
+                   ThreadPool* pool);
+  // `count` elements from `at` of the target, whose gradients are at `gradient`.
+  void ApplyRange(const Optimizer::Update& update, const ParameterTarget& target,
+                  const float* gradient, int64_t at, int64_t count) const;
+  // The moving average of `count` elements from `at`.
+  void Average(const Optimizer::Update& update, const ParameterTarget& target, int64_t at,
+               int64_t count) const;
+  // `update` with the target's own settings.
+  static Optimizer::Update For(const Optimizer::Update& update, const ParameterTarget& target);
 
   const CompiledPlan& plan_;
   StateRegion& state_;
   const SimdKernels& simd_;
-  std::vector<Target> targets_;
+  const OptimKernels& kernels_;
+  ParameterTable table_;
+  float* const scratch_;
+  bool trust_ratio_ = false;
+  std::vector<double> parameter_sums_;  // by block
+  std::vector<double> direction_sums_;
   int64_t* const step_;
   int64_t* const update_count_;
   double* const loss_scale_;
+  int64_t* const skip_count_;
+  Tracking* const tracking_;
 };
 
 }  // namespace lockstep::engine

@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Model>> Mlp::Make(const MlpSpec& spec, const Inpu
     const double bound = 1 / std::sqrt(static_cast<double>(in));
     model->parameters_.push_back(
         {LayerName(i) + ".weight", {out, in}, ParameterSpec::Init::kUniform, bound});
+    model->parameters_.back().hidden = i + 2 < model->widths_.size();
     model->parameters_.push_back(
         {LayerName(i) + ".bias", {out}, ParameterSpec::Init::kUniform, bound, false});
   }

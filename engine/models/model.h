@@ -28,6 +28,8 @@ struct ParameterSpec {
   double value = 0;
   // Whether weight decay is meant for it where an optimizer spares biases and norms.
   bool decay = true;
+  // Not an input embedding or the output head: those are left to AdamW where Muon trains matrices.
+  bool hidden = true;
 };
 
 // What a model is built from.

@@ -12,7 +12,7 @@ double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckLogits(inputs));
-  return std::vector<TensorType>{{DType::kF64, {3}}};
+  return std::vector<TensorType>{{DType::kF64, {4}}};
 }
 
 std::vector<OpCase> Cases() {
@@ -25,7 +25,9 @@ std::vector<OpCase> Cases() {
 
 const OpDef kClassificationSums = {
     .name = "classification_sums",
-    .doc = "(logits [m,n], labels i32[m]) -> f64[3]: loss, correct, counted, over the valid rows",
+    .doc =
+        "(logits [m,n], labels i32[m]) -> f64[4]: loss, correct, counted, correct among the "
+        "first five, over the valid rows",
     .min_inputs = 2,
     .max_inputs = 2,
     .infer = Infer,

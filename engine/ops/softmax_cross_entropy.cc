@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax with cross-entropy against integer labels. A negative label is ignored. The loss is a sum
-// over rows; `count` is how many rows count, as high and low parts (counts.h).
+// over rows; `count` is how many rows count, as high and low parts (counts.h). With the attribute
+// label_smoothing e the target is (1 - e) onehot(label) + e / n, as torch.nn.CrossEntropyLoss has
+// it.
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/ops/ops.h"
@@ -20,9 +22,17 @@ absl::Status CheckSeed(const std::vector<TensorType>& inputs) {
   return inputs[2] == kLoss ? absl::OkStatus() : ShapeError("seed", inputs[2], ToString(kLoss));
 }
 
+absl::Status CheckSmoothing(const Attrs& attrs) {
+  const double smoothing = attrs.Double("label_smoothing");
+  if (smoothing >= 0 && smoothing <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("label_smoothing is ", smoothing, ": it must be from 0 to 1"));
+}
+
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
   return std::vector<TensorType>{kLoss, kCount};
 }
 
@@ -30,6 +40,7 @@ absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorTy
                                                       const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckLogits(inputs));
   LS_RETURN_IF_ERROR(CheckSeed(inputs));
+  LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
   return std::vector<TensorType>{inputs[0]};
 }
 
@@ -37,13 +48,15 @@ absl::StatusOr<std::vector<TensorType>> InferBoth(const std::vector<TensorType>&
                                                   const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckLogits(inputs));
   LS_RETURN_IF_ERROR(CheckSeed(inputs));
+  LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
   return std::vector<TensorType>{kLoss, kCount, inputs[0]};
 }
 
 void Gradient(GradientContext& context) {
   if (!context.output_gradients[0]) return;
   context.Set(0, context.graph->Add("softmax_cross_entropy_backward",
-                                    {context.input(0), context.input(1), context.dy()}));
+                                    {context.input(0), context.input(1), context.dy()},
+                                    context.node.attrs));
 }
 
 std::vector<OpCase> MakeCases(bool seed) {
@@ -52,6 +65,8 @@ std::vector<OpCase> MakeCases(bool seed) {
            {1, 1}, {1, 10}, {31, 33}, {64, 10}, {33, 31}, {3, 1031}}) {
     cases.push_back({{{DType::kF32, {m, n}}, {DType::kI32, {m}}}, {}, n});
     if (seed) cases.back().inputs.push_back(kLoss);
+    cases.push_back(cases.back());
+    cases.back().attrs.Set("label_smoothing", 0.1);
   }
   return cases;
 }
@@ -69,7 +84,9 @@ absl::Status CheckLogits(const std::vector<TensorType>& inputs) {
 
 const OpDef kSoftmaxCrossEntropy = {
     .name = "softmax_cross_entropy",
-    .doc = "(logits [m,n], labels i32[m]) -> sum of -log softmax(logits)[label], count of labels",
+    .doc =
+        "(logits [m,n], labels i32[m]) -> sum of -log softmax(logits)[label], count of labels; "
+        "label_smoothing",
     .min_inputs = 2,
     .max_inputs = 2,
     .accumulates = true,
@@ -81,7 +98,7 @@ const OpDef kSoftmaxCrossEntropy = {
 
 const OpDef kSoftmaxCrossEntropyBackward = {
     .name = "softmax_cross_entropy_backward",
-    .doc = "(logits, labels, seed [1]) -> seed * (softmax(logits) - onehot(label))",
+    .doc = "(logits, labels, seed [1]) -> seed * (softmax(logits) - target); label_smoothing",
     .min_inputs = 3,
     .max_inputs = 3,
     .in_place = {{0, 0}},
@@ -93,7 +110,9 @@ const OpDef kSoftmaxCrossEntropyBackward = {
 
 const OpDef kSoftmaxCrossEntropyWithGradient = {
     .name = "softmax_cross_entropy_with_gradient",
-    .doc = "(logits, labels, seed [1]) -> loss, count, gradient of the logits; one pass",
+    .doc =
+        "(logits, labels, seed [1]) -> loss, count, gradient of the logits; one pass; "
+        "label_smoothing",
     .min_inputs = 3,
     .max_inputs = 3,
     .accumulates = true,

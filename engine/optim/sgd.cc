@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace lockstep::engine {
 
@@ -27,19 +28,24 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Sgd::Make(const SgdSpec& spec, Isa is
   return std::unique_ptr<Optimizer>(new Sgd(spec, isa));
 }
 
-std::vector<std::string> Sgd::moments() const {
+std::vector<std::string> Sgd::moments(const ParameterSpec& parameter) const {
   if (spec_.momentum > 0) return {"momentum"};
   return {};
+}
+
+std::string Sgd::Describe() const {
+  return absl::StrFormat("sgd %a %a %a %a %d", spec_.lr, spec_.momentum, spec_.dampening,
+                         spec_.weight_decay, spec_.nesterov);
 }
 
 void Sgd::Apply(const Update& update, const float* gradient, int64_t count,
                 absl::Span<float* const> moments, float* parameter) const {
   SgdArgs args;
-  args.scale = update.gradient_scale;
-  args.lr = update.learning_rate;
+  args.scale = static_cast<float>(update.gradient_scale);
+  args.lr = static_cast<float>(update.learning_rate);
   args.momentum = static_cast<float>(spec_.momentum);
   args.keep = static_cast<float>(1 - spec_.dampening);
-  args.weight_decay = static_cast<float>(spec_.weight_decay);
+  args.weight_decay = static_cast<float>(update.weight_decay);
   args.nesterov = spec_.nesterov;
   args.first = update.index == 0;
   simd_.sgd(args, gradient, count, moments.empty() ? nullptr : moments[0], parameter);

@@ -18,8 +18,11 @@ class Sgd : public Optimizer {
   // Errors: InvalidArgument, as torch refuses the same settings.
   static absl::StatusOr<std::unique_ptr<Optimizer>> Make(const SgdSpec& spec, Isa isa);
 
-  std::vector<std::string> moments() const override;
+  std::vector<std::string> moments(const ParameterSpec& parameter) const override;
+  using Optimizer::learning_rate;
   double learning_rate() const override { return spec_.lr; }
+  double weight_decay(const ParameterSpec& parameter) const override { return spec_.weight_decay; }
+  std::string Describe() const override;
   void Apply(const Update& update, const float* gradient, int64_t count,
              absl::Span<float* const> moments, float* parameter) const override;
 

@@ -88,7 +88,7 @@ class Fusion {
       return;
     }
     const Value made =
-        to.Add("softmax_cross_entropy_with_gradient", rewriter_.Map(b.inputs), {}, a.name);
+        to.Add("softmax_cross_entropy_with_gradient", rewriter_.Map(b.inputs), b.attrs, a.name);
     rewriter_.Replace({head, 0}, {made.node, 0});
     rewriter_.Replace({head, 1}, {made.node, 1});
     rewriter_.Replace({other, 0}, {made.node, 2});

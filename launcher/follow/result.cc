@@ -38,14 +38,24 @@ std::string JsonArray(const List& list, Function to_json) {
 
 std::string IntJson(int64_t value) { return absl::StrCat(value); }
 
+std::string AverageJson(const EvalResult& average) {
+  return JsonObject()
+      .Real("loss", average.loss())
+      .Real("accuracy", average.accuracy())
+      .Real("top5_accuracy", average.top5_accuracy())
+      .Done();
+}
+
 std::string EvalJson(const EvalResult& eval) {
   return JsonObject()
       .Real("loss", eval.loss())
       .Real("accuracy", eval.accuracy())
+      .Real("top5_accuracy", eval.top5_accuracy())
       .Int("samples", eval.samples())
       .Int("step", eval.step())
       .Real("epoch", eval.epoch())
       .Real("seconds", eval.seconds())
+      .Raw("ema", eval.has_ema() ? AverageJson(eval.ema()) : "null")
       .Done();
 }
 
@@ -127,9 +137,15 @@ std::string ResultSummary(const JobStatus& status) {
     absl::StrAppendFormat(&text, "  %-10s %s\n", name, value);
   };
   if (result.has_eval()) {
-    line("accuracy",
-         absl::StrFormat("%.2f %% of %s test samples, loss %.4f", 100 * result.eval().accuracy(),
-                         WithCommas(result.eval().samples()), result.eval().loss()));
+    const EvalResult& eval = result.eval();
+    line("accuracy", absl::StrFormat("%.2f %% (top-5 %.2f %%) of %s test samples, loss %.4f",
+                                     100 * eval.accuracy(), 100 * eval.top5_accuracy(),
+                                     WithCommas(eval.samples()), eval.loss()));
+    if (eval.has_ema()) {
+      line("average",
+           absl::StrFormat("%.2f %% (top-5 %.2f %%), loss %.4f", 100 * eval.ema().accuracy(),
+                           100 * eval.ema().top5_accuracy(), eval.ema().loss()));
+    }
   }
   if (result.steps() > 0) {
     line("trained", absl::StrFormat("%s steps, %.4g epochs, %d workers", WithCommas(result.steps()),

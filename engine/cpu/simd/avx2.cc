@@ -11,3 +11,7 @@
 // register too many and spills in the innermost loop.
 #define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b))
 #include "engine/cpu/simd/simd_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kAvx2OptimKernels
+#define LS_SIMD_SQRT(x) _mm256_sqrt_ps((__m256)(x))
+#include "engine/cpu/simd/optim_kernels.inc"

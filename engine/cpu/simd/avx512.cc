@@ -11,3 +11,7 @@
 // register too many and spills in the innermost loop.
 #define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
 #include "engine/cpu/simd/simd_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kAvx512OptimKernels
+#define LS_SIMD_SQRT(x) _mm512_maskz_sqrt_ps(0xFFFF, (__m512)(x))
+#include "engine/cpu/simd/optim_kernels.inc"

@@ -8,3 +8,7 @@
 #define LS_SIMD_FMA(a, b, c) ((a) * (b) + (c))
 #define LS_SIMD_FMA_TO(sum, a, b) ((sum) = LS_SIMD_FMA(a, b, sum))
 #include "engine/cpu/simd/simd_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kSse2OptimKernels
+#define LS_SIMD_SQRT(x) _mm_sqrt_ps((__m128)(x))
+#include "engine/cpu/simd/optim_kernels.inc"

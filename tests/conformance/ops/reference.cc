@@ -30,12 +30,14 @@ struct Softmax {
   double loss = 0;
   double count = 0;
   double correct = 0;
+  double correct_top5 = 0;
   Doubles gradient;
 };
 
 Softmax SoftmaxOf(const OpCase& test, const std::vector<Doubles>& inputs) {
   const auto n = static_cast<size_t>(test.inputs[0].shape[1]);
   const double seed = inputs.size() > 2 ? inputs[2][0] : 1;
+  const double smoothing = test.attrs.Double("label_smoothing");
   Softmax result;
   result.gradient.resize(inputs[0].size());
   for (size_t i = 0; i < inputs[1].size(); ++i) {
@@ -45,12 +47,19 @@ Softmax SoftmaxOf(const OpCase& test, const std::vector<Doubles>& inputs) {
     const double max = *std::max_element(x, x + n);
     double sum = 0;
     for (size_t j = 0; j < n; ++j) sum += std::exp(x[j] - max);
-    result.loss += std::log(sum) + max - x[label];
+    for (size_t j = 0; j < n; ++j) {
+      const double target = (static_cast<int64_t>(j) == label ? 1 - smoothing : 0) +
+                            smoothing / static_cast<double>(n);
+      result.loss += target * (std::log(sum) + max - x[j]);
+    }
+    result.correct_top5 += std::count_if(x, x + n, [&](double v) { return v > x[label]; }) < 5;
     result.count += 1;
     result.correct += std::max_element(x, x + n) - x == label;
     for (size_t j = 0; j < n; ++j) {
       const double p = std::exp(x[j] - max) / sum;
-      result.gradient[i * n + j] = seed * (p - (static_cast<int64_t>(j) == label ? 1 : 0));
+      result.gradient[i * n + j] =
+          seed * (p - (static_cast<int64_t>(j) == label ? 1 - smoothing : 0) -
+                  smoothing / static_cast<double>(n));
     }
   }
   return result;
@@ -106,7 +115,7 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
   }
   if (name == "classification_sums") {
     const Softmax s = SoftmaxOf(test, in);
-    return {{s.loss, s.correct, s.count}};
+    return {{s.loss, s.correct, s.count, s.correct_top5}};
   }
   Doubles y = in[0];
   for (size_t i = 0; i < y.size(); ++i) {

@@ -30,15 +30,15 @@ inline TrainSpec SmallMlp() {
 }
 
 // Page-aligned floats.
-class Region {
+class Pages {
  public:
-  explicit Region(size_t bytes) : bytes_((bytes + 4095) / 4096 * 4096 + 4096) {
+  explicit Pages(size_t bytes) : bytes_((bytes + 4095) / 4096 * 4096 + 4096) {
     data_ = std::aligned_alloc(4096, bytes_);
     std::memset(data_, 0, bytes_);
   }
-  ~Region() { std::free(data_); }
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
+  ~Pages() { std::free(data_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
   void* data() { return data_; }
   float* floats() { return static_cast<float*>(data_); }
   void FillWithNan() {
@@ -108,21 +108,21 @@ struct Job {
     int half = 1;
     while (half * 2 < end - begin) half *= 2;
     const auto count = static_cast<size_t>(plan->gradient_count());
-    Region right(count * 4);
+    Pages right(count * 4);
     SumShards(step, begin, begin + half, out);
     SumShards(step, begin + half, end, right.floats());
     for (size_t i = 0; i < count; ++i) out[i] += right.floats()[i];
   }
 
   StepResult Step(int64_t step) {
-    Region sum(static_cast<size_t>(plan->gradient_count()) * 4);
+    Pages sum(static_cast<size_t>(plan->gradient_count()) * 4);
     SumShards(step, 0, plan->spec().shards, sum.floats());
     const GradientSlice whole{0, plan->gradient_count(), sum.floats()};
     return executor->Update(step, absl::MakeConstSpan(&whole, 1));
   }
 
   std::vector<char> StateBytes() const {
-    const char* bytes = static_cast<const char*>(const_cast<Region&>(state).data());
+    const char* bytes = static_cast<const char*>(const_cast<Pages&>(state).data());
     return {bytes, bytes + plan->state_bytes()};
   }
   template <typename T>
@@ -137,8 +137,8 @@ struct Job {
   }
 
   std::shared_ptr<const Plan> plan;
-  Region state;
-  Region arena;
+  Pages state;
+  Pages arena;
   std::unique_ptr<Executor> executor;
 };
 

@@ -141,6 +141,7 @@ JobStatus AStatus() {
   result->set_generations(1);
   result->mutable_eval()->set_loss(0.3);
   result->mutable_eval()->set_accuracy(0.884);
+  result->mutable_eval()->set_top5_accuracy(0.995);
   result->mutable_eval()->set_samples(10000);
   result->add_peak_rss_bytes(100 << 20);
   result->add_peak_rss_bytes(101 << 20);
@@ -152,7 +153,7 @@ JobStatus AStatus() {
 TEST(ResultTest, Summary) {
   EXPECT_EQ(ResultSummary(AStatus()),
             "mlp (mlp-1) succeeded\n"
-            "  accuracy   88.40 % of 10,000 test samples, loss 0.3000\n"
+            "  accuracy   88.40 % (top-5 99.50 %) of 10,000 test samples, loss 0.3000\n"
             "  trained    1,175 steps, 5 epochs, 2 workers\n"
             "  time       1.50 s, 1.25 s of them training\n"
             "  speed      240,000 samples/s\n"
@@ -170,8 +171,8 @@ TEST(ResultTest, Json) {
       ResultJson(status),
       R"({"schema":1,"job":"mlp-1","name":"mlp","state":"SUCCEEDED","reason":"","exit_code":0,)"
       R"("workers":2,"steps":1175,"epochs":null,"wall_seconds":1.5,"train_seconds":1.25,)"
-      R"("samples_per_second":240000,"eval":{"loss":0.3,"accuracy":0.884,"samples":10000,)"
-      R"("step":0,"epoch":0,"seconds":0},"generations":1,"restarts":0,"faults":[{"rank":2,)"
+      R"("samples_per_second":240000,"eval":{"loss":0.3,"accuracy":0.884,"top5_accuracy":0.995,)"
+      R"("samples":10000,"step":0,"epoch":0,"seconds":0,"ema":null},"generations":1,"restarts":0,"faults":[{"rank":2,)"
       R"("host":"a","pid":812,"cause":"killed by SIGKILL","exit_code":0,"signal":9,)"
       R"("victims":[0,1],"generation":1,"detect_ms":0.5,"to_next_step_ms":0,"steps_lost":0,)"
       R"("last_lines":["loading \"x\""]}],"peak_rss_bytes":[104857600,105906176],)"

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/eval_tracker.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+EvalResult Eval(int64_t step, double loss, double accuracy) {
+  EvalResult eval;
+  eval.set_step(step);
+  eval.set_loss(loss);
+  eval.set_accuracy(accuracy);
+  return eval;
+}
+
+TEST(EvalTracker, KeepsTheBestAndCountsTheOthers) {
+  Train train;
+  train.mutable_best()->set_metric("accuracy");
+  train.mutable_early_stop()->set_metric("loss");
+  train.mutable_early_stop()->set_patience(2);
+  engine::Tracking t = TrackEval(train, Eval(10, 0.5, 0.8), {});
+  EXPECT_EQ(t.best_step, 10);
+  EXPECT_EQ(t.stop_count, 0);
+  t = TrackEval(train, Eval(20, 0.6, 0.9), t);
+  EXPECT_EQ(t.best_step, 20);
+  EXPECT_EQ(t.stop_count, 1);
+  EXPECT_FALSE(StopsEarly(train, t));
+  t = TrackEval(train, Eval(30, 0.4, 0.9), t);  // an equal accuracy is not better
+  EXPECT_EQ(t.best_step, 20);
+  EXPECT_EQ(t.stop_step, 30);
+  EXPECT_EQ(t.stop_count, 0);
+  t = TrackEval(train, Eval(40, 0.4, 0.9), t);
+  t = TrackEval(train, Eval(50, std::nan(""), 0.9), t);
+  EXPECT_TRUE(StopsEarly(train, t));
+  EXPECT_EQ(t.evaluated_step, 50);
+}
+
+TEST(EvalTracker, AnEvaluationDoneAgainCountsOnce) {
+  Train train;
+  train.mutable_early_stop()->set_patience(2);
+  train.mutable_early_stop()->set_metric("loss");
+  const engine::Tracking first = TrackEval(train, Eval(10, 0.5, 0), {});
+  const engine::Tracking second = TrackEval(train, Eval(20, 0.6, 0), first);
+  const engine::Tracking again = TrackEval(train, Eval(20, 0.6, 0), second);
+  EXPECT_EQ(again.stop_count, 1);
+  EXPECT_EQ(again.evaluated_step, 20);
+}
+
+TEST(EvalTracker, NeedsMoreThanTheDeltaAndReadsTheAverage) {
+  Train train;
+  train.mutable_early_stop()->set_patience(1);
+  train.mutable_early_stop()->set_metric("ema_accuracy");
+  train.mutable_early_stop()->set_min_delta(0.01);
+  train.mutable_best()->set_metric("ema_loss");
+  EXPECT_TRUE(BestIsOfAverage(train));
+  EvalResult eval = Eval(10, 9, 0);
+  *eval.mutable_ema() = Eval(0, 0.5, 0.70);
+  engine::Tracking t = TrackEval(train, eval, {});
+  EXPECT_EQ(t.best, -0.5);
+  eval = Eval(20, 1, 1);
+  *eval.mutable_ema() = Eval(0, 0.6, 0.705);
+  t = TrackEval(train, eval, t);
+  EXPECT_EQ(t.best_step, 10);
+  EXPECT_TRUE(StopsEarly(train, t));
+}
+
+TEST(EvalTracker, WithoutTheKeysNothingIsDecided) {
+  const Train train;
+  const engine::Tracking t = TrackEval(train, Eval(10, 0.5, 0.5), {});
+  EXPECT_EQ(t.best_step, 0);
+  EXPECT_FALSE(StopsEarly(train, t));
+}
+
+}  // namespace
+}  // namespace lockstep::worker
