@@ -7,4 +7,8 @@
 #define LS_SIMD_ROWS 6
 #define LS_SIMD_SPLAT(x) _mm256_set1_ps(x)
 #define LS_SIMD_FMA(a, b, c) ((V)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define LS_SIMD_ROW_TABLE kAvx2RowKernels
+#define LS_SIMD_MUL32(a, b) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #include "engine/cpu/simd/simd_kernels.inc"
+// After the kernels whose vector types it uses.
+#include "engine/cpu/simd/row_kernels.inc"

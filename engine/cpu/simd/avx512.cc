@@ -7,4 +7,9 @@
 #define LS_SIMD_ROWS 12
 #define LS_SIMD_SPLAT(x) _mm512_set1_ps(x)
 #define LS_SIMD_FMA(a, b, c) ((V)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define LS_SIMD_ROW_TABLE kAvx512RowKernels
+// Masked: GCC 12 warns about its own plain form.
+#define LS_SIMD_MUL32(a, b) _mm512_maskz_mul_epu32(0xFF, (__m512i)(a), (__m512i)(b))
 #include "engine/cpu/simd/simd_kernels.inc"
+// After the kernels whose vector types it uses.
+#include "engine/cpu/simd/row_kernels.inc"
