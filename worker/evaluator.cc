@@ -2,6 +2,7 @@
 #include "worker/evaluator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -20,6 +21,7 @@ Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, i
       blocks_((dataset->size() + block - 1) / block),
       indices_(block) {
   for (const FieldSpec& field : dataset->fields()) {
+    if (field.name == kLabelsField) targets_per_sample_ = field.elements();
     const size_t bytes = (static_cast<size_t>(block) * field.bytes() + 63) / 64 * 64;
     memory_.emplace_back(std::aligned_alloc(64, bytes), std::free);
     LS_CHECK(memory_.back() != nullptr) << "out of memory for evaluation";
@@ -68,6 +70,7 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   result.set_loss(samples > 0 ? loss / static_cast<double>(samples) : 0);
   result.set_accuracy(samples > 0 ? static_cast<double>(correct) / static_cast<double>(samples)
                                   : 0);
+  if (samples > 0 && targets_per_sample_ > 1) result.set_perplexity(std::exp(result.loss()));
   result.set_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - start));
   return result;
 }

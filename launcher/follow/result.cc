@@ -39,10 +39,10 @@ std::string JsonArray(const List& list, Function to_json) {
 std::string IntJson(int64_t value) { return absl::StrCat(value); }
 
 std::string EvalJson(const EvalResult& eval) {
-  return JsonObject()
-      .Real("loss", eval.loss())
-      .Real("accuracy", eval.accuracy())
-      .Int("samples", eval.samples())
+  JsonObject object;
+  object.Real("loss", eval.loss()).Real("accuracy", eval.accuracy());
+  if (eval.perplexity() > 0) object.Real("perplexity", eval.perplexity());
+  return object.Int("samples", eval.samples())
       .Int("step", eval.step())
       .Real("epoch", eval.epoch())
       .Real("seconds", eval.seconds())
@@ -128,8 +128,9 @@ std::string ResultSummary(const JobStatus& status) {
   };
   if (result.has_eval()) {
     line("accuracy",
-         absl::StrFormat("%.2f %% of %s test samples, loss %.4f", 100 * result.eval().accuracy(),
-                         WithCommas(result.eval().samples()), result.eval().loss()));
+         absl::StrFormat("%.2f %% of %s test samples, loss %.4f%s", 100 * result.eval().accuracy(),
+                         WithCommas(result.eval().samples()), result.eval().loss(),
+                         PerplexityText(result.eval().perplexity())));
   }
   if (result.steps() > 0) {
     line("trained", absl::StrFormat("%s steps, %.4g epochs, %d workers", WithCommas(result.steps()),
