@@ -6,6 +6,7 @@
 
 #include "data/image_dataset.h"
 #include "data/synthetic.h"
+#include "data/token_windows.h"
 
 namespace lockstep::data {
 namespace {
@@ -20,6 +21,12 @@ struct Opener {
   }
   absl::StatusOr<std::unique_ptr<Dataset>> operator()(const IdxSource& source) const {
     return OpenIdx(source, split);
+  }
+  absl::StatusOr<std::unique_ptr<Dataset>> operator()(const TextSource& source) const {
+    return OpenText(source, split);
+  }
+  absl::StatusOr<std::unique_ptr<Dataset>> operator()(const TokensSource& source) const {
+    return OpenTokens(source, split);
   }
 };
 

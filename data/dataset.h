@@ -56,7 +56,28 @@ struct IdxSource {
   double mean = 0;
   double std = 1;
 };
-using Source = std::variant<SyntheticSource, FashionMnistSource, IdxSource>;
+// Bytes as tokens. Fields: "tokens" and "labels" i32 [length], the labels being the next bytes. With
+// `masked` above 0: "tokens", "segments" and "labels" for a masked language model, which guesses
+// that share of the bytes (token_windows.h).
+struct TextSource {
+  std::string path;  // a file, or a folder: its files in the order of their names
+  int64_t length = 256;
+  double test_fraction = 0.1;  // the last part is the test split
+  double masked = 0;
+  uint64_t seed = 0;
+};
+// Files of tokens of 16 or 32 bits, with llm.c's header or (16 bits) without any, as nanoGPT writes
+// them. Without files: made tokens.
+struct TokensSource {
+  std::string train, test;
+  int64_t length = 1024;
+  int64_t vocab = 50257;
+  int64_t train_samples = 10000;  // of made tokens
+  int64_t test_samples = 1000;
+  uint64_t seed = 0;
+};
+using Source =
+    std::variant<SyntheticSource, FashionMnistSource, IdxSource, TextSource, TokensSource>;
 
 enum class Split { kTrain, kTest };
 

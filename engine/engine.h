@@ -38,7 +38,31 @@ namespace lockstep::engine {
 struct MlpSpec {
   std::vector<int64_t> hidden;
 };
-using ModelSpec = std::variant<MlpSpec>;
+// A decoder as GPT-2; a number that is 0 comes from the preset, a rate below 0 too.
+struct GptSpec {
+  std::string preset = "gpt2";  // gpt2 (124M), gpt2-medium, gpt2-large, gpt2-xl
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t width = 0;
+  int64_t context = 0;  // positions; 0: the length of the samples
+  int64_t vocab =
+      0;  // rows of the token table, those beyond the data's being padding; 0: the data's
+  double dropout = -1;  // of embeddings, attention and residuals
+  bool tied_head = true;
+};
+// An encoder as BERT; zeros as in GptSpec. Samples with a label for each token train the masked
+// language model, samples with one label the classifier on the first token.
+struct BertSpec {
+  std::string preset = "bert-base";  // bert-tiny, -mini, -small, -medium, -base, -large
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t width = 0;
+  int64_t inner = 0;  // width of the feed-forward layers; 0: 4 x width
+  int64_t context = 0;
+  int64_t vocab = 0;
+  double dropout = -1;
+};
+using ModelSpec = std::variant<MlpSpec, GptSpec, BertSpec>;
 
 struct SgdSpec {
   double lr = 0;

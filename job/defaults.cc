@@ -80,6 +80,13 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
   }
   if (!spec->has_train()) return;
   if (!written.count("train.shards")) spec->mutable_train()->set_shards(workers);
+  // Language models have a row of activations for each token.
+  const Data& data = spec->train().data();
+  if (!written.count("train.eval.block") && (data.has_text() || data.has_tokens())) {
+    const int64_t length = data.has_text() ? data.text().length() : data.tokens().length();
+    spec->mutable_train()->mutable_eval()->set_block(
+        std::max<int64_t>(1, 4096 / std::max<int64_t>(1, length)));
+  }
   if (spec->train().schedule().kind_case() == Schedule::KIND_NOT_SET) {
     spec->mutable_train()->mutable_schedule()->mutable_constant();
   }

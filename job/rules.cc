@@ -133,6 +133,19 @@ void Rules::CheckTraining() {
     Error({"train.optimizer.sgd.nesterov"},
           "'train.optimizer.sgd.nesterov' needs a momentum above 0 and no dampening");
   }
+  if (const Tokens& tokens = train.data().tokens();
+      tokens.train().empty() != tokens.test().empty() &&
+      (tokens.train().empty() || train.eval().every() != "never")) {
+    Error({"train.data.tokens"},
+          "'train.data.tokens' needs both 'train' and 'test', or neither; "
+          "'test' may be left out when 'train.eval.every' is never");
+  }
+  if (train.data().text().has_test_fraction() && train.data().text().test_fraction() == 0 &&
+      train.eval().every() != "never") {
+    Error({"train.data.text.test_fraction"},
+          "'train.data.text.test_fraction' 0 leaves nothing for the evaluation; set "
+          "'train.eval.every' to never");
+  }
   if (train.data().has_idx() && train.eval().every() != "never") {
     for (const char* name : {"test_images", "test_labels"}) {
       const std::string path = absl::StrCat("train.data.idx.", name);

@@ -2,6 +2,7 @@
 #include "worker/evaluator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -21,6 +22,7 @@ Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, i
       blocks_((dataset->size() + block - 1) / block),
       indices_(block) {
   for (const FieldSpec& field : dataset->fields()) {
+    if (field.name == kLabelsField) targets_per_sample_ = field.elements();
     const size_t bytes = (static_cast<size_t>(block) * field.bytes() + 63) / 64 * 64;
     memory_.emplace_back(std::aligned_alloc(64, bytes), std::free);
     LS_CHECK(memory_.back() != nullptr) << "out of memory for evaluation";
@@ -83,6 +85,7 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   if (averages_) *result.mutable_ema() = Combine(all, world, &Rows::average);
   result.set_step(step);
   result.set_epoch(epoch);
+  if (targets_per_sample_ > 1) result.set_perplexity(std::exp(result.loss()));
   result.set_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - start));
   return result;
 }

@@ -54,6 +54,7 @@ class Evaluator {
   const bool averages_;
   const int64_t block_;
   const int64_t blocks_;
+  int64_t targets_per_sample_ = 1;
   std::vector<int64_t> indices_;
   std::vector<std::unique_ptr<void, void (*)(void*)>> memory_;  // one for each field
   std::vector<void*> fields_;

@@ -15,6 +15,23 @@ absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   switch (model.kind_case()) {
     case Model::kMlp:
       return engine::MlpSpec{{model.mlp().hidden().begin(), model.mlp().hidden().end()}};
+    case Model::kGpt: {
+      const Gpt& gpt = model.gpt();
+      engine::GptSpec spec{gpt.preset(), gpt.layers(),  gpt.heads(),
+                           gpt.width(),  gpt.context(), gpt.vocab()};
+      if (spec.preset.empty()) spec.preset = engine::GptSpec().preset;
+      if (gpt.has_dropout()) spec.dropout = gpt.dropout();
+      if (gpt.has_tied_head()) spec.tied_head = gpt.tied_head();
+      return spec;
+    }
+    case Model::kBert: {
+      const Bert& bert = model.bert();
+      engine::BertSpec spec{bert.preset(), bert.layers(),  bert.heads(), bert.width(),
+                            bert.inner(),  bert.context(), bert.vocab()};
+      if (spec.preset.empty()) spec.preset = engine::BertSpec().preset;
+      if (bert.has_dropout()) spec.dropout = bert.dropout();
+      return spec;
+    }
     case Model::KIND_NOT_SET:
       break;
   }
@@ -170,6 +187,28 @@ absl::StatusOr<data::Source> DataSource(const Train& train) {
       source.seed = train.seed();
       return source;
     }
+    case Data::kText: {
+      const Text& text = train.data().text();
+      data::TextSource source;
+      source.path = text.path();
+      if (text.length() > 0) source.length = text.length();
+      if (text.has_test_fraction()) source.test_fraction = text.test_fraction();
+      source.masked = text.masked();
+      source.seed = train.seed();
+      return source;
+    }
+    case Data::kTokens: {
+      const Tokens& tokens = train.data().tokens();
+      data::TokensSource source;
+      source.train = tokens.train();
+      source.test = tokens.test();
+      if (tokens.length() > 0) source.length = tokens.length();
+      if (tokens.vocab() > 0) source.vocab = tokens.vocab();
+      if (tokens.train_samples() > 0) source.train_samples = tokens.train_samples();
+      if (tokens.test_samples() > 0) source.test_samples = tokens.test_samples();
+      source.seed = train.seed();
+      return source;
+    }
     case Data::KIND_NOT_SET:
       break;
   }
@@ -190,12 +229,12 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   spec.micro_batch = train.global_batch() / spec.shards / spec.accumulate;
   if (train.eval().block() > 0) spec.eval_block = train.eval().block();
   if (!train.precision().empty()) spec.precision = train.precision();
+  spec.label_smoothing = train.label_smoothing();
   spec.seed = train.seed();
   spec.spare_norms_and_biases = train.optimizer().no_decay() == "auto";
   spec.groups = GroupsOf(train.optimizer());
   spec.clip_norm = train.clip_norm();
   spec.ema_decay = train.ema().decay();
-  spec.label_smoothing = train.label_smoothing();
   spec.threads = job.resources().cpus_per_proc() > 0 ? job.resources().cpus_per_proc() : 1;
   return spec;
 }

@@ -44,6 +44,8 @@ struct Storage {
 // Values that change from run to run; graph leaves named as the fields.
 struct Scalars {
   float loss_seed = 1;  // loss_scale / D
+  // What is random is addressed by it: step's low and high half, shard, micro-batch.
+  int32_t address[4] = {};
 };
 
 struct RunContext {

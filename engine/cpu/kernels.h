@@ -22,6 +22,30 @@ extern const CpuKernelDef kSoftmaxCrossEntropy;
 extern const CpuKernelDef kSoftmaxCrossEntropyBackward;
 extern const CpuKernelDef kSoftmaxCrossEntropyWithGradient;
 
+// Transformers.
+extern const CpuKernelDef kAddPositions;
+extern const CpuKernelDef kAddPositionsBackward;
+extern const CpuKernelDef kAttention;
+extern const CpuKernelDef kAttentionBackward;
+extern const CpuKernelDef kDropout;
+extern const CpuKernelDef kEmbedding;
+extern const CpuKernelDef kEmbeddingBackward;
+extern const CpuKernelDef kGelu;
+extern const CpuKernelDef kGeluBackward;
+extern const CpuKernelDef kLayerNorm;
+extern const CpuKernelDef kLayerNormBackwardInput;
+extern const CpuKernelDef kLayerNormBackwardWeight;
+extern const CpuKernelDef kSigmoid;
+extern const CpuKernelDef kSigmoidBackward;
+extern const CpuKernelDef kSilu;
+extern const CpuKernelDef kSiluBackward;
+extern const CpuKernelDef kSoftmax;
+extern const CpuKernelDef kSoftmaxBackward;
+extern const CpuKernelDef kTakeRows;
+extern const CpuKernelDef kTakeRowsBackward;
+extern const CpuKernelDef kTanh;
+extern const CpuKernelDef kTanhBackward;
+
 }  // namespace lockstep::engine::cpu
 
 #endif  // LOCKSTEP_ENGINE_CPU_KERNELS_H_

@@ -11,14 +11,21 @@ namespace {
 GemmShape ForwardShape(const Graph& graph, const Node& node) {
   const Shape& x = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
-  return {.m = x[0], .n = w[0], .k = w[1], .a_transposed = false, .b_transposed = true};
+  const bool in_out = node.attrs.Int("in_out") != 0;
+  return {
+      .m = x[0], .n = w[in_out ? 1 : 0], .k = x[1], .a_transposed = false, .b_transposed = !in_out};
 }
 
 // (dy [m, n], w [n, k]) -> dx [m, k]
 GemmShape InputShape(const Graph& graph, const Node& node) {
   const Shape& dy = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
-  return {.m = dy[0], .n = w[1], .k = w[0], .a_transposed = false, .b_transposed = false};
+  const bool in_out = node.attrs.Int("in_out") != 0;
+  return {.m = dy[0],
+          .n = w[in_out ? 0 : 1],
+          .k = dy[1],
+          .a_transposed = false,
+          .b_transposed = in_out};
 }
 
 // (dy [m, n], x [m, k]) -> dw [n, k]

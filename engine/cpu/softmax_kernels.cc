@@ -20,6 +20,8 @@ struct Rows {
   float* loss = nullptr;
   float* count = nullptr;
   bool add_sums = false;
+  int64_t columns = 0;  // of the memory
+  int64_t classes = 0;  // the first ones, which count
   double smoothing = 0;
 };
 
@@ -27,6 +29,16 @@ struct Sums {
   double loss = 0;
   int64_t count = 0;
 };
+
+// Whether `label` is among the five largest of the row; the first of equals is the larger. NaN is
+// larger than everything, and never the answer.
+bool InFirstFive(const float* x, int64_t n, int32_t label) {
+  const float own = x[label];
+  int64_t before = 0;
+  for (int64_t j = 0; j < label; ++j) before += !(x[j] < own);
+  for (int64_t j = label; j < n; ++j) before += !(x[j] <= own);
+  return before < 5 && !std::isnan(own);
+}
 
 // The sum of a row in a fixed order: eight partial sums, then these.
 double RowSum(const float* x, int64_t n) {
@@ -41,42 +53,41 @@ double RowSum(const float* x, int64_t n) {
   return sum;
 }
 
-// Whether `label` is among the five largest of the row; the first of equals is the larger. NaN is
-// larger than everything, and never the answer.
-bool InFirstFive(const float* x, int64_t n, int32_t label) {
-  const float own = x[label];
-  int64_t before = 0;
-  for (int64_t j = 0; j < label; ++j) before += !(x[j] < own);
-  for (int64_t j = label; j < n; ++j) before += !(x[j] <= own);
-  return before < 5 && !std::isnan(own);
+// The gradient of a row whose exponentials and their sum are given.
+void FinishGradient(const SimdKernels& simd, const Rows& rows, int32_t label, double sum,
+                    float* dx) {
+  const float seed = *rows.seed;
+  simd.scale(dx, static_cast<float>(static_cast<double>(seed) / sum), rows.classes, false, dx);
+  for (int64_t j = rows.classes; j < rows.columns; ++j) dx[j] = 0;
+  if (rows.smoothing > 0) {
+    const double each = rows.smoothing / static_cast<double>(rows.classes);
+    const float part = static_cast<float>(static_cast<double>(seed) * each);
+    for (int64_t j = 0; j < rows.classes; ++j) dx[j] -= part;
+  }
+  dx[label] -= static_cast<float>(static_cast<double>(seed) * (1 - rows.smoothing));
 }
 
-Sums RunRows(const SimdKernels& simd, const Rows& rows, int64_t m, int64_t n) {
+Sums RunRows(const SimdKernels& simd, const Rows& rows, int64_t m) {
   Sums sums;
-  const float seed = rows.seed != nullptr ? *rows.seed : 0;
-  const double each = rows.smoothing / static_cast<double>(n);  // of the target, for each class
   for (int64_t i = 0; i < m; ++i) {
-    const float* x = rows.logits + i * n;
-    float* dx = rows.gradient != nullptr ? rows.gradient + i * n : nullptr;
+    const float* x = rows.logits + i * rows.columns;
+    float* dx = rows.gradient != nullptr ? rows.gradient + i * rows.columns : nullptr;
     const int32_t label = rows.labels[i];
     if (label < 0) {  // ignored
-      for (int64_t j = 0; dx != nullptr && j < n; ++j) dx[j] = 0;
+      for (int64_t j = 0; dx != nullptr && j < rows.columns; ++j) dx[j] = 0;
       continue;
     }
-    const float max = simd.max(x, n);
-    const float target = x[label];  // read before dx overwrites it
-    double expected = target;       // logit under the target distribution
-    if (each > 0) expected = (1 - rows.smoothing) * expected + each * RowSum(x, n);
-    const double sum = simd.exp_sum(x, max, n, dx);
-    sums.loss += std::log(sum) + (static_cast<double>(max) - expected);
-    ++sums.count;
-    if (dx == nullptr) continue;
-    simd.scale(dx, static_cast<float>(static_cast<double>(seed) / sum), n, false, dx);
-    if (each > 0) {
-      const float spread = static_cast<float>(seed * each);
-      for (int64_t j = 0; j < n; ++j) dx[j] -= spread;
+    const float max = simd.max(x, rows.classes);
+    // Read before dx overwrites them.
+    double target = static_cast<double>(x[label]);
+    if (rows.smoothing > 0) {
+      const double mean = RowSum(x, rows.classes) / static_cast<double>(rows.classes);
+      target += rows.smoothing * (mean - target);
     }
-    dx[label] -= static_cast<float>(seed * (1 - rows.smoothing));
+    const double sum = simd.exp_sum(x, max, rows.classes, dx);
+    sums.loss += std::log(sum) + (static_cast<double>(max) - target);
+    ++sums.count;
+    if (dx != nullptr) FinishGradient(simd, rows, label, sum, dx);
   }
   return sums;
 }
@@ -96,15 +107,18 @@ class SoftmaxKernel : public CpuKernel {
       : simd_(SimdFor(target.isa)),
         rows_(graph.type(node.inputs[0]).shape[0]),
         columns_(graph.type(node.inputs[0]).shape[1]),
+        classes_(node.attrs.Int("classes") > 0 ? node.attrs.Int("classes") : columns_),
         smoothing_(node.attrs.Double("label_smoothing")),
         operands_(operands) {}
 
  protected:
   Rows Bind(const RunContext& context) const {
     Rows rows;
+    rows.columns = columns_;
+    rows.classes = classes_;
+    rows.smoothing = smoothing_;
     rows.logits = context.At<float>(operands_.inputs[0]);
     rows.labels = context.At<int32_t>(operands_.inputs[1]);
-    rows.smoothing = smoothing_;
     if (operands_.inputs.size() > 2) rows.seed = context.At<float>(operands_.inputs[2]);
     return rows;
   }
@@ -117,6 +131,7 @@ class SoftmaxKernel : public CpuKernel {
   const SimdKernels& simd_;
   const int64_t rows_;
   const int64_t columns_;
+  const int64_t classes_;
   const double smoothing_;
   const KernelOperands operands_;
 };
@@ -128,7 +143,7 @@ class LossKernel : public SoftmaxKernel {
   void Run(const RunContext& context) const override {
     Rows rows = Bind(context);
     BindSums(context, &rows);
-    WriteSums(RunRows(simd_, rows, rows_, columns_), rows);
+    WriteSums(RunRows(simd_, rows, rows_), rows);
   }
 };
 
@@ -139,7 +154,7 @@ class GradientKernel : public SoftmaxKernel {
   void Run(const RunContext& context) const override {
     Rows rows = Bind(context);
     rows.gradient = context.At<float>(operands_.outputs[0]);
-    RunRows(simd_, rows, rows_, columns_);
+    RunRows(simd_, rows, rows_);
   }
 };
 
@@ -151,7 +166,7 @@ class BothKernel : public SoftmaxKernel {
     Rows rows = Bind(context);
     BindSums(context, &rows);
     rows.gradient = context.At<float>(operands_.outputs[2]);
-    WriteSums(RunRows(simd_, rows, rows_, columns_), rows);
+    WriteSums(RunRows(simd_, rows, rows_), rows);
   }
 };
 
@@ -163,14 +178,14 @@ class SumsKernel : public SoftmaxKernel {
   void Run(const RunContext& context) const override {
     const Rows rows = Bind(context);
     const int64_t valid = context.valid_rows < rows_ ? context.valid_rows : rows_;
-    const Sums sums = RunRows(simd_, rows, valid, columns_);
+    const Sums sums = RunRows(simd_, rows, valid);
     int64_t correct = 0, correct_top5 = 0;
     for (int64_t i = 0; i < valid; ++i) {
       const float* x = rows.logits + i * columns_;
       int64_t best = 0;  // the first of equals
-      for (int64_t j = 1; j < columns_; ++j) best = x[j] > x[best] ? j : best;
+      for (int64_t j = 1; j < classes_; ++j) best = x[j] > x[best] ? j : best;
       correct += best == rows.labels[i];
-      correct_top5 += rows.labels[i] >= 0 && InFirstFive(x, columns_, rows.labels[i]);
+      correct_top5 += rows.labels[i] >= 0 && InFirstFive(x, classes_, rows.labels[i]);
     }
     double* out = context.At<double>(operands_.outputs[0]);
     out[0] = sums.loss;

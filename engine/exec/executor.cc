@@ -149,6 +149,10 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   LS_RETURN_IF_ERROR(CheckIntegers(fields, spec.micro_batch));
   scalars_.loss_seed =
       static_cast<float>(updater_.loss_scale() / static_cast<double>(plan_->nominal_targets()));
+  scalars_.address[0] = static_cast<int32_t>(step);
+  scalars_.address[1] = static_cast<int32_t>(step >> 32);
+  scalars_.address[2] = shard;
+  scalars_.address[3] = micro;
   RunContext context;
   const auto bind = [&](Region region, const void* base) {
     context.base[static_cast<int>(region)] =
@@ -230,6 +234,7 @@ absl::StatusOr<std::string> PlanExecutor::DeviceHash() {
     Initialise(parameter, spec.seed,
                reinterpret_cast<float*>(state.get() + plan_->Entry(parameter.name).offset));
   }
+  std::fill(std::begin(scalars_.address), std::end(scalars_.address), 0);
   scalars_.loss_seed = static_cast<float>(1.0 / static_cast<double>(plan_->nominal_targets()));
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;

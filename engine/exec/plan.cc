@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "engine/ops/counts.h"
 #include "engine/ops/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/autodiff.h"
 #include "engine/passes/fusion.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kStateAlign = 64;
 constexpr const char* kLossSeed = "loss_seed";
+constexpr const char* kRandomAddress = "random_address";
 // Keeps every offset and product of extents far inside 64 bits.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
@@ -175,6 +177,10 @@ CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bo
     inputs.parameters[parameter.name] =
         graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
   }
+  inputs.seed = spec_.seed;
+  if (training && model_->random()) {
+    inputs.address = graph->AddLeaf("input", {DType::kI32, {ops::kAddressWords}}, kRandomAddress);
+  }
   forward.logits = model_->Build(graph, inputs);
   forward.parameters = std::move(inputs.parameters);
   return forward;
@@ -189,6 +195,8 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
       bound[{id, 0}] = {Region::kParameters, Entry(node.name).offset};
     } else if (node.name == kLossSeed) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, loss_seed)};
+    } else if (node.name == kRandomAddress) {
+      bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, address)};
     } else {
       const std::vector<FieldSpec>& fields = spec_.input.fields;
       const auto field = std::find_if(fields.begin(), fields.end(),
@@ -200,12 +208,20 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
   return bound;
 }
 
+// Logits beyond the classes are padding.
+Attrs CompiledPlan::LossAttrs(const Graph& graph, Value logits) const {
+  const Shape& shape = graph.type(logits).shape;
+  Attrs attrs;
+  if (shape.back() > spec_.input.classes) attrs.Set("classes", spec_.input.classes);
+  return attrs;
+}
+
 absl::Status CompiledPlan::CompileTraining() {
   Graph graph;
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
   LS_RETURN_IF_ERROR(graph.status());
-  Attrs attrs;
+  Attrs attrs = LossAttrs(graph, forward.logits);
   if (spec_.label_smoothing != 0) attrs.Set("label_smoothing", spec_.label_smoothing);
   const Value loss =
       graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, attrs, "loss");
@@ -244,7 +260,8 @@ absl::Status CompiledPlan::CompileEvaluation() {
   Graph graph;
   const Forward forward = BuildForward(&graph, spec_.eval_block, /*training=*/false);
   LS_RETURN_IF_ERROR(graph.status());
-  graph.AddOutput("sums", graph.Add("classification_sums", {forward.logits, forward.labels}));
+  graph.AddOutput("sums", graph.Add("classification_sums", {forward.logits, forward.labels},
+                                    LossAttrs(graph, forward.logits)));
   LS_RETURN_IF_ERROR(graph.Verify());
   evaluate_.graph = spec_.passes.fuse ? Fuse(graph) : std::move(graph);
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());

@@ -77,6 +77,7 @@ class CompiledPlan : public Plan {
   Forward BuildForward(Graph* graph, int64_t batch, bool training) const;
   // Where the leaves of `graph` lie.
   std::map<Value, Storage> BindLeaves(const Graph& graph) const;
+  Attrs LossAttrs(const Graph& graph, Value logits) const;
   std::string MakeHash() const;
 
   const TrainSpec spec_;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "common/philox.h"
+#include "engine/models/bert.h"
+#include "engine/models/gpt.h"
 #include "engine/models/mlp.h"
 
 namespace lockstep::engine {
@@ -18,6 +20,8 @@ InputSpec ClassificationInput(std::vector<int64_t> sample_shape, int64_t classes
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec, const InputSpec& input) {
+  if (const auto* gpt = std::get_if<GptSpec>(&spec)) return Gpt::Make(*gpt, input);
+  if (const auto* bert = std::get_if<BertSpec>(&spec)) return Bert::Make(*bert, input);
   return Mlp::Make(std::get<MlpSpec>(spec), input);
 }
 

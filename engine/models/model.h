@@ -37,6 +37,8 @@ struct ModelInputs {
   std::map<std::string, Value> fields;      // the batch, without the labels
   std::map<std::string, Value> parameters;  // every parameter's leaf
   bool training = true;                     // dropout and batch statistics, or not
+  uint64_t seed = 0;                        // of the job: keys of what is random
+  Value address;                            // of what is random: only in training, with random()
 
   // The leaf of that name. REQUIRES: there is one.
   Value Field(const std::string& name) const { return fields.at(name); }
@@ -49,7 +51,10 @@ class Model {
   virtual ~Model() = default;
   // In the order of the state table.
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
-  // -> logits [rows, classes], one row for each target of the batch, in the order of the labels.
+  // Whether Build in training needs ModelInputs::address.
+  virtual bool random() const { return false; }
+  // -> logits [rows, classes or more], one row for each target of the batch, in the order of the
+  // labels; columns from `classes` on are padding.
   // After an error in `graph` any value may be returned.
   virtual Value Build(Graph* graph, const ModelInputs& inputs) const = 0;
 };

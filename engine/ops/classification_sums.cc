@@ -11,14 +11,14 @@ double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
-  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckLogits(inputs, attrs));
   return std::vector<TensorType>{{DType::kF64, {4}}};
 }
 
 std::vector<OpCase> Cases() {
   return {{{{DType::kF32, {1, 1}}, {DType::kI32, {1}}}, {}, 1},
           {{{DType::kF32, {31, 33}}, {DType::kI32, {31}}}, {}, 33},
-          {{{DType::kF32, {33, 10}}, {DType::kI32, {33}}}, {}, 10}};
+          {{{DType::kF32, {33, 10}}, {DType::kI32, {33}}}, {{"classes", int64_t{7}}}, 7}};
 }
 
 }  // namespace

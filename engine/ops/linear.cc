@@ -7,16 +7,20 @@ namespace lockstep::engine::ops {
 namespace {
 
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return 2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(inputs[1].shape[0]);
+  return 2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(outputs[0].shape[1]);
 }
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckMatrix("x", inputs[0]));
   LS_RETURN_IF_ERROR(CheckMatrix("weight", inputs[1]));
-  const int64_t m = inputs[0].shape[0], k = inputs[0].shape[1], n = inputs[1].shape[0];
-  if (inputs[1].shape[1] != k)
-    return ShapeError("weight", inputs[1], absl::StrCat("f32[*,", k, "]"));
+  const bool in_out = attrs.Int("in_out") != 0;
+  const int64_t m = inputs[0].shape[0], k = inputs[0].shape[1];
+  const int64_t n = inputs[1].shape[in_out ? 1 : 0];
+  if (inputs[1].shape[in_out ? 0 : 1] != k) {
+    return ShapeError("weight", inputs[1],
+                      in_out ? absl::StrCat("f32[", k, ",*]") : absl::StrCat("f32[*,", k, "]"));
+  }
   const TensorType bias{DType::kF32, {n}};
   if (inputs.size() == 3 && inputs[2] != bias) return ShapeError("bias", inputs[2], ToString(bias));
   const std::string activation = attrs.String("activation", "none");
@@ -32,15 +36,20 @@ void Gradient(GradientContext& context) {
   if (context.node.attrs.String("activation") == "relu") {
     dy = graph->Add("relu_backward", {dy, context.output()});
   }
+  const int64_t in_out = context.node.attrs.Int("in_out");
+  const Value x = context.input(0);
   // Weights first: their bucket is ready earlier, and x dies with them.
   if (context.wants(1)) {
-    context.Set(1, graph->Add("linear_backward_weight", {dy, context.input(0)}));
+    context.Set(1, in_out != 0 ? graph->Add("linear_backward_weight", {x, dy})
+                               : graph->Add("linear_backward_weight", {dy, x}));
   }
   if (context.node.inputs.size() == 3 && context.wants(2)) {
     context.Set(2, graph->Add("bias_backward", {dy}));
   }
   if (context.wants(0)) {
-    context.Set(0, graph->Add("linear_backward_input", {dy, context.input(1)}));
+    Attrs attrs;
+    if (in_out != 0) attrs.Set("in_out", in_out);
+    context.Set(0, graph->Add("linear_backward_input", {dy, context.input(1)}, attrs));
   }
 }
 
@@ -50,9 +59,20 @@ std::vector<OpCase> Cases() {
     if (bias) test.inputs.push_back({DType::kF32, {n}});
     return test;
   };
-  return {make(1, 1, 1, true, "none"),     make(31, 33, 1, true, "relu"),
-          make(33, 31, 33, false, "none"), make(1, 33, 31, true, "relu"),
-          make(64, 40, 10, true, "none"),  make(16, 805, 34, true, "relu"),
+  const auto turned = [&](OpCase test) {
+    std::swap(test.inputs[1].shape[0], test.inputs[1].shape[1]);
+    test.attrs.Set("in_out", int64_t{1});
+    return test;
+  };
+  return {turned(make(31, 33, 5, true, "none")),
+          turned(make(33, 64, 96, true, "relu")),
+          turned(make(600, 31, 32, false, "none")),
+          make(1, 1, 1, true, "none"),
+          make(31, 33, 1, true, "relu"),
+          make(33, 31, 33, false, "none"),
+          make(1, 33, 31, true, "relu"),
+          make(64, 40, 10, true, "none"),
+          make(16, 805, 34, true, "relu"),
           make(300, 17, 16, true, "none")};
 }
 
@@ -60,7 +80,9 @@ std::vector<OpCase> Cases() {
 
 const OpDef kLinear = {
     .name = "linear",
-    .doc = "(x [m,k], weight [n,k], bias [n]?) -> activation(x weight^T + bias) [m,n]",
+    .doc =
+        "(x [m,k], weight [n,k], or [k,n] with in_out=1, bias [n]?) -> "
+        "activation(x weight^T + bias) [m,n]",
     .min_inputs = 2,
     .max_inputs = 3,
     .infer = Infer,

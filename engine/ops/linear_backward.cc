@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of linear.
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/ops/ops.h"
@@ -23,10 +25,16 @@ absl::StatusOr<std::vector<TensorType>> InferInput(const std::vector<TensorType>
                                                    const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckMatrix("dy", inputs[0]));
   LS_RETURN_IF_ERROR(CheckMatrix("weight", inputs[1]));
+  const bool in_out = attrs.Int("in_out") != 0;
   const int64_t n = inputs[0].shape[1];
-  if (inputs[1].shape[0] != n)
-    return ShapeError("weight", inputs[1], absl::StrCat("f32[", n, ",*]"));
-  const TensorType dx{DType::kF32, {inputs[0].shape[0], inputs[1].shape[1]}};
+  if (inputs[1].shape[in_out ? 1 : 0] != n) {
+    return ShapeError("weight", inputs[1],
+                      in_out ? absl::StrCat("f32[*,", n, "]") : absl::StrCat("f32[", n, ",*]"));
+  }
+  if (in_out && inputs.size() == 3) {
+    return absl::InvalidArgumentError("a mask goes with weights [n,k] only");
+  }
+  const TensorType dx{DType::kF32, {inputs[0].shape[0], inputs[1].shape[in_out ? 0 : 1]}};
   if (inputs.size() == 3 && inputs[2] != dx) return ShapeError("mask", inputs[2], ToString(dx));
   return std::vector<TensorType>{dx};
 }
@@ -56,6 +64,11 @@ std::vector<OpCase> InputCases() {
                                Make({600, 9}, {9, 31})};
   cases[2].inputs.push_back({DType::kF32, {33, 64}});
   cases[3].inputs.push_back({DType::kF32, {64, 33}});
+  for (const auto& [m, n, k] :
+       std::vector<std::array<int64_t, 3>>{{31, 33, 5}, {33, 64, 96}, {600, 33, 31}}) {
+    cases.push_back(Make({m, n}, {k, n}));
+    cases.back().attrs.Set("in_out", int64_t{1});
+  }
   return cases;
 }
 
@@ -74,7 +87,7 @@ std::vector<OpCase> BiasCases() {
 
 const OpDef kLinearBackwardInput = {
     .name = "linear_backward_input",
-    .doc = "(dy [m,n], weight [n,k], mask [m,k]?) -> dy weight [m,k], 0 where mask <= 0",
+    .doc = "(dy [m,n], weight [n,k] or [k,n], mask [m,k]?) -> dy weight [m,k], 0 where mask <= 0",
     .min_inputs = 2,
     .max_inputs = 3,
     .infer = InferInput,

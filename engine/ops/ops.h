@@ -25,8 +25,57 @@ extern const OpDef kSoftmaxCrossEntropy;
 extern const OpDef kSoftmaxCrossEntropyBackward;
 extern const OpDef kSoftmaxCrossEntropyWithGradient;
 
+// Transformers.
+extern const OpDef kAddPositions;
+extern const OpDef kAddPositionsBackward;
+extern const OpDef kAttention;
+extern const OpDef kAttentionBackward;
+extern const OpDef kDropout;
+extern const OpDef kEmbedding;
+extern const OpDef kEmbeddingBackward;
+extern const OpDef kGelu;
+extern const OpDef kGeluBackward;
+extern const OpDef kLayerNorm;
+extern const OpDef kLayerNormBackwardInput;
+extern const OpDef kLayerNormBackwardWeight;
+extern const OpDef kSigmoid;
+extern const OpDef kSigmoidBackward;
+extern const OpDef kSilu;
+extern const OpDef kSiluBackward;
+extern const OpDef kSoftmax;
+extern const OpDef kSoftmaxBackward;
+extern const OpDef kTakeRows;
+extern const OpDef kTakeRowsBackward;
+extern const OpDef kTanh;
+extern const OpDef kTanhBackward;
+
+// The address of what is random in a run: i32 {step's low half, its high half, shard, micro-batch}.
+inline constexpr int64_t kAddressWords = 4;
+absl::Status CheckAddress(const TensorType& address);
+// Attribute rate is in [0, 1).
+absl::Status CheckRate(const Attrs& attrs);
+
+// What an attention node works on; its operands from number `first` on.
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t length = 0;
+  int64_t heads = 0;
+  int64_t width = 0;  // of all heads
+  bool packed = false;
+  bool causal = false;
+  bool masked = false;
+  bool lengths = false;  // the mask is a length for each sequence
+  double rate = 0;
+  size_t keys = 0;  // operand numbers, when masked and when rate > 0
+  size_t address = 0;
+
+  // Errors: InvalidArgument that names the shapes.
+  static absl::StatusOr<AttentionShape> Of(const std::vector<TensorType>& inputs,
+                                           const Attrs& attrs, size_t first);
+};
+
 // Shared by the softmax ops: logits f32[m, n], labels i32[m].
-absl::Status CheckLogits(const std::vector<TensorType>& inputs);
+absl::Status CheckLogits(const std::vector<TensorType>& inputs, const Attrs& attrs);
 inline constexpr const char* kFirstOrder =
     "part of a backward pass: the engine differentiates once";
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax with cross-entropy against integer labels. A negative label is ignored. The loss is a sum
-// over rows; `count` is how many rows count, as high and low parts (counts.h). With the attribute
-// label_smoothing e the target is (1 - e) onehot(label) + e / n, as torch.nn.CrossEntropyLoss has
-// it.
+// over rows; `count` is how many rows count, as high and low parts (counts.h).
+//
+// Attributes: classes (columns from there on are padding, which no probability and no gradient
+// reaches; 0: none is) and label_smoothing, as torch defines it: the target is (1 - s) at the label
+// plus s / classes everywhere.
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/ops/ops.h"
@@ -31,14 +33,14 @@ absl::Status CheckSmoothing(const Attrs& attrs) {
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
-  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckLogits(inputs, attrs));
   LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
   return std::vector<TensorType>{kLoss, kCount};
 }
 
 absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorType>& inputs,
                                                       const Attrs& attrs) {
-  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckLogits(inputs, attrs));
   LS_RETURN_IF_ERROR(CheckSeed(inputs));
   LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
   return std::vector<TensorType>{inputs[0]};
@@ -46,7 +48,7 @@ absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorTy
 
 absl::StatusOr<std::vector<TensorType>> InferBoth(const std::vector<TensorType>& inputs,
                                                   const Attrs& attrs) {
-  LS_RETURN_IF_ERROR(CheckLogits(inputs));
+  LS_RETURN_IF_ERROR(CheckLogits(inputs, attrs));
   LS_RETURN_IF_ERROR(CheckSeed(inputs));
   LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
   return std::vector<TensorType>{kLoss, kCount, inputs[0]};
@@ -64,6 +66,11 @@ std::vector<OpCase> MakeCases(bool seed) {
   for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{
            {1, 1}, {1, 10}, {31, 33}, {64, 10}, {33, 31}, {3, 1031}}) {
     cases.push_back({{{DType::kF32, {m, n}}, {DType::kI32, {m}}}, {}, n});
+    if (m == 31) cases.back().attrs.Set("label_smoothing", 0.1);
+    if (m == 33) {
+      cases.back().attrs = {{"classes", int64_t{20}}, {"label_smoothing", 0.3}};
+      cases.back().classes = 20;
+    }
     if (seed) cases.back().inputs.push_back(kLoss);
     cases.push_back(cases.back());
     cases.back().attrs.Set("label_smoothing", 0.1);
@@ -76,8 +83,17 @@ std::vector<OpCase> SeededCases() { return MakeCases(true); }
 
 }  // namespace
 
-absl::Status CheckLogits(const std::vector<TensorType>& inputs) {
+absl::Status CheckLogits(const std::vector<TensorType>& inputs, const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckMatrix("logits", inputs[0]));
+  const int64_t classes = attrs.Int("classes");
+  if (classes < 0 || classes > inputs[0].shape[1]) {
+    return ShapeError("logits", inputs[0], absl::StrCat("f32[*,", classes, " or more]"));
+  }
+  const double smoothing = attrs.Double("label_smoothing");
+  if (!(smoothing >= 0 && smoothing < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("label_smoothing is ", smoothing, ": it must be in [0, 1)"));
+  }
   const TensorType labels{DType::kI32, {inputs[0].shape[0]}};
   return inputs[1] == labels ? absl::OkStatus() : ShapeError("labels", inputs[1], ToString(labels));
 }

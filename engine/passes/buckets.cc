@@ -41,6 +41,22 @@ Graph AddDeposits(const Graph& graph) {
   return made;
 }
 
+// A gradient that may be written over one of its operands shares its place with it, if that one
+// can be born there: the head's gradient of a tied weight, to which the embedding's rows are added.
+void ShareBases(const Graph& graph, GradientLayout* layout) {
+  const auto readers = graph.Readers();
+  const std::map<Value, Storage> placed = layout->storage;
+  for (const auto& [value, storage] : placed) {
+    const Node& node = graph.node(value.node);
+    for (const auto& [input, output] : node.op->in_place) {
+      if (output != value.output || input >= static_cast<int>(node.inputs.size())) continue;
+      const Value base = node.inputs[static_cast<size_t>(input)];
+      const auto& of = readers[static_cast<size_t>(base.node)][static_cast<size_t>(base.output)];
+      if (graph.node(base.node).op->accumulates && of.size() == 1) layout->storage[base] = storage;
+    }
+  }
+}
+
 }  // namespace
 
 PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
@@ -72,6 +88,7 @@ PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
     at += RoundUp(elements);
     if (at - bucket.begin >= bucket_elements && i + 1 < gradients.size()) close(value.node);
   }
+  ShareBases(result.graph, &layout);
   int last = gradients.empty() ? 0 : gradients.back().first.node;
   layout.loss = at;
   layout.target_count = at + 1;

@@ -45,12 +45,24 @@ class Fusion {
       const int reader = OnlyReader(id);
       const bool plain = graph_.node(id).attrs.String("activation", "none") == "none";
       if (Is(id, "linear") && plain && reader >= 0 && Is(reader, "relu")) Pair(reader, id, id);
-      if (Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 && reader >= 0 &&
-          Is(reader, "relu_backward") && graph_.node(reader).inputs[0].node == id) {
+      if (Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 &&
+          graph_.node(id).attrs.Int("in_out") == 0 && reader >= 0 && Is(reader, "relu_backward") &&
+          graph_.node(reader).inputs[0].node == id) {
         Pair(reader, id, id);
       }
       if (Is(id, "softmax_cross_entropy_backward")) PairLoss(id);
+      if (reader >= 0 && Is(reader, "add") && !heads_.contains(reader) && TakesAddend(id)) {
+        Pair(reader, id, id);
+      }
     }
+  }
+  // Whether the node has an optional last operand that is added to its result and lacks it. An
+  // embedding's gradient is added to a base that is no activation: that of a tied weight.
+  bool TakesAddend(int id) const {
+    const size_t operands = graph_.node(id).inputs.size();
+    return (Is(id, "dropout") && operands == 2) ||
+           (Is(id, "layer_norm_backward_input") && operands == 5) ||
+           (Is(id, "embedding_backward") && operands == 2);
   }
   // `head` is emitted fused with `other`; `gone` is not emitted.
   void Pair(int head, int other, int gone) {
@@ -85,6 +97,13 @@ class Fusion {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[1]);
       rewriter_.Replace({head, 0}, to.Add("linear_backward_input", rewriter_.Map(inputs)));
+      return;
+    }
+    if (Is(head, "add")) {
+      std::vector<Value> inputs = b.inputs;
+      inputs.push_back(a.inputs[a.inputs[0].node == other ? 1 : 0]);
+      const Value made = to.Add(b.op->name, rewriter_.Map(inputs), b.attrs, b.name);
+      rewriter_.Replace({head, 0}, made);
       return;
     }
     const Value made =

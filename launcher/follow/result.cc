@@ -47,11 +47,12 @@ std::string AverageJson(const EvalResult& average) {
 }
 
 std::string EvalJson(const EvalResult& eval) {
-  return JsonObject()
-      .Real("loss", eval.loss())
+  JsonObject object;
+  object.Real("loss", eval.loss())
       .Real("accuracy", eval.accuracy())
-      .Real("top5_accuracy", eval.top5_accuracy())
-      .Int("samples", eval.samples())
+      .Real("top5_accuracy", eval.top5_accuracy());
+  if (eval.perplexity() > 0) object.Real("perplexity", eval.perplexity());
+  return object.Int("samples", eval.samples())
       .Int("step", eval.step())
       .Real("epoch", eval.epoch())
       .Real("seconds", eval.seconds())
@@ -138,9 +139,10 @@ std::string ResultSummary(const JobStatus& status) {
   };
   if (result.has_eval()) {
     const EvalResult& eval = result.eval();
-    line("accuracy", absl::StrFormat("%.2f %% (top-5 %.2f %%) of %s test samples, loss %.4f",
+    line("accuracy", absl::StrFormat("%.2f %% (top-5 %.2f %%) of %s test samples, loss %.4f%s",
                                      100 * eval.accuracy(), 100 * eval.top5_accuracy(),
-                                     WithCommas(eval.samples()), eval.loss()));
+                                     WithCommas(eval.samples()), eval.loss(),
+                                     PerplexityText(eval.perplexity())));
     if (eval.has_ema()) {
       line("average",
            absl::StrFormat("%.2f %% (top-5 %.2f %%), loss %.4f", 100 * eval.ema().accuracy(),

@@ -61,6 +61,10 @@ std::string JsonNumber(double value) {
   return std::string(buffer, result.ptr);
 }
 
+std::string PerplexityText(double perplexity) {
+  return perplexity > 0 ? absl::StrFormat(", perplexity %.4g", perplexity) : "";
+}
+
 std::string SignalName(int signal) {
   const char* name = ::sigabbrev_np(signal);
   if (name == nullptr) return absl::StrCat("signal ", signal);

@@ -20,6 +20,8 @@ std::string ShortBytes(int64_t bytes);
 std::string JsonString(std::string_view text);
 // The shortest text that reads back as `value`; null for infinities and NaN.
 std::string JsonNumber(double value);
+// ", perplexity 12.3", to follow a loss; empty when it is 0.
+std::string PerplexityText(double perplexity);
 // "SIGKILL"; "signal 77" for one without a name.
 std::string SignalName(int signal);
 

@@ -10,7 +10,11 @@
 // Names the form whose sum keeps its register: left alone, GCC 12 rotates the sums through one
 // register too many and spills in the innermost loop.
 #define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b))
+#define LS_SIMD_ROW_TABLE kAvx2RowKernels
+#define LS_SIMD_MUL32(a, b) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #include "engine/cpu/simd/simd_kernels.inc"
+// After the kernels whose vector types it uses.
+#include "engine/cpu/simd/row_kernels.inc"
 
 #define LS_SIMD_OPTIM_TABLE kAvx2OptimKernels
 #define LS_SIMD_SQRT(x) _mm256_sqrt_ps((__m256)(x))

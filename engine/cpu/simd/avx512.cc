@@ -10,7 +10,12 @@
 // Names the form whose sum keeps its register: left alone, GCC 12 rotates the sums through one
 // register too many and spills in the innermost loop.
 #define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#define LS_SIMD_ROW_TABLE kAvx512RowKernels
+// Masked: GCC 12 warns about its own plain form.
+#define LS_SIMD_MUL32(a, b) _mm512_maskz_mul_epu32(0xFF, (__m512i)(a), (__m512i)(b))
 #include "engine/cpu/simd/simd_kernels.inc"
+// After the kernels whose vector types it uses.
+#include "engine/cpu/simd/row_kernels.inc"
 
 #define LS_SIMD_OPTIM_TABLE kAvx512OptimKernels
 #define LS_SIMD_SQRT(x) _mm512_maskz_sqrt_ps(0xFFFF, (__m512)(x))

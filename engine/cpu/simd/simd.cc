@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/simd/simd.h"
 
+#include "engine/cpu/simd/row_kernels.h"
+
 namespace lockstep::engine {
 
 const SimdKernels& SimdFor(Isa isa) {
@@ -13,6 +15,18 @@ const SimdKernels& SimdFor(Isa isa) {
       break;
   }
   return simd::kSse2Kernels;
+}
+
+const RowKernels& RowKernelsFor(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return simd::kAvx512RowKernels;
+    case Isa::kAvx2:
+      return simd::kAvx2RowKernels;
+    case Isa::kSse2:
+      break;
+  }
+  return simd::kSse2RowKernels;
 }
 
 }  // namespace lockstep::engine

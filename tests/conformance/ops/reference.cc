@@ -35,31 +35,30 @@ struct Softmax {
 };
 
 Softmax SoftmaxOf(const OpCase& test, const std::vector<Doubles>& inputs) {
-  const auto n = static_cast<size_t>(test.inputs[0].shape[1]);
-  const double seed = inputs.size() > 2 ? inputs[2][0] : 1;
+  const auto columns = static_cast<size_t>(test.inputs[0].shape[1]);
+  const auto n = static_cast<size_t>(test.attrs.Int("classes", static_cast<int64_t>(columns)));
+  // Evaluation knows no smoothing: it has no such attribute.
   const double smoothing = test.attrs.Double("label_smoothing");
+  const double seed = inputs.size() > 2 ? inputs[2][0] : 1;
   Softmax result;
   result.gradient.resize(inputs[0].size());
   for (size_t i = 0; i < inputs[1].size(); ++i) {
-    const double* x = inputs[0].data() + i * n;
+    const double* x = inputs[0].data() + i * columns;
     const int64_t label = static_cast<int64_t>(inputs[1][i]);
     if (label < 0) continue;
     const double max = *std::max_element(x, x + n);
     double sum = 0;
     for (size_t j = 0; j < n; ++j) sum += std::exp(x[j] - max);
-    for (size_t j = 0; j < n; ++j) {
-      const double target = (static_cast<int64_t>(j) == label ? 1 - smoothing : 0) +
-                            smoothing / static_cast<double>(n);
-      result.loss += target * (std::log(sum) + max - x[j]);
-    }
+    double target = (1 - smoothing) * x[label];
+    for (size_t j = 0; j < n; ++j) target += smoothing / static_cast<double>(n) * x[j];
+    result.loss += std::log(sum) + max - target;
     result.correct_top5 += std::count_if(x, x + n, [&](double v) { return v > x[label]; }) < 5;
     result.count += 1;
     result.correct += std::max_element(x, x + n) - x == label;
     for (size_t j = 0; j < n; ++j) {
       const double p = std::exp(x[j] - max) / sum;
-      result.gradient[i * n + j] =
-          seed * (p - (static_cast<int64_t>(j) == label ? 1 - smoothing : 0) -
-                  smoothing / static_cast<double>(n));
+      const double hit = static_cast<int64_t>(j) == label ? 1 - smoothing : 0;
+      result.gradient[i * columns + j] = seed * (p - hit - smoothing / static_cast<double>(n));
     }
   }
   return result;
@@ -67,8 +66,9 @@ Softmax SoftmaxOf(const OpCase& test, const std::vector<Doubles>& inputs) {
 
 Doubles Linear(const OpCase& test, const std::vector<Doubles>& in) {
   const int64_t m = test.inputs[0].shape[0], k = test.inputs[0].shape[1];
-  const int64_t n = test.inputs[1].shape[0];
-  Doubles y = Product(m, n, k, in[0], k, 1, in[1], 1, k);
+  const bool in_out = test.attrs.Int("in_out") != 0;
+  const int64_t n = test.inputs[1].shape[in_out ? 1 : 0];
+  Doubles y = Product(m, n, k, in[0], k, 1, in[1], in_out ? n : 1, in_out ? 1 : k);
   for (size_t i = 0; i < y.size(); ++i) {
     if (in.size() == 3) y[i] += in[2][i % static_cast<size_t>(n)];
     if (test.attrs.String("activation") == "relu") y[i] = std::max(y[i], 0.0);
@@ -78,8 +78,9 @@ Doubles Linear(const OpCase& test, const std::vector<Doubles>& in) {
 
 Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) {
   const int64_t m = test.inputs[0].shape[0], n = test.inputs[0].shape[1];
-  const int64_t k = test.inputs[1].shape[1];
-  Doubles dx = Product(m, k, n, in[0], n, 1, in[1], k, 1);
+  const bool in_out = test.attrs.Int("in_out") != 0;
+  const int64_t k = test.inputs[1].shape[in_out ? 0 : 1];
+  Doubles dx = Product(m, k, n, in[0], n, 1, in[1], in_out ? 1 : k, in_out ? n : 1);
   for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) dx[i] = in[2][i] > 0 ? dx[i] : 0;
   return dx;
 }
@@ -96,6 +97,9 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
                                const std::vector<TensorType>& outputs,
                                const std::vector<Doubles>& in) {
   const std::string name = op.name;
+  if (std::vector<Doubles> made = TransformerReference(op, test, outputs, in); !made.empty()) {
+    return made;
+  }
   if (name == "linear") return {Linear(test, in)};
   if (name == "linear_backward_input") return {LinearBackwardInput(test, in)};
   if (name == "linear_backward_weight") return {LinearBackwardWeight(test, in)};

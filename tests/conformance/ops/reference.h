@@ -18,6 +18,11 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
                                const std::vector<TensorType>& outputs,
                                const std::vector<Doubles>& inputs);
 
+// The same for the ops of transformers; empty for any other.
+std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
+                                          const std::vector<TensorType>& outputs,
+                                          const std::vector<Doubles>& inputs);
+
 }  // namespace lockstep::engine
 
 #endif  // LOCKSTEP_TESTS_CONFORMANCE_OPS_REFERENCE_H_

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/philox.h"
+#include "common/status.h"
+#include "data/mapped_bytes.h"
+#include "data/token_windows.h"
+
+namespace lockstep::data {
+namespace {
+
+// llm.c's layout: 256 little-endian int32 (magic, version, number of tokens, zeros), then tokens of
+// 16 bits (first pair) or of 32 bits (second pair).
+constexpr int64_t kHeaderBytes = 256 * 4;
+constexpr int32_t kMagic16 = 20240520, kVersion16 = 1;
+constexpr int32_t kMagic32 = 20240801, kVersion32 = 7;
+
+std::vector<FieldSpec> TokenFields(int64_t length, int64_t vocab) {
+  const auto type = FieldSpec::Type::kInt32;
+  return {{"tokens", type, {length}, vocab}, {kLabelsField, type, {length}, vocab}};
+}
+
+struct TokenFile {
+  MappedBytes bytes;
+  int64_t offset = 0;  // of the first token
+  int64_t width = 2;   // bytes of a token
+  int64_t count = 0;
+};
+
+// Tells the layouts apart by the magic number; without one the file is tokens of 16 bits.
+absl::StatusOr<TokenFile> OpenFile(const std::string& path) {
+  TokenFile file;
+  LS_ASSIGN_OR_RETURN(file.bytes, MappedBytes::OpenFile(path));
+  const auto size = static_cast<int64_t>(file.bytes.size());
+  int32_t header[3] = {};
+  if (size >= kHeaderBytes) std::memcpy(header, file.bytes.data(), sizeof(header));
+  const bool wide = header[0] == kMagic32;
+  if (!wide && header[0] != kMagic16) {
+    if (size % 2 != 0) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", size, " bytes: tokens without a header take two bytes each"));
+    }
+    file.count = size / 2;
+    return file;
+  }
+  if (header[1] != (wide ? kVersion32 : kVersion16)) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": version ", header[1], " at offset 4 is not known"));
+  }
+  file.width = wide ? 4 : 2;
+  file.offset = kHeaderBytes;
+  file.count = header[2];
+  if (file.count < 0 || kHeaderBytes + file.count * file.width != size) {
+    return absl::DataLossError(absl::StrCat(path, " has ", size, " bytes, but its header says ",
+                                            header[2], " tokens of ", file.width, " bytes"));
+  }
+  return file;
+}
+
+class FileDataset : public Dataset {
+ public:
+  FileDataset(TokenFile file, std::string path, int64_t length, int64_t vocab)
+      : file_(std::move(file)),
+        path_(std::move(path)),
+        length_(length),
+        vocab_(vocab),
+        fields_(TokenFields(length, vocab)) {}
+  int64_t size() const override { return (file_.count - 1) / length_; }
+  const std::vector<FieldSpec>& fields() const override { return fields_; }
+  int64_t classes() const override { return vocab_; }
+
+  absl::Status ReadBatch(const ReadRequest& request,
+                         absl::Span<void* const> fields) const override {
+    auto* tokens = static_cast<int32_t*>(fields[0]);
+    auto* labels = static_cast<int32_t*>(fields[1]);
+    for (const int64_t index : request.indices) {
+      LS_CHECK(index >= 0 && index < size()) << index;
+      for (int64_t t = 0; t <= length_; ++t) {
+        const int64_t at = index * length_ + t;
+        const uint32_t token = At(at);
+        if (token >= static_cast<uint64_t>(vocab_)) {
+          return absl::DataLossError(absl::StrCat(path_, ": token ", token, " at place ", at,
+                                                  ", but data.tokens.vocab is ", vocab_));
+        }
+        if (t < length_) tokens[t] = static_cast<int32_t>(token);
+        if (t > 0) labels[t - 1] = static_cast<int32_t>(token);
+      }
+      tokens += length_;
+      labels += length_;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  uint32_t At(int64_t i) const {
+    const uint8_t* from = file_.bytes.data() + file_.offset + i * file_.width;
+    uint32_t token = 0;
+    std::memcpy(&token, from, static_cast<size_t>(file_.width));
+    return token;
+  }
+
+  const TokenFile file_;
+  const std::string path_;
+  const int64_t length_;
+  const int64_t vocab_;
+  const std::vector<FieldSpec> fields_;
+};
+
+// Made tokens: each is one of four that its predecessor allows, so that there is something to
+// learn, down to a loss of log 4.
+class MadeDataset : public Dataset {
+ public:
+  MadeDataset(const TokensSource& source, Split split)
+      : size_(split == Split::kTrain ? source.train_samples : source.test_samples),
+        length_(source.length),
+        vocab_(source.vocab),
+        key_(SiteKey(source.seed,
+                     split == Split::kTrain ? "data.tokens.train" : "data.tokens.test")),
+        rule_(SiteKey(source.seed, "data.tokens.rule")),
+        fields_(TokenFields(length_, vocab_)) {}
+  int64_t size() const override { return size_; }
+  const std::vector<FieldSpec>& fields() const override { return fields_; }
+  int64_t classes() const override { return vocab_; }
+
+  absl::Status ReadBatch(const ReadRequest& request,
+                         absl::Span<void* const> fields) const override {
+    auto* tokens = static_cast<int32_t*>(fields[0]);
+    auto* labels = static_cast<int32_t*>(fields[1]);
+    for (const int64_t index : request.indices) {
+      LS_CHECK(index >= 0 && index < size_) << index;
+      const auto address = static_cast<uint64_t>(index);
+      uint64_t token = MixBits(key_ ^ MixBits(address)) % static_cast<uint64_t>(vocab_);
+      for (int64_t t = 0; t < length_; ++t) {
+        tokens[t] = static_cast<int32_t>(token);
+        const auto words =
+            Philox4x32({static_cast<uint32_t>(address), static_cast<uint32_t>(address >> 32),
+                        static_cast<uint32_t>(t), 0},
+                       key_);
+        token = MixBits(rule_ ^ (token * 4 + words[0] % 4)) % static_cast<uint64_t>(vocab_);
+        labels[t] = static_cast<int32_t>(token);
+      }
+      tokens += length_;
+      labels += length_;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int64_t size_;
+  const int64_t length_;
+  const int64_t vocab_;
+  const uint64_t key_;
+  const uint64_t rule_;
+  const std::vector<FieldSpec> fields_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const TokensSource& source, Split split) {
+  if (source.length < 1 || source.length > 1 << 20 || source.vocab < 1 || source.vocab > 1 << 24 ||
+      source.train_samples < 1 || source.test_samples < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.tokens: length ", source.length, ", vocab ", source.vocab, ", ",
+                     source.train_samples, " and ", source.test_samples,
+                     " samples: each must be at least 1, length at most 2^20, vocab 2^24"));
+  }
+  const std::string& path = split == Split::kTrain ? source.train : source.test;
+  if (source.train.empty() && source.test.empty()) {
+    return std::make_unique<MadeDataset>(source, split);
+  }
+  if (path.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("data.tokens names no ", split == Split::kTrain ? "train" : "test", " file"));
+  }
+  LS_ASSIGN_OR_RETURN(TokenFile file, OpenFile(path));
+  if (file.count <= source.length) {
+    return absl::DataLossError(absl::StrCat(path, " has ", file.count,
+                                            " tokens, too few for one window of ", source.length,
+                                            " and the token after it"));
+  }
+  return std::make_unique<FileDataset>(std::move(file), path, source.length, source.vocab);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// One head of one sequence, as attention's kernels see it: strips of queries against all keys they
+// may look at. A strip's scores are the only ones in memory. Threads take whole heads, so sums do
+// not depend on their number.
+// Thread-safety: a Head is confined to one thread; its scratch is its own.
+#ifndef LOCKSTEP_ENGINE_CPU_ATTENTION_TILES_H_
+#define LOCKSTEP_ENGINE_CPU_ATTENTION_TILES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/cpu/random_address.h"
+#include "engine/cpu/simd/row_kernels.h"
+#include "engine/cpu/simd/simd.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine::cpu {
+
+// Sizes that all heads of a node share.
+struct HeadShape {
+  HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd);
+
+  int64_t length = 0;         // T
+  int64_t depth = 0;          // of a head
+  int64_t padded_length = 0;  // multiples of the tile's columns
+  int64_t padded_depth = 0;
+  int64_t stride = 0;  // floats between rows of q, k and v
+  bool causal = false;
+  float scale = 1;  // 1 / sqrt(depth)
+};
+
+// Which keys count for one sequence. At most one of the two is set.
+struct KeyMask {
+  const int32_t* by_key = nullptr;     // [T], 0: does not count
+  const int32_t* by_length = nullptr;  // keys from *by_length on do not count
+};
+
+// Queries of one strip; a multiple of every instruction set's tile rows.
+inline constexpr int64_t kStrip = 24;
+
+class HeadTiles {
+ public:
+  HeadTiles(const HeadShape& shape, const SimdKernels& simd, const RowKernels& rows)
+      : s_(shape), simd_(simd), rows_(rows) {}
+
+  // Keys that queries below `query_end` may look at.
+  int64_t KeysOf(int64_t query_end) const { return s_.causal ? query_end : s_.length; }
+
+  // panels[column block][p][j] of src^T: the operand B of src's rows as columns; padded_length *
+  // depth floats.
+  void PackTransposed(const float* src, float* panels) const;
+  // panels[column block][row][j] of src: padded_depth * length floats.
+  void Pack(const float* src, float* panels) const;
+  // out[i, :depth] = factor * src's rows [begin, end), padded_depth apart, zeros in the padding.
+  void CopyStrip(const float* src, int64_t stride, int64_t begin, int64_t end, float factor,
+                 float* out) const;
+
+  // out[i, j] = sum over p < depth of a[i, p] b(p, j) for `rows` rows and `keys` columns; a is
+  // padded_depth apart, b of PackTransposed, out padded_length apart. Columns up to the next tile
+  // border are written too.
+  void ByKeys(const float* a, const float* b_panels, int64_t rows, int64_t keys, float* out) const;
+  // out[i, :] = sum over key < keys of p[i, key] * b(key, :): p is padded_length apart, b of Pack,
+  // out padded_depth apart.
+  void ByDepth(const float* p, const float* b_panels, int64_t rows, int64_t keys, float* out) const;
+  // out[key, :] (+)= sum over i < rows of p[i, key] * b[i, :], for key < keys; b and out are
+  // padded_depth apart.
+  void AddOuter(const float* p, const float* b, int64_t rows, int64_t keys, bool accumulate,
+                float* out) const;
+  // Makes scores of keys that do not count for query `query` very small, and returns how many
+  // columns the query looks at. Columns from there to `keys` are for the caller to clear.
+  int64_t Mask(const KeyMask& mask, int64_t query, int64_t keys, float* scores) const;
+
+ private:
+  const HeadShape& s_;
+  const SimdKernels& simd_;
+  const RowKernels& rows_;
+};
+
+}  // namespace lockstep::engine::cpu
+
+#endif  // LOCKSTEP_ENGINE_CPU_ATTENTION_TILES_H_

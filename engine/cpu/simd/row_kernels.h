@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The innermost loops of transformers: normalisation, activations, addressed dropout and the
+// elementwise parts of attention, compiled once for each instruction set from row_kernels.inc.
+// Elementwise results do not depend on where a loop is cut. Thread-safety: pure functions on
+// disjoint memory.
+#ifndef LOCKSTEP_ENGINE_CPU_SIMD_ROW_KERNELS_H_
+#define LOCKSTEP_ENGINE_CPU_SIMD_ROW_KERNELS_H_
+
+#include <cstdint>
+
+#include "engine/cpu/isa.h"
+
+namespace lockstep::engine {
+
+enum class Activation { kGeluTanh, kGeluErf, kSilu, kTanh, kSigmoid };
+inline constexpr int kActivations = 5;
+
+// The address of random words: see ops/dropout.cc for what the numbers mean.
+struct RandomSite {
+  uint64_t key = 0;
+  uint32_t step = 0;
+  uint32_t shard = 0;
+};
+// Words of one block of addresses.
+inline constexpr int64_t kRandomBlock = 64;
+
+struct RowKernels {
+  // y = f(x).
+  void (*activation[kActivations])(const float* x, int64_t n, float* y);
+  // dx = dy * f'. `saved` is x for gelu and silu, y for tanh and sigmoid.
+  void (*activation_backward[kActivations])(const float* dy, const float* saved, int64_t n,
+                                            float* dx);
+  // One row: y = (x - mean) / sqrt(variance + eps) * gamma + beta (biased variance).
+  void (*layer_norm)(const float* x, const float* gamma, const float* beta, int64_t n, float eps,
+                     float* y, float* mean, float* rstd);
+  // One row of the input's gradient, plus `residual` unless it is null.
+  void (*layer_norm_backward)(const float* dy, const float* x, const float* gamma, float mean,
+                              float rstd, const float* residual, int64_t n, float* dx);
+  // dgamma[j] (+)= sum of dy * (x - mean) * rstd, dbeta[j] (+)= sum of dy, over rows ascending.
+  void (*layer_norm_sums)(const float* dy, const float* x, const float* mean, const float* rstd,
+                          int64_t stride, int64_t rows, int64_t columns, bool accumulate,
+                          float* dgamma, float* dbeta);
+  // sum of a * b.
+  float (*dot)(const float* a, const float* b, int64_t n);
+  // dx = y * (dy - dot).
+  void (*softmax_backward)(const float* dy, const float* y, float dot, int64_t n, float* dx);
+  // y = exp(x - shift), for x - shift <= 80.
+  void (*exp_shifted)(const float* x, float shift, int64_t n, float* y);
+  // Words 64 * block to 64 * block + 63 of a site: word e is word (e % 64) / 16 of the Philox
+  // counter {c, c >> 32, step, shard} with c = 16 * (e / 64) + e % 16.
+  void (*random_words)(const RandomSite& site, uint64_t block, uint32_t* words);
+  // y = (word >= threshold ? x * scale : 0), plus `residual` unless it is null.
+  void (*dropout)(const float* x, const uint32_t* words, uint32_t threshold, float scale,
+                  const float* residual, int64_t n, float* y);
+  // Attention's backward pass on one row of probabilities. Without words:
+  // dp = p * (dp - delta). With words: m = (word >= threshold ? scale : 0),
+  // dp = p * (m * dp - delta), p = m * p.
+  void (*probability_gradient)(float* p, const uint32_t* words, uint32_t threshold, float scale,
+                               float delta, int64_t n, float* dp);
+};
+
+const RowKernels& RowKernelsFor(Isa isa);
+
+namespace simd {
+extern const RowKernels kSse2RowKernels;
+extern const RowKernels kAvx2RowKernels;
+extern const RowKernels kAvx512RowKernels;
+}  // namespace simd
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_SIMD_ROW_KERNELS_H_

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/gpt.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr double kEps = 1e-5;
+constexpr double kStd = 0.02;
+
+struct Preset {
+  const char* name;
+  int64_t layers, heads, width;
+};
+constexpr Preset kPresets[] = {{"gpt2", 12, 12, 768},
+                               {"gpt2-medium", 24, 16, 1024},
+                               {"gpt2-large", 36, 20, 1280},
+                               {"gpt2-xl", 48, 25, 1600}};
+
+std::string Block(int64_t layer) { return absl::StrCat("transformer.h.", layer, "."); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Gpt::Make(const GptSpec& spec, const InputSpec& input) {
+  const Preset* preset = nullptr;
+  for (const Preset& known : kPresets) {
+    if (spec.preset == known.name) preset = &known;
+  }
+  if (preset == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gpt.preset ", spec.preset, " is not gpt2, gpt2-medium, gpt2-large or gpt2-xl"));
+  }
+  auto model = std::make_unique<Gpt>();
+  TransformerSize& size = model->size_;
+  size.layers = spec.layers != 0 ? spec.layers : preset->layers;
+  size.heads = spec.heads != 0 ? spec.heads : preset->heads;
+  size.width = spec.width != 0 ? spec.width : preset->width;
+  size.inner = 4 * size.width;
+  size.context = spec.context;
+  size.vocab = spec.vocab;
+  size.dropout = spec.dropout >= 0 ? spec.dropout : 0.1;
+  model->tied_head_ = spec.tied_head;
+  LS_RETURN_IF_ERROR(FitToSamples("gpt", input, &size));
+  const FieldSpec* labels = FindField(input, kLabelsField);
+  if (labels == nullptr || labels->elements() != size.length) {
+    return absl::InvalidArgumentError("gpt takes samples with a label for each token");
+  }
+  if (input.classes > size.vocab) {
+    return absl::InvalidArgumentError(absl::StrCat("gpt.vocab ", size.vocab, " is less than the ",
+                                                   input.classes, " tokens of the data"));
+  }
+  model->ListParameters();
+  return model;
+}
+
+// Weights N(0, 0.02); those that end a residual branch are scaled by 1 / sqrt(branches), so that
+// the sum over 2 x layers branches keeps its size (section 2.3 of the paper).
+void Gpt::ListParameters() {
+  const int64_t c = size_.width;
+  const double branch = kStd / std::sqrt(2.0 * static_cast<double>(size_.layers));
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out, double std) {
+    parameters_.push_back(NormalWeight(name + ".weight", {in, out}, std));
+    parameters_.push_back(ConstantVector(name + ".bias", out, 0));
+  };
+  const auto norm = [&](const std::string& name) {
+    parameters_.push_back(ConstantVector(name + ".weight", c, 1));
+    parameters_.push_back(ConstantVector(name + ".bias", c, 0));
+  };
+  parameters_.push_back(NormalWeight("transformer.wte.weight", {size_.vocab, c}, kStd));
+  parameters_.push_back(NormalWeight("transformer.wpe.weight", {size_.context, c}, kStd));
+  for (int64_t layer = 0; layer < size_.layers; ++layer) {
+    norm(Block(layer) + "ln_1");
+    linear(Block(layer) + "attn.c_attn", c, 3 * c, kStd);
+    linear(Block(layer) + "attn.c_proj", c, c, branch);
+    norm(Block(layer) + "ln_2");
+    linear(Block(layer) + "mlp.c_fc", c, size_.inner, kStd);
+    linear(Block(layer) + "mlp.c_proj", size_.inner, c, branch);
+  }
+  norm("transformer.ln_f");
+  if (!tied_head_) parameters_.push_back(NormalWeight("lm_head.weight", {size_.vocab, c}, kStd));
+}
+
+Value Gpt::Build(Graph* graph, const ModelInputs& inputs) const {
+  TransformerBuilder build(graph, inputs, size_);
+  Value x = build.Embed("transformer.wte.weight", inputs.Field("tokens"));
+  if (!x.valid()) return x;
+  x = build.Dropout("transformer.drop", build.AddPositions("transformer.wpe.weight", x));
+  for (int64_t layer = 0; layer < size_.layers && graph->status().ok(); ++layer) {
+    const std::string block = Block(layer);
+    Value y = build.LayerNorm(block + "ln_1", x, kEps);
+    y = build.Linear(block + "attn.c_attn", y, true);
+    y = build.Attention(block + "attn", {y}, {}, true);
+    y = build.Linear(block + "attn.c_proj", y, true);
+    x = build.Add(x, build.Dropout(block + "attn.resid_dropout", y));
+    y = build.LayerNorm(block + "ln_2", x, kEps);
+    y = build.Linear(block + "mlp.c_fc", y, true);
+    y = build.Linear(block + "mlp.c_proj", build.Gelu(y, "tanh"), true);
+    x = build.Add(x, build.Dropout(block + "mlp.dropout", y));
+  }
+  x = build.LayerNorm("transformer.ln_f", x, kEps);
+  const char* head = tied_head_ ? "transformer.wte.weight" : "lm_head.weight";
+  return graph->Add("linear", {x, build.Parameter(head)}, {}, "lm_head");
+}
+
+}  // namespace lockstep::engine
