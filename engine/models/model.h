@@ -38,8 +38,9 @@ struct ModelInputs {
   uint64_t seed = 0;                        // of the job: keys of what is random
   Value address;                            // of what is random: only in training, with random()
 
-  // REQUIRES: there is one of that name.
+  // The leaf of that name. REQUIRES: there is one.
   Value Field(const std::string& name) const { return fields.at(name); }
+  // The same for a parameter.
   Value Parameter(const std::string& name) const { return parameters.at(name); }
 };
 

@@ -9,6 +9,9 @@
 #define LS_SIMD_FMA(a, b, c) ((V)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define LS_SIMD_ROW_TABLE kAvx2RowKernels
 #define LS_SIMD_MUL32(a, b) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
+// Names the form whose sum keeps its register: left alone, GCC 12 rotates the sums through one
+// register too many and spills in the innermost loop.
+#define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b))
 #include "engine/cpu/simd/simd_kernels.inc"
 // After the kernels whose vector types it uses.
 #include "engine/cpu/simd/row_kernels.inc"

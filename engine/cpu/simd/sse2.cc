@@ -8,6 +8,7 @@
 #define LS_SIMD_FMA(a, b, c) ((a) * (b) + (c))
 #define LS_SIMD_ROW_TABLE kSse2RowKernels
 #define LS_SIMD_MUL32(a, b) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
+#define LS_SIMD_FMA_TO(sum, a, b) ((sum) = LS_SIMD_FMA(a, b, sum))
 #include "engine/cpu/simd/simd_kernels.inc"
 // After the kernels whose vector types it uses.
 #include "engine/cpu/simd/row_kernels.inc"
