@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/engine/gradient_slots.h"
+
+#include "engine/exec/plan.h"
+
+namespace lockstep::engine {
+
+std::map<std::string, std::pair<int64_t, int64_t>> SlotsOf(const Plan& plan) {
+  std::map<std::string, std::pair<int64_t, int64_t>> slots;
+  for (const GradientSlot& slot : dynamic_cast<const CompiledPlan&>(plan).layout().slots) {
+    slots[slot.parameter] = {slot.begin, slot.begin + slot.count};
+  }
+  return slots;
+}
+
+}  // namespace lockstep::engine
