@@ -22,6 +22,23 @@ extern const CpuKernelDef kSoftmaxCrossEntropy;
 extern const CpuKernelDef kSoftmaxCrossEntropyBackward;
 extern const CpuKernelDef kSoftmaxCrossEntropyWithGradient;
 
+// Images: convolution, pooling, normalisation.
+extern const CpuKernelDef kAvgPool2d;
+extern const CpuKernelDef kAvgPool2dBackward;
+extern const CpuKernelDef kBatchNorm;
+extern const CpuKernelDef kBatchNormBackward;
+extern const CpuKernelDef kBatchNormInference;
+extern const CpuKernelDef kChannelsFirst;
+extern const CpuKernelDef kChannelsLast;
+extern const CpuKernelDef kConv2d;
+extern const CpuKernelDef kConv2dBackwardInput;
+extern const CpuKernelDef kConv2dBackwardWeight;
+extern const CpuKernelDef kFoldBatchNorm;
+extern const CpuKernelDef kGlobalAveragePool;
+extern const CpuKernelDef kGlobalAveragePoolBackward;
+extern const CpuKernelDef kMaxPool2d;
+extern const CpuKernelDef kMaxPool2dBackward;
+
 }  // namespace lockstep::engine::cpu
 
 #endif  // LOCKSTEP_ENGINE_CPU_KERNELS_H_

@@ -18,6 +18,11 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
                                const std::vector<TensorType>& outputs,
                                const std::vector<Doubles>& inputs);
 
+// Those of the image ops; empty when `name` is none of them.
+std::vector<Doubles> ImageReference(const std::string& name, const OpCase& test,
+                                    const std::vector<TensorType>& outputs,
+                                    const std::vector<Doubles>& inputs);
+
 }  // namespace lockstep::engine
 
 #endif  // LOCKSTEP_TESTS_CONFORMANCE_OPS_REFERENCE_H_
