@@ -34,8 +34,12 @@ absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& j
                                         const engine::Plan& plan, const void* state) {
   std::vector<checkpoint::TensorView> tensors;
   for (const engine::StateEntry& entry : plan.state()) {
-    if (entry.role != engine::StateEntry::Role::kParameter) continue;
-    tensors.push_back({entry.name, "F32", entry.shape,
+    if (entry.role != engine::StateEntry::Role::kParameter &&
+        entry.role != engine::StateEntry::Role::kStatistic) {
+      continue;
+    }
+    const bool count = entry.type == engine::StateEntry::Type::kInt64;
+    tensors.push_back({entry.name, count ? "I64" : "F32", entry.shape,
                        static_cast<const char*>(state) + entry.offset, entry.bytes});
   }
   WrittenModel written;

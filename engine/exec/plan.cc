@@ -98,6 +98,11 @@ void CompiledPlan::MakeStateTable() {
   for (const ParameterSpec& parameter : model_->parameters()) {
     add(parameter.name, Role::kParameter, Type::kFloat32, parameter.shape);
   }
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    add(statistic.name + ".running_mean", Role::kStatistic, Type::kFloat32, {statistic.channels});
+    add(statistic.name + ".running_var", Role::kStatistic, Type::kFloat32, {statistic.channels});
+    add(statistic.name + ".num_batches_tracked", Role::kStatistic, Type::kInt64, {});
+  }
   for (const ParameterSpec& parameter : model_->parameters()) {
     for (const std::string& moment : optimizer_->moments()) {
       add(absl::StrCat(parameter.name, ".", moment), Role::kMoment, Type::kFloat32,
@@ -153,6 +158,14 @@ CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bo
     inputs.parameters[parameter.name] =
         graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
   }
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    if (training) break;
+    for (const char* what : {".running_mean", ".running_var"}) {
+      const std::string name = statistic.name + what;
+      inputs.parameters[name] =
+          graph->AddLeaf("parameter", {DType::kF32, {statistic.channels}}, name);
+    }
+  }
   forward.logits = model_->Build(graph, inputs);
   forward.parameters = std::move(inputs.parameters);
   return forward;
@@ -199,6 +212,15 @@ absl::Status CompiledPlan::CompileTraining() {
       return absl::InvalidArgumentError("the loss does not depend on the parameter " + name);
     }
     graph.AddOutput(kGradientPrefix + name, gradients[i]);
+  }
+  // Last, so that the forward pass writes nothing into the gradient vector.
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    const int node = graph.Find(statistic.name);
+    LS_CHECK(node >= 0) << statistic.name;
+    graph.AddOutput(absl::StrCat(kStatisticPrefix, statistic.name, ".running_mean"),
+                    graph.Add("deposit", {{node, 1}}));
+    graph.AddOutput(absl::StrCat(kStatisticPrefix, statistic.name, ".running_var"),
+                    graph.Add("deposit", {{node, 3}}));
   }
   graph.AddOutput(kLossOutput, {loss.node, 0});
   graph.AddOutput(kCountOutput, {loss.node, 1});
@@ -253,6 +275,9 @@ std::string CompiledPlan::MakeHash() const {
     absl::StrAppend(&text, slot.parameter, "@", slot.begin, "+", slot.count, "\n");
   }
   for (const Bucket& bucket : layout_.buckets) absl::StrAppend(&text, bucket.begin, "\n");
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    absl::StrAppend(&text, absl::StrFormat("%s momentum %a\n", statistic.name, statistic.momentum));
+  }
   const SgdSpec& sgd = std::get<SgdSpec>(spec_.optimizer);
   const ScheduleSpec& schedule = spec_.schedule;
   absl::StrAppend(&text, absl::StrFormat("sgd %a %a %a %a %d\n", sgd.lr, sgd.momentum,

@@ -71,6 +71,32 @@ Updater::Updater(const CompiledPlan* plan, StateRegion* state)
     LS_CHECK_LE(target.moments.size(), kMaxMoments);
     targets_.push_back(std::move(target));
   }
+  AddStatistics();
+}
+
+void Updater::AddStatistics() {
+  size_t slot = 0;  // in the order of the specs: mean, variance
+  for (const StatisticSpec& spec : plan_.model().statistics()) {
+    for (int i = 0; i < 2; ++i, ++slot) {
+      const GradientSlot& at = plan_.layout().statistics[slot];
+      statistics_.push_back(
+          {at.begin, at.count, spec.momentum, state_.At<float>(plan_.Entry(at.parameter))});
+    }
+    batches_tracked_.push_back(state_.At<int64_t>(plan_.Entry(spec.name + ".num_batches_tracked")));
+  }
+}
+
+void Updater::UpdateStatistics(absl::Span<const GradientSlice> reduced) {
+  const double batches = static_cast<double>(plan_.spec().shards) * plan_.spec().accumulate;
+  for (const Statistic& statistic : statistics_) {
+    for (int64_t i = 0; i < statistic.count; ++i) {
+      const double mean = static_cast<double>(Read(reduced, statistic.begin + i)) / batches;
+      float& running = statistic.running[i];
+      running = static_cast<float>((1 - statistic.momentum) * static_cast<double>(running) +
+                                   statistic.momentum * mean);
+    }
+  }
+  for (int64_t* count : batches_tracked_) ++*count;
 }
 
 void Updater::InitState() {
@@ -78,6 +104,10 @@ void Updater::InitState() {
   std::memset(state_.base(), 0, plan_.state_bytes());
   for (const ParameterSpec& parameter : plan_.model().parameters()) {
     Initialise(parameter, plan_.spec().seed, state_.At<float>(plan_.Entry(parameter.name)));
+  }
+  for (const StatisticSpec& statistic : plan_.model().statistics()) {
+    std::fill_n(state_.At<float>(plan_.Entry(statistic.name + ".running_var")), statistic.channels,
+                1.0f);
   }
   *loss_scale_ = 1;
 }
@@ -107,6 +137,7 @@ StepResult Updater::Update(int64_t step, absl::Span<const GradientSlice> reduced
     update.gradient_scale =
         static_cast<float>(static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_));
     Apply(update, reduced, pool);
+    UpdateStatistics(reduced);
     ++*update_count_;
   }
   *step_ = step;

@@ -33,6 +33,15 @@ class Updater {
     float* parameter = nullptr;
     std::vector<float*> moments;
   };
+  // Running statistics of one entry; see StatisticSpec.
+  struct Statistic {
+    int64_t begin = 0;  // in the gradient vector
+    int64_t count = 0;
+    double momentum = 0;
+    float* running = nullptr;
+  };
+  void AddStatistics();
+  void UpdateStatistics(absl::Span<const GradientSlice> reduced);
   void Apply(const Optimizer::Update& update, absl::Span<const GradientSlice> reduced,
              ThreadPool* pool);
   void ApplyRange(const Optimizer::Update& update, const Target& target, const GradientSlice& slice,
@@ -42,6 +51,8 @@ class Updater {
   StateRegion& state_;
   const SimdKernels& simd_;
   std::vector<Target> targets_;
+  std::vector<Statistic> statistics_;
+  std::vector<int64_t*> batches_tracked_;
   int64_t* const step_;
   int64_t* const update_count_;
   double* const loss_scale_;
