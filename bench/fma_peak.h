@@ -10,6 +10,10 @@ namespace lockstep {
 // engine uses on this CPU.
 double MeasureFmaPeak();
 
+// FLOP/s that `threads` threads reach together over about a quarter of a second, the slow ones
+// included: less than `threads` times that of one where cores are shared. REQUIRES: threads >= 1.
+double MeasureFmaThroughput(int threads);
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_BENCH_FMA_PEAK_H_
