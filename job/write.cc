@@ -144,6 +144,18 @@ void WriteField(const Message& message, const FieldDescriptor& field, const std:
     *out += block;
     return WriteVariables(variables, hidden, indent + "  ", out);
   }
+  if (field.is_repeated() && field.message_type() != nullptr) {
+    const int size = reflection.FieldSize(message, &field);
+    if (size == 0) return;
+    *out += block;
+    for (int i = 0; i < size; ++i) {
+      std::string body;
+      WriteMessage(reflection.GetRepeatedMessage(message, &field, i), indent + "  ", &body);
+      // The first line's indentation makes room for the mark of an element.
+      absl::StrAppend(out, indent, "- ", body.empty() ? "{}\n" : body.substr(indent.size() + 2));
+    }
+    return;
+  }
   if (field.is_repeated()) {
     const int size = reflection.FieldSize(message, &field);
     std::vector<std::string> items;
