@@ -43,6 +43,7 @@ struct SyntheticSource {
   int64_t train_samples = 60000;
   int64_t test_samples = 10000;
   int64_t features = 784;
+  std::vector<int64_t> shape = {};  // of a sample, instead of features: {3, 32, 32}
   int classes = 10;
   uint64_t seed = 0;
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/philox.h"
 #include "common/status.h"
@@ -33,13 +34,29 @@ std::vector<float> Uniform(uint64_t key, int64_t count, float range) {
   return values;
 }
 
+constexpr int64_t kMaxFeatures = 16 << 20;
+
+std::vector<int64_t> ShapeOf(const SyntheticSource& source) {
+  return source.shape.empty() ? std::vector<int64_t>{source.features} : source.shape;
+}
+
+// Of one sample; 0 when an extent or the product is out of range.
+int64_t FeaturesOf(const SyntheticSource& source) {
+  int64_t product = 1;
+  for (const int64_t extent : ShapeOf(source)) {
+    if (extent < 1 || extent > kMaxFeatures / product) return 0;
+    product *= extent;
+  }
+  return product;
+}
+
 class SyntheticDataset : public Dataset {
  public:
   SyntheticDataset(const SyntheticSource& source, Split split)
       : size_(split == Split::kTrain ? source.train_samples : source.test_samples),
-        features_(source.features),
+        features_(FeaturesOf(source)),
         classes_(source.classes),
-        fields_(ClassificationFields({source.features}, source.classes)),
+        fields_(ClassificationFields(ShapeOf(source), source.classes)),
         sample_key_(SiteKey(
             source.seed, split == Split::kTrain ? "data.synthetic.train" : "data.synthetic.test")),
         means_(Uniform(SiteKey(source.seed, "data.synthetic.means"), features_ * classes_,
@@ -88,13 +105,13 @@ class SyntheticDataset : public Dataset {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const SyntheticSource& source, Split split) {
-  if (source.train_samples < 1 || source.test_samples < 1 || source.features < 1 ||
-      source.features > 16 << 20 || source.classes < 1 || source.classes > 1 << 20 ||
-      source.features * source.classes > int64_t{1} << 28) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("synthetic data with ", source.train_samples, " and ", source.test_samples,
-                     " samples, ", source.features, " features, ", source.classes,
-                     " classes: each must be at least 1, features x classes at most 2^28"));
+  const int64_t features = FeaturesOf(source);
+  if (source.train_samples < 1 || source.test_samples < 1 || features < 1 || source.classes < 1 ||
+      source.classes > 1 << 20 || features * source.classes > int64_t{1} << 28) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "synthetic data with ", source.train_samples, " and ", source.test_samples, " samples, ",
+        absl::StrJoin(ShapeOf(source), " x "), " features, ", source.classes,
+        " classes: each must be at least 1, features x classes at most 2^28"));
   }
   return std::make_unique<SyntheticDataset>(source, split);
 }

@@ -62,7 +62,56 @@ struct BertSpec {
   int64_t vocab = 0;
   double dropout = -1;
 };
-using ModelSpec = std::variant<MlpSpec, GptSpec, BertSpec>;
+// Stages of convolution, (batch norm,) relu and a 2 x 2 maximum; then linear layers with relu
+// between them. Parameters: conv1, bn1, conv2, ..., fc1, fc2, ...
+struct CnnSpec {
+  std::vector<int64_t> channels = {32, 64};  // of each stage
+  int64_t kernel = 3;                        // odd; padded so that a convolution keeps the extents
+  bool batch_norm = false;
+  std::vector<int64_t> hidden = {128};
+};
+
+// A residual network (He et al., 2015) with the parameter names of torchvision.
+struct ResnetSpec {
+  int depth = 18;           // 18, 34, 50, 101
+  bool cifar_stem = false;  // one 3 x 3 convolution of stride 1 instead of 7 x 7 and a pool
+  bool zero_init = false;   // the last batch norm of each block starts with weight 0
+  int64_t width = 64;       // channels of the first stage
+};
+
+// One layer of the user's own sequence. What a kind does not name, it does not read.
+struct LayerSpec {
+  enum class Kind {
+    kLinear,
+    kConv,
+    kBatchNorm,
+    kRelu,
+    kMaxPool,
+    kAvgPool,
+    kGlobalAveragePool,
+    kFlatten,
+    kResidual,  // body(x) + shortcut(x); without a shortcut: + x
+  };
+  Kind kind = Kind::kRelu;
+  std::string name = {};  // of its parameters; empty: its place in the sequence
+  int64_t width = 0;      // linear, conv: features or channels out; a last linear's 0: the classes
+  int64_t kernel = 1;     // conv, pools
+  int64_t stride = 0;     // conv, pools; 0: 1 for conv, the kernel for pools
+  int64_t padding = 0;    // conv, pools
+  int64_t dilation = 1;   // conv
+  int64_t groups = 1;     // conv
+  bool bias = true;       // linear, conv
+  bool fan_out = false;   // conv: normal with variance 2 / fan-out instead of uniform by fan-in
+  double eps = 1e-5;      // batch norm
+  double momentum = 0.1;  // batch norm: weight of the newest statistics
+  bool zero = false;      // batch norm: the weight starts as 0
+  std::vector<LayerSpec> body = {};
+  std::vector<LayerSpec> shortcut = {};
+};
+struct LayersSpec {
+  std::vector<LayerSpec> layers;
+};
+using ModelSpec = std::variant<MlpSpec, CnnSpec, ResnetSpec, LayersSpec, GptSpec, BertSpec>;
 
 struct SgdSpec {
   double lr = 0;
@@ -184,7 +233,7 @@ struct TrainSpec {
 
 // One entry of the state table.
 struct StateEntry {
-  enum class Role { kParameter, kMoment, kScalar, kAverage };
+  enum class Role { kParameter, kMoment, kScalar, kAverage, kStatistic };
   enum class Type { kFloat32, kInt64, kFloat64 };
   std::string name;  // "0.weight" as the ecosystem names it; moments: "0.weight.momentum";
                      // averages: "0.weight.ema"
@@ -217,7 +266,8 @@ class Plan {
   virtual size_t state_bytes() const = 0;
   // Elements (fp32) of the gradient vector, with the loss entries in its last 16: the shard's sum
   // of losses, then its count of valid targets as two floats (high, low: see ops/counts.h) whose
-  // sums over shards are exact. A multiple of 16; the gaps between gradients are 0.
+  // sums over shards are exact. A multiple of 16; the gaps between gradients are 0. Between the
+  // gradients and these lie the batch statistics, summed over micro-batches and shards likewise.
   virtual int64_t gradient_count() const = 0;
   virtual const std::vector<Bucket>& buckets() const = 0;
   // Activations and workspace: the high-water mark, exact.

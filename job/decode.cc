@@ -77,6 +77,9 @@ class Decoder {
                        const FieldDescriptor& field, Message* message);
   void DecodeList(const YamlEntry& entry, const std::string& path, const FieldDescriptor& field,
                   Message* message);
+  // One message of a list.
+  void DecodeElement(const YamlNode& item, const std::string& path, const FieldDescriptor& field,
+                     Message* message);
   // Returns the name that was probably meant, or nothing.
   std::string UnknownKey(const YamlNode& key, const std::string& path, const Descriptor& type);
   void CheckGiven(const std::set<std::string>& given, const std::set<std::string>& meant,
@@ -274,6 +277,24 @@ void Decoder::DecodeVariables(const YamlEntry& entry, const std::string& path,
   }
 }
 
+void Decoder::DecodeElement(const YamlNode& item, const std::string& path,
+                            const FieldDescriptor& field, Message* message) {
+  Message* element = message->GetReflection()->AddMessage(message, &field);
+  if (item.kind == YamlNode::Kind::kMap) return DecodeMap(item, item.place, path, element);
+  // A kind alone stands for one without keys: relu is {relu: {}}.
+  const FieldDescriptor* kind = element->GetDescriptor()->FindFieldByName(item.text);
+  if (item.kind == YamlNode::Kind::kScalar && kind != nullptr && kind->message_type() != nullptr) {
+    YamlNode empty;
+    empty.kind = YamlNode::Kind::kMap;
+    DecodeMap(empty, item.place, Join(path, item.text),
+              element->GetReflection()->MutableMessage(element, kind));
+    return;
+  }
+  reporter_.Error(item.place,
+                  absl::StrCat("'", path, "' is ", Found(item), ": expected a mapping ",
+                               "such as {", element->GetDescriptor()->field(0)->name(), ": {}}"));
+}
+
 void Decoder::DecodeList(const YamlEntry& entry, const std::string& path,
                          const FieldDescriptor& field, Message* message) {
   if (field.containing_type() == Run::descriptor()) {
@@ -285,15 +306,8 @@ void Decoder::DecodeList(const YamlEntry& entry, const std::string& path,
                                                     : "a list such as [256]");
   for (size_t i = 0; i < entry.value.items.size(); ++i) {
     const YamlNode& item = entry.value.items[i];
-    if (field.message_type() != nullptr && item.kind == YamlNode::Kind::kMap) {
-      DecodeMap(item, item.place, absl::StrCat(path, ".", i),
-                message->GetReflection()->AddMessage(message, &field));
-      continue;
-    }
     if (field.message_type() != nullptr) {
-      reporter_.Error(item.kind == YamlNode::Kind::kNull ? ValuePlace(entry) : item.place,
-                      absl::StrCat("element ", i + 1, " of '", path, "' is ", Found(item),
-                                   ": expected a mapping"));
+      DecodeElement(item, absl::StrCat(path, "[", i, "]"), field, message);
       continue;
     }
     std::string error = "expected a single value";

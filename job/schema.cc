@@ -90,6 +90,25 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Tokens.vocab", .min = 1, .max = 1 << 24, .fallback = "50257"},
       {.field = "Tokens.train_samples", .min = 1, .max = 1e12, .fallback = "10000"},
       {.field = "Tokens.test_samples", .min = 1, .max = 1e12, .fallback = "1000"},
+      {.field = "Cnn.channels", .min = 1, .max = 1 << 20},
+      {.field = "Cnn.kernel", .min = 1, .max = 1023, .fallback = "3"},
+      {.field = "Cnn.hidden", .min = 1, .max = 1 << 20},
+      {.field = "Resnet.depth", .min = 18, .max = 101, .fallback = "18"},
+      {.field = "Resnet.stem", .fallback = "imagenet", .choices = {"imagenet", "cifar"}},
+      {.field = "Resnet.width", .min = 1, .max = 4096, .fallback = "64"},
+      {.field = "LinearLayer.features", .min = 1, .max = 1 << 20},
+      {.field = "ConvLayer.channels", .min = 1, .max = 1 << 20, .required = true},
+      {.field = "ConvLayer.kernel", .min = 1, .max = 65536},
+      {.field = "ConvLayer.stride", .min = 1, .max = 65536},
+      {.field = "ConvLayer.padding", .min = 0, .max = 65536},
+      {.field = "ConvLayer.dilation", .min = 1, .max = 65536},
+      {.field = "ConvLayer.groups", .min = 1, .max = 65536},
+      {.field = "BatchNormLayer.eps", .min = 0, .max = 1, .min_excluded = true},
+      {.field = "BatchNormLayer.momentum", .min = 0, .max = 1, .min_excluded = true},
+      {.field = "PoolLayer.kernel", .min = 1, .max = 1024, .required = true},
+      {.field = "PoolLayer.stride", .min = 1, .max = 65536},
+      {.field = "PoolLayer.padding", .min = 0, .max = 512},
+      {.field = "SyntheticClassification.shape", .min = 1, .max = 1 << 24},
       {.field = "ImageFolder.mean", .fallback = "0.2860"},
       {.field = "ImageFolder.std", .min = 0, .min_excluded = true, .fallback = "0.3530"},
       {.field = "Idx.train_images", .required = true},
@@ -192,7 +211,7 @@ void CollectParents(const Descriptor& message, const std::string& path, Parents*
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
     (*parents)[field.name()].push_back(path);
-    if (field.message_type() == nullptr || field.is_map() || IsDuration(field)) continue;
+    if (field.message_type() == nullptr || field.is_repeated() || IsDuration(field)) continue;
     CollectParents(*field.message_type(),
                    path.empty() ? field.name() : absl::StrCat(path, ".", field.name()), parents);
   }

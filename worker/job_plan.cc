@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/job_plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -10,6 +11,91 @@
 
 namespace lockstep::worker {
 namespace {
+
+engine::CnnSpec CnnSpecOf(const Cnn& cnn) {
+  engine::CnnSpec spec;
+  if (!cnn.channels().empty()) spec.channels = {cnn.channels().begin(), cnn.channels().end()};
+  spec.hidden = {cnn.hidden().begin(), cnn.hidden().end()};
+  if (cnn.kernel() > 0) spec.kernel = cnn.kernel();
+  spec.batch_norm = cnn.batch_norm();
+  return spec;
+}
+
+engine::ResnetSpec ResnetSpecOf(const Resnet& resnet) {
+  engine::ResnetSpec spec;
+  if (resnet.depth() > 0) spec.depth = resnet.depth();
+  spec.cifar_stem = resnet.stem() == "cifar";
+  spec.zero_init = resnet.zero_init();
+  if (resnet.width() > 0) spec.width = resnet.width();
+  return spec;
+}
+
+std::vector<engine::LayerSpec> LayerSpecsOf(
+    const google::protobuf::RepeatedPtrField<Layer>& layers);
+
+engine::LayerSpec LayerSpecOf(const Layer& layer) {
+  using Kind = engine::LayerSpec::Kind;
+  engine::LayerSpec spec;
+  const auto pool = [&](Kind kind, const PoolLayer& from) {
+    spec.kind = kind;
+    spec.kernel = from.kernel();
+    spec.stride = from.stride();
+    spec.padding = from.padding();
+  };
+  switch (layer.kind_case()) {
+    case Layer::kLinear:
+      spec.kind = Kind::kLinear;
+      spec.width = layer.linear().features();
+      spec.bias = !layer.linear().no_bias();
+      break;
+    case Layer::kConv: {
+      const ConvLayer& conv = layer.conv();
+      spec.kind = Kind::kConv;
+      spec.width = conv.channels();
+      spec.kernel = std::max<int64_t>(conv.kernel(), 1);
+      spec.stride = conv.stride();
+      spec.padding = conv.padding();
+      spec.dilation = std::max<int64_t>(conv.dilation(), 1);
+      spec.groups = std::max<int64_t>(conv.groups(), 1);
+      spec.bias = !conv.no_bias();
+      break;
+    }
+    case Layer::kBatchNorm:
+      spec.kind = Kind::kBatchNorm;
+      if (layer.batch_norm().eps() > 0) spec.eps = layer.batch_norm().eps();
+      if (layer.batch_norm().momentum() > 0) spec.momentum = layer.batch_norm().momentum();
+      break;
+    case Layer::kMaxPool:
+      pool(Kind::kMaxPool, layer.max_pool());
+      break;
+    case Layer::kAvgPool:
+      pool(Kind::kAvgPool, layer.avg_pool());
+      break;
+    case Layer::kGlobalAvgPool:
+      spec.kind = Kind::kGlobalAveragePool;
+      break;
+    case Layer::kFlatten:
+      spec.kind = Kind::kFlatten;
+      break;
+    case Layer::kResidual:
+      spec.kind = Kind::kResidual;
+      spec.body = LayerSpecsOf(layer.residual().body());
+      spec.shortcut = LayerSpecsOf(layer.residual().shortcut());
+      break;
+    case Layer::kRelu:
+    case Layer::KIND_NOT_SET:
+      spec.kind = Kind::kRelu;
+      break;
+  }
+  return spec;
+}
+
+std::vector<engine::LayerSpec> LayerSpecsOf(
+    const google::protobuf::RepeatedPtrField<Layer>& layers) {
+  std::vector<engine::LayerSpec> specs;
+  for (const Layer& layer : layers) specs.push_back(LayerSpecOf(layer));
+  return specs;
+}
 
 absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   switch (model.kind_case()) {
@@ -32,6 +118,12 @@ absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
       if (bert.has_dropout()) spec.dropout = bert.dropout();
       return spec;
     }
+    case Model::kCnn:
+      return CnnSpecOf(model.cnn());
+    case Model::kResnet:
+      return ResnetSpecOf(model.resnet());
+    case Model::kLayers:
+      return engine::LayersSpec{LayerSpecsOf(model.layers().sequence())};
     case Model::KIND_NOT_SET:
       break;
   }
@@ -183,6 +275,7 @@ absl::StatusOr<data::Source> DataSource(const Train& train) {
       if (made.train_samples() > 0) source.train_samples = made.train_samples();
       if (made.test_samples() > 0) source.test_samples = made.test_samples();
       if (made.features() > 0) source.features = made.features();
+      source.shape = {made.shape().begin(), made.shape().end()};
       if (made.classes() > 0) source.classes = made.classes();
       source.seed = train.seed();
       return source;

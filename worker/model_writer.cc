@@ -40,9 +40,12 @@ absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::
     if (entry.role == Role::kParameter) names.push_back(entry.name);
   }
   std::vector<checkpoint::TensorView> tensors;
+  size_t weight = 0;
   for (const engine::StateEntry& entry : plan.state()) {
-    if (entry.role != role) continue;
-    tensors.push_back({names[tensors.size()], "F32", entry.shape,
+    const bool statistic = entry.role == Role::kStatistic;
+    if (entry.role != role && !statistic) continue;
+    const bool count = entry.type == engine::StateEntry::Type::kInt64;
+    tensors.push_back({statistic ? entry.name : names[weight++], count ? "I64" : "F32", entry.shape,
                        static_cast<const char*>(state) + entry.offset, entry.bytes});
   }
   // Nothing about this run goes in: the file is equal for equal weights.

@@ -45,6 +45,22 @@ extern const CpuKernelDef kTakeRows;
 extern const CpuKernelDef kTakeRowsBackward;
 extern const CpuKernelDef kTanh;
 extern const CpuKernelDef kTanhBackward;
+// Images: convolution, pooling, normalisation.
+extern const CpuKernelDef kAvgPool2d;
+extern const CpuKernelDef kAvgPool2dBackward;
+extern const CpuKernelDef kBatchNorm;
+extern const CpuKernelDef kBatchNormBackward;
+extern const CpuKernelDef kBatchNormInference;
+extern const CpuKernelDef kChannelsFirst;
+extern const CpuKernelDef kChannelsLast;
+extern const CpuKernelDef kConv2d;
+extern const CpuKernelDef kConv2dBackwardInput;
+extern const CpuKernelDef kConv2dBackwardWeight;
+extern const CpuKernelDef kFoldBatchNorm;
+extern const CpuKernelDef kGlobalAveragePool;
+extern const CpuKernelDef kGlobalAveragePoolBackward;
+extern const CpuKernelDef kMaxPool2d;
+extern const CpuKernelDef kMaxPool2dBackward;
 
 }  // namespace lockstep::engine::cpu
 

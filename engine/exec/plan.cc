@@ -105,6 +105,11 @@ void CompiledPlan::MakeStateTable() {
   for (const ParameterSpec& parameter : model_->parameters()) {
     add(parameter.name, Role::kParameter, Type::kFloat32, parameter.shape);
   }
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    add(statistic.name + ".running_mean", Role::kStatistic, Type::kFloat32, {statistic.channels});
+    add(statistic.name + ".running_var", Role::kStatistic, Type::kFloat32, {statistic.channels});
+    add(statistic.name + ".num_batches_tracked", Role::kStatistic, Type::kInt64, {});
+  }
   for (const ParameterSpec& parameter : model_->parameters()) {
     for (const std::string& moment : optimizer_->moments(parameter)) {
       add(absl::StrCat(parameter.name, ".", moment), Role::kMoment, Type::kFloat32,
@@ -177,6 +182,14 @@ CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bo
     inputs.parameters[parameter.name] =
         graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
   }
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    if (training) break;
+    for (const char* what : {".running_mean", ".running_var"}) {
+      const std::string name = statistic.name + what;
+      inputs.parameters[name] =
+          graph->AddLeaf("parameter", {DType::kF32, {statistic.channels}}, name);
+    }
+  }
   inputs.seed = spec_.seed;
   if (training && model_->random()) {
     inputs.address = graph->AddLeaf("input", {DType::kI32, {ops::kAddressWords}}, kRandomAddress);
@@ -192,7 +205,10 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
     const Node& node = graph.node(id);
     if (!node.op->leaf) continue;
     if (std::string(node.op->name) == "parameter") {
-      bound[{id, 0}] = {Region::kParameters, Entry(node.name).offset};
+      const StateEntry& entry = Entry(node.name);
+      // Averaged weights are evaluated with the same running statistics.
+      const bool statistic = entry.role == StateEntry::Role::kStatistic;
+      bound[{id, 0}] = {statistic ? Region::kState : Region::kParameters, entry.offset};
     } else if (node.name == kLossSeed) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, loss_seed)};
     } else if (node.name == kRandomAddress) {
@@ -239,6 +255,15 @@ absl::Status CompiledPlan::CompileTraining() {
       return absl::InvalidArgumentError("the loss does not depend on the parameter " + name);
     }
     graph.AddOutput(kGradientPrefix + name, gradients[i]);
+  }
+  // Last, so that the forward pass writes nothing into the gradient vector.
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    const int node = graph.Find(statistic.name);
+    LS_CHECK(node >= 0) << statistic.name;
+    graph.AddOutput(absl::StrCat(kStatisticPrefix, statistic.name, ".running_mean"),
+                    graph.Add("deposit", {{node, 1}}));
+    graph.AddOutput(absl::StrCat(kStatisticPrefix, statistic.name, ".running_var"),
+                    graph.Add("deposit", {{node, 3}}));
   }
   graph.AddOutput(kLossOutput, {loss.node, 0});
   graph.AddOutput(kCountOutput, {loss.node, 1});
@@ -294,6 +319,9 @@ std::string CompiledPlan::MakeHash() const {
     absl::StrAppend(&text, slot.parameter, "@", slot.begin, "+", slot.count, "\n");
   }
   for (const Bucket& bucket : layout_.buckets) absl::StrAppend(&text, bucket.begin, "\n");
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    absl::StrAppend(&text, absl::StrFormat("%s momentum %a\n", statistic.name, statistic.momentum));
+  }
   absl::StrAppend(&text, optimizer_->Describe(), "\n", DescribeSchedule(spec_.schedule), "\n");
   for (const ParameterSettings& own : settings_) {
     absl::StrAppend(&text, absl::StrFormat("%a %a\n", own.learning_rate, own.weight_decay));

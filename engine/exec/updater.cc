@@ -76,9 +76,36 @@ Updater::Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratc
   for (const ParameterTarget& target : table_.targets()) {
     trust_ratio_ |= target.method == Optimizer::Method::kTrustRatio;
   }
-  if (!trust_ratio_) return;
-  parameter_sums_.resize(static_cast<size_t>(table_.block_count()));
-  direction_sums_.resize(static_cast<size_t>(table_.block_count()));
+  if (trust_ratio_) {
+    parameter_sums_.resize(static_cast<size_t>(table_.block_count()));
+    direction_sums_.resize(static_cast<size_t>(table_.block_count()));
+  }
+  AddStatistics();
+}
+
+void Updater::AddStatistics() {
+  size_t slot = 0;  // in the order of the specs: mean, variance
+  for (const StatisticSpec& spec : plan_.model().statistics()) {
+    for (int i = 0; i < 2; ++i, ++slot) {
+      const GradientSlot& at = plan_.layout().statistics[slot];
+      statistics_.push_back(
+          {at.begin, at.count, spec.momentum, state_.At<float>(plan_.Entry(at.parameter))});
+    }
+    batches_tracked_.push_back(state_.At<int64_t>(plan_.Entry(spec.name + ".num_batches_tracked")));
+  }
+}
+
+void Updater::UpdateStatistics(absl::Span<const GradientSlice> reduced) {
+  const double batches = static_cast<double>(plan_.spec().shards) * plan_.spec().accumulate;
+  for (const Statistic& statistic : statistics_) {
+    for (int64_t i = 0; i < statistic.count; ++i) {
+      const double mean = static_cast<double>(Read(reduced, statistic.begin + i)) / batches;
+      float& running = statistic.running[i];
+      running = static_cast<float>((1 - statistic.momentum) * static_cast<double>(running) +
+                                   statistic.momentum * mean);
+    }
+  }
+  for (int64_t* count : batches_tracked_) ++*count;
 }
 
 void Updater::InitState() {
@@ -89,6 +116,10 @@ void Updater::InitState() {
     if (target.average != nullptr) {
       std::copy_n(target.parameter, target.count, target.average);
     }
+  }
+  for (const StatisticSpec& statistic : plan_.model().statistics()) {
+    std::fill_n(state_.At<float>(plan_.Entry(statistic.name + ".running_var")), statistic.channels,
+                1.0f);
   }
   *loss_scale_ = 1;
 }
@@ -146,6 +177,7 @@ StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
     const double clip = plan_.spec().clip_norm;
     if (clip > 0) update.gradient_scale *= std::min(1.0, clip / (result.gradient_norm + 1e-6));
     Apply(update, reduced, pool);
+    UpdateStatistics(reduced);
     ++*update_count_;
   }
   *skip_count_ = result.finite ? 0 : *skip_count_ + 1;

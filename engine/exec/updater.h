@@ -46,6 +46,15 @@ class Updater {
                int64_t count) const;
   // `update` with the target's own settings.
   static Optimizer::Update For(const Optimizer::Update& update, const ParameterTarget& target);
+  // Running statistics of one entry; see StatisticSpec.
+  struct Statistic {
+    int64_t begin = 0;  // in the gradient vector
+    int64_t count = 0;
+    double momentum = 0;
+    float* running = nullptr;
+  };
+  void AddStatistics();
+  void UpdateStatistics(Slices reduced);
 
   const CompiledPlan& plan_;
   StateRegion& state_;
@@ -56,6 +65,8 @@ class Updater {
   bool trust_ratio_ = false;
   std::vector<double> parameter_sums_;  // by block
   std::vector<double> direction_sums_;
+  std::vector<Statistic> statistics_;
+  std::vector<int64_t*> batches_tracked_;
   int64_t* const step_;
   int64_t* const update_count_;
   double* const loss_scale_;

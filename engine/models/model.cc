@@ -8,8 +8,11 @@
 
 #include "common/philox.h"
 #include "engine/models/bert.h"
+#include "engine/models/cnn.h"
 #include "engine/models/gpt.h"
 #include "engine/models/mlp.h"
+#include "engine/models/resnet.h"
+#include "engine/models/sequence.h"
 
 namespace lockstep::engine {
 
@@ -19,9 +22,17 @@ InputSpec ClassificationInput(std::vector<int64_t> sample_shape, int64_t classes
           classes};
 }
 
+const std::vector<StatisticSpec>& Model::statistics() const {
+  static const auto* const none = new std::vector<StatisticSpec>;
+  return *none;
+}
+
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec, const InputSpec& input) {
   if (const auto* gpt = std::get_if<GptSpec>(&spec)) return Gpt::Make(*gpt, input);
   if (const auto* bert = std::get_if<BertSpec>(&spec)) return Bert::Make(*bert, input);
+  if (const auto* cnn = std::get_if<CnnSpec>(&spec)) return MakeCnn(*cnn, input);
+  if (const auto* resnet = std::get_if<ResnetSpec>(&spec)) return MakeResnet(*resnet, input);
+  if (const auto* own = std::get_if<LayersSpec>(&spec)) return Sequence::Make(own->layers, input);
   return Mlp::Make(std::get<MlpSpec>(spec), input);
 }
 

@@ -32,10 +32,23 @@ struct ParameterSpec {
   bool hidden = true;
 };
 
+// Running statistics of one batch norm layer, which Build adds under this name. State entries:
+// name.running_mean, name.running_var, name.num_batches_tracked.
+//
+// In training each shard normalises by the statistics of its own micro-batch. A micro-batch's mean
+// and unbiased variance are added to entries of the gradient vector, over the micro-batches of a
+// shard and over the shards; once a step the update divides by shards x accumulate and sets running
+// = (1 - momentum) running + momentum x that mean.
+struct StatisticSpec {
+  std::string name;
+  int64_t channels = 0;
+  double momentum = 0;
+};
+
 // What a model is built from.
 struct ModelInputs {
   std::map<std::string, Value> fields;      // the batch, without the labels
-  std::map<std::string, Value> parameters;  // every parameter's leaf
+  std::map<std::string, Value> parameters;  // every parameter's leaf; in evaluation, statistics too
   bool training = true;                     // dropout and batch statistics, or not
   uint64_t seed = 0;                        // of the job: keys of what is random
   Value address;                            // of what is random: only in training, with random()
@@ -51,6 +64,8 @@ class Model {
   virtual ~Model() = default;
   // In the order of the state table.
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  // Of the batch norm layers.
+  virtual const std::vector<StatisticSpec>& statistics() const;
   // Whether Build in training needs ModelInputs::address.
   virtual bool random() const { return false; }
   // -> logits [rows, classes or more], one row for each target of the batch, in the order of the

@@ -73,6 +73,22 @@ struct AttentionShape {
   static absl::StatusOr<AttentionShape> Of(const std::vector<TensorType>& inputs,
                                            const Attrs& attrs, size_t first);
 };
+// Images: convolution, pooling, normalisation.
+extern const OpDef kAvgPool2d;
+extern const OpDef kAvgPool2dBackward;
+extern const OpDef kBatchNorm;
+extern const OpDef kBatchNormBackward;
+extern const OpDef kBatchNormInference;
+extern const OpDef kChannelsFirst;
+extern const OpDef kChannelsLast;
+extern const OpDef kConv2d;
+extern const OpDef kConv2dBackwardInput;
+extern const OpDef kConv2dBackwardWeight;
+extern const OpDef kFoldBatchNorm;
+extern const OpDef kGlobalAveragePool;
+extern const OpDef kGlobalAveragePoolBackward;
+extern const OpDef kMaxPool2d;
+extern const OpDef kMaxPool2dBackward;
 
 // Shared by the softmax ops: logits f32[m, n], labels i32[m].
 absl::Status CheckLogits(const std::vector<TensorType>& inputs, const Attrs& attrs);

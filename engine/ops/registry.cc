@@ -47,6 +47,21 @@ constexpr OpEntry kOps[] = {
     {&ops::kTakeRowsBackward, &cpu::kTakeRowsBackward, nullptr},
     {&ops::kTanh, &cpu::kTanh, nullptr},
     {&ops::kTanhBackward, &cpu::kTanhBackward, nullptr},
+    {&ops::kAvgPool2d, &cpu::kAvgPool2d, nullptr},
+    {&ops::kAvgPool2dBackward, &cpu::kAvgPool2dBackward, nullptr},
+    {&ops::kBatchNorm, &cpu::kBatchNorm, nullptr},
+    {&ops::kBatchNormBackward, &cpu::kBatchNormBackward, nullptr},
+    {&ops::kBatchNormInference, &cpu::kBatchNormInference, nullptr},
+    {&ops::kChannelsFirst, &cpu::kChannelsFirst, nullptr},
+    {&ops::kChannelsLast, &cpu::kChannelsLast, nullptr},
+    {&ops::kConv2d, &cpu::kConv2d, nullptr},
+    {&ops::kConv2dBackwardInput, &cpu::kConv2dBackwardInput, nullptr},
+    {&ops::kConv2dBackwardWeight, &cpu::kConv2dBackwardWeight, nullptr},
+    {&ops::kFoldBatchNorm, &cpu::kFoldBatchNorm, nullptr},
+    {&ops::kGlobalAveragePool, &cpu::kGlobalAveragePool, nullptr},
+    {&ops::kGlobalAveragePoolBackward, &cpu::kGlobalAveragePoolBackward, nullptr},
+    {&ops::kMaxPool2d, &cpu::kMaxPool2d, nullptr},
+    {&ops::kMaxPool2dBackward, &cpu::kMaxPool2dBackward, nullptr},
 };
 
 }  // namespace

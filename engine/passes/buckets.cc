@@ -90,6 +90,14 @@ PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
   }
   ShareBases(result.graph, &layout);
   int last = gradients.empty() ? 0 : gradients.back().first.node;
+  for (const auto& [name, value] : result.graph.outputs()) {
+    if (!absl::StartsWith(name, kStatisticPrefix)) continue;
+    const int64_t elements = result.graph.type(value).elements();
+    layout.statistics.push_back(
+        {std::string(absl::StripPrefix(name, kStatisticPrefix)), at, elements, value.node});
+    place(value, at);
+    at += RoundUp(elements);
+  }
   layout.loss = at;
   layout.target_count = at + 1;
   for (const auto& [name, value] : result.graph.outputs()) {

@@ -18,6 +18,8 @@ namespace lockstep::engine {
 
 // Graph outputs with this prefix are gradients of the parameter named after it.
 inline constexpr const char* kGradientPrefix = "gradient:";
+// Those with this one are batch statistics, which lie after all gradients.
+inline constexpr const char* kStatisticPrefix = "statistic:";
 // The loss and the count of targets; written after all gradients, at the end of the vector.
 inline constexpr const char* kLossOutput = "loss";
 inline constexpr const char* kCountOutput = "count";
@@ -30,7 +32,8 @@ struct GradientSlot {
 };
 
 struct GradientLayout {
-  std::vector<GradientSlot> slots;  // in memory order, which is the order of readiness
+  std::vector<GradientSlot> slots;       // in memory order, which is the order of readiness
+  std::vector<GradientSlot> statistics;  // named by their state entry
   std::vector<Bucket> buckets;
   std::vector<int> bucket_node;  // after which node each bucket is complete
   int64_t loss = 0;              // elements

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/ops/op.h"
+#include "engine/passes/image_fusion.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -122,6 +123,9 @@ class Fusion {
 
 }  // namespace
 
-Graph Fuse(const Graph& graph) { return Fusion(graph).Run(); }
+Graph Fuse(const Graph& graph) {
+  const Graph images = FuseImageOps(graph);
+  return Fusion(images).Run();
+}
 
 }  // namespace lockstep::engine

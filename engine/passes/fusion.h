@@ -4,6 +4,7 @@
 //   relu(linear(x, w, b))                               -> linear with activation=relu
 //   relu_backward(linear_backward_input(dy, w), y)      -> linear_backward_input(dy, w, y)
 //   softmax_cross_entropy + its backward                -> softmax_cross_entropy_with_gradient
+// and those of images (image_fusion.h).
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_FUSION_H_
 #define LOCKSTEP_ENGINE_PASSES_FUSION_H_

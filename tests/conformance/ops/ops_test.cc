@@ -153,6 +153,11 @@ double Tolerance(const OpCase& test) {
   int64_t most = 16;
   for (const TensorType& type : test.inputs) {
     for (const int64_t extent : type.shape) most = std::max(most, extent);
+    if (type.shape.size() < 4) continue;
+    // Images and filters are summed over several extents.
+    for (const int64_t kept : {type.shape[0], type.shape[3]}) {
+      most = std::max(most, std::min<int64_t>(type.elements() / kept, 1000));
+    }
   }
   return 4e-7 * std::sqrt(static_cast<double>(most));
 }
@@ -192,7 +197,10 @@ TEST_P(OpsTest, KernelAgreesWithFloat64) {
       const std::vector<Doubles> added = RunNode(p.graph, node, p.inputs, adding);
       // The fused loss adds its sums; its gradient of the logits is never born in the vector.
       std::vector<Doubles> sums = added, wanted = expected;
-      if (sums.size() == 3) {
+      if (std::string(op.name) == "batch_norm_backward") {  // nor is that of x
+        sums.erase(sums.begin());
+        wanted.erase(wanted.begin());
+      } else if (sums.size() == 3) {
         sums.pop_back();
         wanted.pop_back();
       }
@@ -313,7 +321,7 @@ TEST(OpTableTest, MissingCudaKernelsAreListed) {
     ++missing;
   }
   std::printf("CUDA kernels missing: %d\n", missing);
-  EXPECT_EQ(missing, 35);
+  EXPECT_EQ(missing, 50);
 }
 
 TEST(CountsTest, SumsOfSplitsAreExact) {

@@ -22,6 +22,10 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
 std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
                                           const std::vector<TensorType>& outputs,
                                           const std::vector<Doubles>& inputs);
+// Those of the image ops; empty when `name` is none of them.
+std::vector<Doubles> ImageReference(const std::string& name, const OpCase& test,
+                                    const std::vector<TensorType>& outputs,
+                                    const std::vector<Doubles>& inputs);
 
 }  // namespace lockstep::engine
 

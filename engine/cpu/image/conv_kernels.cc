@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv2d and its gradients as products with patch matrices. The filters are brought into the
+// product's order in every run: they change every step, and a pixel needs them many times.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "common/check.h"
+#include "engine/cpu/image/conv_product.h"
+#include "engine/cpu/kernels.h"
+#include "engine/ops/conv_geometry.h"
+
+namespace lockstep::engine::cpu {
+namespace {
+
+ConvGeometry GeometryOf(const TensorType& x, const TensorType& weight, const Attrs& attrs) {
+  const absl::StatusOr<ConvGeometry> geometry = ConvOf(x, weight, attrs);
+  LS_CHECK(geometry.ok()) << geometry.status();
+  return *geometry;
+}
+
+// The filter tap that stands at a place of a patch.
+struct Tap {
+  int64_t row;
+  int64_t column;
+};
+
+PatchShape ForwardPatches(const ConvGeometry& g, int64_t group) {
+  PatchShape shape;
+  shape.height = g.height;
+  shape.width = g.width;
+  shape.channels = g.channels;
+  shape.rows = g.out_height;
+  shape.columns = g.out_width;
+  shape.row_step = g.window.stride[0];
+  shape.column_step = g.window.stride[1];
+  for (int64_t i = 0; i < g.window.kernel[0]; ++i) {
+    shape.row_taps.push_back(i * g.window.dilation[0] - g.window.padding[0]);
+  }
+  for (int64_t j = 0; j < g.window.kernel[1]; ++j) {
+    shape.column_taps.push_back(j * g.window.dilation[1] - g.window.padding[1]);
+  }
+  shape.first_channel = group * g.group_channels();
+  shape.group_channels = g.group_channels();
+  return shape;
+}
+
+// One product of a kernel: which filters it takes in which order, and where its result lies.
+struct Part {
+  PatchProduct product;
+  std::vector<Tap> taps;
+  int64_t group;
+  size_t panels;  // floats, from the start of all panels
+};
+
+// The layout of the scratch and the parts of a forward or input gradient kernel.
+class ConvParts {
+ public:
+  void Add(const PatchShape& patches, const PixelGrid& grid, std::vector<Tap> taps, int64_t group,
+           int64_t images, int64_t columns, int64_t y_stride, const CpuTarget& target) {
+    PatchProduct product(patches, grid, images, columns, y_stride, target.isa, target.threads);
+    const int64_t floats = PatchProduct::PanelFloats(product.depth(), columns, target.isa);
+    scratch_ = std::max(scratch_, product.scratch_bytes() / sizeof(float));
+    parts_.push_back({std::move(product), std::move(taps), group, panels_});
+    panels_ += static_cast<size_t>((floats + 15) / 16 * 16);
+  }
+  const std::vector<Part>& parts() const { return parts_; }
+  size_t panel_floats() const { return panels_; }
+  size_t scratch_bytes() const { return (panels_ + scratch_) * sizeof(float); }
+
+ private:
+  std::vector<Part> parts_;
+  size_t panels_ = 0;
+  size_t scratch_ = 0;
+};
+
+ConvParts ForwardParts(const ConvGeometry& g, const CpuTarget& target) {
+  ConvParts parts;
+  const PixelGrid grid{.rows = g.out_height,
+                       .columns = g.out_width,
+                       .image_rows = g.out_height,
+                       .image_columns = g.out_width};
+  std::vector<Tap> taps;
+  for (int64_t i = 0; i < g.window.kernel[0]; ++i) {
+    for (int64_t j = 0; j < g.window.kernel[1]; ++j) taps.push_back({i, j});
+  }
+  for (int64_t group = 0; group < g.groups; ++group) {
+    parts.Add(ForwardPatches(g, group), grid, taps, group, g.images, g.group_filters(), g.filters,
+              target);
+  }
+  return parts;
+}
+
+// The taps that reach the pixels `phase` mod stride of one axis, by ascending place in dy, and
+// these places: pixel phase + stride * i takes dy at i + (phase + padding - tap * dilation) /
+// stride.
+void PhaseTaps(const Window& window, int axis, int64_t phase, std::vector<int64_t>* taps,
+               std::vector<int64_t>* places) {
+  for (int64_t tap = window.kernel[axis] - 1; tap >= 0; --tap) {
+    const int64_t at = phase + window.padding[axis] - tap * window.dilation[axis];
+    if (at % window.stride[axis] != 0) continue;
+    taps->push_back(tap);
+    places->push_back(at / window.stride[axis]);
+  }
+}
+
+// Every phase of the stride is a convolution of dy of stride 1 with the taps that reach it.
+ConvParts BackwardParts(const ConvGeometry& g, const CpuTarget& target) {
+  ConvParts parts;
+  const Window& window = g.window;
+  for (int64_t a = 0; a < std::min(window.stride[0], g.height); ++a) {
+    for (int64_t b = 0; b < std::min(window.stride[1], g.width); ++b) {
+      std::vector<int64_t> rows, columns;
+      PatchShape shape;
+      PhaseTaps(window, 0, a, &rows, &shape.row_taps);
+      PhaseTaps(window, 1, b, &columns, &shape.column_taps);
+      std::vector<Tap> taps;
+      for (const int64_t row : rows) {
+        for (const int64_t column : columns) taps.push_back({row, column});
+      }
+      shape.height = g.out_height;
+      shape.width = g.out_width;
+      shape.channels = g.filters;
+      shape.rows = (g.height - a + window.stride[0] - 1) / window.stride[0];
+      shape.columns = (g.width - b + window.stride[1] - 1) / window.stride[1];
+      shape.group_channels = g.group_filters();
+      const PixelGrid grid{.rows = shape.rows,
+                           .columns = shape.columns,
+                           .image_rows = g.height,
+                           .image_columns = g.width,
+                           .first_row = a,
+                           .first_column = b,
+                           .row_step = window.stride[0],
+                           .column_step = window.stride[1]};
+      for (int64_t group = 0; group < g.groups; ++group) {
+        shape.first_channel = group * g.group_filters();
+        parts.Add(shape, grid, taps, group, g.images, g.group_channels(), g.channels, target);
+      }
+    }
+  }
+  return parts;
+}
+
+// Element (tap, input, output) of a filter bank lies at tap + input * in + output * out.
+struct FilterOrder {
+  int64_t inputs;
+  int64_t outputs;
+  int64_t in;
+  int64_t out;
+  int64_t group;  // between groups
+};
+
+// B of `part`: [panel][tap, input][tile_columns] from the filters.
+void PackFilters(const ConvGeometry& g, const Part& part, const FilterOrder& order,
+                 const float* weight, int64_t width, float* panels, ThreadPool* pool) {
+  const int64_t count = (order.outputs + width - 1) / width;
+  const int64_t depth = part.product.depth();
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(count, index, pool->threads());
+    for (int64_t panel = begin; panel < end; ++panel) {
+      float* to = panels + panel * depth * width;
+      const int64_t first = panel * width, valid = std::min(width, order.outputs - first);
+      const float* from = weight + part.group * order.group + first * order.out;
+      for (size_t t = 0; t < part.taps.size(); ++t) {
+        const float* tap = from + part.taps[t].row * g.window.kernel[1] + part.taps[t].column;
+        for (int64_t i = 0; i < order.inputs; ++i, to += width) {
+          for (int64_t l = 0; l < valid; ++l) to[l] = tap[i * order.in + l * order.out];
+          for (int64_t l = valid; l < width; ++l) to[l] = 0;
+        }
+      }
+    }
+  });
+}
+
+// Forward and input gradient: the same products with the filters in another order.
+class ConvKernel : public CpuKernel {
+ public:
+  ConvKernel(const ConvGeometry& geometry, ConvParts parts, bool backward,
+             const KernelOperands& operands, bool relu, const CpuTarget& target)
+      : geometry_(geometry),
+        parts_(std::move(parts)),
+        backward_(backward),
+        operands_(operands),
+        relu_(relu),
+        width_(SimdFor(target.isa).tile_columns) {
+    const int64_t taps = geometry.taps(), row = geometry.group_channels() * taps;
+    const int64_t in = geometry.group_channels(), out = geometry.group_filters();
+    order_ = backward ? FilterOrder{out, in, row, taps, out * row}
+                      : FilterOrder{in, out, taps, row, out * row};
+  }
+
+  void Run(const RunContext& context) const override {
+    const float* x = context.At<float>(operands_.inputs[0]);
+    const float* weight = context.At<float>(operands_.inputs[1]);
+    float* y = context.At<float>(operands_.outputs[0]);
+    float* panels = context.At<float>(operands_.scratch);
+    float* scratch = panels + parts_.panel_floats();
+    const float* third =
+        operands_.inputs.size() == 3 ? context.At<float>(operands_.inputs[2]) : nullptr;
+    for (const Part& part : parts_.parts()) {
+      PackFilters(geometry_, part, order_, weight, width_, panels + part.panels, context.pool);
+      const int64_t first = part.group * order_.outputs;
+      TileEpilogue epilogue;
+      epilogue.relu = relu_;
+      if (third != nullptr && backward_) {
+        epilogue.mask = third + first;
+        epilogue.mask_stride = geometry_.channels;
+      } else if (third != nullptr) {
+        epilogue.bias = third + first;
+      }
+      part.product.Run(x, panels + part.panels, y + first, epilogue, scratch, context.pool);
+    }
+  }
+
+ private:
+  const ConvGeometry geometry_;
+  const ConvParts parts_;
+  const bool backward_;
+  const KernelOperands operands_;
+  const bool relu_;
+  const int64_t width_;
+  FilterOrder order_{};
+};
+
+class BackwardWeightKernel : public CpuKernel {
+ public:
+  BackwardWeightKernel(const ConvGeometry& g, const KernelOperands& operands,
+                       const CpuTarget& target)
+      : geometry_(g), operands_(operands) {
+    for (int64_t group = 0; group < g.groups; ++group) {
+      products_.emplace_back(ForwardPatches(g, group), g.images, g.group_filters(), g.filters,
+                             target.isa, target.threads);
+    }
+  }
+  size_t scratch_bytes() const { return products_[0].scratch_bytes(); }
+
+  void Run(const RunContext& context) const override {
+    const ConvGeometry& g = geometry_;
+    const Storage& out = operands_.outputs[0];
+    const bool add = context.Adds(out);
+    const int64_t taps = g.taps(), inputs = g.group_channels();
+    for (int64_t group = 0; group < g.groups; ++group) {
+      const PatchOuterProduct& product = products_[static_cast<size_t>(group)];
+      const float* sum =
+          product.Run(context.At<float>(operands_.inputs[0]) + group * g.group_filters(),
+                      context.At<float>(operands_.inputs[1]), context.At<float>(operands_.scratch),
+                      context.pool);
+      float* dw = context.At<float>(out) + group * g.group_filters() * inputs * taps;
+      // From [filter][tap][input] to [filter][input][tap].
+      context.pool->Run([&](int index) {
+        const auto [begin, end] = PartOf(g.group_filters(), index, context.pool->threads());
+        for (int64_t o = begin; o < end; ++o) {
+          const float* from = sum + o * product.sum_stride();
+          float* to = dw + o * inputs * taps;
+          for (int64_t i = 0; i < inputs; ++i) {
+            for (int64_t t = 0; t < taps; ++t, ++to) {
+              *to = add ? *to + from[t * inputs + i] : from[t * inputs + i];
+            }
+          }
+        }
+      });
+    }
+  }
+
+ private:
+  const ConvGeometry geometry_;
+  const KernelOperands operands_;
+  std::vector<PatchOuterProduct> products_;
+};
+
+ConvGeometry ForwardGeometry(const Graph& graph, const Node& node) {
+  return GeometryOf(graph.type(node.inputs[0]), graph.type(node.inputs[1]), node.attrs);
+}
+ConvGeometry InputGeometry(const Graph& graph, const Node& node) {
+  return GeometryOf(node.outputs[0], graph.type(node.inputs[1]), node.attrs);
+}
+ConvGeometry WeightGeometry(const Graph& graph, const Node& node) {
+  return GeometryOf(graph.type(node.inputs[1]), node.outputs[0], node.attrs);
+}
+
+size_t ForwardScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return ForwardParts(ForwardGeometry(graph, node), target).scratch_bytes();
+}
+size_t InputScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return BackwardParts(InputGeometry(graph, node), target).scratch_bytes();
+}
+size_t WeightScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return BackwardWeightKernel(WeightGeometry(graph, node), {}, target).scratch_bytes();
+}
+
+std::unique_ptr<CpuKernel> PrepareForward(const Graph& graph, const Node& node,
+                                          const KernelOperands& operands, const CpuTarget& target) {
+  const ConvGeometry g = ForwardGeometry(graph, node);
+  return std::make_unique<ConvKernel>(g, ForwardParts(g, target), false, operands,
+                                      node.attrs.String("activation") == "relu", target);
+}
+std::unique_ptr<CpuKernel> PrepareInput(const Graph& graph, const Node& node,
+                                        const KernelOperands& operands, const CpuTarget& target) {
+  const ConvGeometry g = InputGeometry(graph, node);
+  return std::make_unique<ConvKernel>(g, BackwardParts(g, target), true, operands, false, target);
+}
+std::unique_ptr<CpuKernel> PrepareWeight(const Graph& graph, const Node& node,
+                                         const KernelOperands& operands, const CpuTarget& target) {
+  return std::make_unique<BackwardWeightKernel>(WeightGeometry(graph, node), operands, target);
+}
+
+}  // namespace
+
+const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward};
+const CpuKernelDef kConv2dBackwardInput = {InputScratch, PrepareInput};
+const CpuKernelDef kConv2dBackwardWeight = {WeightScratch, PrepareWeight};
+
+}  // namespace lockstep::engine::cpu

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two matrix products that convolutions are made of, on patch matrices that are made block by
+// block in the cache:
+//   PatchProduct        y = patches * B    (forward; the input gradient, on dy's patches)
+//   PatchOuterProduct   c = dy^T * patches (the weight gradient)
+// The order of additions depends on shapes and instruction set, never on the number of threads.
+// Thread-safety: immutable after construction.
+#ifndef LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
+#define LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/cpu/image/patches.h"
+#include "engine/cpu/simd/simd.h"
+#include "engine/cpu/thread_pool.h"
+
+namespace lockstep::engine {
+
+// Where row p of a product is written: a grid of pixels inside larger images.
+struct PixelGrid {
+  int64_t rows = 0;  // of the grid, per image
+  int64_t columns = 0;
+  int64_t image_rows = 0;  // of the images written
+  int64_t image_columns = 0;
+  int64_t first_row = 0;
+  int64_t first_column = 0;
+  int64_t row_step = 1;
+  int64_t column_step = 1;
+
+  bool dense() const { return rows == image_rows && columns == image_columns; }
+  // The pixel of the images, counted through, at which row `p` lies.
+  int64_t PixelOf(int64_t p) const;
+};
+
+class PatchProduct {
+ public:
+  // `columns` of the product; y's pixels are `y_stride` floats apart.
+  PatchProduct(const PatchShape& patches, const PixelGrid& grid, int64_t images, int64_t columns,
+               int64_t y_stride, Isa isa, int threads);
+
+  int64_t depth() const { return patches_.depth(); }
+  // B is [panel of tile_columns][depth][tile_columns], 0 beyond the last column.
+  static int64_t PanelFloats(int64_t depth, int64_t columns, Isa isa);
+  size_t scratch_bytes() const { return thread_floats_ * sizeof(float) * threads_; }
+  // `y` and `epilogue.mask` point to the first column at pixel 0. Blocks until the product is
+  // whole.
+  void Run(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
+           float* scratch, ThreadPool* pool) const;
+
+ private:
+  void RunChunk(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
+                int64_t chunk, float* scratch) const;
+  void Scatter(const float* from, float* y, const float* mask, int64_t p0, int64_t p1) const;
+
+  const SimdKernels& simd_;
+  const size_t threads_;
+  const Patches patches_;
+  const PixelGrid grid_;
+  const int64_t pixels_;  // of all images
+  const int64_t columns_;
+  const int64_t y_stride_;
+  int64_t k_block_ = 0;
+  size_t block_floats_ = 0;   // of patches
+  size_t thread_floats_ = 0;  // patches, then a chunk of y when the grid is not dense
+};
+
+class PatchOuterProduct {
+ public:
+  // dy's pixels are `dy_stride` floats apart, of which `rows` are used.
+  PatchOuterProduct(const PatchShape& patches, int64_t images, int64_t rows, int64_t dy_stride,
+                    Isa isa, int threads);
+
+  size_t scratch_bytes() const { return (thread_floats_ * threads_ + sum_floats_) * sizeof(float); }
+  // Row stride of the result.
+  int64_t sum_stride() const { return sum_stride_; }
+  // The result [rows][sum_stride], of which depth() columns are valid, lies at the start of
+  // `scratch` until it is used again.
+  const float* Run(const float* dy, const float* x, float* scratch, ThreadPool* pool) const;
+
+ private:
+  void PackRows(const float* dy, int64_t p0, int64_t p1, float* packed) const;
+
+  const SimdKernels& simd_;
+  const size_t threads_;
+  const Patches patches_;
+  const int64_t pixels_;
+  const int64_t rows_;
+  const int64_t dy_stride_;
+  int64_t sum_stride_ = 0;
+  size_t sum_floats_ = 0;
+  size_t panel_floats_ = 0;
+  size_t thread_floats_ = 0;  // a panel of patches, then a chunk of dy
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_

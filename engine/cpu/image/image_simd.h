@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The innermost loops of normalisation and pooling over rows of channels, compiled once for each
+// instruction set from image_kernels.inc. Addition orders inside them are fixed by the shape.
+// Thread-safety: pure functions on disjoint memory.
+#ifndef LOCKSTEP_ENGINE_CPU_IMAGE_IMAGE_SIMD_H_
+#define LOCKSTEP_ENGINE_CPU_IMAGE_IMAGE_SIMD_H_
+
+#include <cstdint>
+
+#include "engine/cpu/isa.h"
+
+namespace lockstep::engine {
+
+// Rows of `channels` values, `stride` floats apart.
+struct RowBlock {
+  int64_t rows = 0;
+  int64_t channels = 0;
+  int64_t stride = 0;
+};
+
+struct ImageSimd {
+  // sum[j] = sum over rows of x - shift[j]; square[j] the same of its square.
+  void (*moments)(const RowBlock& block, const float* x, const float* shift, float* sum,
+                  float* square);
+  // y = act(x * scale[j] + shift[j] + residual); residual may be null.
+  void (*normalise)(const RowBlock& block, const float* x, const float* scale, const float* shift,
+                    const float* residual, bool relu, float* y);
+  // sum[j] = sum of dy; product[j] = sum of dy * (x - mean[j]). dy counts as 0 where mask <= 0;
+  // mask may be null.
+  void (*gradient_sums)(const RowBlock& block, const float* dy, const float* mask, const float* x,
+                        const float* mean, float* sum, float* product);
+  // dx = a[j] * dy + b[j] * (x - mean[j]) + c[j], dy masked as above.
+  void (*gradient)(const RowBlock& block, const float* dy, const float* mask, const float* x,
+                   const float* mean, const float* a, const float* b, const float* c, float* dx);
+  // y[j] = the largest of x[0][j], ... of `count` windows; NaN passes.
+  void (*largest)(const float* const* x, int64_t count, int64_t channels, float* y);
+  // dx[i][j] += dy[j] for the first i whose x[i][j] is the largest; with `relu` only where that is
+  // above 0. `store`: = instead of +=, and 0 for the others.
+  void (*largest_gradient)(const float* const* x, float* const* dx, int64_t count, const float* dy,
+                           int64_t channels, bool relu, bool store);
+  // y[j] = factor * sum over i of x[i][j].
+  void (*average)(const float* const* x, int64_t count, float factor, int64_t channels, float* y);
+};
+
+const ImageSimd& ImageSimdFor(Isa isa);
+
+namespace simd {
+extern const ImageSimd kSse2Image;
+extern const ImageSimd kAvx2Image;
+extern const ImageSimd kAvx512Image;
+}  // namespace simd
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_IMAGE_IMAGE_SIMD_H_

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/sequence.h"
+
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/ops/conv_geometry.h"
+
+namespace lockstep::engine {
+namespace {
+
+using Kind = LayerSpec::Kind;
+
+constexpr int64_t kMaxWidth = 1 << 20;
+
+Window WindowOf(const LayerSpec& layer) {
+  Window window;
+  for (int axis = 0; axis < 2; ++axis) {
+    window.kernel[axis] = layer.kernel;
+    window.stride[axis] = layer.stride;
+    window.padding[axis] = layer.padding;
+    window.dilation[axis] = layer.dilation;
+  }
+  return window;
+}
+
+absl::Status CheckWindow(const LayerSpec& layer) {
+  for (const int64_t value : {layer.kernel, layer.stride, layer.dilation, layer.groups}) {
+    if (value < 1 || value > 65536) {
+      return absl::InvalidArgumentError(
+          "kernel, stride, dilation and groups must be from 1 to 65536");
+    }
+  }
+  if (layer.padding < 0 || layer.padding > 65536) {
+    return absl::InvalidArgumentError("padding must be from 0 to 65536");
+  }
+  return absl::OkStatus();
+}
+
+Attrs WindowAttrs(const LayerSpec& layer) {
+  Attrs attrs;
+  if (layer.kind != Kind::kConv) attrs.Set("kernel", Shape{layer.kernel, layer.kernel});
+  if (layer.stride != 1) attrs.Set("stride", Shape{layer.stride, layer.stride});
+  if (layer.padding != 0) attrs.Set("padding", Shape{layer.padding, layer.padding});
+  if (layer.dilation != 1) attrs.Set("dilation", Shape{layer.dilation, layer.dilation});
+  if (layer.groups != 1) attrs.Set("groups", layer.groups);
+  return attrs;
+}
+
+Value Flatten(Graph* graph, Value x) {
+  if (!x.valid()) return x;
+  const Shape shape = graph->type(x).shape;
+  if (shape.size() == 2) return x;
+  if (shape[3] > 1 && shape[1] * shape[2] > 1) x = graph->Add("channels_first", {x});
+  if (!x.valid()) return x;
+  return graph->Add("reshape", {x}, {{"shape", Shape{shape[0], shape[1] * shape[2] * shape[3]}}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Sequence::Make(std::vector<LayerSpec> layers,
+                                                      const InputSpec& input) {
+  auto model = std::make_unique<Sequence>();
+  if (input.fields.empty() || input.fields[0].name != "inputs" ||
+      input.fields[0].type != FieldSpec::Type::kFloat32) {
+    return absl::InvalidArgumentError("the model takes samples of fp32 values with one label each");
+  }
+  const Shape& shape = input.fields[0].shape;
+  Flow flow{true, 1, 1, 1};
+  if (shape.size() == 1) {
+    flow = {false, shape[0], 1, 1};
+  } else if (shape.size() == 2) {
+    flow = {true, 1, shape[0], shape[1]};
+  } else if (shape.size() == 3) {
+    flow = {true, shape[0], shape[1], shape[2]};
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("samples of ", shape.size(), " extents: the model takes 1 to 3 of them"));
+  }
+  model->classes_ = input.classes;
+  if (layers.empty()) return absl::InvalidArgumentError("the model has no layers");
+  if (layers.back().kind == Kind::kLinear && layers.back().width == 0) {
+    layers.back().width = input.classes;
+  }
+  LS_RETURN_IF_ERROR(model->Add(&layers, "", &flow));
+  if (flow.features() != input.classes) {
+    return absl::InvalidArgumentError(absl::StrCat("the last layer gives ", flow.features(),
+                                                   " values for ", input.classes,
+                                                   " classes: end with a linear layer"));
+  }
+  if (model->parameters_.empty()) return absl::InvalidArgumentError("no layer has parameters");
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : model->parameters_) {
+    if (names.insert(parameter.name).second) continue;
+    return absl::InvalidArgumentError("two layers have a parameter " + parameter.name);
+  }
+  model->layers_ = std::move(layers);
+  return model;
+}
+
+absl::Status Sequence::Add(std::vector<LayerSpec>* layers, const std::string& prefix, Flow* flow) {
+  for (size_t i = 0; i < layers->size(); ++i) {
+    LayerSpec& layer = (*layers)[i];
+    if (layer.name.empty()) layer.name = absl::StrCat(prefix, i);
+    if (const absl::Status status = AddLayer(&layer, flow); !status.ok()) {
+      return Annotate(status, "layer " + layer.name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequence::AddLayer(LayerSpec* layer, Flow* flow) {
+  switch (layer->kind) {
+    case Kind::kLinear:
+      if (layer->width < 1 || layer->width > kMaxWidth) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a width of ", layer->width, ": it must be from 1 to ", kMaxWidth));
+      }
+      AddLinear(layer, flow);
+      return absl::OkStatus();
+    case Kind::kConv:
+      return AddConv(layer, flow);
+    case Kind::kBatchNorm:
+      if (!(layer->eps > 0) || !(layer->momentum >= 0 && layer->momentum <= 1)) {
+        return absl::InvalidArgumentError("eps must be above 0 and momentum from 0 to 1");
+      }
+      AddBatchNorm(*layer, *flow);
+      return absl::OkStatus();
+    case Kind::kMaxPool:
+    case Kind::kAvgPool:
+      return AddPool(layer, flow);
+    case Kind::kGlobalAveragePool:
+      if (!flow->image) return absl::InvalidArgumentError("a pool needs an image");
+      *flow = {false, flow->channels, 1, 1};
+      return absl::OkStatus();
+    case Kind::kFlatten:
+      *flow = {false, flow->features(), 1, 1};
+      return absl::OkStatus();
+    case Kind::kResidual:
+      return AddResidual(layer, flow);
+    case Kind::kRelu:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+// torch.nn.Linear: kaiming_uniform_(a = sqrt(5)) is U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the bias
+// too.
+void Sequence::AddLinear(LayerSpec* layer, Flow* flow) {
+  const int64_t in = flow->features();
+  const double bound = 1 / std::sqrt(static_cast<double>(in));
+  parameters_.push_back(
+      {layer->name + ".weight", {layer->width, in}, ParameterSpec::Init::kUniform, bound});
+  if (layer->bias) {
+    parameters_.push_back(
+        {layer->name + ".bias", {layer->width}, ParameterSpec::Init::kUniform, bound, false});
+  }
+  *flow = {false, layer->width, 1, 1};
+}
+
+// torch.nn.Conv2d has the same default; residual networks take kaiming_normal_(mode="fan_out").
+absl::Status Sequence::AddConv(LayerSpec* layer, Flow* flow) {
+  if (layer->stride == 0) layer->stride = 1;
+  if (!flow->image) return absl::InvalidArgumentError("a convolution needs an image");
+  LS_RETURN_IF_ERROR(CheckWindow(*layer));
+  if (layer->width < 1 || layer->width > kMaxWidth || layer->width % layer->groups != 0 ||
+      flow->channels % layer->groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(flow->channels, " to ", layer->width,
+                                                   " channels in ", layer->groups, " groups"));
+  }
+  const Window window = WindowOf(*layer);
+  const Shape shape = {layer->width, flow->channels / layer->groups, layer->kernel, layer->kernel};
+  const double fan_in = static_cast<double>(Elements(shape) / shape[0]);
+  const double fan_out = static_cast<double>(shape[0] * layer->kernel * layer->kernel);
+  const double bound = 1 / std::sqrt(fan_in);
+  parameters_.push_back(
+      {layer->name + ".weight", shape,
+       layer->fan_out ? ParameterSpec::Init::kNormal : ParameterSpec::Init::kUniform,
+       layer->fan_out ? std::sqrt(2 / fan_out) : bound});
+  if (layer->bias) {
+    parameters_.push_back(
+        {layer->name + ".bias", {layer->width}, ParameterSpec::Init::kUniform, bound, false});
+  }
+  *flow = {true, layer->width, window.Places(0, flow->height), window.Places(1, flow->width)};
+  if (flow->height >= 1 && flow->width >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError("the window does not fit into the image");
+}
+
+void Sequence::AddBatchNorm(const LayerSpec& layer, const Flow& flow) {
+  const auto add = [&](const char* what, double value) {
+    parameters_.push_back(
+        {layer.name + what, {flow.channels}, ParameterSpec::Init::kConstant, value, false});
+  };
+  add(".weight", layer.zero ? 0 : 1);
+  add(".bias", 0);
+  statistics_.push_back({layer.name, flow.channels, layer.momentum});
+}
+
+absl::Status Sequence::AddPool(LayerSpec* layer, Flow* flow) {
+  if (layer->stride == 0) layer->stride = layer->kernel;
+  if (!flow->image) return absl::InvalidArgumentError("a pool needs an image");
+  LS_RETURN_IF_ERROR(CheckWindow(*layer));
+  const Window window = WindowOf(*layer);
+  *flow = {true, flow->channels, window.Places(0, flow->height), window.Places(1, flow->width)};
+  if (flow->height >= 1 && flow->width >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError("the window does not fit into the image");
+}
+
+absl::Status Sequence::AddResidual(LayerSpec* layer, Flow* flow) {
+  Flow shortcut = *flow;
+  LS_RETURN_IF_ERROR(Add(&layer->body, layer->name + ".body.", flow));
+  LS_RETURN_IF_ERROR(Add(&layer->shortcut, layer->name + ".shortcut.", &shortcut));
+  if (*flow == shortcut) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the body gives ", flow->channels, " x ", flow->height, " x ", flow->width,
+      ", but the shortcut ", shortcut.channels, " x ", shortcut.height, " x ", shortcut.width));
+}
+
+Value Sequence::Build(Graph* graph, const ModelInputs& inputs) const {
+  Value x = inputs.Field("inputs");
+  if (!x.valid()) return x;
+  const Shape shape = graph->type(x).shape;
+  if (shape.size() == 3 || (shape.size() == 4 && shape[1] == 1)) {
+    const size_t n = shape.size();
+    x = graph->Add("reshape", {x}, {{"shape", Shape{shape[0], shape[n - 2], shape[n - 1], 1}}});
+  } else if (shape.size() == 4) {
+    x = graph->Add("channels_last", {x});
+  }
+  return Flatten(graph, BuildLayers(graph, inputs, layers_, x));
+}
+
+Value Sequence::BuildLayers(Graph* graph, const ModelInputs& inputs,
+                            const std::vector<LayerSpec>& layers, Value x) {
+  for (const LayerSpec& layer : layers) {
+    if (!x.valid()) return x;
+    x = BuildLayer(graph, inputs, layer, x);
+  }
+  return x;
+}
+
+Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
+                           Value x) {
+  const auto parameter = [&](const char* what) { return inputs.Parameter(layer.name + what); };
+  switch (layer.kind) {
+    case Kind::kLinear:
+    case Kind::kConv: {
+      const bool linear = layer.kind == Kind::kLinear;
+      if (linear) x = Flatten(graph, x);
+      if (!x.valid()) return x;
+      std::vector<Value> operands = {x, parameter(".weight")};
+      if (layer.bias) operands.push_back(parameter(".bias"));
+      return graph->Add(linear ? "linear" : "conv2d", operands,
+                        linear ? Attrs() : WindowAttrs(layer), layer.name);
+    }
+    case Kind::kBatchNorm: {
+      std::vector<Value> operands = {x, parameter(".weight"), parameter(".bias")};
+      if (!inputs.training) {
+        operands.push_back(parameter(".running_mean"));
+        operands.push_back(parameter(".running_var"));
+      }
+      return graph->Add(inputs.training ? "batch_norm" : "batch_norm_inference", operands,
+                        {{"eps", layer.eps}}, layer.name);
+    }
+    case Kind::kRelu:
+      return graph->Add("relu", {x}, {}, layer.name);
+    case Kind::kMaxPool:
+    case Kind::kAvgPool:
+      return graph->Add(layer.kind == Kind::kMaxPool ? "max_pool2d" : "avg_pool2d", {x},
+                        WindowAttrs(layer), layer.name);
+    case Kind::kGlobalAveragePool:
+      return graph->Add("global_average_pool", {x}, {}, layer.name);
+    case Kind::kFlatten:
+      return Flatten(graph, x);
+    case Kind::kResidual: {
+      const Value shortcut = BuildLayers(graph, inputs, layer.shortcut, x);
+      const Value body = BuildLayers(graph, inputs, layer.body, x);
+      if (!body.valid() || !shortcut.valid()) return Value();
+      return graph->Add("add", {body, shortcut}, {}, layer.name);
+    }
+  }
+  return Value();
+}
+
+}  // namespace lockstep::engine

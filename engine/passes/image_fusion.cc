@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/passes/image_fusion.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/ops/op.h"
+#include "engine/passes/rewriter.h"
+
+namespace lockstep::engine {
+namespace {
+
+// One walk over the graph: some nodes become heads, which are emitted in another form and stand for
+// the nodes that they absorb.
+class Walk {
+ public:
+  explicit Walk(const Graph& graph) : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+
+  Graph FoldBatchNorms() {
+    ForNodes([&](int id) {
+      if (Is(id, "batch_norm_inference") && IsOnlyRead(Input(id, 0), "conv2d"))
+        Absorb(id, Input(id, 0));
+    });
+    return Emit([&](int id) { return EmitFolded(id); });
+  }
+
+  Graph FusePairs() {
+    ForNodes([&](int id) { FindPair(id); });
+    return Emit([&](int id) { return EmitPair(id); });
+  }
+
+ private:
+  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  int Input(int id, size_t i) const { return graph_.node(id).inputs[i].node; }
+  bool IsPlain(int id) const {
+    return graph_.node(id).attrs.String("activation", "none") == "none";
+  }
+  // `id` is an `op` without activation whose first output has one reader, which is not the caller
+  // of the graph, and is not absorbed yet.
+  bool IsOnlyRead(int id, std::string_view op) const {
+    const std::vector<int>& readers = readers_[static_cast<size_t>(id)][0];
+    return Is(id, op) && IsPlain(id) && readers.size() == 1 && !absorbed_.contains(id) &&
+           !heads_.contains(id) && readers[0] < static_cast<int>(graph_.nodes().size());
+  }
+  void Absorb(int head, int gone, int also = -1) {
+    heads_[head] = gone;
+    absorbed_.insert(gone);
+    if (also >= 0) absorbed_.insert(also);
+  }
+
+  template <typename Body>
+  void ForNodes(const Body& body) {
+    for (int id = 0; id < static_cast<int>(graph_.nodes().size()); ++id) body(id);
+  }
+  // `make` gives the value of a head in the new graph.
+  template <typename Make>
+  Graph Emit(const Make& make) {
+    ForNodes([&](int id) {
+      if (absorbed_.contains(id)) return;
+      if (!heads_.contains(id)) {
+        rewriter_.Copy(id);
+        return;
+      }
+      const Value made = make(id);
+      for (size_t o = 0; o < graph_.node(id).outputs.size(); ++o) {
+        rewriter_.Replace({id, static_cast<int>(o)}, {made.node, static_cast<int>(o)});
+      }
+    });
+    return rewriter_.Finish();
+  }
+
+  Value EmitFolded(int id) {
+    const Node& norm = graph_.node(id);
+    const Node& conv = graph_.node(heads_[id]);
+    std::vector<Value> inputs = {conv.inputs[1], norm.inputs[1], norm.inputs[2], norm.inputs[3],
+                                 norm.inputs[4]};
+    if (conv.inputs.size() == 3) inputs.push_back(conv.inputs[2]);
+    const Value folded = rewriter_.to().Add("fold_batch_norm", rewriter_.Map(inputs), norm.attrs);
+    return rewriter_.to().Add("conv2d", {rewriter_.Map(conv.inputs[0]), folded, {folded.node, 1}},
+                              conv.attrs, conv.name);
+  }
+
+  void FindPair(int id) {
+    if (Is(id, "relu")) {
+      const int made = Input(id, 0);
+      for (const char* op : {"conv2d", "batch_norm", "batch_norm_inference"}) {
+        if (IsOnlyRead(made, op)) return Absorb(id, made);
+      }
+      if (!IsOnlyRead(made, "add")) return;
+      for (size_t i = 0; i < 2; ++i) {
+        const int norm = Input(made, i);
+        if (IsOnlyRead(norm, "batch_norm") && graph_.node(norm).inputs.size() == 3) {
+          residual_[id] = graph_.node(made).inputs[1 - i];
+          return Absorb(id, norm, made);
+        }
+      }
+    } else if (Is(id, "relu_backward")) {
+      const int made = Input(id, 0);
+      const bool conv =
+          IsOnlyRead(made, "conv2d_backward_input") && graph_.node(made).inputs.size() == 2;
+      const bool pool = IsOnlyRead(made, "max_pool2d_backward") &&
+                        graph_.node(made).inputs[1] == graph_.node(id).inputs[1];
+      if (conv || pool) Absorb(id, made);
+    } else if (Is(id, "batch_norm_backward") && graph_.node(id).inputs.size() == 5 &&
+               IsOnlyRead(Input(id, 0), "relu_backward")) {
+      Absorb(id, Input(id, 0));
+    }
+  }
+
+  Value EmitPair(int id) {
+    const Node& head = graph_.node(id);
+    const Node& gone = graph_.node(heads_[id]);
+    std::vector<Value> inputs = gone.inputs;
+    Attrs attrs = gone.attrs;
+    if (Is(id, "relu")) {
+      attrs.Set("activation", std::string("relu"));
+      if (residual_.contains(id)) inputs.push_back(residual_[id]);
+      const Value made = rewriter_.to().Add(gone.op->name, rewriter_.Map(inputs), attrs, gone.name);
+      // Statistics of a batch norm are read by others.
+      for (size_t o = 1; o < gone.outputs.size(); ++o) {
+        rewriter_.Replace({heads_[id], static_cast<int>(o)}, {made.node, static_cast<int>(o)});
+      }
+      return made;
+    }
+    if (Is(id, "batch_norm_backward")) {
+      inputs = head.inputs;
+      inputs[0] = gone.inputs[0];
+      inputs.push_back(gone.inputs[1]);
+      return rewriter_.to().Add(head.op->name, rewriter_.Map(inputs), head.attrs, head.name);
+    }
+    if (Is(heads_[id], "max_pool2d_backward")) {
+      attrs.Set("relu", int64_t{1});
+    } else {
+      inputs.push_back(head.inputs[1]);
+    }
+    return rewriter_.to().Add(gone.op->name, rewriter_.Map(inputs), attrs);
+  }
+
+  const Graph& graph_;
+  const std::vector<std::vector<std::vector<int>>> readers_;
+  Rewriter rewriter_;
+  std::map<int, int> heads_;       // head -> what it absorbs
+  std::map<int, Value> residual_;  // of a relu head
+  std::set<int> absorbed_;
+};
+
+}  // namespace
+
+Graph FuseImageOps(const Graph& graph) {
+  const Graph folded = Walk(graph).FoldBatchNorms();
+  return Walk(folded).FusePairs();
+}
+
+}  // namespace lockstep::engine
