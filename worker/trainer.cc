@@ -197,7 +197,7 @@ absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result
   const Train& train = compiled_.job.train();
   const bool loss = result.nonfinite == "the loss";
   const std::string what = absl::StrCat("step ", step, ": ", loss ? "" : "the gradient of ",
-                                        result.nonfinite, " is not finite");
+                                        std::string(result.nonfinite), " is not finite");
   if (train.on_nonfinite() == "fail") {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " (on_nonfinite: fail): lower the learning rate, warm up or clip"));
