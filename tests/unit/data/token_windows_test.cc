@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/token_windows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class TokenWindowsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "tokens-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name + "/";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ + name, std::ios::binary) << bytes;
+    return folder_ + name;
+  }
+  std::string folder_;
+};
+
+std::vector<std::vector<int32_t>> Read(const Dataset& dataset, std::vector<int64_t> indices,
+                                       int64_t step = 0, int shard = 0) {
+  std::vector<std::vector<int32_t>> fields;
+  std::vector<void*> pointers;
+  for (const FieldSpec& field : dataset.fields()) {
+    fields.emplace_back(indices.size() * static_cast<size_t>(field.elements()));
+  }
+  for (auto& field : fields) pointers.push_back(field.data());
+  EXPECT_TRUE(dataset.ReadBatch({indices, step, shard}, absl::MakeSpan(pointers)).ok());
+  return fields;
+}
+
+std::string Shorts(const std::vector<uint16_t>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * 2};
+}
+
+TEST_F(TokenWindowsTest, AFolderIsItsFilesInOrderAndLinksAreNotFollowed) {
+  Write("b", "fghij");
+  Write("a", "abcde");
+  Write("empty", "");
+  std::filesystem::create_symlink(folder_ + "a", folder_ + "c");
+  const auto train =
+      Open(TextSource{.path = folder_, .length = 3, .test_fraction = 0.34}, Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  EXPECT_EQ((*train)->size(), 2);
+  const auto fields = Read(**train, {1, 0});
+  EXPECT_THAT(fields[0], ElementsAre('d', 'e', 'f', 'a', 'b', 'c'));
+  EXPECT_THAT(fields[1], ElementsAre('e', 'f', 'g', 'b', 'c', 'd'));
+  const auto test =
+      Open(TextSource{.path = folder_, .length = 3, .test_fraction = 0.34}, Split::kTest);
+  ASSERT_TRUE(test.ok());
+  EXPECT_THAT(Read(**test, {0})[1], ElementsAre('h', 'i', 'j'));
+}
+
+TEST_F(TokenWindowsTest, MasksAreAFunctionOfStepAndShard) {
+  const std::string path = Write("text", std::string(4000, 'x'));
+  const auto dataset = Open(TextSource{.path = path, .length = 103, .masked = 0.15}, Split::kTrain);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  std::vector<int64_t> all(30);
+  std::iota(all.begin(), all.end(), 0);
+  const auto first = Read(**dataset, all, 5, 1);
+  EXPECT_EQ(first, Read(**dataset, all, 5, 1));
+  EXPECT_NE(first, Read(**dataset, all, 6, 1));
+  EXPECT_NE(first, Read(**dataset, all, 5, 2));
+  int chosen = 0, hidden = 0;
+  for (size_t i = 0; i < first[0].size(); ++i) {
+    if (first[2][i] < 0) continue;
+    ++chosen;
+    hidden += first[0][i] == kMaskToken;
+    EXPECT_EQ(first[2][i], 'x');
+  }
+  EXPECT_NEAR(chosen, 450, 80);  // 15 % of 3,000
+  EXPECT_NEAR(hidden, 0.8 * chosen, 40);
+  EXPECT_EQ(first[0][0], kFirstToken);
+  EXPECT_EQ(first[0][102], kSeparator);
+  EXPECT_EQ(first[1][0], 0);
+  EXPECT_EQ(first[1][102], 1);
+}
+
+TEST_F(TokenWindowsTest, ReadsBothLayouts) {
+  const std::vector<uint16_t> tokens = {5, 6, 7, 8, 9, 10, 11};
+  std::vector<int32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = 7;
+  const std::string head(reinterpret_cast<const char*>(header.data()), 1024);
+  const std::string raw = Write("raw.bin", Shorts(tokens));
+  const std::string with = Write("header.bin", head + Shorts(tokens));
+  for (const std::string& path : {raw, with}) {
+    const auto dataset = Open(TokensSource{.train = path, .length = 3, .vocab = 12}, Split::kTrain);
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    EXPECT_EQ((*dataset)->size(), 2);
+    EXPECT_THAT(Read(**dataset, {1})[0], ElementsAre(8, 9, 10));
+    EXPECT_THAT(Read(**dataset, {1})[1], ElementsAre(9, 10, 11));
+  }
+}
+
+TEST_F(TokenWindowsTest, BadFilesAreNamed) {
+  const auto open = [](TokensSource source) { return Open(source, Split::kTrain).status(); };
+  const std::string odd = Write("odd.bin", "abc");
+  EXPECT_THAT(std::string(open({.train = odd, .length = 1}).message()), HasSubstr("odd.bin"));
+  std::string cut(2048, '\0');
+  const int32_t header[3] = {20240520, 1, 1000};
+  std::memcpy(cut.data(), header, sizeof(header));
+  EXPECT_EQ(open({.train = Write("cut.bin", cut), .length = 4}).code(),
+            absl::StatusCode::kDataLoss);
+  const auto high =
+      Open(TokensSource{.train = Write("high.bin", Shorts({1, 99, 2})), .length = 2, .vocab = 50},
+           Split::kTrain);
+  ASSERT_TRUE(high.ok());
+  std::vector<int32_t> a(2), b(2);
+  void* fields[] = {a.data(), b.data()};
+  const int64_t index = 0;
+  EXPECT_EQ((*high)->ReadBatch({{&index, 1}}, fields).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Open(TextSource{.path = folder_ + "none"}, Split::kTrain).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(TokenWindowsTest, MadeTokensAreTheSameEachTime) {
+  const TokensSource source{.length = 16, .vocab = 100, .train_samples = 8, .test_samples = 2};
+  const auto a = Open(source, Split::kTrain), b = Open(source, Split::kTrain);
+  ASSERT_TRUE(a.ok() && b.ok());
+  const auto first = Read(**a, {3, 5});
+  EXPECT_EQ(first, Read(**b, {3, 5}));
+  for (size_t t = 0; t + 1 < 16; ++t) EXPECT_EQ(first[1][t], first[0][t + 1]);
+}
+
+}  // namespace
+}  // namespace lockstep::data
