@@ -14,6 +14,7 @@
 
 namespace lockstep::engine {
 
+// `graph` with every pattern above replaced.
 Graph FuseImageOps(const Graph& graph);
 
 }  // namespace lockstep::engine

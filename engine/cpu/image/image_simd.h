@@ -42,6 +42,7 @@ struct ImageSimd {
   void (*average)(const float* const* x, int64_t count, float factor, int64_t channels, float* y);
 };
 
+// The loops for `isa`. REQUIRES: this CPU has it.
 const ImageSimd& ImageSimdFor(Isa isa);
 
 namespace simd {

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models with convolutions and batch norm: bits that do not depend on the deal of shards, on
+// threads or on the memory plan; running statistics; fusion; what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/unit/engine/mlp_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using Kind = LayerSpec::Kind;
+
+TrainSpec SmallCnn() {
+  TrainSpec spec = SmallMlp();
+  spec.model = CnnSpec{.channels = {5, 18}, .kernel = 3, .batch_norm = true, .hidden = {17}};
+  spec.input = ClassificationInput({3, 9, 8}, 10);
+  spec.accumulate = 2;
+  spec.micro_batch = 6;
+  return spec;
+}
+
+TrainSpec SmallResnet() {
+  TrainSpec spec = SmallCnn();
+  spec.model = ResnetSpec{.depth = 18, .cifar_stem = true, .zero_init = false, .width = 3};
+  return spec;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+std::vector<float> Gradients(Job* job, int64_t step, int shard) {
+  std::vector<float> out(static_cast<size_t>(job->plan->gradient_count()),
+                         std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(job->RunShard(step, shard, out.data()).ok());
+  return out;
+}
+
+const float* At(const Job& job, const std::string& name) {
+  for (const StateEntry& entry : job.plan->state()) {
+    if (entry.name == name) {
+      return reinterpret_cast<const float*>(
+          static_cast<const char*>(const_cast<Job&>(job).state.data()) + entry.offset);
+    }
+  }
+  LS_CHECK(false) << name;
+  return nullptr;
+}
+
+class ImageModelsTest : public testing::TestWithParam<TrainSpec (*)()> {};
+
+TEST_P(ImageModelsTest, LossFalls) {
+  Job job(GetParam()());
+  const StepResult first = job.Step(1);
+  StepResult last;
+  for (int step = 2; step <= 20; ++step) last = job.Step(step);
+  EXPECT_EQ(first.valid_targets, 48);
+  EXPECT_LT(last.loss, first.loss * 0.8);
+}
+
+// The sums over shards meet in the same tree, whoever runs them: S in {4, 5, 6} with 1, 2, 3
+// workers.
+TEST_P(ImageModelsTest, DealOfShardsDoesNotChangeTheState) {
+  for (const int shards : {4, 5, 6}) {
+    TrainSpec spec = GetParam()();
+    spec.shards = shards;
+    Job one(spec), first(spec), second(spec), third(spec);
+    const auto count = static_cast<size_t>(one.plan->gradient_count());
+    for (int step = 1; step <= 3; ++step) {
+      one.Step(step);
+      // Shards 0 and 1, 2 and 3, and the rest: the tree splits at 4, then at 2.
+      std::vector<float> a(count), b(count), c(count);
+      first.SumShards(step, 0, 2, a.data());
+      second.SumShards(step, 2, 4, b.data());
+      for (size_t i = 0; i < count; ++i) a[i] += b[i];
+      if (shards > 4) {
+        third.SumShards(step, 4, shards, c.data());
+        for (size_t i = 0; i < count; ++i) a[i] += c[i];
+      }
+      const GradientSlice slices[] = {{0, 48, a.data()},
+                                      {48, one.plan->gradient_count(), a.data() + 48}};
+      for (Job* job : {&first, &second, &third}) job->executor->Update(step, slices);
+    }
+    EXPECT_EQ(one.StateBytes(), first.StateBytes()) << shards;
+    EXPECT_EQ(one.StateBytes(), third.StateBytes()) << shards;
+  }
+}
+
+TEST_P(ImageModelsTest, MemoryAndThreadsDoNotChangeTheBits) {
+  TrainSpec spec = GetParam()();
+  Job planned(spec);
+  spec.threads = 3;
+  spec.passes.reuse_memory = spec.passes.in_place = false;
+  Job unplanned(spec);
+  EXPECT_LT(planned.plan->arena_bytes(), unplanned.plan->arena_bytes());
+  for (int step = 1; step <= 2; ++step) {
+    planned.arena.FillWithNan();
+    unplanned.arena.FillWithNan();
+    EXPECT_TRUE(SameBits(Gradients(&planned, step, 1), Gradients(&unplanned, step, 1)));
+    planned.Step(step);
+    unplanned.Step(step);
+  }
+  EXPECT_EQ(planned.StateBytes(), unplanned.StateBytes());
+}
+
+TEST_P(ImageModelsTest, FusionChangesRoundingOnly) {
+  TrainSpec spec = GetParam()();
+  Job fused(spec);
+  spec.passes.fuse = false;
+  Job plain(spec);
+  EXPECT_NE(fused.plan->hash(), plain.plan->hash());
+  fused.Step(1);
+  plain.Step(1);
+  for (const StateEntry& entry : fused.plan->state()) {
+    if (entry.type != StateEntry::Type::kFloat32) continue;
+    const float *x = At(fused, entry.name), *y = At(plain, entry.name);
+    for (size_t i = 0; i < entry.bytes / 4; ++i) {
+      ASSERT_NEAR(x[i], y[i], 1e-5 * (1 + std::fabs(y[i]))) << entry.name << " " << i;
+    }
+  }
+  const TestBatch batch = MakeBatch(spec, 99, 0, 0, 20);
+  EvalSums a, b;
+  ASSERT_TRUE(fused.executor->Evaluate(batch.fields(), 20, &a).ok());
+  ASSERT_TRUE(plain.executor->Evaluate(batch.fields(), 20, &b).ok());
+  EXPECT_NEAR(a.loss, b.loss, 1e-4 * b.loss);
+  EXPECT_THAT(plain.plan->DumpText(), testing::Not(testing::HasSubstr("fold_batch_norm")));
+  EXPECT_THAT(fused.plan->DumpText(), testing::HasSubstr("fold_batch_norm"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ImageModelsTest, testing::Values(&SmallCnn, &SmallResnet),
+                         [](const auto& info) {
+                           return std::string(info.index == 0 ? "cnn" : "resnet");
+                         });
+
+// running = (1 - m) running + m x the mean over shards and micro-batches.
+TEST(StatisticsTest, RunningStatisticsAreMeansOverMicroBatches) {
+  TrainSpec spec = SmallCnn();
+  spec.model = LayersSpec{{{.kind = Kind::kBatchNorm, .name = "bn", .momentum = 0.25},
+                           {.kind = Kind::kLinear, .name = "fc"}}};
+  spec.shards = 3;
+  Job job(spec);
+  std::vector<double> mean(3), variance(3);
+  const int64_t pixels = 72, rows = spec.micro_batch * pixels;
+  for (int shard = 0; shard < spec.shards; ++shard) {
+    for (int micro = 0; micro < spec.accumulate; ++micro) {
+      const TestBatch batch = MakeBatch(spec, 1, shard, micro);
+      for (size_t c = 0; c < 3; ++c) {
+        double sum = 0, square = 0;
+        for (int64_t i = 0; i < rows; ++i) {
+          const int64_t at = (i / pixels * 3 + static_cast<int64_t>(c)) * pixels + i % pixels;
+          const double x = static_cast<double>(batch.inputs[static_cast<size_t>(at)]);
+          sum += x;
+          square += x * x;
+        }
+        const double n = static_cast<double>(rows);
+        mean[c] += sum / n / 6;
+        variance[c] += (square - sum * sum / n) / (n - 1) / 6;
+      }
+    }
+  }
+  job.Step(1);
+  for (size_t c = 0; c < 3; ++c) {
+    EXPECT_NEAR(At(job, "bn.running_mean")[c], 0.25 * mean[c], 1e-6);
+    EXPECT_NEAR(At(job, "bn.running_var")[c], 0.75 + 0.25 * variance[c], 1e-6);
+  }
+  EXPECT_EQ(job.Scalar<int64_t>("bn.num_batches_tracked"), 1);
+  // Evaluation and a skipped step leave them alone.
+  const std::vector<char> before = job.StateBytes();
+  const TestBatch batch = MakeBatch(spec, 1, 0, 0, 20);
+  EvalSums sums;
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &sums).ok());
+  EXPECT_EQ(before, job.StateBytes());
+  std::vector<float> g(static_cast<size_t>(job.plan->gradient_count()), INFINITY);
+  const GradientSlice whole{0, job.plan->gradient_count(), g.data()};
+  EXPECT_TRUE(job.executor->Update(2, absl::MakeConstSpan(&whole, 1)).skipped);
+  EXPECT_EQ(job.Scalar<int64_t>("bn.num_batches_tracked"), 1);
+}
+
+TEST(LayersTest, PlacesNameTheParameters) {
+  TrainSpec spec = SmallCnn();
+  const LayerSpec conv{.kind = Kind::kConv, .width = 4, .kernel = 3, .padding = 1};
+  spec.model = LayersSpec{{conv,
+                           {.kind = Kind::kResidual,
+                            .body = {conv, {.kind = Kind::kBatchNorm}, {.kind = Kind::kRelu}},
+                            .shortcut = {}},
+                           {.kind = Kind::kAvgPool, .kernel = 2},
+                           {.kind = Kind::kFlatten},
+                           {.kind = Kind::kLinear}}};
+  const auto plan = Plan::Compile(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> names;
+  for (const StateEntry& entry : (*plan)->state()) {
+    if (entry.role == StateEntry::Role::kParameter || entry.role == StateEntry::Role::kStatistic) {
+      names.push_back(entry.name);
+    }
+  }
+  EXPECT_THAT(names, testing::ElementsAre("0.weight", "0.bias", "1.body.0.weight", "1.body.0.bias",
+                                          "1.body.1.weight", "1.body.1.bias", "4.weight", "4.bias",
+                                          "1.body.1.running_mean", "1.body.1.running_var",
+                                          "1.body.1.num_batches_tracked"));
+}
+
+std::string Refusal(const ModelSpec& model) {
+  TrainSpec spec = SmallCnn();
+  spec.model = model;
+  const auto plan = Plan::Compile(spec);
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(plan.status().message());
+}
+
+TEST(LayersTest, WrongModelsAreRefused) {
+  using testing::HasSubstr;
+  EXPECT_THAT(Refusal(ResnetSpec{.depth = 19}), HasSubstr("18, 34, 50 or 101"));
+  EXPECT_THAT(Refusal(CnnSpec{.channels = {4}, .kernel = 4}), HasSubstr("odd kernel"));
+  EXPECT_THAT(Refusal(CnnSpec{.channels = {4, 4, 4, 4}}), HasSubstr("does not fit"));
+  EXPECT_THAT(Refusal(LayersSpec{}), HasSubstr("no layers"));
+  EXPECT_THAT(Refusal(LayersSpec{{{.kind = Kind::kFlatten}, {.kind = Kind::kConv, .width = 3}}}),
+              HasSubstr("layer 1: a convolution needs an image"));
+  EXPECT_THAT(Refusal(LayersSpec{{{.kind = Kind::kLinear, .width = 11}}}),
+              HasSubstr("11 values for 10 classes"));
+  EXPECT_THAT(
+      Refusal(LayersSpec{
+          {{.kind = Kind::kResidual, .body = {{.kind = Kind::kConv, .width = 5}}, .shortcut = {}},
+           {.kind = Kind::kLinear}}}),
+      HasSubstr("the body gives 5 x 9 x 8, but the shortcut 3 x 9 x 8"));
+}
+
+}  // namespace
+}  // namespace lockstep::engine
