@@ -25,6 +25,7 @@ class Updater {
   int64_t committed_step() const { return *step_; }
   double loss_scale() const { return *loss_scale_; }
   Tracking tracking() const { return *tracking_; }
+  // As Executor::SetTracking.
   void SetTracking(const Tracking& tracking);
   // As Executor::Update. Allocates nothing.
   StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced, ThreadPool* pool);

@@ -15,6 +15,7 @@ namespace lockstep::engine {
 // summed in pieces that begin at multiples of 16, on any instruction set, with the same bits.
 struct NormLanes {
   double lane[16] = {};
+  // The lanes, added in order.
   double Sum() const {
     double sum = 0;
     for (const double x : lane) sum += x;
@@ -59,6 +60,7 @@ struct OptimKernels {
   void (*average)(float rate, const float* w, int64_t n, float* average);
 };
 
+// The table of an instruction set.
 const OptimKernels& OptimKernelsFor(Isa isa);
 
 namespace simd {

@@ -31,7 +31,7 @@ TEST(JobErrors, GoldenTextOfSeveral) {
             R"(job.yaml:2:1: error: duplicate key 'name'; the first is on line 1
     2 | name: b
       | ^~~~
-job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible
+job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best
     5 |   batch_sise: 32
       |   ^~~~~~~~~~
 job.yaml:6:3: error: unknown key 'globl_batch' in 'train'; did you mean 'global_batch'?
@@ -144,6 +144,14 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"train.optimizer.sgd.lr=1e999", "out of range"},
       {"train.optimizer.sgd.momentum=1", "must be at least 0 and less than 1"},
       {"train.optimizer.sgd.nesterov=true", "needs a momentum above 0"},
+      {"train.optimizer={adamw: {lr: 1}, groups: [{lr_scale: 2}]}",
+       "'train.optimizer.groups.0' needs 'match'"},
+      {"train.optimizer={adamw: {lr: 1}, groups: [x]}", "is 'x': expected a mapping"},
+      {"train.optimizer={adamw: {lr: 1}, groups: {}}", "expected a list of mappings"},
+      {"train.schedule={step: {}}", "needs exactly one of every, milestones"},
+      {"train.ema={}", "'train.ema' needs 'decay'"},
+      {"train.best={metric: ema_loss}", "'train.best.metric' ema_loss needs 'train.ema'"},
+      {"train={best: {}, eval: {every: never}}", "'train.best' needs evaluations"},
       {"train.epochs=null", "'train' needs exactly one of epochs, steps"},
       {"train.global_batch=", "'train' needs 'global_batch'"},
       {"train={epochs: 1, steps: 2}", "'train' has epochs and steps"},

@@ -3,6 +3,7 @@
 #include "job/job_file.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,50 @@ TEST(JobFile, ExamplesAreGood) {
     ++files;
   }
   EXPECT_GE(files, 2);
+}
+
+// The snippets of docs/training.md, each put over a small job.
+TEST(JobFile, TrainingSnippetsAreGood) {
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/docs/training.md");
+  std::string line, snippet;
+  bool inside = false;
+  int snippets = 0;
+  while (std::getline(file, line)) {
+    if (line == "```yaml") {
+      inside = true;
+      snippet.clear();
+    } else if (inside && line == "```") {
+      inside = false;
+      ++snippets;
+      std::string job = snippet +
+                        "  model: {mlp: {hidden: [8]}}\n  data: {synthetic: {}}\n"
+                        "  global_batch: 8\n  steps: 1000\n";
+      if (snippet.find("optimizer:") == std::string::npos) job += "  optimizer: {adam: {lr: 1}}\n";
+      const JobSpec spec = Load(job);
+      const LoadResult again = ParseJob(ToYaml(spec), "other.yaml", {});
+      EXPECT_TRUE(again.ok()) << ToYaml(spec) << again.FormatErrors();
+      EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, again.spec)) << snippet;
+    } else if (inside) {
+      snippet += line + "\n";
+    }
+  }
+  EXPECT_GE(snippets, 7);
+}
+
+TEST(JobFile, FillsInTheControlsThatAreWritten) {
+  const JobSpec plain = Load(kTrain);
+  EXPECT_FALSE(plain.train().has_ema() || plain.train().has_best());
+  EXPECT_FALSE(plain.train().has_early_stop());
+  EXPECT_EQ(plain.train().on_nonfinite(), "skip");
+  const JobSpec spec = Load(
+      kTrain, {"train.optimizer={adamw: {lr: 1}, groups: [{match: a}, {match: b, lr_scale: 0}]}",
+               "train.best={}"});
+  EXPECT_EQ(spec.train().optimizer().adamw().beta2(), 0.999);
+  EXPECT_EQ(spec.train().optimizer().no_decay(), "none");
+  ASSERT_EQ(spec.train().optimizer().groups_size(), 2);
+  EXPECT_FALSE(spec.train().optimizer().groups(0).has_lr_scale());
+  EXPECT_TRUE(spec.train().optimizer().groups(1).has_lr_scale());
+  EXPECT_EQ(spec.train().best().metric(), "accuracy");
 }
 
 TEST(JobFile, OverrideWorkersKeepsTheShards) {
