@@ -70,7 +70,7 @@ struct TextSource {
 // Files of tokens of 16 or 32 bits, with llm.c's header or (16 bits) without any, as nanoGPT writes
 // them. Without files: made tokens.
 struct TokensSource {
-  std::string train, test;
+  std::string train = {}, test = {};
   int64_t length = 1024;
   int64_t vocab = 50257;
   int64_t train_samples = 10000;  // of made tokens

@@ -22,7 +22,7 @@ struct TileEpilogue {
 // A tile of C (rows x tile_columns) = sum over p of A(i, p) * B(p, j).
 struct Tile {
   int64_t k = 0;
-  // A(i, p) at a[i * a_row + p * a_k]: a_k is 1, or a_row is 1 and a_k is tile_rows.
+  // A(i, p) at a[i * a_row + p * a_k]: a_k is 1 or a_row is 1 (fastest then: a_k is tile_rows).
   const float* a = nullptr;
   int64_t a_row = 0;
   int64_t a_k = 0;

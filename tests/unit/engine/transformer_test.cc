@@ -14,13 +14,12 @@ namespace {
 constexpr int64_t kLength = 9, kVocab = 29;
 
 TrainSpec SmallGpt(double dropout) {
-  GptSpec gpt;
+  TrainSpec spec;
+  GptSpec& gpt = spec.model.emplace<GptSpec>();
   gpt.layers = gpt.heads = 2;
   gpt.width = 24;
   gpt.vocab = 32;
   gpt.dropout = dropout;
-  TrainSpec spec;
-  spec.model = gpt;
   const auto type = FieldSpec::Type::kInt32;
   spec.input = {{{"tokens", type, {kLength}, kVocab}, {"labels", type, {kLength}, kVocab}}, kVocab};
   spec.optimizer = SgdSpec{.lr = 0.1, .momentum = 0.9};
