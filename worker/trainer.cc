@@ -218,6 +218,11 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   engine::Executor::Hooks hooks;
   // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
   hooks.before_gradients = [&]() { return communicator->WaitCommitted(step - 1, Deadline()); };
+  // A long step is seen to move on: each node counts.
+  hooks.cancelled = [this]() {
+    board_->Moved();
+    return false;
+  };
   const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;

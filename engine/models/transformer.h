@@ -43,7 +43,9 @@ class TransformerBuilder {
   TransformerBuilder(Graph* graph, const ModelInputs& inputs, const TransformerSize& size)
       : graph_(*graph), inputs_(inputs), size_(size) {}
 
+  // The leaf of that parameter. REQUIRES: there is one.
   Value Parameter(const std::string& name) const { return inputs_.Parameter(name); }
+  // a + b, of one shape.
   Value Add(Value a, Value b) { return graph_.Add("add", {a, b}); }
   // With name.weight and name.bias; `in_out` as the op linear has it.
   Value Linear(const std::string& name, Value x, bool in_out);

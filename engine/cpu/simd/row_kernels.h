@@ -59,6 +59,7 @@ struct RowKernels {
                                float delta, int64_t n, float* dp);
 };
 
+// The kernels for `isa`. REQUIRES: this CPU has it.
 const RowKernels& RowKernelsFor(Isa isa);
 
 namespace simd {
