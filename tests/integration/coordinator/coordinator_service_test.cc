@@ -152,6 +152,8 @@ TEST_F(CoordinatorServiceTest, DrainsWhenCancelled) {
     EXPECT_TRUE(worker->WaitFor(WorkerCommand::kDrain).has_drain());
     worker->Finish(/*drained=*/true);
   }
+  // As real workers do: nobody leaves before it is let go.
+  for (auto& worker : job.workers) worker->WaitFor(WorkerCommand::kExit);
   for (auto& worker : job.workers) job.agent.Exited(worker->assignment, 0, 0, 1);
   const JobStatus last = Follow(job.id).back().state();
   EXPECT_EQ(last.state(), CANCELLED);
