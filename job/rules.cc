@@ -130,6 +130,17 @@ void Rules::CheckTraining() {
     Error({"train.optimizer.sgd.nesterov"},
           "'train.optimizer.sgd.nesterov' needs a momentum above 0 and no dampening");
   }
+  if (train.data().has_npy() && train.eval().every() != "never" &&
+      (train.data().npy().test_inputs().empty() || train.data().npy().test_labels().empty())) {
+    Error({"train.data.npy"},
+          "'train.data.npy' needs 'test_inputs' and 'test_labels' for the evaluation; or set "
+          "'train.eval.every' to never");
+  }
+  if (train.data().has_csv() && train.eval().every() != "never" &&
+      train.data().csv().test().empty()) {
+    Error({"train.data.csv"},
+          "'train.data.csv' needs 'test' for the evaluation; or set 'train.eval.every' to never");
+  }
   if (train.data().has_idx() && train.eval().every() != "never") {
     for (const char* name : {"test_images", "test_labels"}) {
       const std::string path = absl::StrCat("train.data.idx.", name);

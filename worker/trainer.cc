@@ -28,7 +28,7 @@ absl::Time Deadline() { return Clock::Real()->Now() + kCollectiveLimit; }
 absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
   JobData data;
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
-  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain));
+  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain, AugmentOf(job.train())));
   if (job.train().eval().every() != "never") {
     LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
   }
