@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fma_peak.h"
+#include "engine/device/machine_peak.h"
 
 #include <immintrin.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <vector>
 
 #include "engine/cpu/isa.h"
 
-namespace lockstep {
+namespace lockstep::engine {
 namespace {
 
 constexpr int kRounds = 1000000;
@@ -50,16 +52,32 @@ void Sse2() {
 }  // namespace
 
 double MeasureFmaPeak() {
-  const engine::Isa isa = engine::DetectIsa();
-  const int lanes = isa == engine::Isa::kAvx512 ? 16 : isa == engine::Isa::kAvx2 ? 8 : 4;
+  const Isa isa = DetectIsa();
+  const int lanes = isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
   double best = 1e9;
   for (int run = 0; run < 8; ++run) {
     const auto start = std::chrono::steady_clock::now();
-    isa == engine::Isa::kAvx512 ? Avx512() : isa == engine::Isa::kAvx2 ? Avx2() : Sse2();
+    isa == Isa::kAvx512 ? Avx512() : isa == Isa::kAvx2 ? Avx2() : Sse2();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     best = std::min(best, elapsed.count());
   }
   return 2.0 * lanes * kChains * kRounds / best;
 }
 
-}  // namespace lockstep
+double MeasureMemoryBandwidth() {
+  // Past the largest caches of today's cores' share; small enough for any machine.
+  constexpr size_t kFloats = size_t{16} << 20;
+  const std::vector<float> from(kFloats, 1.0f);
+  std::vector<float> to(kFloats, 0.0f);
+  double best = 1e9;
+  for (int run = 0; run < 4; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < kFloats; ++i) to[i] = from[i] * 1.5f;
+    asm volatile("" : : "r"(to.data()) : "memory");
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    best = std::min(best, elapsed.count());
+  }
+  return 2.0 * static_cast<double>(kFloats * sizeof(float)) / best;
+}
+
+}  // namespace lockstep::engine

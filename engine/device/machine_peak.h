@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// This machine's peaks, measured: what a speed is a share of. Each takes about 0.1 s at most.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_ENGINE_DEVICE_MACHINE_PEAK_H_
+#define LOCKSTEP_ENGINE_DEVICE_MACHINE_PEAK_H_
+
+namespace lockstep::engine {
+
+// FLOP/s of one thread, the best of several runs of about 5 ms. Uses the widest vectors that the
+// engine uses on this CPU.
+double MeasureFmaPeak();
+
+// Bytes/s that one thread reads and writes together in a pass over 128 MiB, the best of four.
+double MeasureMemoryBandwidth();
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_DEVICE_MACHINE_PEAK_H_
