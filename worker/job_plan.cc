@@ -9,8 +9,6 @@
 #include "common/status.h"
 
 namespace lockstep::worker {
-namespace {
-
 absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   switch (model.kind_case()) {
     case Model::kMlp:
@@ -20,6 +18,8 @@ absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   }
   return absl::InvalidArgumentError("train.model names no model");
 }
+
+namespace {
 
 absl::StatusOr<engine::OptimizerSpec> OptimizerSpecOf(const Optimizer& optimizer) {
   switch (optimizer.kind_case()) {

@@ -28,6 +28,9 @@ absl::StatusOr<Every> ParseEvery(const std::string& text);
 // The samples that the job names. Errors: InvalidArgument when there is no data.
 absl::StatusOr<data::Source> DataSource(const Train& train);
 
+// The model as the engine takes it. Errors: InvalidArgument when there is none.
+absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model);
+
 // How its training images are changed at random.
 data::Augment AugmentOf(const Train& train);
 

@@ -54,6 +54,9 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   compiled.arena_bytes =
       RoundUp(compiled.plan->state_bytes()) +
       compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
+  compiled.need =
+      MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+  LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
   return compiled;
 }
 
@@ -66,7 +69,8 @@ Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard
                 compiled.eval_every,
                 compiled.vector_count,
                 compiled.gradient_buffers,
-                compiled.arena_bytes},
+                compiled.arena_bytes,
+                compiled.need},
       data_(data),
       board_(board),
       link_(link),

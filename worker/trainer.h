@@ -31,6 +31,7 @@
 #include "worker/control_link.h"
 #include "worker/evaluator.h"
 #include "worker/job_plan.h"
+#include "worker/memory_need.h"
 #include "worker/partial_sums.h"
 #include "worker/progress_board.h"
 #include "worker/run_record.h"
@@ -58,7 +59,9 @@ struct CompiledJob {
   int gradient_buffers = 0;
   // Everything that the transport's arena holds.
   size_t arena_bytes = 0;
+  MemoryNeed need;
 };
+// Errors: InvalidArgument; ResourceExhausted when the job cannot fit resources.memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train);
 
 // How a generation ended, when it was not aborted.

@@ -92,7 +92,8 @@ class Worker {
     }
     LS_LOG_ERROR << status.message();
     link_.SendFailed(highest_generation_, status);
-    return 1;
+    // The launcher's code for a job that cannot fit (docs/exit_codes.md).
+    return absl::IsResourceExhausted(status) ? 5 : 1;
   }
 
  private:
