@@ -18,6 +18,7 @@ namespace lockstep::data {
 
 // Means and deviations of the 50,000 training images, for each channel, pixels in [0, 1].
 inline std::vector<double> Cifar10Mean() { return {0.4914, 0.4822, 0.4465}; }
+// The deviations, likewise.
 inline std::vector<double> Cifar10Std() { return {0.2470, 0.2435, 0.2616}; }
 
 inline constexpr size_t kCifarRecord = 1 + 3 * 32 * 32;

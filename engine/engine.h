@@ -154,6 +154,7 @@ struct TensorView {
 class NodeObserver {
  public:
   virtual ~NodeObserver() = default;
+  // Just before the node's kernel runs.
   virtual void BeforeNode(ProgramKind program, int node) = 0;
   // An error ends the run with it. `outputs` are what the node wrote; gradients of later
   // micro-batches are sums.

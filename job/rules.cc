@@ -21,6 +21,11 @@ class Rules {
   void Check() {
     CheckWorkersAndElastic();
     CheckVariables();
+    if (!spec_.profile().steps().empty() &&
+        (spec_.debug().interpret() || !spec_.debug().dump_tensors().empty())) {
+      Error({"debug", "profile"},
+            "'profile' and 'debug' go one at a time: looking into values would be measured too");
+    }
     if (spec_.has_train()) {
       CheckBatch();
       CheckTraining();

@@ -113,11 +113,33 @@ absl::Status Trainer::Reserve(Transport* transport) {
     options.prefetch = std::max(2, compiled_.job.train().data().loader().prefetch());
   }
   options.end_step = compiled_.total_steps;
+  LS_RETURN_IF_ERROR(MakeObservers());
+  if (profiler_ != nullptr) {
+    options.on_made = [this](int thread, int64_t step, int64_t begin, int64_t end) {
+      profiler_->RecordBatch(thread, step + 1, begin, end);
+    };
+  }
   LS_ASSIGN_OR_RETURN(loader_,
                       data::Loader::Create(data_->train.get(), compiled_.sampler.get(), options));
   if (data_->test != nullptr) {
     evaluator_ = std::make_unique<Evaluator>(data_->test.get(), executor_.get(),
                                              plan.spec().eval_block, board_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::MakeObservers() {
+  const Profile& profile = compiled_.job.profile();
+  const Debug& debug = compiled_.job.debug();
+  if (!profile.steps().empty()) {
+    LS_ASSIGN_OR_RETURN(const StepRange range, StepRange::Parse(profile.steps()));
+    profiler_ = std::make_unique<StepProfiler>(compiled_.plan.get(), range);
+  }
+  if (debug.interpret() || !debug.dump_tensors().empty()) {
+    LS_ASSIGN_OR_RETURN(const StepRange range,
+                        StepRange::Parse(debug.steps().empty() ? "1:1" : debug.steps()));
+    interpreter_ = std::make_unique<Interpreter>(compiled_.plan.get(), debug.dump_tensors(), range);
+    executor_->Observe(interpreter_.get());
   }
   return absl::OkStatus();
 }
@@ -161,6 +183,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record,
                            bool* stop) {
   const int64_t step = committed_step() + 1;
+  if (profiler_ != nullptr) profiler_->BeginStep(step, executor_.get());
   LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
   TreeReduceArgs args;
   args.nodes = sums_->nodes();
@@ -168,10 +191,15 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   args.owned =
       sums_->first() + SliceOf(args.count, communicator->world_size(), communicator->rank()).begin;
   args.step = step;
+  PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
   LS_ASSIGN_OR_RETURN(const std::vector<Slice> reduced, communicator->TreeReduce(args, Deadline()));
+  reducing.Stop();
   StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
                    &header_);
+  PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
   Commit(communicator, reduced, step, record, header_);
+  updating.Stop();
+  if (profiler_ != nullptr) profiler_->EndStep();
   *stop = header_.drain;
   return absl::OkStatus();
 }
@@ -179,14 +207,19 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
 absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
   engine::Executor::Hooks hooks;
   // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
-  hooks.before_gradients = [&]() { return communicator->WaitCommitted(step - 1, Deadline()); };
+  hooks.before_gradients = [&]() {
+    const PhaseTimer waiting(profiler_.get(), StepPhase::kCommitWait);
+    return communicator->WaitCommitted(step - 1, Deadline());
+  };
   const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
+    PhaseTimer waiting(profiler_.get(), StepPhase::kDataWait);
     LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
+    waiting.Stop();
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     float* leaf = sums_->NextLeaf();
     for (int micro = 0; micro < accumulate; ++micro) {
@@ -194,6 +227,8 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
         micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
                            micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
       }
+      if (interpreter_ != nullptr) interpreter_->Enter(step, shard, micro);
+      const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
     StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,

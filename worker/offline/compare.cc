@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/status.h"
-#include "worker/offline/json_text.h"
+#include "worker/json_text.h"
 #include "worker/offline/saved_model.h"
 #include "worker/trainer.h"
 

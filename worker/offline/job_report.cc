@@ -11,7 +11,7 @@
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
 #include "engine/device/machine_peak.h"
-#include "worker/offline/json_text.h"
+#include "worker/json_text.h"
 
 namespace lockstep::worker {
 namespace {

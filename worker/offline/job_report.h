@@ -45,6 +45,7 @@ struct JobReport {
   std::vector<RankCost> ranks;
 };
 
+// Adds up `compiled`; the times are estimates from `machine`.
 JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const MachineSpeed& machine);
 // For people: a table.
 std::string ReportText(const JobReport& report);

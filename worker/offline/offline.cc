@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/json_text.h"
 #include "worker/offline/answers.h"
 #include "worker/offline/compare.h"
 #include "worker/offline/job_report.h"
-#include "worker/offline/json_text.h"
 
 namespace lockstep::worker {
 namespace {

@@ -18,8 +18,8 @@
 #include "data/npy.h"
 #include "data/npy_dataset.h"
 #include "worker/job_plan.h"
+#include "worker/json_text.h"
 #include "worker/offline/answers.h"
-#include "worker/offline/json_text.h"
 #include "worker/offline/saved_model.h"
 
 namespace lockstep::worker {

@@ -32,6 +32,7 @@ class SavedModel {
 
   const ModelConfig& config() const { return config_; }
   const engine::Plan& plan() const { return *plan_; }
+  // Runs the model; owned by this.
   engine::Executor* executor() { return executor_.get(); }
 
   // Errors: InvalidArgument when samples of `dataset` are not what the model takes.

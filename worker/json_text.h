@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pieces of JSON. Thread-safety: pure functions.
-#ifndef LOCKSTEP_WORKER_OFFLINE_JSON_TEXT_H_
-#define LOCKSTEP_WORKER_OFFLINE_JSON_TEXT_H_
+#ifndef LOCKSTEP_WORKER_JSON_TEXT_H_
+#define LOCKSTEP_WORKER_JSON_TEXT_H_
 
 #include <string>
 #include <string_view>
@@ -15,4 +15,4 @@ std::string JsonNumber(double value);
 
 }  // namespace lockstep::worker
 
-#endif  // LOCKSTEP_WORKER_OFFLINE_JSON_TEXT_H_
+#endif  // LOCKSTEP_WORKER_JSON_TEXT_H_

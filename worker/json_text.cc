@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/offline/json_text.h"
+#include "worker/json_text.h"
 
 #include <charconv>
 #include <cmath>
