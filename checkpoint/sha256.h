@@ -17,6 +17,8 @@ class Sha256 {
  public:
   Sha256();
   ~Sha256();
+  // The digest goes on over `bytes` bytes at `data`, which are only read. REQUIRES: no FinishHex
+  // before.
   void Update(const void* data, size_t bytes);
   // The digest of all that was given, 64 hex digits in lower case. Called once.
   std::string FinishHex();
@@ -26,6 +28,7 @@ class Sha256 {
   std::unique_ptr<State> state_;
 };
 
+// The digest of `data`, 64 hex digits in lower case.
 std::string Sha256Hex(std::string_view data);
 
 // The digest of a file's content. Blocks for the disk. Errors: NotFound, FailedPrecondition,

@@ -5,13 +5,6 @@ find_package(absl CONFIG REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
 find_package(yaml-cpp CONFIG REQUIRED)
-# Debian's dnnl-config.cmake insists on OpenCL, which only its GPU part needs: take the library itself.
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-add_library(lockstep_dnnl INTERFACE)
-target_include_directories(lockstep_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-target_link_libraries(lockstep_dnnl INTERFACE ${DNNL_LIBRARY})
-add_library(lockstep::dnnl ALIAS lockstep_dnnl)
 find_package(ZLIB REQUIRED)
 # Decodes whole gzip files about three times as fast as zlib; its package has no CMake file.
 find_path(DEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)

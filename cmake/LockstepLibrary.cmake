@@ -3,6 +3,10 @@
 #   lockstep_library(NAME common HDRS a.h SRCS a.cc DEPS absl::status)   -> target lockstep_common, alias lockstep::common
 #   lockstep_program(NAME worker SRCS main.cc DEPS lockstep::worker)    -> bin/worker
 #   lockstep_test(NAME common_clock_test SRCS clock_test.cc DEPS lockstep::common LABELS unit [TIMEOUT 30])
+#
+# Sanitizer presets build what is run there and nothing else: tests with one of these labels. Under
+# ThreadSanitizer, which is for the libraries, no program either.
+set(LOCKSTEP_SANITIZED_LABELS "unit|conformance|scenarios|sanitize")
 
 # `programs` builds what a user runs, without tests; `lockstep_generated` the headers that tools which
 # only read the sources need.
@@ -30,11 +34,14 @@ function(lockstep_program)
   set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
   target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
   add_dependencies(programs lockstep_bin_${ARG_NAME})
+  if(LOCKSTEP_SANITIZE STREQUAL "thread")
+    set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
 endfunction()
 
 function(lockstep_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
-  if(NOT LOCKSTEP_TESTS)
+  if(NOT LOCKSTEP_TESTS OR (LOCKSTEP_SANITIZE AND NOT "${ARG_LABELS}" MATCHES "${LOCKSTEP_SANITIZED_LABELS}"))
     return()
   endif()
   if(NOT ARG_TIMEOUT)

@@ -4,6 +4,7 @@ option(LOCKSTEP_TESTS "Build the tests" ON)
 option(LOCKSTEP_BENCH "Build the benchmarks" ON)
 option(LOCKSTEP_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(LOCKSTEP_WERROR "Treat warnings as errors" OFF)
+option(LOCKSTEP_STATIC_GRPC "Link gRPC, protobuf and Abseil statically: programs start faster" OFF)
 set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined) or thread")
 
 set(CMAKE_CXX_STANDARD 20)

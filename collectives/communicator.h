@@ -43,6 +43,7 @@
 namespace lockstep {
 
 enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kInt64, kUInt8, kBFloat16, kFloat16 };
+// Bytes of one element.
 size_t SizeOf(DType dtype);
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
@@ -174,13 +175,15 @@ class Transport {
   virtual const FlightRecorder& flight_recorder() const = 0;
 };
 
-// The slice of a vector of `count` elements that `rank` owns; boundaries are multiples of 16
-// elements (one cache line of floats).
+// Elements [begin, end) of a vector.
 struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
 };
+// The slice of a vector of `count` elements that `rank` owns: all ranks' slices, in rank order,
+// make the vector. Boundaries are multiples of 16 elements (one cache line of floats), so a slice
+// may be empty. REQUIRES: count >= 0, 0 <= rank < world_size.
 ElementRange SliceOf(int64_t count, int world_size, int rank);
 
 }  // namespace lockstep

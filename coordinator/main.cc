@@ -2,6 +2,7 @@
 // The program `coordinator`: flags and wiring.
 // Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start (the address is in use or not
 // allowed, the token file cannot be read); 2 usage.
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -125,6 +126,7 @@ absl::StatusOr<Flags> Parse(int argc, char** argv) {
 
 absl::StatusOr<std::string> ReadToken(const std::string& file) {
   std::ifstream in(file);
+  if (!in) return ErrnoStatus(errno, absl::StrCat("cannot read the token file '", file, "'"));
   std::string token;
   std::getline(in, token);
   absl::StripAsciiWhitespace(&token);

@@ -75,13 +75,12 @@ class ImageDataset : public Dataset {
   int64_t sample_size_ = 1;
 };
 
-// Opens `path`, or `path` with or without ".gz" where only that one is there.
-absl::StatusOr<std::unique_ptr<IdxArray>> OpenEither(const std::string& path,
-                                                     const std::string& advice) {
+// `path`, or `path` with or without ".gz" where only that one is there.
+absl::StatusOr<std::string> FindEither(const std::string& path, const std::string& advice) {
   const std::string other =
       path.ends_with(".gz") ? path.substr(0, path.size() - 3) : absl::StrCat(path, ".gz");
   for (const std::string& candidate : {path, other}) {
-    if (::access(candidate.c_str(), F_OK) == 0) return IdxArray::Open(candidate);
+    if (::access(candidate.c_str(), F_OK) == 0) return candidate;
   }
   return absl::NotFoundError(absl::StrCat("no data at ", path, " (nor at ", other, "). ", advice));
 }
@@ -100,9 +99,18 @@ absl::Status CheckLabels(const IdxArray& labels, const std::string& path, int64_
                    ", but there are ", classes, " classes"));
 }
 
+// One split's files, both there.
 struct Files {
-  std::string images, labels, advice;
+  std::string images, labels;
 };
+
+absl::StatusOr<Files> FindPair(const std::string& images, const std::string& labels,
+                               const std::string& advice) {
+  Files files;
+  LS_ASSIGN_OR_RETURN(files.images, FindEither(images, advice));
+  LS_ASSIGN_OR_RETURN(files.labels, FindEither(labels, advice));
+  return files;
+}
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenPair(const Files& files,
                                                   std::unique_ptr<IdxArray> labels, int64_t classes,
@@ -112,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPair(const Files& files,
         absl::StrCat("mean ", mean, " and std ", std, ": std must be positive, both finite"));
   }
   LS_RETURN_IF_ERROR(CheckLabels(*labels, files.labels, classes));
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> images, OpenEither(files.images, files.advice));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> images, IdxArray::Open(files.images));
   if (images->dims().size() < 2) {
     return absl::DataLossError(absl::StrCat(files.images, ": images need at least 2 dimensions"));
   }
@@ -131,11 +139,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
   const std::string folder = source.path.empty() ? kFashionMnistFolder : source.path;
   const std::string prefix =
       absl::StrCat(folder, "/", split == Split::kTrain ? "train" : "t10k", "-");
-  const Files files{absl::StrCat(prefix, "images-idx3-ubyte.gz"),
-                    absl::StrCat(prefix, "labels-idx1-ubyte.gz"),
-                    "Install it with `apt-get install dataset-fashion-mnist`, or name its folder "
-                    "in data.fashion_mnist.path"};
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, OpenEither(files.labels, files.advice));
+  LS_ASSIGN_OR_RETURN(const Files files,
+                      FindPair(absl::StrCat(prefix, "images-idx3-ubyte.gz"),
+                               absl::StrCat(prefix, "labels-idx1-ubyte.gz"),
+                               "Install it with `apt-get install dataset-fashion-mnist`, or name "
+                               "its folder in data.fashion_mnist.path"));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, IdxArray::Open(files.labels));
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset,
                       OpenPair(files, std::move(labels), 10, source.mean, source.std));
   if (dataset->fields()[0].shape != std::vector<int64_t>{1, 28, 28}) {
@@ -146,21 +155,23 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split split) {
   const bool train = split == Split::kTrain;
-  const Files files{train ? source.train_images : source.test_images,
-                    train ? source.train_labels : source.test_labels, "Name the files in data.idx"};
-  if (files.images.empty() || files.labels.empty()) {
+  const std::string& images = train ? source.train_images : source.test_images;
+  const std::string& labels_file = train ? source.train_labels : source.test_labels;
+  if (images.empty() || labels_file.empty()) {
     return absl::NotFoundError(absl::StrCat("data.idx names no ", train ? "train" : "test",
                                             "_images and ", train ? "train" : "test", "_labels"));
   }
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, OpenEither(files.labels, files.advice));
+  constexpr char kIdxAdvice[] = "Name the files in data.idx";
+  LS_ASSIGN_OR_RETURN(const Files files, FindPair(images, labels_file, kIdxAdvice));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, IdxArray::Open(files.labels));
   // The training labels say how many classes there are, for both splits.
   const auto count = [](const IdxArray& array) {
     return int64_t{*std::max_element(array.values().begin(), array.values().end())} + 1;
   };
   int64_t classes = count(*labels);
   if (!train && !source.train_labels.empty()) {
-    LS_ASSIGN_OR_RETURN(const std::unique_ptr<IdxArray> train_labels,
-                        OpenEither(source.train_labels, files.advice));
+    LS_ASSIGN_OR_RETURN(const std::string file, FindEither(source.train_labels, kIdxAdvice));
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<IdxArray> train_labels, IdxArray::Open(file));
     classes = count(*train_labels);
   }
   return OpenPair(files, std::move(labels), classes, source.mean, source.std);

@@ -7,9 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/check.h"
-#include "common/mutex.h"
 #include "common/philox.h"
 #include "common/status.h"
 #include "common/thread.h"
@@ -82,9 +83,9 @@ class RingLoader : public Loader {
   std::vector<Slot> slots_;
   std::vector<std::vector<int64_t>> indices_;  // one for each thread, the last for the consumer
 
-  Mutex mutex_;
-  CondVar work_;  // for threads: CanClaim may have become true, or the end
-  CondVar done_;  // for the consumer: a batch was finished
+  absl::Mutex mutex_;
+  absl::CondVar work_;  // for threads: CanClaim may have become true, or the end
+  absl::CondVar done_;  // for the consumer: a batch was finished
   int64_t claimed_ ABSL_GUARDED_BY(mutex_) = 0;  // the next number to be made
   int64_t end_ ABSL_GUARDED_BY(mutex_) = 0;      // no numbers from here on
   int in_work_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -137,10 +138,10 @@ absl::Status RingLoader::Start() {
 
 RingLoader::~RingLoader() {
   {
-    MutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     ending_ = true;
   }
-  work_.NotifyAll();
+  work_.SignalAll();
   threads_.clear();
 }
 
@@ -168,21 +169,21 @@ void RingLoader::Make(Slot* slot, std::vector<int64_t>* indices) {
 }
 
 void RingLoader::Finish(Slot* slot) {
-  MutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
   // The number is found again from the batch: Restart waits for batches in work before it changes
   // base_.
   const int64_t number =
       base_ + (slot->batch.step - step_) * shard_count_ + (slot->batch.shard - shard_begin_);
   slot->ready.store(number + 1, std::memory_order_release);
   --in_work_;
-  if (consumer_waits_) done_.NotifyOne();
+  if (consumer_waits_) done_.Signal();
 }
 
 void RingLoader::Work(std::vector<int64_t>* indices) {
   while (true) {
     Slot* slot;
     {
-      MutexLock lock(&mutex_);
+      absl::MutexLock lock(&mutex_);
       while (!ending_ && !CanClaim()) {
         ++idle_;
         work_.Wait(&mutex_);
@@ -199,7 +200,7 @@ void RingLoader::Work(std::vector<int64_t>* indices) {
 void RingLoader::Restart(int64_t step, int shard_begin, int shard_end) {
   LS_CHECK(step >= 0 && shard_begin >= 0 && shard_begin <= shard_end) << step;
   {
-    MutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     restarting_ = true;
     consumer_waits_ = true;
     while (in_work_ > 0) done_.Wait(&mutex_);
@@ -218,7 +219,7 @@ void RingLoader::Restart(int64_t step, int shard_begin, int shard_end) {
     end_ = next + steps * shard_count_;
     consumer_end_ = end_;
   }
-  work_.NotifyAll();
+  work_.SignalAll();
 }
 
 void RingLoader::MakeUntilReady(int64_t number) {
@@ -226,7 +227,7 @@ void RingLoader::MakeUntilReady(int64_t number) {
   while (!IsReady(number)) {
     Slot* slot = nullptr;
     {
-      MutexLock lock(&mutex_);
+      absl::MutexLock lock(&mutex_);
       if (CanClaim()) {
         slot = Claim();
       } else if (!IsReady(number)) {
@@ -257,10 +258,10 @@ absl::StatusOr<Batch> RingLoader::Next() {
   if (options_.threads > 0 && middle < consumer_end_ && !IsReady(middle)) {
     bool wake;
     {
-      MutexLock lock(&mutex_);
+      absl::MutexLock lock(&mutex_);
       wake = idle_ > 0 && CanClaim();
     }
-    if (wake) work_.NotifyAll();
+    if (wake) work_.SignalAll();
   }
   return batch;
 }

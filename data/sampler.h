@@ -35,6 +35,7 @@ enum class Tail {
   kDrop,   // each epoch has floor(n / B) steps
 };
 
+// Deals the samples of each step to the job's shards; it never hears of workers.
 class DistributedSampler {
  public:
   struct Options {

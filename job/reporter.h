@@ -18,6 +18,7 @@ class Reporter {
   // `sets` as given on the command line: source k of a Place is sets[k - 1].
   Reporter(std::string file, absl::string_view text, const std::vector<std::string>& sets);
 
+  // An error at `place`, which becomes file, line and column with the line's text.
   void Error(const Place& place, std::string message);
   // An error of sets[set], with `width` characters underlined from byte `offset` of its text.
   void SetError(int set, size_t offset, size_t width, std::string message);

@@ -67,7 +67,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "SyntheticClassification.test_samples", .min = 1, .max = 1e12, .fallback = "10000"},
       {.field = "SyntheticClassification.features", .min = 1, .max = 1 << 24, .fallback = "784"},
       {.field = "SyntheticClassification.classes", .min = 2, .max = 1 << 24, .fallback = "10"},
-      {.field = "Loader.threads", .min = 1, .max = 1024, .fallback = "1"},
+      {.field = "Loader.threads", .min = 1, .max = 1024},
       {.field = "Loader.prefetch", .min = 1, .max = 65536, .fallback = "4"},
       {.field = "Sgd.lr", .min = 0, .max = kAny, .min_excluded = true, .required = true},
       {.field = "Sgd.momentum", .min = 0, .max = 1, .max_excluded = true},

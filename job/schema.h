@@ -55,7 +55,9 @@ struct Group {
   std::vector<std::string> fields;
   bool required = false;
 };
+// All groups of `message`, those of the table last.
 std::vector<Group> GroupsOf(const google::protobuf::Descriptor& message);
+// The table's rows; they live for ever.
 absl::Span<const Alternatives> AllAlternatives();
 
 // The precisions that this version trains in, and those that it knows but does not have yet.

@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/cli/validate.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/spawner/spawner.h"
@@ -18,7 +19,6 @@
 #include "launcher/verbs/jobs.h"
 #include "launcher/verbs/join.h"
 #include "launcher/verbs/offline.h"
-#include "launcher/verbs/validate.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -91,12 +91,17 @@ int Main(const std::vector<std::string>& arguments) {
     std::cerr << "error: " << command.status().message() << "\n";
     return kExitUsage;
   }
-  return std::visit(
+  const int code = std::visit(
       [](const auto& args) {
         ApplyCommon(args);
         return RunVerb(args);
       },
       *command);
+  if (code == kExitOk && !std::cout.flush()) {
+    std::cerr << "error: cannot write to the standard output: the answer is not complete\n";
+    return kExitFailure;
+  }
+  return code;
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ class ControlLink {
   // Whether the worker was told to exit, and with what.
   std::optional<Exit> exit_requested() const;
 
+  // Queue a message and return at once. A heartbeat replaces one that has not left yet.
   void SendHeartbeat(const WorkerHeartbeat& heartbeat);
   void SendEval(const EvalResult& eval);
   void SendPeerLost(int64_t generation, int rank, const std::string& detail);

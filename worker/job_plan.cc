@@ -139,23 +139,26 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   return spec;
 }
 
-data::DistributedSampler::Options SamplerOptions(const Train& train, int64_t dataset_size) {
+absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Train& train,
+                                                                      int64_t dataset_size) {
   data::DistributedSampler::Options options;
   options.dataset_size = dataset_size;
   options.global_batch = train.global_batch();
   options.shards = train.shards();
   options.seed = train.seed();
   options.tail = train.tail() == "drop" ? data::Tail::kDrop : data::Tail::kCarry;
-  return options;
+  if (options.tail == data::Tail::kDrop && options.global_batch > dataset_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an epoch has no step: global_batch ", options.global_batch,
+                     " is larger than the ", dataset_size,
+                     " samples and tail: drop leaves out what does not fill a batch; use tail: "
+                     "carry or a smaller global_batch"));
+  }
+  return std::make_unique<data::DistributedSampler>(options);
 }
 
-absl::StatusOr<int64_t> TotalSteps(const Train& train, const data::DistributedSampler& sampler) {
-  const int64_t steps = train.steps() > 0 ? train.steps() : sampler.StepsFor(train.epochs());
-  if (steps > 0) return steps;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the run has no step: global_batch ", train.global_batch(),
-      " is larger than the data set and tail: drop leaves it out; use tail: carry or a "
-      "smaller global_batch"));
+int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler) {
+  return train.steps() > 0 ? train.steps() : sampler.StepsFor(train.epochs());
 }
 
 }  // namespace lockstep::worker

@@ -5,6 +5,7 @@
 #define LOCKSTEP_WORKER_JOB_PLAN_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -39,10 +40,13 @@ data::Augment AugmentOf(const Train& train);
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
                                              int64_t total_steps);
 
-data::DistributedSampler::Options SamplerOptions(const Train& train, int64_t dataset_size);
+// How the job deals `dataset_size` samples. REQUIRES: a resolved job.
+// Errors: InvalidArgument when a dropped tail leaves an epoch without a step.
+absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Train& train,
+                                                                      int64_t dataset_size);
 
-// Steps of the whole run. Errors: InvalidArgument when a dropped tail leaves none.
-absl::StatusOr<int64_t> TotalSteps(const Train& train, const data::DistributedSampler& sampler);
+// Steps of the whole run.
+int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler);
 
 }  // namespace lockstep::worker
 

@@ -28,10 +28,12 @@ struct ProgressBoard {
   // Counts everything that moves on: steps, shards, evaluation blocks, phases.
   std::atomic<int64_t> moves{0};
 
+  // Phase `next` begins.
   void Enter(Phase next) {
     phase.store(next, std::memory_order_relaxed);
     Moved();
   }
+  // Something moved on; the watch for stalls starts again.
   void Moved() {
     moves.store(moves.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "collectives/shm/waiter.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -38,9 +39,8 @@ absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train) {
   CompiledJob compiled;
   compiled.job = job;
-  compiled.sampler =
-      std::make_unique<data::DistributedSampler>(SamplerOptions(job.train(), train.size()));
-  LS_ASSIGN_OR_RETURN(compiled.total_steps, TotalSteps(job.train(), *compiled.sampler));
+  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
+  compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   const std::string& every = job.train().eval().every();
   LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
   LS_ASSIGN_OR_RETURN(const engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
@@ -106,6 +106,10 @@ absl::Status Trainer::Reserve(Transport* transport) {
   sums_ = std::make_unique<PartialSums>(compiled_.job.train().shards(), compiled_.vector_count,
                                         std::move(buffers));
   data::Loader::Options options;
+  // A thread of its own pays only where a core is left for it. It changes no number.
+  const Resources& resources = compiled_.job.resources();
+  const int cores = std::max(1, resources.nproc_per_node()) * plan.spec().threads;
+  options.threads = cores < AllowedCpus() ? 1 : 0;
   if (compiled_.job.train().data().loader().threads() > 0) {
     options.threads = compiled_.job.train().data().loader().threads();
   }

@@ -36,7 +36,9 @@ inline constexpr int kMessagePlaces = 2;
 constexpr uint64_t PackStamp(int64_t generation, uint64_t value) {
   return (static_cast<uint64_t>(generation) & 0xffffff) << 40 | (value & 0xffffffffffULL);
 }
+// The generation of such a word: its low 24 bits.
 constexpr int64_t StampGeneration(uint64_t stamp) { return static_cast<int64_t>(stamp >> 40); }
+// The value of such a word.
 constexpr uint64_t StampValue(uint64_t stamp) { return stamp & 0xffffffffffULL; }
 
 struct NodeEntry {

@@ -23,29 +23,39 @@ struct ClientOptions {
   std::string token;
 };
 
-// The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody answers
-// at the address.
+// The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody
+// answers at the address.
 class Client {
  public:
+  // Does not block: the connection is made by the first call. Never null.
   static std::unique_ptr<Client> Create(const ClientOptions& options);
   virtual ~Client() = default;
 
+  // Hands in a job, once however often it is tried: the request's id tells repetitions. Errors:
+  // InvalidArgument (the job), FailedPrecondition, Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                                       absl::Duration timeout) = 0;
+  // The jobs that the coordinator knows, those that have ended if asked for. Errors: Unavailable,
+  // DeadlineExceeded.
   virtual absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
                                                     absl::Duration timeout) = 0;
+  // One job with its workers. Errors: NotFound, Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<DescribeJobResponse> DescribeJob(const DescribeJobRequest& request,
                                                           absl::Duration timeout) = 0;
+  // Asks for the job's end; does not wait for it. Errors: NotFound, FailedPrecondition (it has
+  // ended already), Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<CancelJobResponse> CancelJob(const CancelJobRequest& request,
                                                       absl::Duration timeout) = 0;
+  // The nodes with their slots. Errors: Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) = 0;
 
-  // Calls `on_event` on the calling thread for each event until the job has ended, `on_event` returns
-  // false or StopFollowing is called. Reconnects and goes on after the last event seen; gives up with
-  // Unavailable when the coordinator stays unreachable for `give_up_after`.
+  // Calls `on_event` on the calling thread for each event until the job has ended, `on_event`
+  // returns false or StopFollowing is called. Reconnects and goes on after the last event seen;
+  // gives up with Unavailable when the coordinator stays unreachable for `give_up_after`.
   virtual absl::Status FollowJob(const FollowJobRequest& request,
                                  std::function<bool(const JobEvent&)> on_event,
                                  absl::Duration give_up_after) = 0;
+  // Ends a FollowJob that runs on another thread; does not wait for it.
   virtual void StopFollowing() = 0;
 };
 
@@ -60,13 +70,14 @@ class Session {
     std::function<Out()> hello;
     // A command arrived. Called on the session's thread, one at a time; must not block.
     std::function<void(const In&)> on_command;
-    // The connection came or went (with the reason). May be empty.
+    // The connection came or went, or the first attempt failed (with the reason). May be empty.
     std::function<void(bool connected, const std::string& reason)> on_connection;
   };
   virtual ~Session() = default;  // closes and joins
   // Queues `message`; does not block.
   virtual void Send(const Out& message) = 0;
-  // Queues `message`, replacing a queued, not yet sent one of the same `kind` (heartbeats, progress).
+  // Queues `message`, replacing a queued, not yet sent one of the same `kind` (heartbeats,
+  // progress).
   virtual void SendLatest(int kind, const Out& message) = 0;
   // Waits until everything queued has been handed to the transport, or until the deadline.
   virtual bool Flush(absl::Duration timeout) = 0;
@@ -76,6 +87,8 @@ class Session {
 using AgentSession = Session<AgentMessage, AgentCommand>;
 using WorkerSession = Session<WorkerMessage, WorkerCommand>;
 
+// Start to connect in the background and return at once; never null. The callbacks may be called
+// before these return, and until Close or the destructor has returned.
 std::unique_ptr<AgentSession> OpenAgentSession(const ClientOptions& options,
                                                AgentSession::Callbacks callbacks);
 std::unique_ptr<WorkerSession> OpenWorkerSession(const ClientOptions& options,

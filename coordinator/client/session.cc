@@ -157,7 +157,8 @@ class GrpcSession : public Session<Out, In> {
   const Open open_;
   const std::unique_ptr<Coordinator::Stub> stub_;
   const std::shared_ptr<Shared> box_ = std::make_shared<Shared>();
-  Thread thread_;  // last: starts when the rest is there
+  bool told_ = false;  // the user has heard of the connection; the thread's own
+  Thread thread_;      // last: starts when the rest is there
 };
 
 template <typename Out, typename In>
@@ -202,7 +203,9 @@ bool GrpcSession<Out, In>::RunStream(std::string& reason) {
   reason =
       box_->status.ok() ? "the coordinator ended the connection" : box_->status.error_message();
   box_->mu.Unlock();
-  if (was_up && callbacks_.on_connection) callbacks_.on_connection(false, reason);
+  // Of attempts that fail, only the very first is told: the rest would say the same.
+  if ((was_up || !told_) && callbacks_.on_connection) callbacks_.on_connection(false, reason);
+  told_ = true;
   box_->mu.Lock();
   return was_up;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -22,6 +23,7 @@ void MarkStarted(Context& context, const WorkerStarted& started) {
   if (worker == nullptr) return;  // not desired, so the agent ends it
   worker->started = true;
   worker->pid = started.pid();
+  context.touched_jobs.insert(job->id);
 }
 
 // Workers that ran under an earlier life of the agent ended with it, unless it says that they run.
@@ -70,6 +72,7 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello) {
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, started);
   if (restarted) MarkLost(context, node, hello);
+  context.changed_nodes.insert(node.id);
   context.push_agents = true;
   context.schedule = true;
 }
@@ -122,7 +125,6 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
   }
   worker.exited = record;
   context.touched_jobs.insert(job.id);
-  context.changed_jobs.insert(job.id);
   context.schedule = true;
 }
 
@@ -194,7 +196,7 @@ void PushAgent(Context& context, Node& node) {
     }
     if (kill) desired.add_kill_jobs(id);
   }
-  std::string content = desired.SerializeAsString();
+  std::string content = Bytes(desired);
   if (node.told == content) return;
   node.told = std::move(content);
   desired.set_revision(++node.revision);

@@ -17,10 +17,10 @@ struct Context {
   State& state;
   absl::Time now;
   Effects& effects;
-  std::set<std::string> touched_jobs;  // looked at again at the end of the step
-  std::set<std::string> changed_jobs;  // their rows are written
-  bool schedule = false;               // slots came free, nodes came or jobs wait
-  bool push_agents = false;            // an agent is to be brought up to date
+  std::set<std::string> touched_jobs;   // looked at again at the end of the step
+  std::set<std::string> changed_nodes;  // rows are looked at for changes
+  bool schedule = false;                // slots came free, nodes came or jobs wait
+  bool push_agents = false;             // an agent is to be brought up to date
 };
 
 google::protobuf::Timestamp ToProto(absl::Time time);

@@ -9,6 +9,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_machine.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/sessions.h"
 
@@ -78,6 +79,7 @@ void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
 
 void Settle(Context& context) {
   State& state = context.state;
+  TouchOwed(context);
   for (auto& [id, job] : state.jobs) {
     if (job.next_check <= context.now) context.touched_jobs.insert(id);
   }
@@ -93,6 +95,7 @@ void Settle(Context& context) {
     for (Slot& slot : job.slots) PushWorker(context, job, slot.worker);
     job.next_check = NextCheck(context, job);
   }
+  CollectRows(context, looked_at);
   if (!looked_at.empty() || context.push_agents) {
     for (auto& [id, node] : state.nodes) PushAgent(context, node);
   }
@@ -110,10 +113,6 @@ Effects Step(State& state, const Event& event, absl::Time now) {
   ForgivePause(context);
   Dispatch(context, event);
   Settle(context);
-  for (const std::string& id : context.changed_jobs) {
-    effects.rows.push_back(
-        {absl::StrCat("job/", id), StatusOf(state.jobs.at(id)).SerializeAsString()});
-  }
   return effects;
 }
 

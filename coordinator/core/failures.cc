@@ -188,8 +188,9 @@ void ConcludeFailure(Context& context, Job& job) {
   const Worker* culprit = Culprit(job);
   if (culprit == nullptr) return;
   Fault fault = MakeFault(job, *culprit);
-  std::string reason = absl::StrCat("rank ", fault.rank(), " on ", fault.host(), " (pid ",
-                                    fault.pid(), "): ", fault.cause());
+  std::string reason = absl::StrCat("rank ", fault.rank(), " on ", fault.host());
+  if (fault.pid() != 0) absl::StrAppend(&reason, " (pid ", fault.pid(), ")");  // it was started
+  absl::StrAppend(&reason, ": ", fault.cause());
   if (fault.victims_size() > 0) {
     absl::StrAppend(&reason, "; victims: ", fault.victims_size() == 1 ? "rank " : "ranks ",
                     absl::StrJoin(fault.victims(), ", "));

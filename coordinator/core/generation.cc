@@ -96,7 +96,6 @@ void MaybeFormGeneration(Context& context, Job& job) {
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1);
   ++job.generations;
-  context.changed_jobs.insert(job.id);
   const std::string reason =
       absl::StrCat("generation ", highest + 1, " of ", Count(job.slots.size(), "worker"),
                    " goes on after step ", job.generation.message.start_step());
@@ -108,7 +107,6 @@ void AbortCurrentGeneration(Context& context, Job& job, const std::string& reaso
   job.generation.aborted = true;
   job.generation.abort_reason = reason;
   for (Slot& slot : job.slots) slot.worker.ready.reset();
-  context.changed_jobs.insert(job.id);
   context.touched_jobs.insert(job.id);
 }
 

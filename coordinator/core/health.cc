@@ -26,6 +26,10 @@ bool Watched(const Worker& worker) {
   return !worker.dead() && !worker.finished && worker.last_heard != absl::InfinitePast();
 }
 
+bool HasActiveGeneration(const Job& job) {
+  return job.generation.message.generation() != 0 && !job.generation.aborted;
+}
+
 void CheckSilence(Context& context, Job& job) {
   const absl::Duration limit = FailureDetection(job);
   Worker* silent = nullptr;
@@ -41,6 +45,7 @@ void CheckSilence(Context& context, Job& job) {
 // When one worker stands still the others soon wait for it, so the one that stopped first is meant,
 // and nobody is judged while a worker is half-way to being silent.
 void CheckStandstill(Context& context, Job& job) {
+  if (!HasActiveGeneration(job)) return;
   const absl::Duration detection = FailureDetection(job);
   Worker* hung = nullptr;
   absl::Duration hung_limit;
@@ -48,7 +53,7 @@ void CheckStandstill(Context& context, Job& job) {
     Worker& worker = slot.worker;
     if (!Watched(worker)) continue;
     if (context.now - worker.last_heard > detection / 2) return;
-    if (worker.progress.step() == 0 || worker.ready.has_value() == false) continue;
+    if (worker.progress.step() == 0) continue;
     const absl::Duration limit = std::max(detection, 10 * MedianStep(worker));
     if (context.now - worker.progress_moved <= limit) continue;
     if (hung == nullptr || worker.progress_moved < hung->progress_moved) {
@@ -62,14 +67,16 @@ void CheckStandstill(Context& context, Job& job) {
 
 void CheckStart(Context& context, Job& job) {
   if (job.stepped || context.now < job.started + StartTimeout(job)) return;
+  const bool formed = HasActiveGeneration(job);
+  auto ready = [&](const Worker& worker) { return formed || worker.ready.has_value(); };
   Worker* late = nullptr;
   std::string what;
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
     if (worker.dead() || worker.finished) continue;
-    if (late != nullptr && (worker.ready || late->ready.has_value() == false)) continue;
+    if (late != nullptr && (ready(worker) || !ready(*late))) continue;
     late = &worker;
-    what = worker.ready     ? "has not done its first step"
+    what = ready(worker)    ? "has not done its first step"
            : worker.started ? "was not ready to train"
                             : "was not started by its agent";
   }
@@ -109,14 +116,22 @@ void ForgivePause(Context& context) {
   const bool paused =
       state.last_step != absl::InfinitePast() && context.now - state.last_step > kPause;
   state.last_step = context.now;
-  if (!paused) return;
-  for (auto& [id, node] : state.nodes) node.last_contact = context.now;
+  if (paused) ForgiveTime(state, context.now);
+}
+
+void ForgiveTime(State& state, absl::Time now) {
+  for (auto& [id, node] : state.nodes) node.last_contact = now;
   for (auto& [id, job] : state.jobs) {
     if (job.final()) continue;
+    if (job.suspected != absl::InfiniteFuture()) job.suspected = now;
+    if (job.ending) {
+      job.ending->since = now;
+      job.ending->deadline = now + state.options.settle;
+    }
     for (Slot& slot : job.slots) {
       if (slot.worker.last_heard == absl::InfinitePast()) continue;
-      slot.worker.last_heard = context.now;
-      slot.worker.progress_moved = context.now;
+      slot.worker.last_heard = now;
+      slot.worker.progress_moved = now;
     }
   }
 }

@@ -13,7 +13,6 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kExitCancelled = 130;
-constexpr int kMaxWorkers = 4096;
 
 absl::Status CheckSpec(const JobSpec& spec) {
   const int64_t nodes = spec.resources().nodes();
@@ -138,6 +137,7 @@ absl::Status Submit(Context& context, const Submitted& event) {
   job.submit_order = ++state.submits;
   job.submitted = context.now;
   job.run_dir = absl::StrCat("runs/", request.spec().name(), "-", event.job_id);
+  context.effects.new_job = true;
   context.effects.submitted.set_job_id(job.id);
   context.effects.submitted.set_run_dir(job.run_dir);
   context.schedule = true;
@@ -170,7 +170,6 @@ void SetState(Context& context, Job& job, JobState state, const std::string& rea
   if (job.state == state && job.reason == reason) return;
   job.state = state;
   job.reason = reason;
-  context.changed_jobs.insert(job.id);
   JobEvent event;
   *event.mutable_state() = StatusOf(job);
   AppendEvent(context, job, std::move(event));
@@ -190,7 +189,6 @@ void BeginEnding(Context& context, Job& job, JobState target, const std::string&
   if (kill) ending.kill_serial = context.state.serial;
   job.ending = ending;
   context.touched_jobs.insert(job.id);
-  context.changed_jobs.insert(job.id);
   if (target == FAILED) AbortCurrentGeneration(context, job, reason);
 }
 

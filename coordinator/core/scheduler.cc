@@ -65,7 +65,10 @@ void Start(Context& context, Job& job, const std::vector<Node*>& nodes) {
   std::string hosts;
   job.slots.clear();
   for (Node* node : nodes) {
-    if (node->is_private) node->private_job = job.id;
+    if (node->is_private) {
+      node->private_job = job.id;
+      context.changed_nodes.insert(node->id);
+    }
     absl::StrAppend(&hosts, hosts.empty() ? "" : ", ", node->host);
     for (int local = 0; local < per_node; ++local) {
       const int index = static_cast<int>(job.slots.size());

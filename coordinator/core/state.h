@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::coordinator {
+
+// The workers that one job may have.
+inline constexpr int kMaxWorkers = 4096;
 
 // One connection of an agent or a worker; given by the service, never reused. 0: none.
 using SessionId = int64_t;
@@ -176,6 +180,12 @@ struct State {
   std::map<SessionId, std::string> agent_sessions;
   // Job and incarnation.
   std::map<SessionId, std::pair<std::string, std::string>> worker_sessions;
+
+  // The journal as it was last written, by key, so that changed rows are written and no others.
+  std::map<std::string, std::string> saved;
+  // Jobs and nodes whose rows could not be written; they are looked at again in the next step.
+  std::set<std::string> owed_jobs;
+  std::set<std::string> owed_nodes;
 };
 
 }  // namespace lockstep::coordinator

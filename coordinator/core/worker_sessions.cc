@@ -32,7 +32,10 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
         context, session,
         absl::StrCat("this worker (", message.incarnation(), ") is not wanted any more"));
   }
-  if (worker->session != 0) context.state.worker_sessions.erase(worker->session);
+  if (worker->session != session) {
+    context.state.worker_sessions.erase(worker->session);
+    worker->ready.reset();  // what it is now follows
+  }
   worker->session = session;
   worker->started = true;
   worker->pid = hello.pid();
@@ -56,6 +59,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
       worker.step_times.push_back((context.now - worker.step_seen) / steps);
     }
     worker.step_seen = context.now;
+    if (!job.stepped) context.touched_jobs.insert(job.id);
     job.stepped = true;
   }
   worker.progress = heartbeat.progress();
@@ -95,6 +99,7 @@ void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost
 void OnEval(Context& context, Job& job, const EvalResult& eval) {
   if (job.final() || (job.eval && job.eval->step() >= eval.step())) return;
   job.eval = eval;
+  context.touched_jobs.insert(job.id);
   JobEvent event;
   *event.mutable_eval() = eval;
   AppendEvent(context, job, std::move(event));
@@ -151,7 +156,10 @@ void OnWorkerGone(Context& context, const WorkerGone& event) {
   if (known == context.state.worker_sessions.end()) return;
   if (Job* job = FindJob(context.state, known->second.first)) {
     Worker* worker = FindWorker(*job, known->second.second);
-    if (worker != nullptr && worker->session == event.session) worker->session = 0;
+    if (worker != nullptr && worker->session == event.session) {
+      worker->session = 0;
+      worker->ready.reset();  // it says so again when it is back
+    }
   }
   context.state.worker_sessions.erase(known);
 }

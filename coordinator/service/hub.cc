@@ -2,6 +2,7 @@
 #include "coordinator/service/hub.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -25,10 +26,29 @@ void PumpAll(const std::vector<std::shared_ptr<Pumped>>& pumps) {
   for (const auto& pump : pumps) pump->Pump();
 }
 
+// What followers of a job that was there before this coordinator begin with.
+JobEvent WhereItStands(const State& state, const std::string& job_id) {
+  JobEvent event;
+  *event.mutable_state() = DescribeJob(state, job_id)->status();
+  return event;
+}
+
+template <typename T>
+void AppendTo(std::vector<T>& all, std::vector<T>& more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
 }  // namespace
 
-Hub::Hub(Clock* clock, Store* store, const Options& options) : clock_(clock), store_(store) {
-  state_.options = options;
+Hub::Hub(Clock* clock, Store* store, State state)
+    : clock_(clock), store_(store), state_(std::move(state)) {
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, job] : state_.jobs) {
+      logs_[id].Append(WhereItStands(state_, id));
+    }
+    if (!state_.jobs.empty()) wake_at_ = clock_->Now();
+  }
   ticker_ = Thread("coord-ticker", [this] { RunTicker(); });
 }
 
@@ -65,7 +85,13 @@ absl::Status Hub::Save(const Effects& effects) {
   return store_->PutBatch(puts).status();
 }
 
-void Hub::Tell(Effects& effects, Pumps& pumps) {
+void Hub::HoldBack(Effects& effects) {
+  AppendTo(held_.to_agents, effects.to_agents);
+  AppendTo(held_.to_workers, effects.to_workers);
+  AppendTo(held_.events, effects.events);
+}
+
+void Hub::Tell(Effects effects, Pumps& pumps) {
   for (ToAgent& message : effects.to_agents) {
     const auto found = agents_.find(message.session);
     if (found == agents_.end()) continue;
@@ -93,17 +119,27 @@ void Hub::Tell(Effects& effects, Pumps& pumps) {
 }
 
 Hub::Reply Hub::StepLocked(const Event& event, Pumps& pumps) {
-  Effects effects = Step(state_, event, clock_->Now());
+  const absl::Time now = clock_->Now();
+  Effects effects = Step(state_, event, now);
+  const absl::Status saved = Save(effects);
+  if (!saved.ok()) {
+    LS_LOG_ERROR << "cannot write the journal, nobody is told anything: " << saved.message();
+    SaveFailed(state_, effects, now);
+    if (effects.reply.ok()) {
+      effects.reply = Annotate(saved, "the coordinator's journal cannot be written");
+    }
+  }
   if (effects.wake_at != wake_at_) {
     wake_changed_ = effects.wake_at < wake_at_;
     wake_at_ = effects.wake_at;
   }
-  if (absl::Status saved = Save(effects); !saved.ok()) {
-    LS_LOG_ERROR << "cannot write the journal: " << saved.message();
-    if (effects.reply.ok()) effects.reply = Annotate(saved, "the coordinator's journal");
+  Reply reply = {std::move(effects.reply), std::move(effects.submitted)};
+  if (!saved.ok()) {  // old progress interests nobody
+    std::erase_if(effects.events, [](const Append& a) { return a.event.has_progress(); });
   }
-  Tell(effects, pumps);
-  return {std::move(effects.reply), std::move(effects.submitted)};
+  HoldBack(effects);
+  if (saved.ok()) Tell(std::exchange(held_, {}), pumps);
+  return reply;
 }
 
 Hub::Reply Hub::Handle(const Event& event) {

@@ -38,29 +38,39 @@ class Outlet : public Pumped {
   virtual void Enqueue(Command command, bool close) = 0;
 };
 
+// Owns the core's state: steps it by one event at a time, hands its effects to the connections, and
+// has a thread that steps it when the core's next deadline has come.
 class Hub {
  public:
-  // `clock` and `store` outlive the hub.
-  Hub(Clock* clock, Store* store, const Options& options);
+  // Goes on from `state`, which is what `store` holds. `clock` and `store` outlive the hub.
+  Hub(Clock* clock, Store* store, State state);
   ~Hub();  // stops the ticker
 
-  // Steps the state. The reply is that of the event.
+  // What an event's sender is told.
   struct Reply {
     absl::Status status;
     SubmitJobResponse submitted;
   };
+  // Steps the state by `event`, journals the step and carries its effects out. Does not block for
+  // the network. The reply is that of the event, or, when the journal could not be written, why;
+  // nobody is told anything then until a later step is saved.
   Reply Handle(const Event& event);
   // Submits under a new id. Errors: as SubmitJob.
   absl::StatusOr<SubmitJobResponse> Submit(const SubmitJobRequest& request);
 
+  // A new connection: commands for it go to `outlet`, which the hub keeps until Remove. The core
+  // hears of it with its first message.
   SessionId AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet);
   SessionId AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet);
   // The connection is over; the core hears of it.
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
 
+  // A job with its workers as they are now. Errors: NotFound.
   absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id);
+  // All jobs, those that have ended only if asked for.
   ListJobsResponse List(bool include_ended);
+  // All nodes with their slots.
   GetClusterResponse Cluster();
 
   // The next event of the job after `sequence` for a follower; `follower` is pumped when there is
@@ -79,13 +89,16 @@ class Hub {
 
   Reply StepLocked(const Event& event, Pumps& pumps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Save(const Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell(Effects& effects, Pumps& pumps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HoldBack(Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Tell(Effects effects, Pumps& pumps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTicker();
 
   Clock* const clock_;
   Store* const store_;
   absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_);
+  // Answers and events of steps that could not be saved, in their order.
+  Effects held_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, EventLog> logs_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::set<std::shared_ptr<Pumped>>> followers_ ABSL_GUARDED_BY(mu_);
   std::map<SessionId, std::shared_ptr<Outlet<AgentCommand>>> agents_ ABSL_GUARDED_BY(mu_);

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/server.h"
 
+#include <errno.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/status.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/address.h"
@@ -19,8 +25,8 @@ namespace {
 
 class GrpcServer : public Server {
  public:
-  GrpcServer(const ServerOptions& options, Clock* clock, Store* store)
-      : hub_(clock, store, options.limits), service_(&hub_, options.token) {}
+  GrpcServer(const ServerOptions& options, Clock* clock, Store* store, State state)
+      : hub_(clock, store, std::move(state)), service_(&hub_, options.token) {}
 
   ~GrpcServer() override {
     if (server_ == nullptr) return;
@@ -30,6 +36,16 @@ class GrpcServer : public Server {
   }
 
   absl::Status Listen(const std::string& address) {
+    // gRPC gives no reason, so the likely one is looked for first.
+    absl::string_view path = address;
+    if (absl::ConsumePrefix(&path, "unix:")) {
+      const size_t slash = path.rfind('/');
+      const std::string folder(slash == path.npos ? "." : path.substr(0, slash + 1));
+      if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+        return ErrnoStatus(errno,
+                           absl::StrCat("cannot listen on '", address, "': folder ", folder));
+      }
+    }
     int port = 0;
     grpc::ServerBuilder builder;
     // Without this two coordinators would share a port in silence.
@@ -66,7 +82,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   QuietGrpc();
   LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   LS_RETURN_IF_ERROR(CheckFree(options.listen));
-  auto server = std::make_unique<GrpcServer>(options, clock, store);
+  LS_ASSIGN_OR_RETURN(const std::vector<StoredRow> stored, store->GetAll());
+  std::vector<Row> rows;
+  for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
+  LS_ASSIGN_OR_RETURN(State state, Restore(rows, options.limits, clock->Now()));
+  auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(state));
   LS_RETURN_IF_ERROR(server->Listen(options.listen));
   return server;
 }

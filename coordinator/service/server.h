@@ -26,7 +26,8 @@ class Server {
  public:
   // Listens and serves. `clock` and `store` outlive the server.
   // Errors: InvalidArgument (a bad address), FailedPrecondition (an address that other machines
-  // reach, which needs TLS and a token; the address is in use).
+  // reach, which needs TLS and a token; the address is in use), DataLoss and others when the
+  // journal cannot be read.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Clock* clock,
                                                        Store* store);
   virtual ~Server() = default;  // stops

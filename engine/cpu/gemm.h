@@ -47,9 +47,20 @@ class Gemm {
     bool accumulate;
     TileEpilogue epilogue;
   };
+  // Rows and panels of one thread, with its part of the scratch: strips of rows over a block of B
+  // that is packed as a whole, or blocks of rows panel by panel. The additions are the same.
   void RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                 int64_t panel_end, float* panel) const;
+  void RunWhole(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                int64_t panel_end, float* scratch) const;
+  void RunPanels(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                 int64_t panel_end, float* panel) const;
 
+  // What all tiles of the k block at `p` have in common, and the rest of one.
+  Tile TileAt(const Operands& operands, int64_t p) const;
+  void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
+               Tile* tile) const;
+  void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
   void PackA(const float* a, int64_t rows, int64_t k, float* packed) const;
 
   const SimdKernels& simd_;
@@ -63,6 +74,7 @@ class Gemm {
   int64_t b_stride_ = 0;    // of the stored rows of B
   bool b_columns_ = false;  // B is stored [n, k] for the tiles: packing transposes
   bool pack_ = false;
+  bool whole_ = false;  // all panels of a k block are packed at once
   int64_t k_block_ = 0;
   size_t panel_floats_ = 0;  // of one thread: the panel of B, then the block of A
   size_t a_pack_offset_ = 0;

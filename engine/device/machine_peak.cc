@@ -4,8 +4,10 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <cstdint>
+#include <latch>
+#include <thread>
 #include <vector>
 
 #include "engine/cpu/isa.h"
@@ -49,19 +51,53 @@ void Sse2() {
   for (int i = 0; i < kChains; ++i) asm volatile("" : : "x"(acc[i]));
 }
 
+// Runs the loop once; returns the operations made.
+double RunOnce(Isa isa) {
+  isa == Isa::kAvx512 ? Avx512() : isa == Isa::kAvx2 ? Avx2() : Sse2();
+  const int lanes = isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
+  return 2.0 * lanes * kChains * kRounds;
+}
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace
 
 double MeasureFmaPeak() {
   const Isa isa = DetectIsa();
-  const int lanes = isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
-  double best = 1e9;
+  double best = 0;
   for (int run = 0; run < 8; ++run) {
     const auto start = std::chrono::steady_clock::now();
-    isa == Isa::kAvx512 ? Avx512() : isa == Isa::kAvx2 ? Avx2() : Sse2();
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    best = std::min(best, elapsed.count());
+    const double operations = RunOnce(isa);
+    best = std::max(best, operations / SecondsSince(start));
   }
-  return 2.0 * lanes * kChains * kRounds / best;
+  return best;
+}
+
+double MeasureFmaThroughput(int threads) {
+  constexpr double kSeconds = 0.25;
+  const Isa isa = DetectIsa();
+  std::latch started(threads + 1);
+  std::vector<double> operations(static_cast<size_t>(threads));
+  std::vector<std::thread> running;
+  running.reserve(static_cast<size_t>(threads));
+  std::atomic<bool> stop{false};
+  for (double& mine : operations) {
+    running.emplace_back([&started, &stop, &mine, isa] {
+      started.arrive_and_wait();
+      while (!stop.load(std::memory_order_relaxed)) mine += RunOnce(isa);
+    });
+  }
+  started.arrive_and_wait();
+  const auto start = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+  stop.store(true, std::memory_order_relaxed);
+  for (std::thread& thread : running) thread.join();
+  const double seconds = SecondsSince(start);
+  double sum = 0;
+  for (const double mine : operations) sum += mine;
+  return sum / seconds;
 }
 
 double MeasureMemoryBandwidth() {

@@ -27,6 +27,8 @@ struct Program {
 
 class CompiledPlan : public Plan {
  public:
+  // Runs all passes for `spec` on this CPU; takes milliseconds. Errors: InvalidArgument (a model,
+  // optimizer or shape that is not possible).
   static absl::StatusOr<std::shared_ptr<const CompiledPlan>> Make(const TrainSpec& spec);
 
   const TrainSpec& spec() const override { return spec_; }

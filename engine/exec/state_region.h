@@ -31,6 +31,7 @@ class StateRegion {
    private:
     StateRegion* region_;
   };
+  // One more, or one less, who writes. Use Writing.
   void Open();
   void Close();
 

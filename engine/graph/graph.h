@@ -24,7 +24,9 @@ class Attrs {
   Attrs() = default;
   Attrs(std::initializer_list<std::pair<const std::string, Attr>> values) : values_(values) {}
 
+  // Sets or replaces.
   void Set(const std::string& name, Attr value) { values_[name] = std::move(value); }
+  // The value of `name`, or `otherwise` (an empty shape) without it. REQUIRES: it has that type.
   int64_t Int(const std::string& name, int64_t otherwise = 0) const;
   double Double(const std::string& name, double otherwise = 0) const;
   std::string String(const std::string& name, const std::string& otherwise = "") const;
@@ -55,6 +57,8 @@ struct Node {
   std::string name;
 };
 
+// Nodes in an order in which every node follows those that it reads. It only grows; passes make a
+// new one.
 class Graph {
  public:
   // Appends a node and infers its outputs. After the first error the graph stays as it is, an
@@ -91,6 +95,7 @@ class Graph {
   absl::Status Verify() const;
   // One line a node: "%3 = linear(%0, %1, %2) activation=relu : f32[64,256]  # 0".
   std::string ToText() const;
+  // For Graphviz.
   std::string ToDot() const;
   // Sum over nodes.
   double Flops() const;

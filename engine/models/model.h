@@ -36,8 +36,9 @@ struct ModelInputs {
   std::map<std::string, Value> parameters;  // every parameter's leaf
   bool training = true;                     // dropout and batch statistics, or not
 
-  // REQUIRES: there is one of that name.
+  // The leaf of that name. REQUIRES: there is one.
   Value Field(const std::string& name) const { return fields.at(name); }
+  // The same for a parameter.
   Value Parameter(const std::string& name) const { return parameters.at(name); }
 };
 

@@ -17,9 +17,11 @@ struct SplitCount {
   float high = 0;
   float low = 0;
 };
+// Takes `count` apart. REQUIRES: 0 <= count < 2^36.
 inline SplitCount Split(int64_t count) {
   return {static_cast<float>(count / kCountRadix), static_cast<float>(count % kCountRadix)};
 }
+// Puts a count, or a sum of at most kMaxCountSplits split ones, together.
 inline int64_t Join(const SplitCount& split) {
   return static_cast<int64_t>(split.high) * kCountRadix + static_cast<int64_t>(split.low);
 }

@@ -29,9 +29,12 @@ class GradientContext {
         input_gradients(this->node.inputs.size()) {}
 
   Value input(int i) const { return node.inputs[static_cast<size_t>(i)]; }
+  // The node's i-th output.
   Value output(int i = 0) const { return Value{id, i}; }
+  // The gradient of output i. REQUIRES: something reads that output.
   Value dy(int i = 0) const { return *output_gradients[static_cast<size_t>(i)]; }
   bool wants(int i) const { return wanted[static_cast<size_t>(i)]; }
+  // Says that `gradient` is that of input i. REQUIRES: of the same type as the input.
   void Set(int i, Value gradient) { input_gradients[static_cast<size_t>(i)] = gradient; }
 
   Graph* const graph;
@@ -83,6 +86,7 @@ struct OpDef {
   std::vector<OpCase> (*cases)() = nullptr;
 };
 
+// What running `node` of `graph` once costs.
 Cost CostOf(const Graph& graph, const Node& node);
 
 // "a is f32[2,3], but f32[2,4] is needed".

@@ -18,6 +18,7 @@ struct OpEntry {
   const void* cuda;         // null: not written yet (the CUDA module defines the type)
 };
 
+// The table, in a fixed order. Lives for ever.
 absl::Span<const OpEntry> AllOps();
 // Null when there is none.
 const OpDef* FindOp(std::string_view name);

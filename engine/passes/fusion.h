@@ -12,6 +12,7 @@
 
 namespace lockstep::engine {
 
+// A graph with the same outputs in which these patterns are one node each.
 Graph Fuse(const Graph& graph);
 
 }  // namespace lockstep::engine

@@ -34,16 +34,19 @@ class Rewriter {
     to_.SetOrigin(made, from_.Origin(value));
   }
   bool Has(Value value) const { return map_.contains(value); }
+  // What stands for a value of the old graph in the new one. REQUIRES: Has(value).
   Value Map(Value value) const {
     const auto it = map_.find(value);
     LS_CHECK(it != map_.end()) << "%" << value.node << " is used before it is made";
     return it->second;
   }
+  // The same for each.
   std::vector<Value> Map(const std::vector<Value>& values) const {
     std::vector<Value> mapped;
     for (const Value& value : values) mapped.push_back(Map(value));
     return mapped;
   }
+  // The new graph, to append to.
   Graph& to() { return to_; }
   // The new graph with the old one's outputs.
   Graph Finish() {

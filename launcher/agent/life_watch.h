@@ -23,6 +23,7 @@ class LifeWatch {
   LifeWatch(LifePage* page, std::function<void(int slot)> on_death);
   ~LifeWatch();
 
+  // Watches `slot` until it dies or End. REQUIRES: not watched.
   void Add(int slot);
   // Marks `slot` dead if its process ended without having taken it, so that whoever waits for that
   // process is told; then the watch forgets it. Only for slots whose process has ended.

@@ -36,6 +36,7 @@ class LastLines {
  public:
   static constexpr size_t kLines = 20;
   static constexpr size_t kMaxLine = 500;  // longer lines are shortened
+  // Takes the newest line; the oldest of its stream goes when there are more than kLines.
   void Add(bool is_stderr, const std::string& line);
   // At most kLines; those of stderr, or of stdout when stderr was silent.
   std::vector<std::string> Get() const;

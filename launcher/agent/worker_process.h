@@ -69,6 +69,7 @@ class WorkerProcess {
   const std::string& incarnation() const { return assignment_.incarnation(); }
   int life_slot() const { return life_slot_; }
   int output_fd(int stream) const { return streams_[stream].fd.get(); }
+  // The newest lines, for the message about its death.
   std::vector<std::string> LastOutput() const { return last_lines_.Get(); }
 
   // The agent's notes.

@@ -254,7 +254,10 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
 
 // Takes the verb off `*arguments`; "run" when there is none.
 absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
-  if (arguments->empty()) return std::string("help");
+  if (arguments->empty()) {
+    return Usage(
+        "nothing to do: name a job file, as in `launcher job.yaml`; `launcher --help` says more");
+  }
   const std::string first = arguments->front();
   std::string verb = first;
   if (first == "--version") verb = "version";
@@ -267,7 +270,7 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
     return Usage(absl::StrCat("'launcher ", first,
                               "' is not in this version; it has: ", absl::StrJoin(Verbs(), ", ")));
   }
-  if (first[0] == '-' || LooksLikeFile(first) || arguments->size() == 0) return std::string("run");
+  if (first[0] == '-' || LooksLikeFile(first)) return std::string("run");
   const std::string nearest = job::NearestName(first, Verbs());
   if (nearest.empty() && absl::StrContains(first, '.')) return std::string("run");
   return Usage(absl::StrCat("'", first, "' is neither a verb nor a .yaml file",

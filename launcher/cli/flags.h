@@ -20,11 +20,13 @@ struct Flag {
   std::string help = {};           // one line
   std::vector<std::string> aliases = {};
 };
+// Every flag of the launcher, in the order of --help. Lives for ever.
 const std::vector<Flag>& AllFlags();
 
 // torchrun's flags that have no use here: why, and what to use instead.
 const std::map<std::string, std::string>& TorchrunFlags();
 
+// Whether `verb` ("run", "join", ...) takes `flag`.
 bool TakesFlag(const std::string& verb, const Flag& flag);
 
 // A command line taken apart.

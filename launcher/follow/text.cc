@@ -12,12 +12,14 @@
 namespace lockstep::launcher {
 
 std::string WithCommas(int64_t value) {
-  std::string digits = std::to_string(value);
-  const int first = value < 0 ? 1 : 0;
-  for (int i = static_cast<int>(digits.size()) - 3; i > first; i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+  const std::string digits = std::to_string(value);
+  const size_t first = value < 0 ? 1 : 0;
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > first && (digits.size() - i) % 3 == 0) out.push_back(',');
+    out.push_back(digits[i]);
   }
-  return digits;
+  return out;
 }
 
 std::string ShortDuration(double seconds) {

@@ -33,6 +33,7 @@ struct SpawnerCommand {
   std::string cwd;  // empty: the launcher's
 };
 
+// The command as bytes, for one message.
 std::string EncodeCommand(const SpawnerCommand& command);
 // Errors: Internal when the text was not made by EncodeCommand.
 absl::StatusOr<SpawnerCommand> DecodeCommand(std::string_view text);

@@ -230,7 +230,12 @@ TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
     if (!first.ok()) return first.ToString();
     LS_CHECK(SendFds(socket, "begun", {}).ok());
     if (c.rank() == 2) ::pause();
-    return c.Barrier(absl::Now() + absl::Milliseconds(100)).ToString();
+    // Stays after its deadline: the other's deadline may come later, and must not find this one
+    // dead.
+    const std::string message = c.Barrier(absl::Now() + absl::Milliseconds(100)).ToString();
+    LS_CHECK(SendFds(socket, message, {}).ok());
+    ::pause();
+    return message;
   });
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
   job.Stop(2);

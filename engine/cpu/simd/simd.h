@@ -22,7 +22,8 @@ struct TileEpilogue {
 // A tile of C (rows x tile_columns) = sum over p of A(i, p) * B(p, j).
 struct Tile {
   int64_t k = 0;
-  const float* a = nullptr;  // A(i, p) at a[i * a_row + p * a_k]; one of the strides is 1
+  // A(i, p) at a[i * a_row + p * a_k]: a_k is 1, or a_row is 1 and a_k is tile_rows.
+  const float* a = nullptr;
   int64_t a_row = 0;
   int64_t a_k = 0;
   const float* b = nullptr;  // B(p, j) at b[p * b_stride + j]; tile_columns readable
@@ -77,6 +78,7 @@ struct SimdKernels {
               float* parameter);
 };
 
+// The loops for `isa`. REQUIRES: this CPU has it.
 const SimdKernels& SimdFor(Isa isa);
 
 namespace simd {

@@ -144,9 +144,30 @@ class BadInput(harness.ProgramTest):
         self.assertIn(str(port), err)
         self.assertIn("in use", err)
 
+    def test_a_socket_in_no_folder(self):
+        code, out, err = self.run_program("coordinator", "--listen=unix:/nowhere/at/all/socket", seconds=10)
+        self.assertEqual(code, 1)
+        self.assertIn("/nowhere/at/all", err)
+        self.assertIn("No such file", err)
+
+    def test_a_token_file_that_is_not_there(self):
+        code, out, err = self.run_program("coordinator", "--listen=127.0.0.1:0", "--token-file=/nowhere/token",
+                                          seconds=10)
+        self.assertEqual(code, 1)
+        self.assertIn("/nowhere/token", err)
+        self.assertIn("No such file", err)
+
+    def test_an_answer_that_cannot_be_written(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([os.path.join(harness.BIN, "launcher"), "validate", job], check=False,
+                                  stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=20)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"standard output", done.stderr)
+
     def test_an_address_that_is_not_private_needs_more(self):
         code, out, err = self.run_program("coordinator", "--listen=0.0.0.0:0", seconds=10)
-        self.assertEqual(code, USAGE, err)
+        self.assertEqual(code, 1, err)
         self.assertIn("TLS", err)
 
     def test_no_coordinator_there(self):

@@ -72,6 +72,21 @@ class Daemon(harness.ProgramTest):
         self.assertNotEqual(code, 0)
         self.assertIn("no-such-job", err)
 
+    def test_a_node_without_a_coordinator_says_so(self):
+        agent = self.start("launcher", "join", "--coordinator=127.0.0.1:9", "--slots=1")
+        os.set_blocking(agent.stderr.fileno(), False)
+        said = bytearray()
+
+        def complained():
+            try:
+                said.extend(os.read(agent.stderr.fileno(), 65536))
+            except BlockingIOError:
+                pass
+            return b"no connection to the coordinator at 127.0.0.1:9" in said
+        wait_until(complained, 10, "the node says that nobody answers")
+        agent.send_signal(signal.SIGINT)
+        wait_until(lambda: agent.poll() is not None, 5, "the node leaves")
+
     def test_a_node_that_leaves_takes_its_workers_along(self):
         address, _, agent = self.start_cluster()
         job = self.write("job.yaml", harness.synthetic_job(steps=100000000, train_extra="  eval: {every: never}\n"))

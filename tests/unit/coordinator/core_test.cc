@@ -4,275 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <map>
 #include <random>
-#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/coordinator/cluster.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// A cluster in a bottle: one agent for each node and the processes that the coordinator wishes for,
-// which behave well unless a test says otherwise. Connections keep their order, and nothing else
-// does.
-class Cluster {
- public:
-  explicit Cluster(int nodes, int slots) : slots_(slots) {
-    for (int i = 0; i < nodes; ++i) Connect(i);
-  }
-
-  struct Process {
-    WorkerAssignment assignment;
-    int node = 0;
-    SessionId session = 0;
-    int64_t generation = 0;
-    bool ready = false;
-    bool finished = false;
-  };
-
-  void Step(const Event& event) {
-    effects_ = coordinator::Step(state_, event, now_);
-    for (const ToAgent& message : effects_.to_agents) OnAgentCommand(message);
-    for (const ToWorker& message : effects_.to_workers) OnWorkerCommand(message);
-    for (const Append& append : effects_.events) OnEvent(append.event);
-  }
-  void Submit(const std::string& id, int nodes, int per_node, int priority = 0) {
-    SubmitJobRequest request;
-    request.mutable_spec()->set_name("mlp");
-    request.mutable_spec()->set_priority(priority);
-    request.mutable_spec()->mutable_resources()->set_nodes(nodes);
-    request.mutable_spec()->mutable_resources()->set_nproc_per_node(per_node);
-    request.mutable_spec()->mutable_train()->set_shards(8);
-    Step(Submitted{id, request});
-  }
-  void Connect(int node) {
-    AgentMessage message;
-    AgentHello& hello = *message.mutable_hello();
-    hello.set_node_id(absl::StrCat("n", node));
-    hello.set_incarnation(absl::StrCat("n", node, "-1"));
-    hello.set_host(absl::StrCat("host-", node));
-    hello.set_slots(slots_);
-    hello.set_protocol_version(1);
-    for (auto& [incarnation, process] : processes_) {
-      if (process.node != node) continue;
-      WorkerStarted& running = *hello.add_running();
-      running.set_job_id(process.assignment.job_id());
-      running.set_worker_incarnation(incarnation);
-    }
-    agents_[node] = ++sessions_;
-    pending_[agents_[node]].push_back(AgentSaid{agents_[node], message});
-    for (const WorkerExited& exited : unacknowledged_[node]) SayExited(node, exited);
-  }
-  void Disconnect(int node) {
-    pending_.erase(agents_[node]);
-    Step(AgentGone{agents_[node]});
-    Connect(node);
-  }
-  void ConnectWorker(Process& process) {
-    process.session = ++sessions_;
-    WorkerMessage message = From(process);
-    message.mutable_hello()->set_protocol_version(1);
-    message.mutable_hello()->set_pid(1000 + process.assignment.slot());
-    Say(process, message);
-    if (process.ready) SayReady(process);
-    if (process.finished) SayFinished(process);
-  }
-  void DisconnectWorker(Process& process) {
-    const SessionId session = process.session;
-    pending_.erase(session);
-    ConnectWorker(process);
-    Step(WorkerGone{session});
-  }
-  static WorkerMessage From(const Process& process) {
-    WorkerMessage message;
-    message.set_job_id(process.assignment.job_id());
-    message.set_incarnation(process.assignment.incarnation());
-    return message;
-  }
-  void Say(const Process& process, const WorkerMessage& message) {
-    pending_[process.session].push_back(WorkerSaid{process.session, message});
-  }
-  void SayReady(Process& process) {
-    process.ready = true;
-    WorkerMessage message = From(process);
-    WorkerReady& ready = *message.mutable_ready();
-    ready.set_plan_hash(plan_hash.count(process.assignment.slot()) ? "other" : "plan");
-    ready.set_device_hash(device_hash.count(process.assignment.slot()) ? "other" : "bits");
-    ready.set_device_description(absl::StrCat("cpu ", process.assignment.slot()));
-    Say(process, message);
-  }
-  void SayFinished(Process& process) {
-    process.finished = true;
-    WorkerMessage message = From(process);
-    message.mutable_finished()->set_steps(7);
-    message.mutable_finished()->set_drained(drained_);
-    Say(process, message);
-  }
-  void SayExited(int node, const WorkerExited& exited) {
-    AgentMessage message;
-    *message.mutable_exited() = exited;
-    pending_[agents_[node]].push_back(AgentSaid{agents_[node], message});
-  }
-  void End(const std::string& incarnation, int code, int signal, bool wanted = false) {
-    const auto found = processes_.find(incarnation);
-    if (found == processes_.end()) return;
-    const Process process = found->second;
-    WorkerExited exited;
-    exited.set_job_id(process.assignment.job_id());
-    exited.set_worker_incarnation(incarnation);
-    exited.set_exit_code(code);
-    exited.set_signal(signal);
-    exited.set_wanted(wanted);
-    exited.set_order(++deaths_[process.node]);
-    unacknowledged_[process.node].push_back(exited);
-    SayExited(process.node, exited);
-    processes_.erase(incarnation);
-    ended_.insert(incarnation);
-    pending_[process.session].push_back(WorkerGone{process.session});
-  }
-
-  // Hands over the first message of one connection, chosen by `random`. False: there is none.
-  bool Deliver(std::mt19937& random) {
-    for (auto it = pending_.begin(); it != pending_.end();) {
-      it = it->second.empty() ? pending_.erase(it) : std::next(it);
-    }
-    if (pending_.empty()) return false;
-    auto it = std::next(pending_.begin(), random() % pending_.size());
-    const Event event = it->second.front();
-    it->second.pop_front();
-    Step(event);
-    return true;
-  }
-  void Wait(absl::Duration longest) {
-    now_ = std::min(now_ + longest, std::max(now_, effects_.wake_at));
-    Step(Tick{});
-  }
-  // Heartbeats of all, except of those in `silent`.
-  void Beat() {
-    ++beats_;
-    for (auto& [incarnation, process] : processes_) {
-      if (process.session == 0 || silent.count(process.assignment.slot())) continue;
-      WorkerMessage message = From(process);
-      message.mutable_heartbeat()->set_progress_counter(
-          standing.count(process.assignment.slot()) ? 1 : beats_);
-      message.mutable_heartbeat()->mutable_progress()->set_step(process.generation > 0 ? 1 : 0);
-      Say(process, message);
-    }
-  }
-  // Everybody behaves until nothing is left to say.
-  void Quiet() {
-    std::mt19937 random(1);
-    while (Deliver(random)) {
-    }
-  }
-  void RunFor(absl::Duration duration) {
-    const absl::Time until = now_ + duration;
-    while (now_ < until) {
-      now_ += absl::Milliseconds(100);
-      Beat();
-      Step(Tick{});
-      Quiet();
-    }
-  }
-  const Job& job(const std::string& id) { return state_.jobs.at(id); }
-
-  State state_;
-  absl::Time now_ = absl::UnixEpoch();
-  Effects effects_;
-  std::map<std::string, Process> processes_;
-  std::map<int, SessionId> agents_;
-  std::set<int> plan_hash, device_hash, silent, standing;  // slots that are different
-  bool finish_at_once = true;
-
- private:
-  void OnAgentCommand(const ToAgent& message) {
-    for (const auto& [node, session] : agents_) {
-      if (session != message.session) continue;
-      if (message.command.has_desired()) Obey(node, message.command.desired());
-      for (const auto& gone : message.command.acknowledged().worker_incarnations()) {
-        std::erase_if(unacknowledged_[node], [&](const WorkerExited& exited) {
-          return exited.worker_incarnation() == gone;
-        });
-      }
-    }
-  }
-  void Obey(int node, const DesiredWorkers& desired) {
-    std::set<std::string> wanted;
-    for (const WorkerAssignment& assignment : desired.workers()) {
-      wanted.insert(assignment.incarnation());
-      if (processes_.count(assignment.incarnation()) || ended_.count(assignment.incarnation())) {
-        continue;
-      }
-      Process& process = processes_[assignment.incarnation()];
-      process.assignment = assignment;
-      process.node = node;
-      ConnectWorker(process);
-      SayReady(process);
-    }
-    std::vector<std::string> unwanted;
-    for (const auto& [incarnation, process] : processes_) {
-      if (process.node == node && !wanted.count(incarnation)) unwanted.push_back(incarnation);
-    }
-    for (const std::string& incarnation : unwanted) End(incarnation, 0, 9, /*wanted=*/true);
-  }
-  void OnWorkerCommand(const ToWorker& message) {
-    for (auto& [incarnation, process] : processes_) {
-      if (process.session != message.session) continue;
-      const WorkerCommand& command = message.command;
-      if (command.has_generation()) {
-        CheckGeneration(process.assignment.job_id(), command.generation());
-        process.generation = command.generation().generation();
-        if (finish_at_once) SayFinished(process);
-      }
-      if (command.has_drain()) {
-        drained_ = true;
-        SayFinished(process);
-      }
-      if (command.has_exit()) {
-        const std::string ending = incarnation;
-        End(ending, command.exit().code(), 0);
-        return;
-      }
-    }
-  }
-  // A number names one membership, and a rank is there once.
-  void CheckGeneration(const std::string& job_id, const Generation& generation) {
-    const std::string text = generation.SerializeAsString();
-    const auto [known, fresh] =
-        generations_.emplace(absl::StrCat(job_id, "/", generation.generation()), text);
-    EXPECT_EQ(known->second, text);
-    int shard = 0;
-    for (int rank = 0; rank < generation.members_size(); ++rank) {
-      EXPECT_EQ(generation.members(rank).rank(), rank);
-      EXPECT_EQ(generation.members(rank).shard_begin(), shard);
-      shard = generation.members(rank).shard_end();
-    }
-    EXPECT_EQ(shard, generation.shards());
-  }
-  void OnEvent(const JobEvent& event) {
-    if (!event.has_state()) return;
-    const JobStatus& status = event.state();
-    EXPECT_FALSE(status.reason().empty());
-    EXPECT_EQ(final_.count(status.job_id()), 0) << "a final state is final";
-    if (status.has_result()) final_.insert(status.job_id());
-  }
-
-  int slots_;
-  SessionId sessions_ = 0;
-  std::map<SessionId, std::deque<Event>> pending_;
-  std::map<int, std::vector<WorkerExited>> unacknowledged_;
-  std::map<int, int64_t> deaths_;
-  std::set<std::string> ended_;
-  std::map<std::string, std::string> generations_;
-  std::set<std::string> final_;
-  bool drained_ = false;
-  int64_t beats_ = 0;
-};
 
 TEST(CoreTest, AJobOfTwoNodesSucceeds) {
   Cluster cluster(2, 4);
@@ -391,45 +132,145 @@ TEST(CoreTest, DrainsOrKills) {
   EXPECT_TRUE(kill.processes_.empty());
 }
 
-// Whatever the order of messages, lost connections and deaths: the invariants hold, every job ends,
-// and no process is left.
+// One step of a random life of a cluster with at most four jobs.
+void Live(Cluster& cluster, std::mt19937& random, int& submitted) {
+  const unsigned dice = random() % 100;
+  auto any = [&] {
+    return std::next(cluster.processes_.begin(), random() % cluster.processes_.size());
+  };
+  if (dice < 3 && submitted < 4) {
+    cluster.Submit(absl::StrCat("j", submitted++), 1 + random() % 2, 1 + random() % 4);
+  } else if (dice < 6) {
+    cluster.Disconnect(random() % 2);
+  } else if (dice < 9 && !cluster.processes_.empty()) {
+    cluster.DisconnectWorker(any()->second);
+  } else if (dice < 10 && !cluster.processes_.empty()) {
+    const std::string victim = any()->first;
+    cluster.End(victim, 0, 9);
+  } else if (dice < 12 && submitted > 0) {
+    const std::string id = absl::StrCat("j", random() % submitted);
+    if (!cluster.job(id).final()) cluster.Step(CancelRequested{id, random() % 2 == 0});
+  } else if (dice < 20) {
+    cluster.Disturb(random);
+  } else if (dice < 32) {
+    cluster.Wait(absl::Milliseconds(20));
+  } else {
+    cluster.Deliver(random);
+  }
+}
+
+// In the end everybody behaves: every job ends and no process is left.
+void ExpectAllEnd(Cluster& cluster, int submitted) {
+  cluster.RunFor(absl::Seconds(8));
+  for (int i = 0; i < submitted; ++i) {
+    const Job& job = cluster.job(absl::StrCat("j", i));
+    EXPECT_TRUE(job.final()) << job.id << " " << job.reason;
+  }
+  EXPECT_TRUE(cluster.processes_.empty());
+}
+
+// Whatever the order of messages, lost connections, doubled and lost messages, and deaths: a
+// generation's number names one membership, a rank is there once, final states are final.
 TEST(CoreTest, SurvivesAnyOrder) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     Cluster cluster(2, 4);
     int submitted = 0;
-    for (int i = 0; i < 300; ++i) {
-      const unsigned dice = random() % 100;
-      auto any = [&] {
-        return std::next(cluster.processes_.begin(), random() % cluster.processes_.size());
-      };
-      if (dice < 3 && submitted < 4) {
-        cluster.Submit(absl::StrCat("j", submitted++), 1 + random() % 2, 1 + random() % 4);
-      } else if (dice < 6) {
-        cluster.Disconnect(random() % 2);
-      } else if (dice < 9 && !cluster.processes_.empty()) {
-        cluster.DisconnectWorker(any()->second);
-      } else if (dice < 10 && !cluster.processes_.empty()) {
-        const std::string victim = any()->first;
-        cluster.End(victim, 0, 9);
-      } else if (dice < 12 && submitted > 0) {
-        const std::string id = absl::StrCat("j", random() % submitted);
-        if (!cluster.job(id).final()) cluster.Step(CancelRequested{id, random() % 2 == 0});
-      } else if (dice < 25) {
-        cluster.Wait(absl::Milliseconds(20));
-      } else {
-        cluster.Deliver(random);
-      }
-    }
-    cluster.RunFor(absl::Seconds(8));
-    for (int i = 0; i < submitted; ++i) {
-      const Job& job = cluster.job(absl::StrCat("j", i));
-      EXPECT_TRUE(job.final()) << job.id << " " << job.reason;
-    }
-    EXPECT_TRUE(cluster.processes_.empty());
+    for (int i = 0; i < 300; ++i) Live(cluster, random, submitted);
+    ExpectAllEnd(cluster, submitted);
     if (HasFailure()) return;
   }
+}
+
+// Killed after any event, a coordinator goes on from its rows as one would that only lost all
+// connections.
+TEST(CoreTest, GoesOnFromItsRowsAfterAnyEvent) {
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Cluster cluster(2, 4);
+    cluster.finish_at_once = seed % 2 == 0;
+    int submitted = 0;
+    for (unsigned i = 0; i < 2 * seed; ++i) Live(cluster, random, submitted);
+    cluster.Restart();
+    for (int i = 0; i < 100; ++i) Live(cluster, random, submitted);
+    if (seed % 2 == 0) {
+      ExpectAllEnd(cluster, submitted);
+    } else {
+      cluster.RunFor(absl::Seconds(8));
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CoreTest, RefusesADamagedJournal) {
+  Cluster cluster(1, 4);
+  cluster.Submit("j", 1, 2);
+  cluster.Quiet();
+  std::vector<Row> rows;
+  for (const auto& [key, value] : cluster.rows_) rows.push_back({key, value});
+  ASSERT_TRUE(Restore(rows, Options(), cluster.now_).ok());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<Row> damaged = rows;
+    damaged[i].value += "\xff";
+    const absl::Status status = Restore(damaged, Options(), cluster.now_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr(rows[i].key));
+    if (rows[i].key == "node/n0") continue;
+    damaged = rows;
+    damaged.erase(damaged.begin() + static_cast<long>(i));
+    EXPECT_EQ(Restore(damaged, Options(), cluster.now_).status().code(),
+              absl::StatusCode::kDataLoss)
+        << rows[i].key;
+  }
+}
+
+// Nothing that was not saved is told; it is told when it is.
+TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
+  State state;
+  absl::Time now = absl::UnixEpoch();
+  AgentMessage hello;
+  hello.mutable_hello()->set_node_id("n");
+  hello.mutable_hello()->set_slots(2);
+  hello.mutable_hello()->set_protocol_version(1);
+  Effects effects = Step(state, AgentSaid{1, hello}, now);
+  SaveFailed(state, effects, now);
+  EXPECT_TRUE(effects.to_agents.empty());
+  EXPECT_LE(effects.wake_at, now + absl::Seconds(1));
+  effects = Step(state, Tick{}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  ASSERT_EQ(effects.rows.size(), 1);
+  EXPECT_EQ(effects.rows[0].key, "node/n");
+
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
+  request.mutable_spec()->mutable_train();
+  effects = Step(state, Submitted{"lost", request}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  SaveFailed(state, effects, now);
+  EXPECT_TRUE(effects.events.empty());
+  EXPECT_EQ(state.jobs.count("lost"), 0);
+  effects = Step(state, Tick{}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  EXPECT_EQ(effects.to_agents[0].command.desired().workers_size(), 0);
+
+  effects = Step(state, Submitted{"j", request}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  AgentMessage exited;
+  exited.mutable_exited()->set_job_id("j");
+  exited.mutable_exited()->set_worker_incarnation("j.1.1");
+  exited.mutable_exited()->set_signal(9);
+  effects = Step(state, AgentSaid{1, exited}, now);
+  ASSERT_EQ(effects.to_agents.size(), 2);
+  SaveFailed(state, effects, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);  // said when it is true
+  EXPECT_TRUE(effects.to_agents[0].command.has_acknowledged());
+  effects = Step(state, Tick{}, now);
+  ASSERT_EQ(effects.to_agents.size(), 1);
+  EXPECT_EQ(effects.to_agents[0].command.desired().kill_jobs_size(), 1);
+  EXPECT_THAT(effects.rows, ::testing::Contains(::testing::Field(&Row::key, "worker/j/1")));
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST_F(ImagesTest, MissingFashionMnistSaysHowToGetIt) {
   const auto status = Open(FashionMnistSource{.path = folder_ + "none"}, Split::kTrain).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   const std::string message(status.message());
-  EXPECT_THAT(message, HasSubstr(folder_ + "none/train-labels-idx1-ubyte.gz"));
+  EXPECT_THAT(message, HasSubstr(folder_ + "none/train-images-idx3-ubyte.gz"));
   EXPECT_THAT(message, HasSubstr("apt-get install dataset-fashion-mnist"));
   EXPECT_THAT(message, HasSubstr("data.fashion_mnist.path"));
 }

@@ -30,26 +30,24 @@ TEST(TotalSteps, CountsStepsOfTheStreamOrTakesThemAsGiven) {
   train.set_global_batch(256);
   train.set_shards(4);
   train.set_epochs(5);
-  const data::DistributedSampler carry(SamplerOptions(train, 60000));
-  EXPECT_EQ(*TotalSteps(train, carry), (5 * 60000 + 255) / 256);
+  EXPECT_EQ(TotalSteps(train, **MakeSampler(train, 60000)), (5 * 60000 + 255) / 256);
   train.set_tail("drop");
-  const data::DistributedSampler drop(SamplerOptions(train, 60000));
-  EXPECT_EQ(*TotalSteps(train, drop), 5 * (60000 / 256));
+  EXPECT_EQ(TotalSteps(train, **MakeSampler(train, 60000)), 5 * (60000 / 256));
   train.set_epochs(0);
   train.set_steps(7);
-  EXPECT_EQ(*TotalSteps(train, drop), 7);
+  EXPECT_EQ(TotalSteps(train, **MakeSampler(train, 60000)), 7);
 }
 
-TEST(TotalSteps, RefusesARunWithoutAStep) {
+TEST(MakeSampler, RefusesAnEpochWithoutAStep) {
   Train train;
   train.set_global_batch(256);
   train.set_shards(4);
   train.set_epochs(5);
+  EXPECT_TRUE(MakeSampler(train, 100).ok());
   train.set_tail("drop");
-  const data::DistributedSampler sampler(SamplerOptions(train, 100));
-  const auto steps = TotalSteps(train, sampler);
-  EXPECT_EQ(steps.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(steps.status().message()), HasSubstr("tail: carry"));
+  const auto sampler = MakeSampler(train, 100);
+  EXPECT_EQ(sampler.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(sampler.status().message()), HasSubstr("tail: carry"));
 }
 
 TEST(DataSource, KeepsTheDataSetsUsualNormalisationUnlessTold) {

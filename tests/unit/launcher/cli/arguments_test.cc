@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/exit_codes.h"
-#include "launcher/verbs/validate.h"
+#include "launcher/cli/validate.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -67,7 +67,6 @@ TEST(Arguments, OtherVerbs) {
 }
 
 TEST(Arguments, HelpForEveryVerb) {
-  EXPECT_EQ(Parse<HelpArgs>({}).verb, "");
   EXPECT_EQ(Parse<HelpArgs>({"--help"}).verb, "");
   EXPECT_EQ(Parse<HelpArgs>({"submit", "--help"}).verb, "submit");
   EXPECT_EQ(Parse<HelpArgs>({"help", "logs"}).verb, "logs");
@@ -109,6 +108,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--run-dir=a", "--runs-dir=b", "j.yaml"}, "give one"},
       {{"-x", "j.yaml"}, "unknown flag '-x'"},
       {{"help", "nothing"}, "no verb 'nothing'"},
+      {{}, "name a job file"},
       {{""}, "is neither a verb nor a .yaml file"},
   };
   for (const auto& [words, expected] : cases) {

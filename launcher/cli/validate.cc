@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/verbs/validate.h"
+#include "launcher/cli/validate.h"
 
 #include <string>
 

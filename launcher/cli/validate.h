@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // launcher validate: checks a job file without running anything.
 // Thread-safety: as the streams.
-#ifndef LOCKSTEP_LAUNCHER_VERBS_VALIDATE_H_
-#define LOCKSTEP_LAUNCHER_VERBS_VALIDATE_H_
+#ifndef LOCKSTEP_LAUNCHER_CLI_VALIDATE_H_
+#define LOCKSTEP_LAUNCHER_CLI_VALIDATE_H_
 
 #include <ostream>
 
@@ -19,4 +19,4 @@ int RunValidate(const ValidateArgs& args, std::ostream& out, std::ostream& err);
 
 }  // namespace lockstep::launcher
 
-#endif  // LOCKSTEP_LAUNCHER_VERBS_VALIDATE_H_
+#endif  // LOCKSTEP_LAUNCHER_CLI_VALIDATE_H_

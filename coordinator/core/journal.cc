@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/journal.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/health.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "proto/journal.pb.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// After a failed write the next one is tried so much later.
+constexpr absl::Duration kSaveAgain = absl::Milliseconds(100);
+
+std::string JobKey(const std::string& id) { return absl::StrCat("job/", id); }
+std::string RequestKey(const std::string& id) { return absl::StrCat("request/", id); }
+std::string WorkerKey(const std::string& id, int slot) {
+  return absl::StrCat("worker/", id, "/", slot);
+}
+std::string NodeKey(const std::string& id) { return absl::StrCat("node/", id); }
+
+JobRecord ToRecord(const Job& job) {
+  JobRecord record;
+  record.set_job_id(job.id);
+  record.set_submit_order(job.submit_order);
+  record.set_run_dir(job.run_dir);
+  record.set_state(job.state);
+  record.set_reason(job.reason);
+  *record.mutable_submitted() = ToProto(job.submitted);
+  if (job.started != absl::InfinitePast()) *record.mutable_started() = ToProto(job.started);
+  if (job.ended != absl::InfinitePast()) *record.mutable_ended() = ToProto(job.ended);
+  record.set_slots(static_cast<int>(job.slots.size()));
+  if (job.generation.message.generation() != 0) {
+    *record.mutable_generation() = job.generation.message;
+  }
+  record.set_generation_aborted(job.generation.aborted);
+  record.set_abort_reason(job.generation.abort_reason);
+  record.set_generations(job.generations);
+  record.set_stepped(job.stepped);
+  if (job.drain) record.set_drain(*job.drain);
+  if (job.ending) {
+    EndingRecord& ending = *record.mutable_ending();
+    ending.set_target(job.ending->target);
+    ending.set_reason(job.ending->reason);
+    ending.set_exit_code(job.ending->exit_code);
+    ending.set_decided(job.ending->decided);
+    ending.set_kill(job.ending->kill);
+    ending.set_kill_serial(job.ending->kill_serial);
+  }
+  record.set_suspected(job.suspected != absl::InfiniteFuture());
+  record.set_restarts(job.restarts);
+  record.set_restart_step(job.restart_step);
+  for (const Fault& fault : job.faults) *record.add_faults() = fault;
+  if (job.eval) *record.mutable_eval() = *job.eval;
+  if (job.final()) {
+    *record.mutable_result() = job.result;
+    *record.mutable_progress() = job.progress;
+  }
+  return record;
+}
+
+WorkerRecord ToRecord(const Slot& slot) {
+  const Worker& worker = slot.worker;
+  WorkerRecord record;
+  record.set_incarnation(worker.incarnation);
+  record.set_slot(worker.slot);
+  record.set_local_rank(worker.local_rank);
+  record.set_node_id(worker.node_id);
+  record.set_host(worker.host);
+  record.set_lives(slot.lives);
+  *record.mutable_device() = worker.device;
+  record.set_pid(worker.pid);
+  record.set_started(worker.started);
+  record.set_heard(worker.last_heard != absl::InfinitePast());
+  if (worker.finished) *record.mutable_finished() = *worker.finished;
+  record.set_died_serial(worker.died_serial);
+  record.set_died_order(worker.died_order);
+  if (worker.exited) *record.mutable_exited() = *worker.exited;
+  record.set_failed_serial(worker.failed_serial);
+  if (worker.failed) *record.mutable_failed() = *worker.failed;
+  if (worker.peer_lost) *record.mutable_peer_lost() = *worker.peer_lost;
+  record.set_verdict_serial(worker.verdict_serial);
+  record.set_verdict(worker.verdict);
+  return record;
+}
+
+NodeRecord ToRecord(const Node& node) {
+  NodeRecord record;
+  record.set_node_id(node.id);
+  record.set_incarnation(node.incarnation);
+  record.set_host(node.host);
+  record.set_address(node.address);
+  record.set_slots(node.slots);
+  for (const Device& device : node.devices) *record.add_devices() = device;
+  record.set_is_private(node.is_private);
+  record.set_private_job(node.private_job);
+  return record;
+}
+
+absl::Time FromProto(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+// The request is there already or comes with its own row.
+void FromRecord(const JobRecord& record, Job& job) {
+  job.id = record.job_id();
+  job.submit_order = record.submit_order();
+  job.run_dir = record.run_dir();
+  job.state = record.state();
+  job.reason = record.reason();
+  job.submitted = FromProto(record.submitted());
+  if (record.has_started()) job.started = FromProto(record.started());
+  if (record.has_ended()) job.ended = FromProto(record.ended());
+  job.slots.resize(std::max<size_t>(job.slots.size(), record.slots()));
+  job.generation.message = record.generation();
+  job.generation.aborted = record.generation_aborted();
+  job.generation.abort_reason = record.abort_reason();
+  job.generations = record.generations();
+  job.stepped = record.stepped();
+  if (record.has_drain()) job.drain = record.drain();
+  if (record.has_ending()) {
+    Ending& ending = job.ending.emplace();
+    ending.target = record.ending().target();
+    ending.reason = record.ending().reason();
+    ending.exit_code = record.ending().exit_code();
+    ending.decided = record.ending().decided();
+    ending.kill = record.ending().kill();
+    ending.kill_serial = record.ending().kill_serial();
+  }
+  if (record.suspected()) job.suspected = absl::InfinitePast();
+  job.restarts = record.restarts();
+  job.restart_step = record.restart_step();
+  job.faults.assign(record.faults().begin(), record.faults().end());
+  if (record.has_eval()) job.eval = record.eval();
+  job.result = record.result();
+  job.progress = record.progress();
+  job.next_check = absl::InfinitePast();
+}
+
+void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
+  slot.node_id = record.node_id();
+  slot.local_rank = record.local_rank();
+  slot.lives = record.lives();
+  Worker& worker = slot.worker;
+  worker.incarnation = record.incarnation();
+  worker.slot = record.slot();
+  worker.local_rank = record.local_rank();
+  worker.node_id = record.node_id();
+  worker.host = record.host();
+  worker.device = record.device();
+  worker.pid = record.pid();
+  worker.started = record.started();
+  if (record.heard()) worker.last_heard = worker.progress_moved = now;
+  if (record.has_finished()) worker.finished = record.finished();
+  worker.died_serial = record.died_serial();
+  worker.died_order = record.died_order();
+  if (record.has_exited()) worker.exited = record.exited();
+  worker.failed_serial = record.failed_serial();
+  if (record.has_failed()) worker.failed = record.failed();
+  if (record.has_peer_lost()) worker.peer_lost = record.peer_lost();
+  worker.verdict_serial = record.verdict_serial();
+  worker.verdict = record.verdict();
+}
+
+void FromRecord(const NodeRecord& record, Node& node) {
+  node.id = record.node_id();
+  node.incarnation = record.incarnation();
+  node.host = record.host();
+  node.address = record.address();
+  node.slots = record.slots();
+  node.devices.assign(record.devices().begin(), record.devices().end());
+  node.is_private = record.is_private();
+  node.private_job = record.private_job();
+}
+
+void WriteIfChanged(Context& context, const std::string& key, std::string value) {
+  auto [row, fresh] = context.state.saved.try_emplace(key);
+  if (!fresh && row->second == value) return;
+  row->second = value;
+  context.effects.rows.push_back({key, std::move(value)});
+}
+
+// Takes one row in. False: it cannot be read.
+bool RestoreRow(const Row& row, absl::Time now, State& state) {
+  const size_t slash = row.key.find('/');
+  if (slash == std::string::npos) return false;
+  const std::string kind = row.key.substr(0, slash);
+  const std::string id = row.key.substr(slash + 1);
+  if (kind == "job") {
+    JobRecord record;
+    if (!record.ParseFromString(row.value) || record.job_id() != id) return false;
+    FromRecord(record, state.jobs[id]);
+    return true;
+  }
+  if (kind == "request") return state.jobs[id].request.ParseFromString(row.value);
+  if (kind == "worker") {
+    WorkerRecord record;
+    if (!record.ParseFromString(row.value) || record.slot() < 0) return false;
+    const size_t index = static_cast<size_t>(record.slot());
+    const std::string job_id = id.substr(0, id.find('/'));
+    if (row.key != WorkerKey(job_id, record.slot()) || index >= static_cast<size_t>(kMaxWorkers))
+      return false;
+    std::vector<Slot>& slots = state.jobs[job_id].slots;
+    slots.resize(std::max(slots.size(), index + 1));
+    FromRecord(record, slots[index], now);
+    return true;
+  }
+  NodeRecord record;
+  if (kind != "node" || !record.ParseFromString(row.value) || record.node_id() != id) return false;
+  FromRecord(record, state.nodes[id]);
+  return true;
+}
+
+// A job whose submission could not be written was never accepted.
+void Withdraw(State& state, Effects& effects, const std::string& id) {
+  state.jobs.erase(id);
+  state.owed_jobs.erase(id);
+  for (auto& [node_id, node] : state.nodes) {
+    if (node.private_job != id) continue;
+    node.private_job.clear();
+    state.owed_nodes.insert(node_id);
+  }
+  effects.events.erase(std::remove_if(effects.events.begin(), effects.events.end(),
+                                      [&](const Append& append) { return append.job_id == id; }),
+                       effects.events.end());
+}
+
+}  // namespace
+
+std::string Bytes(const google::protobuf::MessageLite& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+void CollectRows(Context& context, const std::set<std::string>& jobs) {
+  for (const std::string& id : context.changed_nodes) {
+    WriteIfChanged(context, NodeKey(id), Bytes(ToRecord(context.state.nodes.at(id))));
+  }
+  for (const std::string& id : jobs) {
+    const Job& job = context.state.jobs.at(id);
+    const std::string request_key = RequestKey(id);
+    if (context.state.saved.count(request_key) == 0) {
+      WriteIfChanged(context, request_key, Bytes(job.request));
+    }
+    WriteIfChanged(context, JobKey(id), Bytes(ToRecord(job)));
+    for (const Slot& slot : job.slots) {
+      WriteIfChanged(context, WorkerKey(id, slot.worker.slot), Bytes(ToRecord(slot)));
+    }
+  }
+}
+
+void TouchOwed(Context& context) {
+  State& state = context.state;
+  if (state.owed_jobs.empty() && state.owed_nodes.empty()) return;
+  context.schedule = true;
+  context.push_agents = true;
+  context.touched_jobs.merge(state.owed_jobs);
+  context.changed_nodes.merge(state.owed_nodes);
+  state.owed_jobs.clear();
+  state.owed_nodes.clear();
+}
+
+void SaveFailed(State& state, Effects& effects, absl::Time now) {
+  for (const Row& row : effects.rows) {
+    state.saved.erase(row.key);
+    const size_t slash = row.key.find('/');
+    const std::string id = row.key.substr(slash + 1);
+    const bool of_node = row.key.compare(0, slash, "node") == 0;
+    (of_node ? state.owed_nodes : state.owed_jobs)
+        .insert(of_node ? id : id.substr(0, id.find('/')));
+  }
+  effects.rows.clear();
+  for (const ToAgent& message : effects.to_agents) {
+    const auto agent = state.agent_sessions.find(message.session);
+    if (!message.command.has_desired() || agent == state.agent_sessions.end()) continue;
+    state.nodes[agent->second].told.reset();
+    state.owed_nodes.insert(agent->second);
+  }
+  for (const ToWorker& message : effects.to_workers) {
+    const auto known = state.worker_sessions.find(message.session);
+    if (message.close || known == state.worker_sessions.end()) continue;
+    Job& job = state.jobs.at(known->second.first);
+    if (Worker* worker = FindWorker(job, known->second.second)) worker->told = Worker::Told{};
+    state.owed_jobs.insert(job.id);
+  }
+  std::erase_if(effects.to_agents, [](const ToAgent& m) { return m.command.has_desired(); });
+  std::erase_if(effects.to_workers, [](const ToWorker& m) { return !m.close; });
+  if (effects.new_job) Withdraw(state, effects, effects.submitted.job_id());
+  effects.wake_at = std::min(effects.wake_at, now + kSaveAgain);
+}
+
+absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& options,
+                              absl::Time now) {
+  State state;
+  state.options = options;
+  for (const Row& row : rows) {
+    if (!RestoreRow(row, now, state)) {
+      return absl::DataLossError(absl::StrCat("row '", row.key,
+                                              "' of the journal is damaged or of "
+                                              "another version"));
+    }
+    state.saved[row.key] = row.value;
+  }
+  for (auto& [id, job] : state.jobs) {
+    if (state.saved.count(JobKey(id)) == 0 || state.saved.count(RequestKey(id)) == 0) {
+      return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
+    }
+    state.submits = std::max(state.submits, job.submit_order);
+    if (job.state == PENDING) state.owed_jobs.insert(id);  // why it waits may be another reason now
+    if (job.ending) state.serial = std::max(state.serial, job.ending->kill_serial);
+    for (size_t i = 0; i < job.slots.size(); ++i) {
+      const Worker& worker = job.slots[i].worker;
+      if (state.saved.count(WorkerKey(id, static_cast<int>(i))) == 0) {
+        return absl::DataLossError(absl::StrCat("the journal lacks worker ", i, " of job ", id));
+      }
+      state.serial =
+          std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
+    }
+  }
+  ForgiveTime(state, now);
+  state.last_step = now;
+  return state;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/scenarios/effects_text.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+std::string Name(const Names& names, SessionId session) {
+  const auto found = names.find(session);
+  return found == names.end() ? absl::StrCat("session ", session) : found->second;
+}
+
+std::string ToText(const AgentCommand& command) {
+  if (command.has_rejected()) return absl::StrCat("rejected: ", command.rejected());
+  if (command.has_acknowledged()) {
+    return absl::StrCat("acknowledged ",
+                        absl::StrJoin(command.acknowledged().worker_incarnations(), " "));
+  }
+  std::string text = "run";
+  for (const WorkerAssignment& worker : command.desired().workers()) {
+    absl::StrAppend(&text, " ", worker.incarnation(), "(local ", worker.local_rank(), ", ",
+                    worker.device().kind(),
+                    worker.device().uuid().empty() ? "" : absl::StrCat(" ", worker.device().uuid()),
+                    ")");
+  }
+  if (command.desired().workers_size() == 0) absl::StrAppend(&text, " nothing");
+  for (const std::string& job : command.desired().kill_jobs()) {
+    absl::StrAppend(&text, "; kill ", job);
+  }
+  return text;
+}
+
+std::string ToText(const WorkerCommand& command) {
+  if (command.has_generation()) {
+    const Generation& generation = command.generation();
+    std::string text = absl::StrCat("generation ", generation.generation(), " after step ",
+                                    generation.start_step(), ":");
+    for (const Member& member : generation.members()) {
+      absl::StrAppend(&text, " ", member.rank(), "=", member.incarnation(), "[",
+                      member.shard_begin(), ",", member.shard_end(), ")");
+    }
+    return text;
+  }
+  if (command.has_abort()) {
+    return absl::StrCat("abort ", command.abort().generation(), ": ", command.abort().reason());
+  }
+  if (command.has_drain()) return absl::StrCat("drain: ", command.drain().reason());
+  return absl::StrCat("exit ", command.exit().code(), ": ", command.exit().reason());
+}
+
+std::string ToText(const JobEvent& event) {
+  if (event.has_state()) {
+    std::string text =
+        absl::StrCat(JobState_Name(event.state().state()), ": ", event.state().reason());
+    if (event.state().has_result()) {
+      absl::StrAppend(&text, " (exit code ", event.state().result().exit_code(), ", ",
+                      event.state().result().steps(), " steps)");
+    }
+    return text;
+  }
+  if (event.has_fault()) {
+    const Fault& fault = event.fault();
+    return absl::StrCat("fault: rank ", fault.rank(), ", ", fault.cause(), ", signal ",
+                        fault.signal(), ", exit code ", fault.exit_code(), ", victims [",
+                        absl::StrJoin(fault.victims(), " "), "], said [",
+                        absl::StrJoin(fault.last_lines(), " | "), "]");
+  }
+  if (event.has_eval()) {
+    return absl::StrFormat("evaluation after step %d: %.4f", event.eval().step(),
+                           event.eval().accuracy());
+  }
+  if (event.has_progress()) return absl::StrCat("progress: step ", event.progress().step());
+  if (event.has_log()) return absl::StrCat("log: ", absl::StrJoin(event.log().lines(), " | "));
+  return absl::StrCat("notice: ", event.notice());
+}
+
+}  // namespace
+
+std::vector<std::string> ToText(const Effects& effects, const Names& names) {
+  std::vector<std::string> lines;
+  for (const ToAgent& message : effects.to_agents) {
+    lines.push_back(absl::StrCat(Name(names, message.session), " <- ", ToText(message.command),
+                                 message.close ? " (closed)" : ""));
+  }
+  for (const ToWorker& message : effects.to_workers) {
+    lines.push_back(absl::StrCat(Name(names, message.session), " <- ", ToText(message.command),
+                                 message.close ? " (closed)" : ""));
+  }
+  for (const Append& append : effects.events) {
+    lines.push_back(absl::StrCat("followers of ", append.job_id, ": ", ToText(append.event)));
+  }
+  if (!effects.rows.empty()) {
+    lines.push_back(absl::StrCat(
+        "rows ", absl::StrJoin(effects.rows, " ", [](std::string* out, const Row& row) {
+          absl::StrAppend(out, row.key);
+        })));
+  }
+  return lines;
+}
+
+std::vector<std::string> Overview(const State& state) {
+  std::vector<std::string> lines;
+  const ListJobsResponse jobs = ListJobs(state, /*include_ended=*/true);
+  for (const JobStatus& job : jobs.jobs()) {
+    lines.push_back(absl::StrCat(job.job_id(), " ", JobState_Name(job.state()), " ", job.workers(),
+                                 "/", job.wanted_workers(), ": ", job.reason()));
+  }
+  const GetClusterResponse cluster = GetCluster(state);
+  for (const NodeStatus& node : cluster.nodes()) {
+    lines.push_back(absl::StrCat(node.node_id(), " ", node.used_slots(), "/", node.slots(),
+                                 node.connected() ? "" : " not connected"));
+  }
+  return lines;
+}
+
+}  // namespace lockstep::coordinator

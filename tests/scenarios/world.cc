@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/scenarios/world.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/check.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
+  proto->set_seconds(absl::ToInt64Seconds(duration));
+  proto->set_nanos(static_cast<int32_t>(
+      absl::ToInt64Nanoseconds(duration - absl::Seconds(absl::ToInt64Seconds(duration)))));
+}
+
+absl::Duration ParseTime(const std::string& text) {
+  absl::Duration duration;
+  LS_CHECK(absl::ParseDuration(text, &duration)) << "no duration: '" << text << "'";
+  return duration;
+}
+
+// What the process of "j.2" has for a pid unless a command says otherwise.
+int64_t Pid(const std::string& worker) {
+  int64_t slot = 0;
+  LS_CHECK(absl::SimpleAtoi(worker.substr(worker.find('.') + 1), &slot)) << worker;
+  return 100 + slot;
+}
+
+}  // namespace
+
+std::vector<std::string> World::Do(const Command& command) {
+  lines_.clear();
+  const std::string& verb = command.verb();
+  if (verb == "submit") {
+    Submit(command);
+  } else if (verb == "cancel") {
+    Take(CancelRequested{command.word(0), command.flag("kill")});
+  } else if (verb == "agent") {
+    Agent(command);
+  } else if (verb == "agent-gone") {
+    Take(AgentGone{sessions_[command.word(0)]});
+  } else if (verb == "worker-gone") {
+    const SessionId newest = sessions_[command.word(0)];
+    Take(WorkerGone{command.number("session", newest)});
+  } else if (verb == "tick") {
+    Tick(command);
+  } else if (verb == "pause") {
+    now_ += ParseTime(command.word(0));
+    Take(coordinator::Tick{});
+  } else if (verb == "up") {
+    Up(command.word(0));
+  } else if (verb == "restart") {
+    Restart();
+  } else if (verb == "show") {
+    lines_ = Overview(state_);
+  } else if (!AgentReport(command) && !WorkerReport(command)) {
+    lines_.push_back(absl::StrCat("unknown command '", verb, "'"));
+  }
+  if (lines_.empty()) lines_.push_back("nothing");
+  return lines_;
+}
+
+void World::Take(const Event& event) {
+  const Effects effects = Step(state_, event, now_);
+  wake_at_ = effects.wake_at;
+  for (const Row& row : effects.rows) rows_[row.key] = row.value;
+  if (!effects.reply.ok()) lines_.push_back(absl::StrCat("refused: ", effects.reply.ToString()));
+  for (std::string& line : ToText(effects, names_)) lines_.push_back(std::move(line));
+}
+
+void World::Submit(const Command& command) {
+  Submitted event;
+  event.job_id = command.word(0);
+  event.request.set_request_id(command.text("request"));
+  JobSpec& spec = *event.request.mutable_spec();
+  spec.set_name("mlp");
+  spec.set_priority(static_cast<int>(command.number("priority")));
+  spec.mutable_resources()->set_nodes(static_cast<int>(command.number("nodes", 1)));
+  spec.mutable_resources()->set_nproc_per_node(static_cast<int>(command.number("nproc", 1)));
+  spec.mutable_resources()->set_device(command.text("device", "auto"));
+  spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
+  if (command.flag("mixed")) spec.mutable_train()->set_reproducible(false);
+  SetDuration(command.duration("detect", absl::Seconds(5)), spec.mutable_failure_detection());
+  SetDuration(command.duration("start", absl::Minutes(10)), spec.mutable_start_timeout());
+  Take(event);
+}
+
+void World::Agent(const Command& command) {
+  const std::string node = command.word(0);
+  const SessionId session = ++last_session_;
+  sessions_[node] = session;
+  names_[session] = absl::StrCat(node, "#", session);
+  AgentMessage message;
+  AgentHello& hello = *message.mutable_hello();
+  hello.set_node_id(node);
+  hello.set_host(command.text("host", node));
+  hello.set_incarnation(absl::StrCat(node, "-", command.number("life", 1)));
+  hello.set_slots(static_cast<int>(command.number("slots", 4)));
+  hello.set_protocol_version(static_cast<int>(command.number("version", 1)));
+  hello.set_private_agent(command.flag("private"));
+  for (int64_t i = 0; i < command.number("gpus"); ++i) {
+    Device& device = *hello.add_devices();
+    device.set_kind("cuda");
+    device.set_uuid(absl::StrCat("GPU-", i));
+  }
+  for (const std::string& worker : command.list("running")) {
+    WorkerStarted& running = *hello.add_running();
+    running.set_job_id(worker.substr(0, worker.find('.')));
+    running.set_worker_incarnation(Incarnation(worker));
+    running.set_pid(Pid(worker));
+  }
+  Take(AgentSaid{session, message});
+}
+
+bool World::AgentReport(const Command& command) {
+  const std::string worker = command.word(0);
+  const std::string job_id = worker.substr(0, worker.find('.'));
+  const std::string incarnation = Incarnation(worker);
+  AgentMessage message;
+  if (command.verb() == "started") {
+    message.mutable_started()->set_job_id(job_id);
+    message.mutable_started()->set_worker_incarnation(incarnation);
+    message.mutable_started()->set_pid(command.number("pid", Pid(worker)));
+  } else if (command.verb() == "died") {
+    message.mutable_died()->set_job_id(job_id);
+    message.mutable_died()->set_worker_incarnation(incarnation);
+    message.mutable_died()->set_order(command.number("order", 1));
+  } else if (command.verb() == "log") {
+    message.mutable_log()->set_job_id(job_id);
+    message.mutable_log()->mutable_lines()->add_lines(command.text("line"));
+  } else if (command.verb() == "exit") {
+    WorkerExited& exited = *message.mutable_exited();
+    exited.set_job_id(job_id);
+    exited.set_worker_incarnation(incarnation);
+    exited.set_exit_code(static_cast<int>(command.number("code")));
+    exited.set_signal(static_cast<int>(command.number("signal")));
+    exited.set_order(command.number("order", 1));
+    exited.set_wanted(command.flag("wanted"));
+    exited.set_start_error(command.text("error"));
+    if (command.has("line")) exited.add_last_lines(command.text("line"));
+  } else {
+    return false;
+  }
+  std::string node = command.text("node");
+  const auto job = state_.jobs.find(job_id);
+  if (node.empty() && job != state_.jobs.end()) {
+    Worker* found = nullptr;
+    for (Slot& slot : job->second.slots) {
+      if (slot.worker.incarnation == incarnation) found = &slot.worker;
+    }
+    if (found != nullptr) node = found->node_id;
+  }
+  Take(AgentSaid{sessions_[node], message});
+  return true;
+}
+
+bool World::WorkerReport(const Command& command) {
+  const std::string worker = command.word(0);
+  WorkerMessage message = From(worker);
+  if (command.verb() == "hello") {
+    sessions_[worker] = ++last_session_;
+    names_[last_session_] = absl::StrCat(worker, "#", last_session_);
+    message.mutable_hello()->set_pid(command.number("pid", Pid(worker)));
+    message.mutable_hello()->set_protocol_version(static_cast<int>(command.number("version", 1)));
+  } else if (command.verb() == "ready") {
+    WorkerReady& ready = *message.mutable_ready();
+    ready.set_plan_hash(command.text("plan", "p"));
+    ready.set_device_hash(command.text("device", "d"));
+    ready.set_device_description(absl::StrCat("cpu ", command.text("device", "d")));
+    ready.set_highest_generation(command.number("seen"));
+    if (command.has("step")) ready.set_committed_step(command.number("step"));
+  } else if (command.verb() == "beat") {
+    for (size_t i = 0; !command.word(i).empty(); ++i) {
+      if (command.word(i) == "stands") continue;
+      Beat(command.word(i), command.number("step"), command.flag("stands"));
+    }
+    return true;
+  } else if (command.verb() == "peer-lost") {
+    message.mutable_peer_lost()->set_rank(static_cast<int>(command.number("rank")));
+    message.mutable_peer_lost()->set_generation(command.number("generation", 1));
+    message.mutable_peer_lost()->set_detail("its life word");
+  } else if (command.verb() == "finished") {
+    message.mutable_finished()->set_steps(command.number("steps", 10));
+    message.mutable_finished()->set_drained(command.flag("drained"));
+  } else if (command.verb() == "failed") {
+    message.mutable_failed()->set_code(static_cast<int>(command.number("code", 13)));
+    message.mutable_failed()->set_message(command.text("message"));
+  } else if (command.verb() == "eval") {
+    message.mutable_eval()->set_step(command.number("step"));
+    double accuracy = 0;
+    LS_CHECK(absl::SimpleAtod(command.text("accuracy", "0"), &accuracy));
+    message.mutable_eval()->set_accuracy(accuracy);
+  } else {
+    return false;
+  }
+  Take(WorkerSaid{command.number("session", sessions_[worker]), message});
+  return true;
+}
+
+void World::Beat(const std::string& worker, int64_t step, bool stands) {
+  WorkerMessage message = From(worker);
+  counters_[worker] += stands ? 0 : 1;
+  message.mutable_heartbeat()->set_progress_counter(counters_[worker]);
+  message.mutable_heartbeat()->mutable_progress()->set_step(step);
+  Take(WorkerSaid{sessions_[worker], message});
+}
+
+void World::Tick(const Command& command) {
+  constexpr absl::Duration kBeat = absl::Milliseconds(100);
+  const absl::Time until = now_ + ParseTime(command.word(0));
+  absl::Time next_beat = now_;
+  const absl::Time begin = now_;
+  while (now_ < until) {
+    now_ = std::min({until, next_beat + kBeat, std::max(wake_at_, now_ + absl::Milliseconds(1))});
+    const size_t before = lines_.size();
+    if (now_ >= next_beat + kBeat) {
+      next_beat = now_;
+      const int64_t step = command.number("step", 1);
+      for (const std::string& worker : command.list("beat")) Beat(worker, step, false);
+      for (const std::string& worker : command.list("stands")) Beat(worker, step, true);
+    }
+    Take(coordinator::Tick{});
+    std::erase_if(lines_, [](const std::string& line) {
+      return line.find(": progress: step") != std::string::npos;
+    });
+    if (lines_.size() > before) {
+      lines_.insert(lines_.begin() + static_cast<long>(before),
+                    absl::StrCat("after ", absl::FormatDuration(now_ - begin)));
+    }
+  }
+}
+
+void World::Up(const std::string& job_id) {
+  const auto job = state_.jobs.find(job_id);
+  LS_CHECK(job != state_.jobs.end()) << "no job " << job_id;
+  const size_t workers = job->second.slots.size();
+  for (size_t i = 0; i < workers; ++i) {
+    const std::string worker = absl::StrCat(job_id, ".", i);
+    Do(Command(absl::StrCat("started ", worker)));
+    Do(Command(absl::StrCat("hello ", worker)));
+  }
+  Lines all;
+  for (size_t i = 0; i < workers; ++i) all = Do(Command(absl::StrCat("ready ", job_id, ".", i)));
+  lines_ = all;
+}
+
+void World::Restart() {
+  std::vector<Row> rows;
+  for (const auto& [key, value] : rows_) rows.push_back({key, value});
+  absl::StatusOr<State> state = Restore(rows, state_.options, now_);
+  LS_CHECK(state.ok()) << state.status().ToString();
+  state_ = *std::move(state);
+  for (auto& [name, session] : sessions_) session = 0;
+  Take(coordinator::Tick{});
+}
+
+std::string World::Incarnation(const std::string& worker) const {
+  const std::vector<std::string> parts = absl::StrSplit(worker, '.');
+  if (parts.size() != 2) return worker;
+  return absl::StrCat(worker, ".1");
+}
+
+WorkerMessage World::From(const std::string& worker) const {
+  WorkerMessage message;
+  message.set_job_id(worker.substr(0, worker.find('.')));
+  message.set_incarnation(Incarnation(worker));
+  return message;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/hub.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "common/clock.h"
+#include "coordinator/store/store.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keeps rows, or refuses to.
+class FullStore : public Store {
+ public:
+  absl::StatusOr<std::vector<StoredRow>> GetAll() override { return rows_->GetAll(); }
+  absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override {
+    if (full) return absl::ResourceExhaustedError("no space left on device");
+    return rows_->PutBatch(rows);
+  }
+  bool full = false;
+
+ private:
+  std::unique_ptr<Store> rows_ = MakeMemoryStore();
+};
+
+class Agent : public Outlet<AgentCommand> {
+ public:
+  void Enqueue(AgentCommand command, bool close) override { told.push_back(command); }
+  void Pump() override {}
+  std::vector<AgentCommand> told;
+};
+
+SubmitJobRequest Request() {
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
+  request.mutable_spec()->mutable_train();
+  return request;
+}
+
+AgentMessage Hello() {
+  AgentMessage message;
+  message.mutable_hello()->set_node_id("n");
+  message.mutable_hello()->set_slots(2);
+  message.mutable_hello()->set_protocol_version(1);
+  return message;
+}
+
+TEST(HubTest, TellsNothingThatIsNotSaved) {
+  FakeClock clock;
+  FullStore store;
+  Hub hub(&clock, &store, State());
+  auto agent = std::make_shared<Agent>();
+  const SessionId session = hub.AddAgent(agent);
+  ASSERT_TRUE(hub.Handle(AgentSaid{session, Hello()}).status.ok());
+  const size_t before = agent->told.size();
+
+  store.full = true;
+  const auto lost = hub.Submit(Request());
+  EXPECT_EQ(lost.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(lost.status().message(), HasSubstr("journal"));
+  EXPECT_EQ(agent->told.size(), before);
+  EXPECT_EQ(hub.List(true).jobs_size(), 0);
+
+  store.full = false;
+  const auto accepted = hub.Submit(Request());
+  ASSERT_TRUE(accepted.ok());
+  ASSERT_GT(agent->told.size(), before);
+  EXPECT_EQ(agent->told.back().desired().workers_size(), 2);
+
+  // A death that cannot be written down is not acknowledged before it is.
+  AgentMessage exited;
+  exited.mutable_exited()->set_job_id(accepted->job_id());
+  exited.mutable_exited()->set_worker_incarnation(accepted->job_id() + ".0.1");
+  exited.mutable_exited()->set_signal(9);
+  const size_t then = agent->told.size();
+  store.full = true;
+  EXPECT_FALSE(hub.Handle(AgentSaid{session, exited}).status.ok());
+  EXPECT_FALSE(hub.Handle(Tick{}).status.ok());
+  EXPECT_EQ(agent->told.size(), then);
+  store.full = false;
+  EXPECT_TRUE(hub.Handle(Tick{}).status.ok());
+  ASSERT_EQ(agent->told.size(), then + 2);
+  EXPECT_TRUE(agent->told[then].has_acknowledged());
+  EXPECT_EQ(agent->told[then + 1].desired().kill_jobs_size(), 1);
+}
+
+TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
+  FakeClock clock;
+  FullStore store;
+  std::string id;
+  {
+    Hub hub(&clock, &store, State());
+    id = hub.Submit(Request())->job_id();
+  }
+  std::vector<Row> rows;
+  const std::vector<StoredRow> stored = *store.GetAll();
+  for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
+  Hub hub(&clock, &store, *Restore(rows, Options(), clock.Now()));
+  const auto next = hub.NextEvent(id, 0, false);
+  ASSERT_TRUE(next.ok());
+  ASSERT_NE(next->event, nullptr);
+  EXPECT_EQ(next->event->state().state(), PENDING);
+  EXPECT_THAT(next->event->state().reason(), HasSubstr("needs 2 slots"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
