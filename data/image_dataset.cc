@@ -179,8 +179,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split 
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, double mean,
                                                        double std) {
-  LS_ASSIGN_OR_RETURN(std::shared_ptr<IdxArray> images,
-                      OpenEither(path, "Inputs are a .npy or an IDX file"));
+  LS_ASSIGN_OR_RETURN(const std::string file, FindEither(path, "Inputs are a .npy or an IDX file"));
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<IdxArray> images, IdxArray::Open(file));
   if (images->dims().size() < 2) {
     return absl::DataLossError(absl::StrCat(path, ": images need at least 2 dimensions"));
   }

@@ -39,7 +39,7 @@ class Loader {
     int64_t end_step = 0;  // no batches from this step on
     // Called after a batch was made, on the thread that made it (the consumer's is `threads`), with
     // nanoseconds of the monotonic clock. Empty: nobody measures.
-    std::function<void(int thread, int64_t step, int64_t begin, int64_t end)> on_made;
+    std::function<void(int thread, int64_t step, int64_t begin, int64_t end)> on_made = {};
   };
   // `dataset` and `sampler` outlive the loader. All buffers are allocated here.
   // Errors: ResourceExhausted (memory or threads).

@@ -39,7 +39,8 @@ absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& p
                       ",\"input_shape\":[", absl::StrJoin(input.fields[0].shape, ","),
                       "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
                       ",\"fields\":[", absl::StrJoin(fields, ","), "],\"data\":", data,
-                      ",\"precision\":\"", plan.spec().precision, "\"}\n");
+                      ",\"precision\":\"", plan.spec().precision, "\",\"seed\":\"",
+                      job.train().seed(), "\"}\n");
 }
 
 }  // namespace

@@ -26,8 +26,9 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
       const std::unique_ptr<SavedModel> model,
       SavedModel::Open(request.model(), request.threads(), other && wanted > 0 ? wanted : kBlock));
   const Data& data = other ? request.data().train().data() : model->config().data();
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset,
-                      OpenTestSplit(data, request.data().train().seed()));
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<data::Dataset> dataset,
+      OpenTestSplit(data, other ? request.data().train().seed() : model->config().seed()));
   const absl::Time start = Clock::Real()->Now();
   // As in training: losses in block order in fp64, counts as integers.
   double loss = 0;

@@ -49,7 +49,10 @@ data::NpySource NormalisationOf(const data::Source& source) {
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& request,
                                                           const SavedModel& model) {
   const Data& data = request.has_data() ? request.data().train().data() : model.config().data();
-  if (request.inputs().empty()) return OpenTestSplit(data, request.data().train().seed());
+  if (request.inputs().empty()) {
+    return OpenTestSplit(
+        data, request.has_data() ? request.data().train().seed() : model.config().seed());
+  }
   Train train;
   *train.mutable_data() = data;
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));

@@ -98,7 +98,7 @@ TEST(Inspect, AnObservedRunSeesEveryNodeAndHasTheSameBits) {
   size_t runs = 0;
   for (const NodeInfo& node : plain.plan->Nodes(ProgramKind::kTraining)) {
     runs += node.runs;
-    if (node.runs) EXPECT_TRUE(keeper.values.contains(node.id)) << node.text;
+    EXPECT_EQ(keeper.values.contains(node.id), node.runs) << node.text;
     EXPECT_EQ(node.shapes.size(), node.origins.size());
   }
   EXPECT_EQ(keeper.values.size(), runs);
