@@ -135,8 +135,11 @@ absl::Status AnswerPredict(const PredictRequest& request) {
       *dataset, [&](engine::Fields fields, int64_t first, int64_t valid) -> absl::Status {
         LS_ASSIGN_OR_RETURN(const absl::Span<const float> logits,
                             model->executor()->Predict(fields, valid));
+        // Columns beyond the classes are rows of a padded table.
+        const size_t columns =
+            logits.size() / static_cast<size_t>(model->plan().spec().eval_block * targets);
         for (int64_t row = 0; row < valid * targets; ++row) {
-          Softmax(logits.subspan(static_cast<size_t>(row * classes), static_cast<size_t>(classes)),
+          Softmax(logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes)),
                   &probabilities);
           const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
                                        probabilities.size() * sizeof(float));
