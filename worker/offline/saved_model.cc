@@ -112,7 +112,7 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
   for (const engine::StateEntry& entry : plan_->state()) {
     if (entry.role == engine::StateEntry::Role::kScalar) continue;
     const checkpoint::TensorView* tensor = tensors->Find(entry.name);
-    const std::string_view dtype =
+    const char* const dtype =
         entry.type == engine::StateEntry::Type::kInt64 ? "I64" : "F32";
     if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
       status = absl::DataLossError(absl::StrCat(
