@@ -76,7 +76,7 @@ AlignedMemory AllocateAligned(size_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
-                                                             int64_t block, bool decode) {
+                                                             int64_t block) {
   const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
   const size_t slash = file.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
@@ -86,7 +86,6 @@ absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& 
   LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(model->config_.model()));
   spec.input = InputOf(model->config_);
   spec.eval_block = block;
-  spec.decode = decode;
   spec.threads = std::max(1, threads);
   if (!model->config_.precision().empty()) spec.precision = model->config_.precision();
   LS_ASSIGN_OR_RETURN(model->plan_, engine::Plan::CompileInference(spec));
@@ -113,7 +112,7 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
   for (const engine::StateEntry& entry : plan_->state()) {
     if (entry.role == engine::StateEntry::Role::kScalar) continue;
     const checkpoint::TensorView* tensor = tensors->Find(entry.name);
-    const std::string_view dtype = entry.type == engine::StateEntry::Type::kInt64 ? "I64" : "F32";
+    const char* const dtype = entry.type == engine::StateEntry::Type::kInt64 ? "I64" : "F32";
     if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
       status = absl::DataLossError(absl::StrCat(
           file, ": ", tensor == nullptr ? "has no tensor " : "another shape or type of ",

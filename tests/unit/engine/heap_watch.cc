@@ -37,21 +37,23 @@ void* __libc_realloc(void* pointer, size_t size);
 void* __libc_memalign(size_t alignment, size_t size);
 void __libc_free(void* pointer);
 
-void* malloc(size_t size) { return Count(__libc_malloc(size)); }
-void* calloc(size_t count, size_t size) { return Count(__libc_calloc(count, size)); }
-void* realloc(void* pointer, size_t size) {
+void* malloc(size_t size) noexcept { return Count(__libc_malloc(size)); }
+void* calloc(size_t count, size_t size) noexcept { return Count(__libc_calloc(count, size)); }
+void* realloc(void* pointer, size_t size) noexcept {
   Forget(pointer);
   return Count(__libc_realloc(pointer, size));
 }
-void* memalign(size_t alignment, size_t size) { return Count(__libc_memalign(alignment, size)); }
-void* aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
-int posix_memalign(void** pointer, size_t alignment, size_t size) {
+void* memalign(size_t alignment, size_t size) noexcept {
+  return Count(__libc_memalign(alignment, size));
+}
+void* aligned_alloc(size_t alignment, size_t size) noexcept { return memalign(alignment, size); }
+int posix_memalign(void** pointer, size_t alignment, size_t size) noexcept {
   void* const made = memalign(alignment, size);
   if (made == nullptr) return ENOMEM;
   *pointer = made;
   return 0;
 }
-void free(void* pointer) {
+void free(void* pointer) noexcept {
   Forget(pointer);
   __libc_free(pointer);
 }
