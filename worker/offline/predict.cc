@@ -25,8 +25,6 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr int64_t kBlock = 256;
-
 // How the model's training data was normalised, for inputs that come without a job.
 data::NpySource NormalisationOf(const data::Source& source) {
   data::NpySource like;
@@ -119,7 +117,7 @@ absl::Status AnswerPredict(const PredictRequest& request) {
         absl::StrCat("--out ", request.out(), ": the name must end in .npy or .jsonl"));
   }
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<SavedModel> model,
-                      SavedModel::Open(request.model(), request.threads(), kBlock));
+                      SavedModel::Open(request.model(), request.threads(), /*block=*/0));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
   LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
   Output output;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <functional>
 
-#include "tests/unit/engine/heap_watch.h"
+#include "tests/heap_watch.h"
 #include "tests/unit/engine/mlp_job.h"
 
 namespace lockstep::engine {

@@ -2,8 +2,8 @@
 // How often a test's program has asked for heap memory, and how much of it is in use. Linking
 // heap_watch.cc replaces malloc and its kin, so not under a sanitizer, which has its own.
 // Thread-safety: any thread.
-#ifndef LOCKSTEP_TESTS_UNIT_ENGINE_HEAP_WATCH_H_
-#define LOCKSTEP_TESTS_UNIT_ENGINE_HEAP_WATCH_H_
+#ifndef LOCKSTEP_TESTS_HEAP_WATCH_H_
+#define LOCKSTEP_TESTS_HEAP_WATCH_H_
 
 #include <cstdint>
 
@@ -17,4 +17,4 @@ HeapState HeapNow();
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_TESTS_UNIT_ENGINE_HEAP_WATCH_H_
+#endif  // LOCKSTEP_TESTS_HEAP_WATCH_H_

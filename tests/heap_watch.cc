@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C library's allocation functions of the test's program, counted. operator new calls malloc.
-#include "tests/unit/engine/heap_watch.h"
+#include "tests/heap_watch.h"
 
 #include <malloc.h>
 
