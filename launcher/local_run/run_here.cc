@@ -76,7 +76,7 @@ class LocalRun {
   absl::StatusOr<JobStatus> RunJob();
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
-  void ShowEnd(JobStatus status);
+  int ShowEnd(const JobStatus& status, int code);
 
   // On other threads.
   void OnSignal(int count);
@@ -220,10 +220,9 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
     JobStatus status = *ended;
     status.set_run_dir(known_.run_dir());
     if (signals > 0) status.mutable_result()->set_exit_code(kExitInterrupted);
-    ShowEnd(status);
-    return ExitCodeOfJob(status);
+    return ShowEnd(status, ExitCodeOfJob(status));
   }
-  renderer_.Finish("");
+  renderer_.Finish("", kExitOk);
   int code = ExitCodeOf(ended.status());
   std::string why(ended.status().message());
   if (signals > 0) {
@@ -243,13 +242,13 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   status.set_state(signals > 0 ? CANCELLED : FAILED);
   status.set_reason(why);
   status.mutable_result()->set_exit_code(code);
-  ShowEnd(status);
-  return code;
+  return ShowEnd(status, code);
 }
 
-void LocalRun::ShowEnd(JobStatus status) {
-  renderer_.Finish(args_.common.output == Output::kJson ? ResultJson(status)
-                                                        : ResultSummary(status));
+// Returns the exit code.
+int LocalRun::ShowEnd(const JobStatus& status, int code) {
+  return renderer_.Finish(
+      args_.common.output == Output::kJson ? ResultJson(status) : ResultSummary(status), code);
 }
 
 }  // namespace
