@@ -17,16 +17,21 @@ endif()
 add_custom_target(programs)
 add_custom_target(lockstep_generated)
 
-# lockstep_precompile(TARGET SET): gives the target one of three sets of precompiled headers: base, proto
-# (base and the protocol) or test (base and GoogleTest). Reading these headers is most of what compiling
-# a file costs at -O1. The sanitizer presets alone do so: a compiler cache does not go together with it.
-# A file with an optimisation level of its own must say SKIP_PRECOMPILE_HEADERS: gcc 12 crashes.
-set(LOCKSTEP_PRECOMPILED_base <functional> <map> <memory> <optional> <string> <string_view> <utility>
-    <vector> <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h>
-    <absl/synchronization/mutex.h> <absl/time/time.h> <absl/types/span.h>)
+# Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
+# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of three sets: base, proto
+# (base and the protocol) or test (base and GoogleTest). Each source still includes what it uses. Sources
+# with flags of their own (SIMD variants, -O3) leave it out, or gcc 12 crashes: their folder sets
+# SKIP_PRECOMPILE_HEADERS.
+set(LOCKSTEP_PRECOMPILED_base <algorithm> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map>
+    <memory> <optional> <string> <string_view> <utility> <variant> <vector> <absl/status/status.h>
+    <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/time.h>
+    <absl/types/span.h>)
 set(LOCKSTEP_PRECOMPILED_proto ${LOCKSTEP_PRECOMPILED_base} <proto/job.pb.h> <proto/coordinator.pb.h>)
 set(LOCKSTEP_PRECOMPILED_test ${LOCKSTEP_PRECOMPILED_base} <gmock/gmock.h> <gtest/gtest.h>)
 function(lockstep_precompile target headers)
+  if(NOT LOCKSTEP_PCH)
+    return()
+  endif()
   set(owner lockstep_precompiled_${headers})
   if(NOT TARGET ${owner})
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() { return 0; }\n")
@@ -56,11 +61,11 @@ function(lockstep_library)
     target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
     if(LOCKSTEP_SANITIZE)
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
-      if("${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker)")
-        lockstep_precompile(${target} proto)
-      else()
-        lockstep_precompile(${target} base)
-      endif()
+    endif()
+    if("${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker)")
+      lockstep_precompile(${target} proto)
+    else()
+      lockstep_precompile(${target} base)
     endif()
   else()
     add_library(${target} INTERFACE)
@@ -90,14 +95,12 @@ function(lockstep_test)
     set(ARG_TIMEOUT 60)
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
+  lockstep_precompile(${ARG_NAME} test)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  if(LOCKSTEP_SANITIZE)
-    lockstep_precompile(${ARG_NAME} test)
-    if(NOT "${ARG_LABELS}" MATCHES "${LOCKSTEP_SANITIZED_LABELS}")
-      set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
-      return()
-    endif()
+  if(LOCKSTEP_SANITIZE AND NOT "${ARG_LABELS}" MATCHES "${LOCKSTEP_SANITIZED_LABELS}")
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})

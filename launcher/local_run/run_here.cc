@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -247,8 +248,14 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
 
 // Returns the exit code.
 int LocalRun::ShowEnd(const JobStatus& status, int code) {
-  return renderer_.Finish(
-      args_.common.output == Output::kJson ? ResultJson(status) : ResultSummary(status), code);
+  if (args_.common.output == Output::kJson) return renderer_.Finish(ResultJson(status), code);
+  // What --profile measured goes before the summary.
+  std::stringstream text;
+  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile) {
+    text << profile.rdbuf() << "\n";
+  }
+  text << ResultSummary(status);
+  return renderer_.Finish(text.str(), code);
 }
 
 }  // namespace
