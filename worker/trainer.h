@@ -81,7 +81,10 @@ class Trainer {
                                                          ProgressBoard* board, ControlLink* link);
 
   // Hash that tells kinds of devices apart.
-  absl::StatusOr<std::string> DeviceHash() { return executor_->DeviceHash(); }
+  absl::StatusOr<std::string> DeviceHash() {
+    sums_->Begin({0, 1});
+    return executor_->DeviceHash(sums_->NextLeaf());
+  }
 
   // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
   // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is
