@@ -77,7 +77,7 @@ class LocalRun {
   absl::StatusOr<JobStatus> RunJob();
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
-  void ShowEnd(JobStatus status);
+  int ShowEnd(const JobStatus& status, int code);
 
   // On other threads.
   void OnSignal(int count);
@@ -221,10 +221,9 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
     JobStatus status = *ended;
     status.set_run_dir(known_.run_dir());
     if (signals > 0) status.mutable_result()->set_exit_code(kExitInterrupted);
-    ShowEnd(status);
-    return ExitCodeOfJob(status);
+    return ShowEnd(status, ExitCodeOfJob(status));
   }
-  renderer_.Finish("");
+  renderer_.Finish("", kExitOk);
   int code = ExitCodeOf(ended.status());
   std::string why(ended.status().message());
   if (signals > 0) {
@@ -244,19 +243,19 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   status.set_state(signals > 0 ? CANCELLED : FAILED);
   status.set_reason(why);
   status.mutable_result()->set_exit_code(code);
-  ShowEnd(status);
-  return code;
+  return ShowEnd(status, code);
 }
 
-void LocalRun::ShowEnd(JobStatus status) {
-  if (args_.common.output == Output::kJson) return renderer_.Finish(ResultJson(status));
+// Returns the exit code.
+int LocalRun::ShowEnd(const JobStatus& status, int code) {
+  if (args_.common.output == Output::kJson) return renderer_.Finish(ResultJson(status), code);
   // What --profile measured goes before the summary.
   std::stringstream text;
   if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile) {
     text << profile.rdbuf() << "\n";
   }
   text << ResultSummary(status);
-  renderer_.Finish(text.str());
+  return renderer_.Finish(text.str(), code);
 }
 
 }  // namespace
