@@ -31,12 +31,13 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const std::string& prompt, boo
     if (tokens.empty()) tokens.push_back(kLineEnd);
     return tokens;
   }
-  for (const std::string_view word :
-       absl::StrSplit(prompt, absl::ByAnyChar(" ,\t\n"), absl::SkipEmpty())) {
+  const std::vector<std::string> words =
+      absl::StrSplit(prompt, absl::ByAnyChar(" ,\t\n"), absl::SkipEmpty());
+  for (const std::string& word : words) {
     int32_t token = 0;
     if (!absl::SimpleAtoi(word, &token)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--prompt: '", std::string(word),
+          "--prompt: '", word,
           "' is not a number: the model was trained on files of tokens, and its prompt is their "
           "numbers, such as '464 3290'"));
     }

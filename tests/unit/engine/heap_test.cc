@@ -32,7 +32,6 @@ TrainSpec Base() {
   spec.label_smoothing = 0.1;
   spec.schedule.kind = ScheduleSpec::Kind::kCosine;
   spec.schedule.total_updates = 1000;
-  spec.threads = 2;
   return spec;
 }
 TrainSpec MlpCase() {
