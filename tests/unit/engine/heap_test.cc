@@ -121,6 +121,16 @@ struct Batch {
   std::vector<const void*> fields;
 };
 
+TEST(HeapWatchTest, SeesEveryAllocation) {
+  const HeapState before = HeapNow();
+  auto values = std::make_unique<std::vector<int>>(100);
+  const HeapState inside = HeapNow();
+  EXPECT_EQ(inside.calls, before.calls + 2);
+  EXPECT_GE(inside.live_bytes, before.live_bytes + 400);
+  values.reset();
+  EXPECT_EQ(HeapNow().live_bytes, before.live_bytes);
+}
+
 class HeapTest : public testing::TestWithParam<Case> {
  protected:
   HeapTest()

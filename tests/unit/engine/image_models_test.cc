@@ -189,6 +189,29 @@ TEST(DropoutLayerTest, ChangesTrainingAlone) {
   EXPECT_THAT(std::string(Plan::Compile(cnn).status().message()), testing::HasSubstr("dropout1"));
 }
 
+TEST_P(ImageModelsTest, APlanForInferenceGivesTheSameAnswers) {
+  Job job(GetParam()());
+  job.Step(1);
+  const auto plan = Plan::CompileInference(job.plan->spec());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  Pages state((*plan)->state_bytes()), arena((*plan)->arena_bytes());
+  const auto executor = Executor::Create(*plan, {state.data(), arena.data()});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  (*executor)->InitState();
+  auto* const loaded = static_cast<char*>((*executor)->BeginLoad());
+  for (const StateEntry& entry : (*plan)->state()) {
+    if (entry.role == StateEntry::Role::kScalar) continue;
+    std::memcpy(loaded + entry.offset, At(job, entry.name), entry.bytes);
+  }
+  (*executor)->EndLoad();
+  const TestBatch batch = MakeBatch(job.plan->spec(), 99, 0, 0, 20);
+  EvalSums trained, served;
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &trained).ok());
+  ASSERT_TRUE((*executor)->Evaluate(batch.fields(), 20, &served).ok());
+  EXPECT_EQ(trained.loss, served.loss);
+  EXPECT_EQ(trained.correct, served.correct);
+}
+
 // running = (1 - m) running + m x the mean over shards and micro-batches.
 TEST(StatisticsTest, RunningStatisticsAreMeansOverMicroBatches) {
   TrainSpec spec = SmallCnn();
