@@ -156,12 +156,11 @@ TEST_P(ImageModelsTest, FusionChangesRoundingOnly) {
   EXPECT_THAT(fused.plan->DumpText(), testing::HasSubstr("fold_batch_norm"));
 }
 
+std::string NameOf(const testing::TestParamInfo<TrainSpec (*)()>& info) {
+  return info.param == &SmallCnn ? "cnn" : info.param == &SmallResnet ? "resnet" : "layers";
+}
 INSTANTIATE_TEST_SUITE_P(All, ImageModelsTest,
-                         testing::Values(&SmallCnn, &SmallResnet, &SmallLayers),
-                         [](const auto& info) {
-                           const char* const names[] = {"cnn", "resnet", "layers"};
-                           return std::string(names[info.index]);
-                         });
+                         testing::Values(&SmallCnn, &SmallResnet, &SmallLayers), NameOf);
 
 // Dropout is for training: evaluation sees every value.
 TEST(DropoutLayerTest, ChangesTrainingAlone) {
