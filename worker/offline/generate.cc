@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const std::string& prompt, boo
     if (tokens.empty()) tokens.push_back(kLineEnd);
     return tokens;
   }
-  for (const std::string_view word :
+  for (const absl::string_view word :
        absl::StrSplit(prompt, absl::ByAnyChar(" ,\t\n"), absl::SkipEmpty())) {
     int32_t token = 0;
     if (!absl::SimpleAtoi(word, &token)) {

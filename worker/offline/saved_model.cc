@@ -85,7 +85,7 @@ AlignedMemory AllocateAligned(size_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
-                                                             int64_t block) {
+                                                             int64_t block, bool decode) {
   const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
   const size_t slash = file.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& 
   LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(model->config_.model()));
   spec.input = InputOf(model->config_);
   spec.eval_block = block > 0 ? block : BlockOf(model->config_);
+  spec.decode = decode;
   spec.threads = std::max(1, threads);
   if (!model->config_.precision().empty()) spec.precision = model->config_.precision();
   LS_ASSIGN_OR_RETURN(model->plan_, engine::Plan::CompileInference(spec));
