@@ -225,7 +225,9 @@ TEST_P(MemoryPlanFuzz, NoTwoLiveBuffersOverlap) {
       PlanChecker checker(made.graph, plan);
       const std::vector<std::string> errors = checker.Errors();
       ASSERT_TRUE(errors.empty()) << errors[0] << "\n" << made.graph.ToText() << plan.ToText();
-      if (!write_in_place) EXPECT_EQ(checker.in_place(), 0);
+      if (!write_in_place) {
+        EXPECT_EQ(checker.in_place(), 0);
+      }
       EXPECT_LE(checker.peak(), whole);
       in_place += checker.in_place();
       saved += whole - checker.peak();
