@@ -39,7 +39,7 @@ def train(args, steps, lr, folder):
     """Runs our side; returns the run's folder."""
     job = os.path.join(folder, "job.yaml")
     with open(job, "w", encoding="utf-8") as file:
-        file.write(JOB.format(steps=steps, lr=lr, seed=SEED, **vars(args)))
+        file.write(JOB.format(**dict(vars(args), steps=steps, lr=lr, seed=SEED)))
     run_dir = os.path.join(folder, f"run-{steps}-{lr}")
     out, seconds = common.run([args.launcher, "-o", "json", "--run-dir", run_dir, job], timeout=args.timeout)
     if common.last_json(out)["state"] != "SUCCEEDED":
