@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "bench/fma_peak.h"
 #include "common/philox.h"
+#include "engine/device/machine_peak.h"
 #include "engine/engine.h"
 
 namespace lockstep::engine {
@@ -71,7 +71,7 @@ int Run(int64_t batch, int threads, int steps) {
   }
   for (int64_t i = 0; i < batch; ++i) labels[static_cast<size_t>(i)] = static_cast<int32_t>(i % 10);
 
-  const double peak_before = MeasureFmaPeak() * threads;
+  const double peak_before = engine::MeasureFmaPeak() * threads;
   std::vector<double> shard, update, step;
   for (int64_t s = 1; s <= steps; ++s) {
     const double t0 = Now();
@@ -88,7 +88,7 @@ int Run(int64_t batch, int threads, int steps) {
     update.push_back(t2 - t1);
     step.push_back(t2 - t0);
   }
-  const double peak = std::max(peak_before, MeasureFmaPeak() * threads);
+  const double peak = std::max(peak_before, engine::MeasureFmaPeak() * threads);
   std::printf("%s\nbatch %lld, %lld parameters, arena %zu KiB, FMA peak %.1f GFLOP/s\n",
               DescribeDevice(threads).c_str(), static_cast<long long>(batch),
               static_cast<long long>((*plan)->parameter_count()), (*plan)->arena_bytes() / 1024,

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include "bench/fma_peak.h"
 #include "engine/cpu/isa.h"
+#include "engine/device/machine_peak.h"
 
 int main(int argc, char** argv) {
   constexpr int kMaxThreads = 1024;
@@ -19,9 +19,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const lockstep::engine::Isa isa = lockstep::engine::DetectIsa();
-  lockstep::MeasureFmaThroughput(threads);  // wakes the cores up
-  const double one = lockstep::MeasureFmaThroughput(1) / 1e9;
-  const double all = lockstep::MeasureFmaThroughput(threads) / 1e9;
+  lockstep::engine::MeasureFmaThroughput(threads);  // wakes the cores up
+  const double one = lockstep::engine::MeasureFmaThroughput(1) / 1e9;
+  const double all = lockstep::engine::MeasureFmaThroughput(threads) / 1e9;
   std::printf(
       "{\"isa\":\"%s\",\"threads\":%d,\"gflops_one\":%.1f,\"gflops_all\":%.1f,\"scaling\":%.3f}\n",
       lockstep::engine::Name(isa), threads, one, all, all / one);

@@ -77,16 +77,39 @@ struct TokensSource {
   int64_t test_samples = 1000;
   uint64_t seed = 0;
 };
-using Source =
-    std::variant<SyntheticSource, FashionMnistSource, IdxSource, TextSource, TokensSource>;
+struct Cifar10Source {
+  std::string path;
+  std::vector<double> mean, std;  // one for each channel; empty: those of the training images
+};
+struct NpySource {
+  std::string train_inputs, train_labels, test_inputs, test_labels;
+  std::vector<double> mean, std;  // one for all, one for each channel, or none: 0 and 1
+};
+struct CsvSource {
+  std::string train, test;
+  std::string label = "-1";     // a column's name or number
+  std::string header = "auto";  // auto, yes, no
+};
+using Source = std::variant<SyntheticSource, FashionMnistSource, IdxSource, TextSource,
+                            TokensSource, Cifar10Source, NpySource, CsvSource>;
 
 enum class Split { kTrain, kTest };
+
+// Random changes of training images (data/augment.h).
+struct Augment {
+  int crop_padding = 0;
+  bool flip = false;
+  uint64_t seed = 0;
+  bool any() const { return crop_padding > 0 || flip; }
+};
 
 // Opens a split. Decoded images are shared by the workers of a host (one decode a host, kept in the
 // user's cache folder; without space or permission for it each worker decodes for itself, with a
 // warning). Errors: NotFound (says where it looked and how to install or name the data),
-// DataLoss (names file and offset).
-absl::StatusOr<std::unique_ptr<Dataset>> Open(const Source& source, Split split);
+// DataLoss (names file and offset), InvalidArgument (settings that do not fit the data).
+// `augment` is for the training split; the test split is never changed.
+absl::StatusOr<std::unique_ptr<Dataset>> Open(const Source& source, Split split,
+                                              const Augment& augment = {});
 
 // The fields of samples of fp32 "inputs" with one label each.
 std::vector<FieldSpec> ClassificationFields(std::vector<int64_t> sample_shape, int64_t classes);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
+#include "data/array_dataset.h"
 #include "data/idx.h"
 #include "data/rows.h"
 
@@ -174,6 +175,26 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split 
     classes = count(*train_labels);
   }
   return OpenPair(files, std::move(labels), classes, source.mean, source.std);
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, double mean,
+                                                       double std) {
+  LS_ASSIGN_OR_RETURN(const std::string file, FindEither(path, "Inputs are a .npy or an IDX file"));
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<IdxArray> images, IdxArray::Open(file));
+  if (images->dims().size() < 2) {
+    return absl::DataLossError(absl::StrCat(path, ": images need at least 2 dimensions"));
+  }
+  ArraySamples samples;
+  samples.shape.assign(images->dims().begin() + 1, images->dims().end());
+  if (samples.shape.size() == 2) samples.shape.insert(samples.shape.begin(), 1);
+  size_t bytes = 1;
+  for (const int64_t extent : samples.shape) bytes *= static_cast<size_t>(extent);
+  samples.stretches = {{images->values().data(), bytes, images->dims()[0]}};
+  samples.labels.assign(static_cast<size_t>(images->dims()[0]), 0);
+  samples.classes = 1;
+  LS_RETURN_IF_ERROR(SetNormalisation(path, {mean}, {std}, 1, &samples));
+  samples.owner = std::move(images);
+  return MakeArrayDataset(std::move(samples));
 }
 
 }  // namespace lockstep::data

@@ -20,6 +20,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
                                                           Split split);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split split);
 
+// The images of one file, every label 0: for prediction. Errors: as Open (dataset.h).
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, double mean,
+                                                       double std);
+
 }  // namespace lockstep::data
 
 #endif  // LOCKSTEP_DATA_IMAGE_DATASET_H_

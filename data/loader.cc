@@ -23,6 +23,12 @@ constexpr int64_t kCacheLine = 64;
 // Batches that Next returned and that are still valid.
 constexpr int64_t kHeld = 2;
 
+int64_t Nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 int64_t RoundUp(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 // A batch's place in the ring. Batches are numbered 0, 1, 2, ... over the loader's life; number q
@@ -151,11 +157,15 @@ Slot* RingLoader::Claim() {
 
 void RingLoader::Make(Slot* slot, std::vector<int64_t>* indices) {
   Batch& batch = slot->batch;
+  const int64_t begin = options_.on_made ? Nanoseconds() : 0;
   sampler_.Indices(batch.step, batch.shard, absl::MakeSpan(*indices));
   slot->status = dataset_.ReadBatch({*indices, batch.step, batch.shard}, slot->fields);
   batch.samples = static_cast<int64_t>(indices->size());
   batch.fields = slot->read_only;
   batch.ids_hash = HashIds(*indices);
+  if (options_.on_made) {
+    options_.on_made(static_cast<int>(indices - indices_.data()), batch.step, begin, Nanoseconds());
+  }
 }
 
 void RingLoader::Finish(Slot* slot) {

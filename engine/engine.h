@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -206,6 +207,9 @@ struct PassOptions {
   bool in_place = true;              // off: the same bits in more memory
   bool reuse_memory = true;          // off: the same bits in more memory
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
+  // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
+  // best.
+  std::string isa;
 };
 
 struct TrainSpec {
@@ -227,6 +231,9 @@ struct TrainSpec {
   std::vector<ParameterGroup> groups;  // the first that matches decides
   double clip_norm = 0;                // of all gradients together; 0: not clipped
   double ema_decay = 0;                // of the weights' moving average; 0: there is none
+  // Evaluation and prediction alone: no gradients, no moments, no training step. See
+  // Plan::CompileInference.
+  bool inference = false;
 };
 
 // ---- what was compiled ----
@@ -253,11 +260,56 @@ struct Bucket {
   int64_t end = 0;
 };
 
+// One of a plan's programs.
+enum class ProgramKind { kTraining, kEvaluation };
+
+// One node of a program as tools see it. Nodes are listed in the order in which they run.
+struct NodeInfo {
+  int id = 0;
+  std::string op;
+  std::string name;                 // of the layer, may be empty
+  std::string text;                 // one line with its shapes
+  std::vector<std::string> shapes;  // of its outputs: "f32[64,256]"
+  // For each output: the (node, output) of the graph before all passes that it is. Equal for every
+  // plan of the same job, whatever its passes are.
+  std::vector<std::pair<int, int>> origins;
+  bool runs = false;         // false: a leaf or a view, which has no kernel
+  double flops = 0;          // a multiplication and an addition count as two
+  double bytes = 0;          // read and written, each value once
+  size_t live_bytes = 0;     // of the arena that hold something while it runs
+  size_t scratch_bytes = 0;  // of these, its workspace
+};
+
+// A value of a running program. The memory is valid during the call that shows it.
+struct TensorView {
+  FieldSpec::Type type = FieldSpec::Type::kFloat32;  // meaningless when is_float64
+  bool is_float64 = false;
+  std::vector<int64_t> shape;
+  const void* data = nullptr;
+  int64_t elements() const;
+};
+
+// Watches a program run, node by node. Thread-safety: called by the thread that runs the program.
+class NodeObserver {
+ public:
+  virtual ~NodeObserver() = default;
+  // Just before the node's kernel runs.
+  virtual void BeforeNode(ProgramKind program, int node) = 0;
+  // An error ends the run with it. `outputs` are what the node wrote; gradients of later
+  // micro-batches are sums.
+  virtual absl::Status AfterNode(ProgramKind program, int node,
+                                 absl::Span<const TensorView> outputs) = 0;
+};
+
 class Plan {
  public:
   // Builds the graph, differentiates, fuses, plans the memory. Deterministic.
   // Errors: InvalidArgument with what to change.
   static absl::StatusOr<std::shared_ptr<const Plan>> Compile(const TrainSpec& spec);
+  // The evaluation program of `spec` alone, for Executor::Evaluate and Predict. The state table has
+  // no moments, the gradient vector no elements. The optimizer, schedule, micro_batch, accumulate
+  // and shards of `spec` are not looked at. Errors: as Compile.
+  static absl::StatusOr<std::shared_ptr<const Plan>> CompileInference(const TrainSpec& spec);
   virtual ~Plan() = default;
 
   virtual const TrainSpec& spec() const = 0;
@@ -280,6 +332,8 @@ class Plan {
   // The graph as text or DOT, after all passes.
   virtual std::string DumpText() const = 0;
   virtual std::string DumpDot() const = 0;
+  // The nodes of a program; none of the training program of an inference plan.
+  virtual std::vector<NodeInfo> Nodes(ProgramKind program) const = 0;
 };
 
 // Where the executor works. All regions are 64-byte aligned and outlive it.
@@ -385,6 +439,15 @@ class Executor {
   // equal on devices that compute the same bits. Leaves the state alone, uses the arena, allocates.
   // Hex.
   virtual absl::StatusOr<std::string> DeviceHash() = 0;
+
+  // The logits of one block of `fields`, as for Evaluate (labels may be anything below the field's
+  // limit): [eval_block x targets of a sample, classes], valid until the next call. Only for plans
+  // of CompileInference. Errors: InvalidArgument, DataLoss.
+  virtual absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) = 0;
+
+  // From here on `observer` watches every node of RunShard, Evaluate and Predict; null: nobody,
+  // which is what an executor starts with. It outlives the executor or the next call.
+  virtual void Observe(NodeObserver* observer) = 0;
 };
 
 // What this device is and how kernels are chosen on it: "AMD EPYC (family 25 ...), avx2, 1 thread,

@@ -22,6 +22,11 @@ class Rules {
   void Check() {
     CheckWorkersAndElastic();
     CheckVariables();
+    if (!spec_.profile().steps().empty() &&
+        (spec_.debug().interpret() || !spec_.debug().dump_tensors().empty())) {
+      Error({"debug", "profile"},
+            "'profile' and 'debug' go one at a time: looking into values would be measured too");
+    }
     if (spec_.has_train()) {
       CheckBatch();
       CheckTraining();
@@ -145,6 +150,17 @@ void Rules::CheckTraining() {
     Error({"train.data.text.test_fraction"},
           "'train.data.text.test_fraction' 0 leaves nothing for the evaluation; set "
           "'train.eval.every' to never");
+  }
+  if (train.data().has_npy() && train.eval().every() != "never" &&
+      (train.data().npy().test_inputs().empty() || train.data().npy().test_labels().empty())) {
+    Error({"train.data.npy"},
+          "'train.data.npy' needs 'test_inputs' and 'test_labels' for the evaluation; or set "
+          "'train.eval.every' to never");
+  }
+  if (train.data().has_csv() && train.eval().every() != "never" &&
+      train.data().csv().test().empty()) {
+    Error({"train.data.csv"},
+          "'train.data.csv' needs 'test' for the evaluation; or set 'train.eval.every' to never");
   }
   if (train.data().has_idx() && train.eval().every() != "never") {
     for (const char* name : {"test_images", "test_labels"}) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/step_range.h"
 #include "google/protobuf/duration.pb.h"
 #include "job/decode.h"
 #include "job/nearest_name.h"
@@ -101,6 +102,8 @@ std::string CheckText(const FieldDescriptor& field, std::string* text) {
       *text = every->ToString();
       return "";
     }
+    case Form::kSteps:
+      return StepRange::Parse(*text).ok() ? "" : "expected such as '10:20', '10:' or 'all'";
     default:
       return "";
   }

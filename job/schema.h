@@ -22,6 +22,7 @@ enum class Form {
   kEveryEval,  // "500 steps", "1 epoch", "never"
   kName,       // letters, digits, '-', '_', '.'; at most 63
   kDevice,     // auto, cpu, cuda, cuda:N
+  kSteps,      // "10:20", "10:", "all"
   kVariable,   // the keys of a map are names of environment variables
 };
 

@@ -18,6 +18,7 @@
 #include "launcher/verbs/connect.h"
 #include "launcher/verbs/jobs.h"
 #include "launcher/verbs/join.h"
+#include "launcher/verbs/offline.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -57,6 +58,14 @@ int RunVerb(const Args& args) {
     }
   } else if constexpr (std::is_same_v<Args, ValidateArgs>) {
     return RunValidate(args, std::cout, std::cerr);
+  } else if constexpr (std::is_same_v<Args, PlanArgs>) {
+    return RunPlan(args);
+  } else if constexpr (std::is_same_v<Args, EvalArgs>) {
+    return RunEval(args);
+  } else if constexpr (std::is_same_v<Args, PredictArgs>) {
+    return RunPredict(args);
+  } else if constexpr (std::is_same_v<Args, CompareArgs>) {
+    return RunCompare(args);
   } else if constexpr (std::is_same_v<Args, VersionArgs>) {
     std::cout << "launcher " << kVersion << "\n";
     return kExitOk;

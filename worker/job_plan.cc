@@ -97,6 +97,8 @@ std::vector<engine::LayerSpec> LayerSpecsOf(
   return specs;
 }
 
+}  // namespace
+
 absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   switch (model.kind_case()) {
     case Model::kMlp:
@@ -129,6 +131,8 @@ absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   }
   return absl::InvalidArgumentError("train.model names no model");
 }
+
+namespace {
 
 // Adam, AdamW, and the AdamW inside Muon have the same fields.
 template <typename Message>
@@ -302,10 +306,37 @@ absl::StatusOr<data::Source> DataSource(const Train& train) {
       source.seed = train.seed();
       return source;
     }
+    case Data::kCifar10: {
+      const Cifar10& cifar = train.data().cifar10();
+      return data::Cifar10Source{cifar.path(),
+                                 {cifar.mean().begin(), cifar.mean().end()},
+                                 {cifar.std().begin(), cifar.std().end()}};
+    }
+    case Data::kNpy: {
+      const Npy& npy = train.data().npy();
+      return data::NpySource{npy.train_inputs(),
+                             npy.train_labels(),
+                             npy.test_inputs(),
+                             npy.test_labels(),
+                             {npy.mean().begin(), npy.mean().end()},
+                             {npy.std().begin(), npy.std().end()}};
+    }
+    case Data::kCsv: {
+      const Csv& csv = train.data().csv();
+      data::CsvSource source{csv.train(), csv.test()};
+      if (!csv.label().empty()) source.label = csv.label();
+      if (!csv.header().empty()) source.header = csv.header();
+      return source;
+    }
     case Data::KIND_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("train.data names no data");
+}
+
+data::Augment AugmentOf(const Train& train) {
+  const Augment& augment = train.data().augment();
+  return {augment.crop_padding(), augment.flip(), train.seed()};
 }
 
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,

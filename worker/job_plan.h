@@ -29,6 +29,12 @@ absl::StatusOr<Every> ParseEvery(const std::string& text);
 // The samples that the job names. Errors: InvalidArgument when there is no data.
 absl::StatusOr<data::Source> DataSource(const Train& train);
 
+// The model as the engine takes it. Errors: InvalidArgument when there is none.
+absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model);
+
+// How its training images are changed at random.
+data::Augment AugmentOf(const Train& train);
+
 // `job`'s train part with what the opened data says about a sample; total_steps is the run's
 // length. Errors: InvalidArgument for what this version does not train.
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker program: one process for each device, started by an agent.
 //   worker --bootstrap-fd=N [--life-fd=M]
-// N holds a serialised WorkerBootstrap, M the agent's life page.
+// N holds a serialised WorkerBootstrap, M the agent's life page. A verb that needs the engine for
+// one answer starts it as
+//   worker --offline-fd=N
+// where N holds a serialised OfflineRequest.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +19,10 @@
 #include "common/life.h"
 #include "common/log.h"
 #include "engine/engine.h"
+#include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
+#include "proto/offline.pb.h"
+#include "worker/offline/offline.h"
 #include "worker/worker.h"
 
 namespace {
@@ -36,7 +42,7 @@ int NumberFlag(int argc, char** argv, std::string_view name) {
   return -1;
 }
 
-bool ReadBootstrap(int fd, lockstep::WorkerBootstrap* bootstrap) {
+bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
   std::string bytes;
   char buffer[1 << 16];
   ::lseek(fd, 0, SEEK_SET);  // fails on a pipe, which is read from where it stands
@@ -44,7 +50,7 @@ bool ReadBootstrap(int fd, lockstep::WorkerBootstrap* bootstrap) {
     const ssize_t n = ::read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
-    if (n == 0) return bootstrap->ParseFromString(bytes);
+    if (n == 0) return message->ParseFromString(bytes);
     bytes.append(buffer, static_cast<size_t>(n));
   }
 }
@@ -52,10 +58,16 @@ bool ReadBootstrap(int fd, lockstep::WorkerBootstrap* bootstrap) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const lockstep::UniqueFd offline_fd(NumberFlag(argc, argv, "--offline-fd"));
+  lockstep::OfflineRequest request;
+  if (offline_fd.valid() && ReadMessage(offline_fd.get(), &request)) {
+    lockstep::engine::PinNumerics(lockstep::worker::ThreadsOf(request));
+    return lockstep::worker::RunOffline(request);
+  }
   const lockstep::UniqueFd bootstrap_fd(NumberFlag(argc, argv, "--bootstrap-fd"));
   lockstep::UniqueFd life_fd(NumberFlag(argc, argv, "--life-fd"));
   lockstep::WorkerBootstrap bootstrap;
-  if (!bootstrap_fd.valid() || !ReadBootstrap(bootstrap_fd.get(), &bootstrap)) {
+  if (!bootstrap_fd.valid() || !ReadMessage(bootstrap_fd.get(), &bootstrap)) {
     std::fprintf(stderr,
                  "worker: is started by the launcher, not by hand; run: launcher job.yaml\n");
     return kUsage;

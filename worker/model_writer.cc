@@ -14,18 +14,33 @@
 namespace lockstep::worker {
 namespace {
 
-absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& plan) {
+// One message as JSON with the proto's names.
+absl::StatusOr<std::string> Json(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
-  std::string model;
-  const auto status =
-      google::protobuf::util::MessageToJsonString(job.train().model(), &model, options);
-  if (!status.ok()) return absl::InternalError("config.json: the model does not print");
+  std::string text;
+  if (google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return text;
+  return absl::InternalError("config.json: a part of the job does not print");
+}
+
+// A ModelConfig (proto/model.proto), with numbers as numbers.
+absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& plan) {
+  LS_ASSIGN_OR_RETURN(const std::string model, Json(job.train().model()));
+  LS_ASSIGN_OR_RETURN(const std::string data, Json(job.train().data()));
   const engine::InputSpec& input = plan.spec().input;
+  std::vector<std::string> fields;
+  for (const FieldSpec& field : input.fields) {
+    fields.push_back(absl::StrCat("{\"name\":\"", field.name, "\",\"type\":\"",
+                                  field.type == FieldSpec::Type::kFloat32 ? "float32" : "int32",
+                                  "\",\"shape\":[", absl::StrJoin(field.shape, ","),
+                                  "],\"limit\":", field.limit, "}"));
+  }
   return absl::StrCat("{\"format\":\"lockstep\",\"schema\":1,\"model\":", model,
                       ",\"input_shape\":[", absl::StrJoin(input.fields[0].shape, ","),
                       "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
-                      "}\n");
+                      ",\"fields\":[", absl::StrJoin(fields, ","), "],\"data\":", data,
+                      ",\"precision\":\"", plan.spec().precision, "\",\"seed\":\"",
+                      job.train().seed(), "\"}\n");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ absl::Time Deadline() { return Clock::Real()->Now() + kCollectiveLimit; }
 absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
   JobData data;
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
-  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain));
+  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain, AugmentOf(job.train())));
   if (job.train().eval().every() != "never") {
     LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
   }
@@ -59,6 +59,9 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   compiled.arena_bytes =
       RoundUp(compiled.plan->state_bytes()) +
       compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
+  compiled.need =
+      MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+  LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
   return compiled;
 }
 
@@ -71,7 +74,8 @@ Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard
                 compiled.eval_every,
                 compiled.vector_count,
                 compiled.gradient_buffers,
-                compiled.arena_bytes},
+                compiled.arena_bytes,
+                compiled.need},
       data_(data),
       board_(board),
       link_(link),
@@ -118,12 +122,34 @@ absl::Status Trainer::Reserve(Transport* transport) {
     options.prefetch = std::max(2, compiled_.job.train().data().loader().prefetch());
   }
   options.end_step = compiled_.total_steps;
+  LS_RETURN_IF_ERROR(MakeObservers());
+  if (profiler_ != nullptr) {
+    options.on_made = [this](int thread, int64_t step, int64_t begin, int64_t end) {
+      profiler_->RecordBatch(thread, step + 1, begin, end);
+    };
+  }
   LS_ASSIGN_OR_RETURN(loader_,
                       data::Loader::Create(data_->train.get(), compiled_.sampler.get(), options));
   if (data_->test != nullptr) {
     evaluator_ =
         std::make_unique<Evaluator>(data_->test.get(), executor_.get(), plan.spec().eval_block,
                                     board_, plan.spec().ema_decay > 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::MakeObservers() {
+  const Profile& profile = compiled_.job.profile();
+  const Debug& debug = compiled_.job.debug();
+  if (!profile.steps().empty()) {
+    LS_ASSIGN_OR_RETURN(const StepRange range, StepRange::Parse(profile.steps()));
+    profiler_ = std::make_unique<StepProfiler>(compiled_.plan.get(), range);
+  }
+  if (debug.interpret() || !debug.dump_tensors().empty()) {
+    LS_ASSIGN_OR_RETURN(const StepRange range,
+                        StepRange::Parse(debug.steps().empty() ? "1:1" : debug.steps()));
+    interpreter_ = std::make_unique<Interpreter>(compiled_.plan.get(), debug.dump_tensors(), range);
+    executor_->Observe(interpreter_.get());
   }
   return absl::OkStatus();
 }
@@ -177,6 +203,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record,
                            bool* stop) {
   const int64_t step = committed_step() + 1;
+  if (profiler_ != nullptr) profiler_->BeginStep(step, executor_.get());
   LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
   TreeReduceArgs args;
   args.nodes = sums_->nodes();
@@ -184,10 +211,15 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   args.owned =
       sums_->first() + SliceOf(args.count, communicator->world_size(), communicator->rank()).begin;
   args.step = step;
+  PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
   LS_ASSIGN_OR_RETURN(const std::vector<Slice> reduced, communicator->TreeReduce(args, Deadline()));
+  reducing.Stop();
   StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
                    &header_);
+  PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
   const engine::StepResult result = Commit(communicator, reduced, step, record, header_);
+  updating.Stop();
+  if (profiler_ != nullptr) profiler_->EndStep();
   *stop = header_.drain;
   return CheckFinite(step, result);
 }
@@ -217,7 +249,10 @@ absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result
 absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
   engine::Executor::Hooks hooks;
   // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
-  hooks.before_gradients = [&]() { return communicator->WaitCommitted(step - 1, Deadline()); };
+  hooks.before_gradients = [&]() {
+    const PhaseTimer waiting(profiler_.get(), StepPhase::kCommitWait);
+    return communicator->WaitCommitted(step - 1, Deadline());
+  };
   // A long step is seen to move on: each node counts.
   hooks.cancelled = [this]() {
     board_->Moved();
@@ -229,7 +264,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
+    PhaseTimer waiting(profiler_.get(), StepPhase::kDataWait);
     LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
+    waiting.Stop();
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     float* leaf = sums_->NextLeaf();
     for (int micro = 0; micro < accumulate; ++micro) {
@@ -237,6 +274,8 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
         micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
                            micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
       }
+      if (interpreter_ != nullptr) interpreter_->Enter(step, shard, micro);
+      const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
     StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,

@@ -31,7 +31,10 @@
 #include "worker/control_link.h"
 #include "worker/evaluator.h"
 #include "worker/job_plan.h"
+#include "worker/memory_need.h"
 #include "worker/partial_sums.h"
+#include "worker/profile/interpreter.h"
+#include "worker/profile/step_profiler.h"
 #include "worker/progress_board.h"
 #include "worker/run_record.h"
 #include "worker/step_header.h"
@@ -58,7 +61,9 @@ struct CompiledJob {
   int gradient_buffers = 0;
   // Everything that the transport's arena holds.
   size_t arena_bytes = 0;
+  MemoryNeed need;
 };
+// Errors: InvalidArgument; ResourceExhausted when the job cannot fit resources.memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train);
 
 // How a generation ended, when it was not aborted.
@@ -93,11 +98,15 @@ class Trainer {
   const engine::Plan& plan() const { return *compiled_.plan; }
   // The state region: see Plan::state().
   const void* state() const { return state_; }
+  // What measures the job's `profile` steps; null without.
+  StepProfiler* profiler() { return profiler_.get(); }
 
  private:
   Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
           ControlLink* link);
   absl::Status Reserve(Transport* transport);
+  // What the job's `profile` and `debug` ask for.
+  absl::Status MakeObservers();
   // One step; `stop` is set when all ranks are to stop after it.
   absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record, bool* stop);
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
@@ -118,12 +127,14 @@ class Trainer {
   std::unique_ptr<void, void (*)(void*)> arena_;
   std::unique_ptr<engine::Executor> executor_;
   std::unique_ptr<PartialSums> sums_;
-  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<StepProfiler> profiler_;
+  std::unique_ptr<data::Loader> loader_;  // its threads use the profiler
   std::unique_ptr<Evaluator> evaluator_;
   std::vector<engine::GradientSlice> gradient_slices_;
   StepHeader::Contents header_;
   std::optional<EvalResult> eval_;
   std::vector<const void*> micro_fields_;
+  std::unique_ptr<Interpreter> interpreter_;
   double train_seconds_ = 0;
   int64_t steps_timed_ = 0;
 };

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "worker/control_link.h"
 #include "worker/model_writer.h"
+#include "worker/profile/profile_report.h"
 #include "worker/progress_board.h"
 #include "worker/run_record.h"
 #include "worker/telemetry.h"
@@ -92,7 +93,8 @@ class Worker {
     }
     LS_LOG_ERROR << status.message();
     link_.SendFailed(highest_generation_, status);
-    return 1;
+    // The launcher's code for a job that cannot fit (docs/exit_codes.md).
+    return absl::IsResourceExhausted(status) ? 5 : 1;
   }
 
  private:
@@ -176,9 +178,28 @@ class Worker {
       }
       return outcome.status();
     }
+    if (trainer_->profiler() != nullptr) {
+      LS_RETURN_IF_ERROR(WriteProfile(communicator.get(), static_cast<int>(members.size()), rank));
+    }
     drained_ = outcome->drained;
     rank_ = rank;
     done_ = true;
+    return absl::OkStatus();
+  }
+
+  // Each rank writes what it measured, rank 0 puts it together. A profile that cannot be written
+  // costs the profile, not the run.
+  absl::Status WriteProfile(Communicator* communicator, int world, int rank) {
+    const std::string run_dir = RunDir(bootstrap_.assignment());
+    absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
+    LS_RETURN_IF_ERROR(communicator->Barrier(
+        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
+    if (written.ok() && rank == 0) {
+      written = MergeProfiles(run_dir, world, job_.profile().sort());
+    }
+    if (!written.ok()) {
+      LS_LOG_WARNING << "no profile: " << written.message();
+    }
     return absl::OkStatus();
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/isa.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace lockstep::engine {
 
 Isa DetectIsa() {
@@ -26,6 +28,19 @@ const char* Name(Isa isa) {
       return "avx512";
   }
   return "?";
+}
+
+absl::StatusOr<Isa> ChooseIsa(const std::string& name) {
+  if (name.empty()) return DetectIsa();
+  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512}) {
+    if (name != Name(isa)) continue;
+    // Each contains those before it.
+    if (isa <= DetectIsa()) return isa;
+    return absl::InvalidArgumentError(
+        absl::StrCat("this CPU has no ", name, "; its best is ", Name(DetectIsa())));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no instruction set '", name, "': there are sse2, avx2 and avx512"));
 }
 
 }  // namespace lockstep::engine

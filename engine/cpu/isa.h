@@ -4,6 +4,10 @@
 #ifndef LOCKSTEP_ENGINE_CPU_ISA_H_
 #define LOCKSTEP_ENGINE_CPU_ISA_H_
 
+#include <string>
+
+#include "absl/status/statusor.h"
+
 namespace lockstep::engine {
 
 enum class Isa { kSse2, kAvx2, kAvx512 };
@@ -12,6 +16,9 @@ enum class Isa { kSse2, kAvx2, kAvx512 };
 Isa DetectIsa();
 // "sse2", "avx2", "avx512".
 const char* Name(Isa isa);
+// The named one, or the best one for "". Errors: InvalidArgument for a name that is none or that
+// this CPU does not have.
+absl::StatusOr<Isa> ChooseIsa(const std::string& name);
 
 }  // namespace lockstep::engine
 

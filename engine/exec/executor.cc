@@ -49,7 +49,7 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
       pool_(plan_->target().threads),
       train_(Prepare(plan_->train(), plan_->target())),
       evaluate_(Prepare(plan_->evaluate(), plan_->target())) {
-  MarkGradients();
+  if (!plan_->spec().inference) MarkGradients();
   const Value sums = plan_->evaluate().graph.outputs()[0].second;
   eval_sums_ =
       plan_->evaluate().memory.operands[static_cast<size_t>(sums.node)].outputs[static_cast<size_t>(
@@ -134,7 +134,12 @@ absl::Status PlanExecutor::RunSteps(const RunContext& context, int micro, const 
         ZeroGaps(reinterpret_cast<float*>(context.base[static_cast<int>(Region::kGradients)]));
       }
     }
-    if (step.kernel != nullptr) step.kernel->Run(context);
+    if (observer_ != nullptr) {
+      LS_RETURN_IF_ERROR(RunObserved(ProgramKind::kTraining, step,
+                                     static_cast<size_t>(&step - train_.data()), context));
+    } else if (step.kernel != nullptr) {
+      step.kernel->Run(context);
+    }
     if (!last || !hooks.bucket_ready) continue;
     for (const int bucket : step.buckets) LS_RETURN_IF_ERROR(hooks.bucket_ready(bucket));
   }
@@ -144,6 +149,7 @@ absl::Status PlanExecutor::RunSteps(const RunContext& context, int micro, const 
 absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields fields,
                                     float* gradients, const Hooks& hooks) {
   const TrainSpec& spec = plan_->spec();
+  LS_CHECK(!spec.inference) << "an inference plan has no training step";
   LS_CHECK(shard >= 0 && shard < spec.shards) << shard;
   LS_CHECK(micro >= 0 && micro < spec.accumulate) << micro;
   LS_RETURN_IF_ERROR(CheckIntegers(fields, spec.micro_batch));
@@ -169,25 +175,36 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   return RunSteps(context, micro, hooks);
 }
 
-absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) {
+absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
+                                    RunContext* context) {
   if (valid < 0 || valid > plan_->spec().eval_block) {
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));
   }
   LS_RETURN_IF_ERROR(CheckIntegers(fields, valid));
-  RunContext context;
-  context.base[static_cast<int>(Region::kArena)] = arena_;
-  context.base[static_cast<int>(Region::kState)] = state_.base();
+  context->base[static_cast<int>(Region::kArena)] = arena_;
+  context->base[static_cast<int>(Region::kState)] = state_.base();
   const bool average = weights == Weights::kAverage;
   LS_CHECK(!average || plan_->spec().ema_decay > 0) << "there are no averaged weights";
-  context.base[static_cast<int>(Region::kParameters)] =
+  context->base[static_cast<int>(Region::kParameters)] =
       state_.base() + (average ? plan_->average_distance() : 0);
-  BindFields(fields, &context);
-  context.valid_rows = valid * plan_->targets_per_sample();
-  context.pool = &pool_;
+  BindFields(fields, context);
+  context->valid_rows = valid * plan_->targets_per_sample();
+  context->pool = &pool_;
   for (const Step& step : evaluate_) {
-    if (step.kernel != nullptr) step.kernel->Run(context);
+    if (observer_ != nullptr) {
+      LS_RETURN_IF_ERROR(RunObserved(ProgramKind::kEvaluation, step,
+                                     static_cast<size_t>(&step - evaluate_.data()), *context));
+    } else if (step.kernel != nullptr) {
+      step.kernel->Run(*context);
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) {
+  RunContext context;
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, &context));
   const double* out = context.At<double>(eval_sums_);
   *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2]),
            static_cast<int64_t>(out[3])};

@@ -33,6 +33,8 @@ class PlanExecutor : public Executor {
   Tracking tracking() const override { return updater_.tracking(); }
   void SetTracking(const Tracking& tracking) override { updater_.SetTracking(tracking); }
   absl::StatusOr<std::string> DeviceHash() override;
+  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
+  void Observe(NodeObserver* observer) override { observer_ = observer; }
 
  private:
   struct Step {
@@ -49,6 +51,11 @@ class PlanExecutor : public Executor {
   absl::Status CheckIntegers(Fields fields, int64_t samples) const;
   static void BindFields(Fields fields, RunContext* context);
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
+  // The evaluation program on a block.
+  absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, RunContext* context);
+  // Runs node `id` of a program between the observer's calls.
+  absl::Status RunObserved(ProgramKind kind, const Step& step, size_t id,
+                           const RunContext& context);
 
   const std::shared_ptr<const CompiledPlan> plan_;
   std::byte* const arena_;
@@ -60,6 +67,7 @@ class PlanExecutor : public Executor {
   std::vector<Step> evaluate_;
   Storage eval_sums_;
   std::vector<std::pair<int64_t, int64_t>> gaps_;
+  NodeObserver* observer_ = nullptr;
 };
 
 }  // namespace lockstep::engine

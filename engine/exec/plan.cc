@@ -76,13 +76,14 @@ absl::StatusOr<std::shared_ptr<const Plan>> Plan::Compile(const TrainSpec& spec)
 absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const TrainSpec& spec) {
   LS_RETURN_IF_ERROR(CheckSpec(spec));
   std::shared_ptr<CompiledPlan> plan(new CompiledPlan(spec));
-  plan->target_ = {DetectIsa(), spec.threads};
+  LS_ASSIGN_OR_RETURN(const Isa isa, ChooseIsa(spec.passes.isa));
+  plan->target_ = {isa, spec.threads};
   LS_ASSIGN_OR_RETURN(plan->model_, MakeModel(spec.model, spec.input));
   LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target_.isa));
   LS_ASSIGN_OR_RETURN(plan->settings_,
                       ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
   plan->MakeStateTable();
-  LS_RETURN_IF_ERROR(plan->CompileTraining());
+  if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
   plan->arena_bytes_ =
       std::max({plan->train_.memory.arena_bytes, plan->evaluate_.memory.arena_bytes,
@@ -287,6 +288,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
   LS_RETURN_IF_ERROR(graph.status());
   graph.AddOutput("sums", graph.Add("classification_sums", {forward.logits, forward.labels},
                                     LossAttrs(graph, forward.logits)));
+  if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
   evaluate_.graph = spec_.passes.fuse ? Fuse(graph) : std::move(graph);
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());

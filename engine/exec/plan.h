@@ -20,6 +20,8 @@ namespace lockstep::engine {
 // The moving average of "0.weight" is the state entry "0.weight.ema". The averages lie as the
 // parameters do, one constant distance behind them.
 inline constexpr const char* kAverageSuffix = ".ema";
+// The evaluation program's output that an inference plan has beside its sums.
+inline constexpr const char* kLogitsOutput = "logits";
 
 // A graph after all passes, with its memory.
 struct Program {
@@ -43,7 +45,10 @@ class CompiledPlan : public Plan {
   double flops() const override { return train_.graph.Flops(); }
   std::string hash() const override { return hash_; }
   std::string DumpText() const override;
-  std::string DumpDot() const override { return train_.graph.ToDot(); }
+  std::string DumpDot() const override {
+    return spec_.inference ? evaluate_.graph.ToDot() : train_.graph.ToDot();
+  }
+  std::vector<NodeInfo> Nodes(ProgramKind program) const override;
 
   const Program& train() const { return train_; }
   const Program& evaluate() const { return evaluate_; }

@@ -80,6 +80,14 @@ class Graph {
   // Values that outlive the graph's run, by name ("loss", "grad:0.weight").
   void AddOutput(const std::string& name, Value value);
   const std::vector<std::pair<std::string, Value>>& outputs() const { return outputs_; }
+  // Passes note which value of the graph they began with a value is, so that tools can compare
+  // graphs that went through different passes. Without a note a value is its own origin.
+  void SetOrigin(Value value, Value origin) { origins_[value] = origin; }
+  // The noted origin of `value`, or `value` itself.
+  Value Origin(Value value) const {
+    const auto it = origins_.find(value);
+    return it == origins_.end() ? value : it->second;
+  }
   // For each node and output: the nodes that read it, in order. An output of the graph counts as a
   // reader with the id nodes().size().
   std::vector<std::vector<std::vector<int>>> Readers() const;
@@ -98,6 +106,7 @@ class Graph {
 
   std::vector<Node> nodes_;
   std::vector<std::pair<std::string, Value>> outputs_;
+  std::map<Value, Value> origins_;
   absl::Status status_;
 };
 

@@ -29,7 +29,10 @@ class Rewriter {
     }
   }
   // `value` of the old graph is `made` of the new one from here on.
-  void Replace(Value value, Value made) { map_[value] = made; }
+  void Replace(Value value, Value made) {
+    map_[value] = made;
+    to_.SetOrigin(made, from_.Origin(value));
+  }
   bool Has(Value value) const { return map_.contains(value); }
   // What stands for a value of the old graph in the new one. REQUIRES: Has(value).
   Value Map(Value value) const {

@@ -128,12 +128,79 @@ absl::StatusOr<JobArgs> ParseJobArgs(const std::string& verb, const Words& words
                               ": a run here has one host; for more start a "
                               "coordinator, 'launcher join' on each host, and 'launcher submit'"));
   }
+  if (words.Has("profile")) job.sets.push_back("profile.steps=all");
+  if (words.Has("profile-steps")) {
+    job.sets.push_back(absl::StrCat("profile.steps=\"", words.Last("profile-steps"), "\""));
+  }
+  if (words.Has("profile-sort")) {
+    job.sets.push_back("profile.sort=" + words.Last("profile-sort"));
+  }
+  if (words.Has("interpret")) job.sets.push_back("debug.interpret=true");
+  if (words.Has("dump-tensors")) {
+    job.sets.push_back(absl::StrCat("debug.dump_tensors=\"", words.Last("dump-tensors"), "\""));
+  }
   job.run_dir = words.Last("run-dir");
   job.runs_dir = words.Last("runs-dir");
   if (!job.run_dir.empty() && !job.runs_dir.empty()) {
     return Usage("--run-dir names this run's folder, --runs-dir the folder around it; give one");
   }
   return job;
+}
+
+absl::StatusOr<Command> ParsePlan(const Words& words, const CommonArgs& common) {
+  PlanArgs args{common, {}, words.Last("dump")};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs("plan", words));
+  if (words.Has("dump") && args.dump != "text" && args.dump != "dot") {
+    return Usage(absl::StrCat("--dump ", args.dump, ": expected text or dot"));
+  }
+  return Command(std::move(args));
+}
+
+// The threads and the other data of eval and predict.
+absl::Status ParseInference(const Words& words, JobArgs* data, int* threads) {
+  data->job_file = words.Last("data");
+  if (words.Has("set")) data->sets = words.flags.at("set");
+  if (data->job_file.empty() && !data->sets.empty()) {
+    return Usage("--set changes the job file of --data, which is not given");
+  }
+  if (!words.Has("threads")) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(*threads, ParseCount("threads", words.Last("threads"), 1));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Command> ParseEval(const Words& words, const CommonArgs& common) {
+  EvalArgs args{common, "", {}};
+  LS_ASSIGN_OR_RETURN(args.model, OnePositional("eval", words, "model"));
+  LS_RETURN_IF_ERROR(ParseInference(words, &args.data, &args.threads));
+  return Command(std::move(args));
+}
+
+absl::StatusOr<Command> ParsePredict(const Words& words, const CommonArgs& common) {
+  PredictArgs args{
+      common, "", {}, words.Last("inputs"), words.Last("out"), words.Has("probabilities")};
+  LS_ASSIGN_OR_RETURN(args.model, OnePositional("predict", words, "model"));
+  LS_RETURN_IF_ERROR(ParseInference(words, &args.data, &args.threads));
+  return Command(std::move(args));
+}
+
+absl::StatusOr<Command> ParseCompare(const Words& words, const CommonArgs& common) {
+  CompareArgs args{common, {}, words.Last("a"), words.Last("b")};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs("compare", words));
+  if (args.a.empty() || args.b.empty()) {
+    return Usage("'launcher compare' needs two variants, such as --a fused --b unfused");
+  }
+  if (words.Has("tolerance") &&
+      (!absl::SimpleAtod(words.Last("tolerance"), &args.tolerance) || !(args.tolerance > 0))) {
+    return Usage(
+        absl::StrCat("--tolerance ", words.Last("tolerance"), ": expected a number above 0"));
+  }
+  if (words.Has("step")) {
+    LS_ASSIGN_OR_RETURN(args.step, ParseCount("step", words.Last("step"), 1));
+  }
+  if (words.Has("shard")) {
+    LS_ASSIGN_OR_RETURN(args.shard, ParseCount("shard", words.Last("shard"), 0));
+  }
+  return Command(std::move(args));
 }
 
 absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
@@ -150,6 +217,10 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
     if (words.Has("set")) args.sets = words.flags.at("set");
     return Command(std::move(args));
   }
+  if (verb == "plan") return ParsePlan(words, common);
+  if (verb == "eval") return ParseEval(words, common);
+  if (verb == "predict") return ParsePredict(words, common);
+  if (verb == "compare") return ParseCompare(words, common);
   if (verb == "version") {
     LS_RETURN_IF_ERROR(NoCommand(verb, words));
     if (!words.positional.empty()) return Usage("'launcher version' takes no argument");
@@ -210,13 +281,14 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 
 const std::vector<std::string>& Verbs() {
   static const auto* const verbs = new std::vector<std::string>{
-      "run", "validate", "submit", "list", "describe", "logs", "cancel", "join", "version", "help"};
+      "run",  "validate", "plan", "eval",   "predict", "compare", "submit",
+      "list", "describe", "logs", "cancel", "join",    "version", "help"};
   return *verbs;
 }
 
 const std::vector<std::string>& LaterVerbs() {
   static const auto* const verbs =
-      new std::vector<std::string>{"drain", "plan", "top", "bench", "chaos", "doctor"};
+      new std::vector<std::string>{"drain", "top", "bench", "chaos", "doctor"};
   return *verbs;
 }
 

@@ -100,6 +100,35 @@ struct JoinArgs {
   std::optional<int> slots;  // worker slots; without it one for each core or GPU
   std::string runs_dir;
 };
+struct PlanArgs {
+  CommonArgs common;
+  JobArgs job;
+  std::string dump;  // empty, text or dot
+};
+struct EvalArgs {
+  CommonArgs common;
+  std::string model;
+  JobArgs data;  // no job_file: the data that the model's config names
+  int threads = 1;
+};
+struct PredictArgs {
+  CommonArgs common;
+  std::string model;
+  JobArgs data;        // as for eval
+  std::string inputs;  // empty: the test split
+  std::string out;     // empty: stdout
+  bool probabilities = false;
+  int threads = 1;
+};
+struct CompareArgs {
+  CommonArgs common;
+  JobArgs job;
+  std::string a;
+  std::string b;
+  double tolerance = 0;  // 0: the default
+  int step = 1;
+  int shard = 0;
+};
 struct VersionArgs {
   CommonArgs common;
 };
@@ -107,8 +136,9 @@ struct HelpArgs {
   std::string verb;  // empty: the program
 };
 
-using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs,
-                             CancelArgs, JoinArgs, VersionArgs, HelpArgs>;
+using Command =
+    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs, CancelArgs,
+                 JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -248,8 +249,14 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
 }
 
 void LocalRun::ShowEnd(JobStatus status) {
-  renderer_.Finish(args_.common.output == Output::kJson ? ResultJson(status)
-                                                        : ResultSummary(status));
+  if (args_.common.output == Output::kJson) return renderer_.Finish(ResultJson(status));
+  // What --profile measured goes before the summary.
+  std::stringstream text;
+  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile) {
+    text << profile.rdbuf() << "\n";
+  }
+  text << ResultSummary(status);
+  renderer_.Finish(text.str());
 }
 
 }  // namespace

@@ -47,6 +47,32 @@ TEST(Arguments, RunIsTheDefault) {
               ElementsAre("python3", "--help"));
 }
 
+TEST(Arguments, VerbsThatLookIntoAJob) {
+  const PlanArgs plan =
+      Parse<PlanArgs>({"plan", "j.yaml", "--nproc-per-node=2", "--dump", "dot", "--set", "a=b"});
+  EXPECT_EQ(plan.job.job_file, "j.yaml");
+  EXPECT_EQ(plan.job.nproc_per_node->count, 2);
+  EXPECT_EQ(plan.dump, "dot");
+  EXPECT_THAT(plan.job.sets, ElementsAre("a=b"));
+  const PredictArgs predict = Parse<PredictArgs>(
+      {"predict", "runs/m/model", "--inputs=x.npy", "--out=p.npy", "--threads=2"});
+  EXPECT_EQ(predict.model, "runs/m/model");
+  EXPECT_EQ(predict.inputs, "x.npy");
+  EXPECT_EQ(predict.out, "p.npy");
+  EXPECT_EQ(predict.threads, 2);
+  EXPECT_EQ(Parse<EvalArgs>({"eval", "m", "--data", "j.yaml"}).data.job_file, "j.yaml");
+  const CompareArgs compare = Parse<CompareArgs>(
+      {"compare", "--a=fused", "--b=sse2", "--tolerance=1e-6", "--step=3", "--shard=1", "j.yaml"});
+  EXPECT_EQ(compare.b, "sse2");
+  EXPECT_DOUBLE_EQ(compare.tolerance, 1e-6);
+  EXPECT_EQ(compare.step, 3);
+  EXPECT_EQ(compare.shard, 1);
+  const RunArgs run = Parse<RunArgs>(
+      {"--profile-steps=2:3", "--profile-sort", "self", "--dump-tensors", "d e", "j.yaml"});
+  EXPECT_THAT(run.job.sets, ElementsAre("profile.steps=\"2:3\"", "profile.sort=self",
+                                        "debug.dump_tensors=\"d e\""));
+}
+
 TEST(Arguments, OtherVerbs) {
   EXPECT_FALSE(Parse<SubmitArgs>({"submit", "--coordinator=a:1", "--no-follow", "j.yaml"}).follow);
   const auto environment = [](const std::string& name) {
@@ -97,7 +123,13 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"train.py"}, "launcher -- python3 train.py"},
       {{"j.yaml", "--", "ls"}, "not both"},
       {{"--"}, "no command after '--'"},
-      {{"plan", "j.yaml"}, "'launcher plan' is not in this version"},
+      {{"top", "j.yaml"}, "'launcher top' is not in this version"},
+      {{"plan", "--dump=png", "j.yaml"}, "expected text or dot"},
+      {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
+      {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},
+      {{"eval"}, "takes one model"},
+      {{"eval", "m", "--set", "train.steps=1"}, "--data"},
+      {{"eval", "--profile", "m"}, "takes no '--profile'"},
       {{"submti", "j.yaml"}, "did you mean 'submit'?"},
       {{"submit", "j.yaml"}, "set LOCKSTEP_COORDINATOR"},
       {{"list", "--slots=1"}, "'--slots' goes with join"},

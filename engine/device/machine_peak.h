@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// This machine's peak of fp32 multiply-adds, measured: what a speed is a share of.
+// This machine's peaks, measured: what a speed is a share of.
 // Thread-safety: thread-safe.
-#ifndef LOCKSTEP_BENCH_FMA_PEAK_H_
-#define LOCKSTEP_BENCH_FMA_PEAK_H_
+#ifndef LOCKSTEP_ENGINE_DEVICE_MACHINE_PEAK_H_
+#define LOCKSTEP_ENGINE_DEVICE_MACHINE_PEAK_H_
 
-namespace lockstep {
+namespace lockstep::engine {
 
 // FLOP/s of one thread, the best of several runs of about 5 ms. Uses the widest vectors that the
 // engine uses on this CPU.
@@ -14,6 +14,9 @@ double MeasureFmaPeak();
 // included: less than `threads` times that of one where cores are shared. REQUIRES: threads >= 1.
 double MeasureFmaThroughput(int threads);
 
-}  // namespace lockstep
+// Bytes/s that one thread reads and writes together in a pass over 128 MiB, the best of four.
+double MeasureMemoryBandwidth();
 
-#endif  // LOCKSTEP_BENCH_FMA_PEAK_H_
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_DEVICE_MACHINE_PEAK_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fma_peak.h"
+#include "engine/device/machine_peak.h"
 
 #include <immintrin.h>
 
@@ -12,7 +12,7 @@
 
 #include "engine/cpu/isa.h"
 
-namespace lockstep {
+namespace lockstep::engine {
 namespace {
 
 constexpr int kRounds = 1000000;
@@ -52,9 +52,9 @@ void Sse2() {
 }
 
 // Runs the loop once; returns the operations made.
-double RunOnce(engine::Isa isa) {
-  isa == engine::Isa::kAvx512 ? Avx512() : isa == engine::Isa::kAvx2 ? Avx2() : Sse2();
-  const int lanes = isa == engine::Isa::kAvx512 ? 16 : isa == engine::Isa::kAvx2 ? 8 : 4;
+double RunOnce(Isa isa) {
+  isa == Isa::kAvx512 ? Avx512() : isa == Isa::kAvx2 ? Avx2() : Sse2();
+  const int lanes = isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
   return 2.0 * lanes * kChains * kRounds;
 }
 
@@ -65,7 +65,7 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 double MeasureFmaPeak() {
-  const engine::Isa isa = engine::DetectIsa();
+  const Isa isa = DetectIsa();
   double best = 0;
   for (int run = 0; run < 8; ++run) {
     const auto start = std::chrono::steady_clock::now();
@@ -77,7 +77,7 @@ double MeasureFmaPeak() {
 
 double MeasureFmaThroughput(int threads) {
   constexpr double kSeconds = 0.25;
-  const engine::Isa isa = engine::DetectIsa();
+  const Isa isa = DetectIsa();
   std::latch started(threads + 1);
   std::vector<double> operations(static_cast<size_t>(threads));
   std::vector<std::thread> running;
@@ -100,4 +100,20 @@ double MeasureFmaThroughput(int threads) {
   return sum / seconds;
 }
 
-}  // namespace lockstep
+double MeasureMemoryBandwidth() {
+  // Past the largest caches of today's cores' share; small enough for any machine.
+  constexpr size_t kFloats = size_t{16} << 20;
+  const std::vector<float> from(kFloats, 1.0f);
+  std::vector<float> to(kFloats, 0.0f);
+  double best = 1e9;
+  for (int run = 0; run < 4; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < kFloats; ++i) to[i] = from[i] * 1.5f;
+    asm volatile("" : : "r"(to.data()) : "memory");
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    best = std::min(best, elapsed.count());
+  }
+  return 2.0 * static_cast<double>(kFloats * sizeof(float)) / best;
+}
+
+}  // namespace lockstep::engine

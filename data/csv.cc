@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/csv.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "data/array_dataset.h"
+#include "data/mapped_bytes.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr size_t kMaxColumns = 1 << 24;
+
+// Whether all of `text` is a finite number.
+bool ParseNumber(std::string_view text, double* value) {
+  if (!text.empty() && text[0] == '+') text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(*value);
+}
+
+// The text of one field without its blanks and quotes.
+std::string_view Strip(std::string_view field) {
+  while (!field.empty() && absl::ascii_isspace(static_cast<unsigned char>(field.front()))) {
+    field.remove_prefix(1);
+  }
+  while (!field.empty() && absl::ascii_isspace(static_cast<unsigned char>(field.back()))) {
+    field.remove_suffix(1);
+  }
+  if (field.size() >= 2 && field.front() == '"' && field.back() == '"') {
+    field = field.substr(1, field.size() - 2);
+  }
+  return field;
+}
+
+// Splits at commas outside quotes.
+void SplitLine(std::string_view line, std::vector<std::string_view>* fields) {
+  fields->clear();
+  bool quoted = false;
+  size_t begin = 0;
+  for (size_t i = 0; i <= line.size(); ++i) {
+    if (i < line.size() && line[i] == '"') quoted = !quoted;
+    if (i < line.size() && (line[i] != ',' || quoted)) continue;
+    fields->push_back(Strip(line.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+}
+
+class Parser {
+ public:
+  Parser(const std::string& label, const std::string& header) : label_(label), header_(header) {}
+
+  absl::Status Line(int64_t number, std::string_view line) {
+    SplitLine(line, &fields_);
+    if (columns_ == 0) {
+      LS_RETURN_IF_ERROR(First());
+      if (is_header_) return absl::OkStatus();
+    }
+    if (fields_.size() != columns_) {
+      return absl::DataLossError(absl::StrCat("line ", number, " has ", fields_.size(),
+                                              " columns, the first one has ", columns_));
+    }
+    for (size_t column = 0; column < columns_; ++column) {
+      double value = 0;
+      if (!ParseNumber(fields_[column], &value)) {
+        return absl::DataLossError(
+            absl::StrCat("line ", number, ", column ", column + 1, ": expected a number"));
+      }
+      if (column != label_column_) {
+        table_.values.push_back(static_cast<float>(value));
+        continue;
+      }
+      if (value < 0 || value != std::floor(value) || value >= std::numeric_limits<int32_t>::max()) {
+        return absl::DataLossError(absl::StrCat("line ", number, ", column ", column + 1,
+                                                ": a label must be a whole number from 0"));
+      }
+      table_.labels.push_back(static_cast<int32_t>(value));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<CsvTable> Finish() {
+    if (table_.labels.empty()) return absl::DataLossError("the table has no sample");
+    return std::move(table_);
+  }
+
+ private:
+  // The first line: whether it is a header, and which column the label is.
+  absl::Status First() {
+    columns_ = fields_.size();
+    if (columns_ < 2 || columns_ > kMaxColumns) {
+      return absl::DataLossError(
+          absl::StrCat("the first line has ", columns_, " columns; at least 2 are needed"));
+    }
+    double ignored;
+    const bool numbers = std::all_of(fields_.begin(), fields_.end(),
+                                     [&](std::string_view f) { return ParseNumber(f, &ignored); });
+    is_header_ = header_ == "yes" || (header_ != "no" && !numbers);
+    if (is_header_) {
+      for (const std::string_view field : fields_) table_.names.emplace_back(field);
+    }
+    table_.features = static_cast<int64_t>(columns_) - 1;
+    return FindLabel();
+  }
+
+  absl::Status FindLabel() {
+    const auto named = std::find(table_.names.begin(), table_.names.end(), label_);
+    if (named != table_.names.end()) {
+      label_column_ = static_cast<size_t>(named - table_.names.begin());
+      return absl::OkStatus();
+    }
+    int64_t number = 0;
+    const auto columns = static_cast<int64_t>(columns_);
+    if (absl::SimpleAtoi(label_, &number) && number < columns && number >= -columns) {
+      label_column_ = static_cast<size_t>(number < 0 ? number + columns : number);
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no column '", label_, "' for the label: name one of the header, or a number from 0 to ",
+        columns - 1));
+  }
+
+  const std::string& label_;
+  const std::string& header_;
+  std::vector<std::string_view> fields_;
+  size_t columns_ = 0;
+  size_t label_column_ = 0;
+  bool is_header_ = false;
+  CsvTable table_;
+};
+
+absl::StatusOr<CsvTable> ReadTable(const std::string& path, const CsvSource& source) {
+  LS_ASSIGN_OR_RETURN(const MappedBytes file, MappedBytes::OpenFile(path));
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  absl::StatusOr<CsvTable> table = ParseCsv(text, source.label, source.header);
+  if (!table.ok()) return Annotate(table.status(), path);
+  return table;
+}
+
+int64_t ClassesOf(const CsvTable& table) {
+  return int64_t{*std::max_element(table.labels.begin(), table.labels.end())} + 1;
+}
+
+}  // namespace
+
+absl::StatusOr<CsvTable> ParseCsv(std::string_view text, const std::string& label,
+                                  const std::string& header) {
+  Parser parser(label, header);
+  int64_t number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    LS_RETURN_IF_ERROR(parser.Line(number, line));
+  }
+  return parser.Finish();
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const CsvSource& source, Split split) {
+  const bool train = split == Split::kTrain;
+  const std::string& path = train ? source.train : source.test;
+  if (path.empty()) {
+    return absl::NotFoundError(absl::StrCat("data.csv names no ", train ? "train" : "test"));
+  }
+  LS_ASSIGN_OR_RETURN(CsvTable read, ReadTable(path, source));
+  const auto table = std::make_shared<CsvTable>(std::move(read));
+  ArraySamples samples;
+  samples.classes = ClassesOf(*table);
+  if (!train && !source.train.empty()) {
+    LS_ASSIGN_OR_RETURN(const CsvTable trained, ReadTable(source.train, source));
+    if (trained.features != table->features) {
+      return absl::DataLossError(absl::StrCat(path, " has ", table->features, " features, but ",
+                                              source.train, " has ", trained.features));
+    }
+    samples.classes = ClassesOf(trained);
+  }
+  samples.type = NpyType::kFloat32;
+  samples.shape = {table->features};
+  samples.labels = table->labels;
+  samples.stretches = {{reinterpret_cast<const uint8_t*>(table->values.data()),
+                        static_cast<size_t>(table->features) * sizeof(float),
+                        static_cast<int64_t>(table->labels.size())}};
+  samples.owner = table;
+  absl::StatusOr<std::unique_ptr<Dataset>> dataset = MakeArrayDataset(std::move(samples));
+  if (!dataset.ok()) return Annotate(dataset.status(), path);
+  return dataset;
+}
+
+}  // namespace lockstep::data

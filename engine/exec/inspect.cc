@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tools see of a plan and of a running program: nodes with their cost and memory, observed
+// runs, predictions.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "engine/exec/executor.h"
+#include "engine/exec/plan.h"
+#include "engine/ops/op.h"
+
+namespace lockstep::engine {
+namespace {
+
+// "linear(f32[64,784], f32[256,784], f32[256]) activation=relu : f32[64,256]".
+std::string NodeText(const Graph& graph, const Node& node) {
+  std::vector<std::string> inputs, outputs;
+  for (const Value& input : node.inputs) inputs.push_back(ToString(graph.type(input)));
+  for (const TensorType& output : node.outputs) outputs.push_back(ToString(output));
+  const std::string attrs = node.attrs.ToString();
+  return absl::StrCat(node.op->name, "(", absl::StrJoin(inputs, ", "), ")",
+                      attrs.empty() ? "" : " ", attrs, " : ", absl::StrJoin(outputs, ", "));
+}
+
+TensorView ViewOf(const TensorType& type, const void* data) {
+  TensorView view;
+  view.type = type.dtype == DType::kI32 ? FieldSpec::Type::kInt32 : FieldSpec::Type::kFloat32;
+  view.is_float64 = type.dtype == DType::kF64;
+  view.shape = type.shape;
+  view.data = data;
+  return view;
+}
+
+}  // namespace
+
+int64_t TensorView::elements() const { return Elements(shape); }
+
+std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
+  const Program& program = kind == ProgramKind::kTraining ? train_ : evaluate_;
+  std::vector<NodeInfo> infos;
+  for (int id = 0; id < static_cast<int>(program.graph.nodes().size()); ++id) {
+    const Node& node = program.graph.node(id);
+    NodeInfo info;
+    info.id = id;
+    info.op = node.op->name;
+    info.name = node.name;
+    info.text = NodeText(program.graph, node);
+    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
+      info.shapes.push_back(ToString(node.outputs[static_cast<size_t>(o)]));
+      const Value origin = program.graph.Origin({id, o});
+      info.origins.emplace_back(origin.node, origin.output);
+    }
+    info.runs = !node.op->leaf && !node.op->view;
+    if (info.runs) {
+      const Cost cost = CostOf(program.graph, node);
+      info.flops = cost.flops;
+      info.bytes = cost.bytes;
+    }
+    for (const ArenaBuffer& buffer : program.memory.buffers) {
+      if (id < buffer.first || id > buffer.last) continue;
+      info.live_bytes += buffer.bytes;
+      if (buffer.what.ends_with(" scratch")) info.scratch_bytes += buffer.bytes;
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> Plan::CompileInference(const TrainSpec& spec) {
+  TrainSpec inference = spec;
+  inference.inference = true;
+  inference.optimizer = SgdSpec{.lr = 1};  // no moments
+  inference.schedule = {};
+  inference.micro_batch = 1;
+  inference.accumulate = 1;
+  inference.shards = 1;
+  return Plan::Compile(inference);
+}
+
+absl::Status PlanExecutor::RunObserved(ProgramKind kind, const Step& step, size_t id,
+                                       const RunContext& context) {
+  if (step.kernel == nullptr) return absl::OkStatus();
+  const Program& program = kind == ProgramKind::kTraining ? plan_->train() : plan_->evaluate();
+  observer_->BeforeNode(kind, static_cast<int>(id));
+  step.kernel->Run(context);
+  const Node& node = program.graph.node(static_cast<int>(id));
+  const KernelOperands& operands = program.memory.operands[id];
+  std::vector<TensorView> outputs;
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    outputs.push_back(ViewOf(node.outputs[o], context.At<std::byte>(operands.outputs[o])));
+  }
+  return observer_->AfterNode(kind, static_cast<int>(id), outputs);
+}
+
+absl::StatusOr<absl::Span<const float>> PlanExecutor::Predict(Fields fields, int64_t valid) {
+  if (!plan_->spec().inference) {
+    return absl::InvalidArgumentError("only a plan for inference predicts");
+  }
+  RunContext context;
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, &context));
+  const Program& program = plan_->evaluate();
+  const auto& outputs = program.graph.outputs();
+  const auto logits = std::find_if(outputs.begin(), outputs.end(),
+                                   [](const auto& out) { return out.first == kLogitsOutput; });
+  LS_CHECK(logits != outputs.end());
+  const Value value = logits->second;
+  const Storage& storage = program.memory.operands[static_cast<size_t>(value.node)]
+                               .outputs[static_cast<size_t>(value.output)];
+  return absl::MakeConstSpan(context.At<float>(storage),
+                             static_cast<size_t>(program.graph.type(value).elements()));
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verbs/offline.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/fd.h"
+#include "common/status.h"
+#include "job/job_file.h"
+#include "launcher/agent/host.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/submission.h"
+#include "launcher/verbs/connect.h"
+#include "proto/offline.pb.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// The request as an open file that the child inherits.
+absl::StatusOr<UniqueFd> RequestFile(const OfflineRequest& request) {
+  UniqueFd fd(::memfd_create("lockstep-request", 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "cannot make the request's memory");
+  const std::string bytes = request.SerializeAsString();
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = ::write(fd.get(), bytes.data() + written, bytes.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "cannot write the request");
+    written += static_cast<size_t>(n);
+  }
+  return fd;
+}
+
+// Runs the worker on `request`, in `folder` when it is not empty; it has our stdout and stderr.
+absl::StatusOr<int> Ask(const OfflineRequest& request, const std::string& folder) {
+  LS_ASSIGN_OR_RETURN(const std::string program, FindProgram("worker", "LOCKSTEP_WORKER"));
+  LS_ASSIGN_OR_RETURN(const UniqueFd file, RequestFile(request));
+  if (!folder.empty() && ::chdir(folder.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot enter the job's workdir ", folder));
+  }
+  std::string flag = absl::StrCat("--offline-fd=", file.get());
+  std::string name = program;
+  char* const argv[] = {name.data(), flag.data(), nullptr};
+  pid_t pid = 0;
+  const int error = ::posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv, environ);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", program));
+  // Ctrl-C goes to the child too, as a member of the foreground group; its end is then ours.
+  ::signal(SIGINT, SIG_IGN);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return ErrnoStatus(errno, "cannot wait for the worker program");
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  const int signal = WTERMSIG(status);
+  if (signal == SIGINT) return kExitInterrupted;
+  std::cerr << "error: the worker program was ended by signal " << signal << "\n";
+  return kExitSignalBase + signal;
+}
+
+int Finish(const OfflineRequest& request, const std::string& folder) {
+  const absl::StatusOr<int> code = Ask(request, folder);
+  return code.ok() ? *code : Complain(code.status());
+}
+
+// A job file's spec; false after its errors were shown.
+bool LoadJob(const JobArgs& args, JobSpec* spec) {
+  absl::StatusOr<SubmitJobRequest> submission = MakeSubmission(args);
+  if (submission.ok()) {
+    *spec = std::move(*submission->mutable_spec());
+    return true;
+  }
+  // Diagnostics of the job file come formatted.
+  const std::string message(submission.status().message());
+  std::cerr << message << (message.empty() || message.back() != '\n' ? "\n" : "");
+  return false;
+}
+
+}  // namespace
+
+int RunPlan(const PlanArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  PlanRequest* plan = request.mutable_plan();
+  if (!LoadJob(args.job, plan->mutable_spec())) return kExitBadJobFile;
+  plan->set_dump(args.dump);
+  return Finish(request, plan->spec().workdir());
+}
+
+int RunEval(const EvalArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  EvalRequest* eval = request.mutable_eval();
+  eval->set_model(args.model);
+  eval->set_threads(args.threads);
+  if (!args.data.job_file.empty() && !LoadJob(args.data, eval->mutable_data())) {
+    return kExitBadJobFile;
+  }
+  return Finish(request, "");
+}
+
+int RunPredict(const PredictArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  PredictRequest* predict = request.mutable_predict();
+  predict->set_model(args.model);
+  predict->set_threads(args.threads);
+  predict->set_inputs(args.inputs);
+  predict->set_out(args.out);
+  predict->set_probabilities(args.probabilities);
+  if (!args.data.job_file.empty() && !LoadJob(args.data, predict->mutable_data())) {
+    return kExitBadJobFile;
+  }
+  return Finish(request, "");
+}
+
+int RunCompare(const CompareArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  CompareRequest* compare = request.mutable_compare();
+  if (!LoadJob(args.job, compare->mutable_spec())) return kExitBadJobFile;
+  compare->set_a(args.a);
+  compare->set_b(args.b);
+  compare->set_tolerance(args.tolerance);
+  compare->set_step(args.step);
+  compare->set_shard(args.shard);
+  return Finish(request, compare->spec().workdir());
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that look into a job: plan, eval, predict, compare; --profile, --interpret, --dump-tensors."""
+
+import glob
+import json
+import os
+import struct
+import unittest
+
+import harness
+
+
+def read_npy(path):
+    """(type, shape, bytes) of a .npy file, without NumPy."""
+    with open(path, "rb") as file:
+        data = file.read()
+    assert data[:6] == b"\x93NUMPY", path
+    length = int.from_bytes(data[8:10], "little")
+    header = eval(data[10 : 10 + length], {})  # the format is a Python dictionary
+    return header["descr"], header["shape"], data[10 + length :]
+
+
+class Verbs(harness.ProgramTest):
+    def run_dir(self, result):
+        return os.path.join(self.dir, os.path.dirname(os.path.dirname(result["model"]["path"])))
+
+    def test_plan_says_what_a_job_costs_without_running_it(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        code, out, err = self.launch("plan", "-o", "json", job)
+        self.assertEqual(code, 0, err)
+        plan = json.loads(out)
+        self.assertEqual(plan["parameters"], 40 * 32 + 32 + 32 * 5 + 5)
+        memory = plan["memory"]
+        parts = ("weights", "gradients", "optimizer", "activations", "workspace", "data")
+        self.assertEqual(memory["total"], sum(memory[part] for part in parts))
+        self.assertEqual(len(plan["ranks"]), 4)
+        self.assertGreater(plan["ranks"][3]["bytes_received"], 0)
+        self.assertGreater(plan["ranks"][0]["step_seconds_estimate"], 0)
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "runs")))
+        code, out, err = self.launch("plan", "--nproc-per-node=1", job)
+        self.assertEqual(code, 0, err)
+        self.assertIn("activations", out)
+        code, out, err = self.launch("plan", "--dump=dot", job)
+        self.assertEqual(code, 0, err)
+        self.assertTrue(out.startswith("digraph"), out[:50])
+
+    def test_a_job_that_cannot_fit_is_refused_before_it_starts(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        few = ("--set", "resources.memory=20KiB", job)
+        code, out, err = self.launch("plan", *few)
+        self.assertEqual(code, 5, out + err)
+        self.assertIn("resources.memory allows 20.0 KiB", err)
+        code, out, err = self.launch("--set", "restart.max_restarts=0", *few)
+        self.assertEqual(code, 5, out + err)
+        self.assertIn("resources.memory allows 20.0 KiB", out + err)
+
+    def test_plan_without_the_data_says_where_it_looked(self):
+        text = harness.synthetic_job().replace(
+            "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}",
+            "cifar10: {path: nowhere}")
+        code, out, err = self.launch("plan", self.write("job.yaml", text))
+        self.assertEqual(code, 1, out)
+        self.assertIn("nowhere/data_batch_1.bin", err)
+
+    def test_a_saved_model_evaluates_as_it_did_in_training(self):
+        result = self.train("--nproc-per-node=2", self.write("job.yaml", harness.synthetic_job()))
+        model = os.path.dirname(result["model"]["path"])
+        code, out, err = self.launch("eval", "-o", "json", model)
+        self.assertEqual(code, 0, err)
+        answer = json.loads(out)
+        self.assertEqual(answer["accuracy"], result["eval"]["accuracy"])
+        self.assertEqual(answer["loss"], result["eval"]["loss"])
+        other = self.write("other.yaml", harness.synthetic_job().replace("test_samples: 200", "test_samples: 77"))
+        code, out, err = self.launch("eval", model, "--data", other, "-o", "json")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["samples"], 77)
+
+        code, out, err = self.launch("predict", model)
+        self.assertEqual(code, 0, err)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([line["index"] for line in lines], list(range(200)))
+        path = os.path.join(self.dir, "p.npy")
+        code, out, err = self.launch("predict", model, "--out", path)
+        self.assertEqual(code, 0, err)
+        descr, shape, data = read_npy(path)
+        self.assertEqual((descr, shape), ("<f4", (200, 5)))
+        for i, line in enumerate(lines):
+            row = struct.unpack_from("<5f", data, 20 * i)
+            self.assertAlmostEqual(sum(row), 1, places=5)
+            self.assertEqual(row.index(max(row)), line["label"])
+
+    def test_inputs_of_a_file_are_predicted(self):
+        result = self.train("--nproc-per-node=1", self.write("job.yaml", harness.synthetic_job(nproc=1)))
+        model = os.path.dirname(result["model"]["path"])
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 40), }"
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        path = os.path.join(self.dir, "x.npy")
+        with open(path, "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(3 * 40 * 4))
+        code, out, err = self.launch("predict", model, "--inputs", path, "--probabilities")
+        self.assertEqual(code, 0, err)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual(len(lines), 3)
+        self.assertEqual(lines[0]["probabilities"], lines[2]["probabilities"])
+        code, out, err = self.launch("predict", os.path.join(self.dir, "none"))
+        self.assertEqual(code, 1)
+        self.assertIn("config.json", err)
+
+    def test_compare_names_the_first_node_that_differs(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        code, out, err = self.launch("compare", "--a=planned", "--b=unplanned", "-o", "json", job)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["worst"], 0)
+        code, out, err = self.launch("compare", "--a=fused", "--b=unfused", job)
+        self.assertEqual(code, 0, out + err)
+        code, out, err = self.launch(
+            "compare", "--a=fused", "--b=unfused+sse2", "--tolerance=1e-12", "--step=2", "--shard=3", "-o", "json", job)
+        self.assertEqual(code, 1, out + err)
+        first = json.loads(out)["first"]
+        self.assertIn("linear", first["a_node"])
+        self.assertNotEqual(first["a_value"], first["b_value"])
+        code, out, err = self.launch("compare", "--a=fused", "--b=nonsense", job)
+        self.assertEqual(code, 3)
+        self.assertIn("'nonsense'", err)
+
+    def test_profile_measures_and_changes_nothing(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        plain = self.train("--nproc-per-node=2", job)
+        measured = self.train("--nproc-per-node=2", "--profile-steps=5:9", "--profile-sort=average", job)
+        self.assertEqual(plain["model"]["sha256"], measured["model"]["sha256"])
+        self.assertFalse(os.path.exists(os.path.join(self.run_dir(plain), "trace.json")))
+        run = self.run_dir(measured)
+        with open(os.path.join(run, "profile.json"), encoding="utf-8") as file:
+            profile = json.load(file)
+        self.assertEqual(profile["ranks"], 2)
+        self.assertEqual(profile["steps"], 5)
+        rows = profile["rows"]
+        phases = {row["name"]: row for row in rows if row["kind"] != "node"}
+        self.assertEqual(phases["step"]["calls"], 10)  # five steps of two ranks
+        self.assertEqual(phases["compute"]["calls"], 20)  # two shards each
+        self.assertLessEqual(
+            sum(row["total_seconds"] for row in rows if row["kind"] == "phase"), phases["step"]["total_seconds"])
+        nodes = [row for row in rows if row["kind"] == "node"]
+        self.assertEqual(nodes, sorted(nodes, key=lambda row: -row["average_seconds"]))
+        self.assertTrue(all(row["calls"] == 20 for row in nodes))
+        with open(os.path.join(run, "trace.json"), encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        complete = [event for event in events if event["ph"] == "X"]
+        self.assertEqual({event["pid"] for event in complete}, {0, 1})
+        self.assertTrue({0, 1, 2} <= {event["tid"] for event in complete})
+        self.assertEqual({event["args"]["step"] for event in complete}, {5, 6, 7, 8, 9})
+        lanes = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        self.assertTrue({"compute", "communication", "data 0"} <= lanes)
+        code, out, err = self.launch("--nproc-per-node=2", "--profile", job)
+        self.assertEqual(code, 0, err)
+        self.assertIn("profile: ", out)
+        self.assertIn("TOTAL ms", out)
+
+    def test_interpret_has_the_same_bits_and_dumps_tensors(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        plain = self.train("--nproc-per-node=2", job)
+        dump = os.path.join(self.dir, "dump")
+        looked = self.train("--nproc-per-node=2", "--dump-tensors", dump, job)
+        self.assertEqual(plain["model"]["sha256"], looked["model"]["sha256"])
+        self.assertEqual(sorted(os.listdir(dump)), ["step-1"])
+        self.assertEqual(sorted(os.listdir(os.path.join(dump, "step-1"))), [f"shard-{i}" for i in range(4)])
+        files = glob.glob(os.path.join(dump, "step-1/shard-2/micro-0/*-linear-0.0.npy"))
+        self.assertEqual(len(files), 1)
+        self.assertEqual(read_npy(files[0])[1], (12, 32))
+
+    def test_interpret_names_the_node_that_overflows(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        code, out, err = self.launch(
+            "--nproc-per-node=2", "--interpret", "--set", "train.optimizer.sgd.lr=1e30", "--max-restarts=0", job)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(out + err, r"node %\d+ .* made (-?inf|-?nan) at element \d+ .* in step \d+, shard \d")
+
+    def test_tables_and_arrays_are_trained_on_alike(self):
+        rows = [[((i * 7 + j * 3) % 11) / 4.0 for j in range(6)] + [i % 3] for i in range(60)]
+        table = "\n".join(",".join(str(value) for value in row) for row in rows) + "\n"
+        self.write("train.csv", "a,b,c,d,e,f,label\n" + table)
+        self.write("test.csv", table)
+
+        def npy(name, descr, shape, data):
+            header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+            header += " " * (-(len(header) + 11) % 64) + "\n"
+            with open(os.path.join(self.dir, name), "wb") as file:
+                file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data)
+
+        npy("x.npy", "<f4", (60, 6), b"".join(struct.pack("<6f", *row[:6]) for row in rows))
+        npy("y.npy", "<i8", (60,), b"".join(struct.pack("<q", row[6]) for row in rows))
+        base = harness.synthetic_job()
+        made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
+        csv = self.write("csv.yaml", base.replace(made, "csv: {train: train.csv, test: test.csv}"))
+        arrays = self.write("npy.yaml", base.replace(
+            made, "npy: {train_inputs: x.npy, train_labels: y.npy, test_inputs: x.npy, test_labels: y.npy}"))
+        one = self.train("--nproc-per-node=2", csv)
+        two = self.train("--nproc-per-node=4", arrays)
+        self.assertEqual(one["model"]["sha256"], two["model"]["sha256"])
+        self.assertEqual(one["eval"], dict(two["eval"], seconds=one["eval"].get("seconds")) if "seconds" in one["eval"] else two["eval"])
+
+    def test_augmented_pictures_are_the_same_for_any_number_of_workers(self):
+        def record(label, seed):
+            return bytes([label]) + bytes((seed * 31 + i * 7) % 251 for i in range(3072))
+
+        for i in range(1, 6):
+            path = os.path.join(self.dir, "cifar", f"data_batch_{i}.bin")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(b"".join(record((i + k) % 10, 13 * i + k) for k in range(20)))
+        with open(os.path.join(self.dir, "cifar", "test_batch.bin"), "wb") as file:
+            file.write(b"".join(record(k % 10, k) for k in range(10)))
+        made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
+        base = harness.synthetic_job(steps=6).replace(
+            made, "cifar10: {path: cifar}, augment: {crop_padding: 4, flip: true}")
+        job = self.write("job.yaml", base)
+        hashes = {n: self.train(f"--nproc-per-node={n}", job)["model"]["sha256"] for n in (1, 3, 4)}
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+        plain = self.train("--nproc-per-node=2", "--set", "train.data.augment.flip=false", job)
+        self.assertNotEqual(plain["model"]["sha256"], hashes[1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

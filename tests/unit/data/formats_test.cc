@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// CIFAR-10's binary files, .npy arrays and CSV tables as data sets.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "data/cifar.h"
+#include "data/csv.h"
+#include "data/dataset.h"
+#include "data/npy.h"
+#include "data/npy_dataset.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class FormatsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "formats-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name + "/";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ + name, std::ios::binary) << bytes;
+    return folder_ + name;
+  }
+  template <typename T>
+  std::string WriteNpy(const std::string& name, NpyType type, const std::vector<int64_t>& shape,
+                       const std::vector<T>& values) {
+    return Write(name, FormatNpyHeader(type, shape) +
+                           std::string(reinterpret_cast<const char*>(values.data()),
+                                       values.size() * sizeof(T)));
+  }
+  std::string folder_;
+};
+
+struct Read {
+  std::vector<float> inputs;
+  std::vector<int32_t> labels;
+};
+Read ReadSamples(const Dataset& dataset, const std::vector<int64_t>& indices) {
+  Read read;
+  read.inputs.resize(indices.size() * static_cast<size_t>(dataset.fields()[0].elements()));
+  read.labels.resize(indices.size());
+  void* const fields[] = {read.inputs.data(), read.labels.data()};
+  EXPECT_TRUE(dataset.ReadBatch({indices}, fields).ok());
+  return read;
+}
+
+std::string CifarRecord(int label, int red, int green, int blue) {
+  return std::string(1, static_cast<char>(label)) + std::string(1024, static_cast<char>(red)) +
+         std::string(1024, static_cast<char>(green)) + std::string(1024, static_cast<char>(blue));
+}
+
+TEST_F(FormatsTest, CifarIsReadOverItsFilesAndNormalisedByChannel) {
+  for (int i = 1; i <= 5; ++i) {
+    Write("data_batch_" + std::to_string(i) + ".bin",
+          CifarRecord(i, 10 * i, 0, 255) + CifarRecord(9 - i, 0, 20 * i, 0));
+  }
+  Write("test_batch.bin", CifarRecord(7, 1, 2, 3));
+  const Cifar10Source source{folder_, {0.5, 0.25, 0}, {0.5, 0.5, 2}};
+  const auto train = Open(source, Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  EXPECT_EQ((*train)->size(), 10);
+  EXPECT_EQ((*train)->classes(), 10);
+  EXPECT_EQ((*train)->fields(), ClassificationFields({3, 32, 32}, 10));
+  const Read read = ReadSamples(**train, {5, 6});  // the second of file 3, the first of file 4
+  EXPECT_THAT(read.labels, ElementsAre(6, 4));
+  EXPECT_NEAR(read.inputs[0], (0 - 0.5) / 0.5, 1e-6);
+  EXPECT_NEAR(read.inputs[1024], (60 / 255.0 - 0.25) / 0.5, 1e-6);
+  EXPECT_NEAR(read.inputs[3072], (40 / 255.0 - 0.5) / 0.5, 1e-6);
+  EXPECT_NEAR(read.inputs[3072 + 3071], 1 / 2.0, 1e-6);
+  const auto test = Open(source, Split::kTest);
+  ASSERT_TRUE(test.ok());
+  EXPECT_THAT(ReadSamples(**test, {0}).labels, ElementsAre(7));
+}
+
+TEST_F(FormatsTest, CifarSaysWhatIsWrongWhere) {
+  const auto missing = Open(Cifar10Source{folder_, {}, {}}, Split::kTrain);
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("data.cifar10.path"));
+  Write("test_batch.bin", CifarRecord(3, 1, 2, 3) + CifarRecord(11, 1, 2, 3));
+  const auto label = Open(Cifar10Source{folder_, {}, {}}, Split::kTest);
+  EXPECT_THAT(std::string(label.status().message()), HasSubstr("label 11 at offset 3073"));
+  Write("test_batch.bin", CifarRecord(3, 1, 2, 3) + "x");
+  const auto length = Open(Cifar10Source{folder_, {}, {}}, Split::kTest);
+  EXPECT_EQ(length.status().code(), absl::StatusCode::kDataLoss);
+  Write("test_batch.bin", CifarRecord(3, 1, 2, 3));
+  const auto channels = Open(Cifar10Source{folder_, {0.5, 0.5}, {}}, Split::kTest);
+  EXPECT_EQ(channels.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(FormatsTest, NpyArraysOfEveryType) {
+  NpySource source;
+  source.train_inputs = WriteNpy<float>("x.npy", NpyType::kFloat32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  source.train_labels = WriteNpy<int64_t>("y.npy", NpyType::kInt64, {3}, {0, 4, 1});
+  source.test_inputs = WriteNpy<uint8_t>("tx.npy", NpyType::kUInt8, {2, 2}, {0, 255, 51, 102});
+  source.test_labels = WriteNpy<uint8_t>("ty.npy", NpyType::kUInt8, {2}, {2, 3});
+  source.mean = {1};
+  source.std = {2};
+  const auto train = Open(source, Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  EXPECT_EQ((*train)->classes(), 5);
+  const Read read = ReadSamples(**train, {2, 0});
+  EXPECT_THAT(read.labels, ElementsAre(1, 0));
+  EXPECT_THAT(read.inputs, ElementsAre(2, 2.5, 0, 0.5));
+  const auto test = Open(source, Split::kTest);
+  ASSERT_TRUE(test.ok()) << test.status();
+  EXPECT_EQ((*test)->classes(), 5);  // the training labels say it
+  EXPECT_NEAR(ReadSamples(**test, {1}).inputs[0], (0.2 - 1) / 2, 1e-6);
+  source.train_inputs = WriteNpy<int64_t>("x8.npy", NpyType::kInt64, {3, 1}, {7, -8, 9});
+  EXPECT_THAT(ReadSamples(**Open(source, Split::kTrain), {1}).inputs, ElementsAre(-4.5));
+  const auto alone = OpenNpyInputs(source.test_inputs, source);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ((*alone)->size(), 2);
+}
+
+TEST_F(FormatsTest, NpyErrorsNameTheFile) {
+  NpySource source;
+  source.train_inputs = WriteNpy<float>("x.npy", NpyType::kFloat32, {2, 1}, {1, 2});
+  source.train_labels = WriteNpy<int64_t>("y.npy", NpyType::kInt64, {3}, {0, 4, 1});
+  EXPECT_THAT(std::string(Open(source, Split::kTrain).status().message()),
+              HasSubstr("y.npy has 3"));
+  source.train_labels = WriteNpy<int64_t>("y.npy", NpyType::kInt64, {2}, {0, -4});
+  EXPECT_THAT(std::string(Open(source, Split::kTrain).status().message()),
+              HasSubstr("label -4 of sample 1"));
+  source.train_labels = WriteNpy<float>("y.npy", NpyType::kFloat32, {2}, {0, 1});
+  EXPECT_THAT(std::string(Open(source, Split::kTrain).status().message()),
+              HasSubstr("labels must be"));
+  EXPECT_EQ(Open(source, Split::kTest).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CsvTest, FindsHeaderAndLabel) {
+  const auto last = ParseCsv("a,b,c\n1,2,0\n3,4,1\r\n\n", "-1", "auto");
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_THAT(last->names, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(last->labels, ElementsAre(0, 1));
+  EXPECT_THAT(last->values, ElementsAre(1, 2, 3, 4));
+  const auto named = ParseCsv("a,\"the label\",c\n1,2,0.5\n 3 ,\"4\",1", "the label", "auto");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_THAT(named->labels, ElementsAre(2, 4));
+  EXPECT_THAT(named->values, ElementsAre(1, 0.5, 3, 1));
+  const auto plain = ParseCsv("0,2.5\n1,-1e3\n", "0", "auto");
+  ASSERT_TRUE(plain.ok());
+  EXPECT_TRUE(plain->names.empty());
+  EXPECT_THAT(plain->values, ElementsAre(2.5, -1000));
+  EXPECT_EQ(ParseCsv("1,2\n3,4\n", "0", "yes")->labels.size(), 1u);
+}
+
+TEST(CsvTest, SaysWhatIsWrongWhere) {
+  const auto error = [](const char* text, const char* label = "-1", const char* header = "auto") {
+    return std::string(ParseCsv(text, label, header).status().message());
+  };
+  EXPECT_THAT(error("1,2,0\n3,1\n"), HasSubstr("line 2 has 2 columns"));
+  EXPECT_THAT(error("1,2,0\n3,x,1\n"), HasSubstr("line 2, column 2: expected a number"));
+  EXPECT_THAT(error("1,2,0\n3,4,1.5\n"), HasSubstr("whole number"));
+  EXPECT_THAT(error("1,nan,0\n", "-1", "no"), HasSubstr("line 1, column 2"));
+  EXPECT_THAT(error("a,b\n"), HasSubstr("no sample"));
+  EXPECT_THAT(error(""), HasSubstr("no sample"));
+  EXPECT_THAT(error("1\n"), HasSubstr("at least 2"));
+  EXPECT_THAT(error("a,b\n1,2\n", "c"), HasSubstr("no column 'c'"));
+}
+
+TEST_F(FormatsTest, CsvTablesAsDataSets) {
+  CsvSource source;
+  source.train = Write("train.csv", "x,y,label\n1,2,0\n3,4,2\n");
+  source.test = Write("test.csv", "x,y,label\n5,6,1\n");
+  source.label = "label";
+  const auto train = Open(source, Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  EXPECT_EQ((*train)->fields(), ClassificationFields({2}, 3));
+  const auto test = Open(source, Split::kTest);
+  ASSERT_TRUE(test.ok()) << test.status();
+  EXPECT_EQ((*test)->classes(), 3);
+  EXPECT_THAT(ReadSamples(**test, {0}).inputs, ElementsAre(5, 6));
+  source.test = Write("test.csv", "5,1\n");
+  source.label = "-1";
+  EXPECT_THAT(std::string(Open(source, Split::kTest).status().message()), HasSubstr("features"));
+}
+
+}  // namespace
+}  // namespace lockstep::data

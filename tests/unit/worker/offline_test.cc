@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a job needs and costs, the comparison of variants, saved models.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/memory_need.h"
+#include "worker/model_writer.h"
+#include "worker/offline/compare.h"
+#include "worker/offline/job_report.h"
+#include "worker/offline/saved_model.h"
+#include "worker/trainer.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec SmallJob() {
+  JobSpec job;
+  job.set_name("small");
+  job.mutable_resources()->set_nodes(1);
+  job.mutable_resources()->set_nproc_per_node(2);
+  job.mutable_resources()->set_cpus_per_proc(1);
+  Train& train = *job.mutable_train();
+  train.mutable_model()->mutable_mlp()->add_hidden(64);
+  SyntheticClassification& data = *train.mutable_data()->mutable_synthetic();
+  data.set_train_samples(500);
+  data.set_test_samples(130);
+  data.set_features(40);
+  data.set_classes(5);
+  train.set_global_batch(48);
+  train.set_shards(4);
+  train.set_steps(10);
+  train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
+  train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+  train.mutable_eval()->set_block(50);
+  return job;
+}
+
+struct Compiled {
+  explicit Compiled(const JobSpec& job)
+      : data(OpenJobData(job).value()), compiled(CompileJob(job, *data.train).value()) {}
+  JobData data;
+  CompiledJob compiled;
+};
+
+TEST(MemoryNeed, AddsUpAndAgreesWithThePlan) {
+  const Compiled job(SmallJob());
+  const MemoryNeed& need = job.compiled.need;
+  const engine::Plan& plan = *job.compiled.plan;
+  const auto parameters = static_cast<size_t>(plan.parameter_count());
+  EXPECT_EQ(parameters, 40u * 64 + 64 + 64 * 5 + 5);
+  EXPECT_GE(need.weights, parameters * 4);
+  EXPECT_LT(need.weights, parameters * 4 + 4 * 64);
+  EXPECT_EQ(need.weights + need.optimizer, plan.state_bytes());
+  EXPECT_EQ(need.activations + need.workspace, plan.arena_bytes());
+  EXPECT_EQ(need.gradients, static_cast<size_t>(job.compiled.gradient_buffers) *
+                                static_cast<size_t>(job.compiled.vector_count) * 4);
+  // Six batches of twelve samples and a block of fifty, of 41 numbers each.
+  EXPECT_EQ(need.data, (6u * 12 + 50) * 41 * 4);
+}
+
+TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
+  JobSpec job = SmallJob();
+  const size_t needed = Compiled(job).compiled.need.total();
+  job.mutable_resources()->set_memory(static_cast<int64_t>(needed));
+  const JobData data = OpenJobData(job).value();
+  EXPECT_TRUE(CompileJob(job, *data.train).ok());
+  job.mutable_resources()->set_memory(static_cast<int64_t>(needed) - 1);
+  const auto refused = CompileJob(job, *data.train);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(refused.status().message());
+  EXPECT_THAT(message, HasSubstr(BytesText(static_cast<double>(needed))));
+  EXPECT_THAT(message, HasSubstr("resources.memory"));
+  job.mutable_resources()->set_memory(1000);
+  EXPECT_THAT(std::string(CompileJob(job, *data.train).status().message()),
+              HasSubstr("smaller model"));
+  job.mutable_train()->mutable_model()->mutable_mlp()->clear_hidden();
+  job.mutable_train()->set_global_batch(4096);
+  job.mutable_train()->mutable_data()->mutable_loader()->set_prefetch(2);
+  job.mutable_resources()->set_memory(100000);
+  EXPECT_THAT(std::string(CompileJob(job, *data.train).status().message()),
+              HasSubstr("train.data.loader.prefetch"));
+}
+
+TEST(JobReport, CountsRanksFlopsAndBytes) {
+  const Compiled job(SmallJob());
+  const MachineSpeed machine{1e9, 1e9, 2};
+  const JobReport report = ReportOf(job.compiled, job.data.train->size(), machine);
+  ASSERT_EQ(report.ranks.size(), 2u);
+  EXPECT_EQ(report.ranks[0].shards, 2);
+  EXPECT_DOUBLE_EQ(report.flops, 4 * job.compiled.plan->flops());
+  // Each of two ranks takes its half of the other's one node, and the other half of the sums.
+  EXPECT_NEAR(report.ranks[0].bytes_in, static_cast<double>(job.compiled.vector_count) * 4, 128);
+  EXPECT_GT(report.ranks[0].step_seconds, report.ranks[0].flops / 1e9);
+  EXPECT_THAT(ReportText(report), HasSubstr("activations"));
+  EXPECT_THAT(ReportJson(report), HasSubstr("\"parameters\":2949,"));
+}
+
+TEST(Variants, AreWordsJoinedByPlus) {
+  const engine::TrainSpec spec;
+  const auto variant = VariantOf(spec, "unfused+sse2+unplanned");
+  ASSERT_TRUE(variant.ok());
+  EXPECT_FALSE(variant->passes.fuse);
+  EXPECT_FALSE(variant->passes.reuse_memory);
+  EXPECT_EQ(variant->passes.isa, "sse2");
+  EXPECT_THAT(std::string(VariantOf(spec, "fusd").status().message()), HasSubstr("'fusd'"));
+}
+
+class CompareTest : public testing::Test {
+ protected:
+  CompareTest() : job_(SmallJob()) {
+    for (const FieldSpec& field : job_.data.train->fields()) {
+      memory_.push_back(AllocateAligned(12 * field.bytes()));
+      fields_.push_back(memory_.back().get());
+    }
+    std::vector<int64_t> indices(12);
+    for (int64_t i = 0; i < 12; ++i) indices[static_cast<size_t>(i)] = i;
+    EXPECT_TRUE(job_.data.train->ReadBatch({indices}, fields_).ok());
+  }
+  Comparison Run(const std::string& a, const std::string& b, double tolerance) {
+    const engine::TrainSpec& spec = job_.compiled.plan->spec();
+    const std::vector<const void*> fields(fields_.begin(), fields_.end());
+    return Compare(VariantOf(spec, a).value(), VariantOf(spec, b).value(), 1, 0, fields, tolerance)
+        .value();
+  }
+  Compiled job_;
+  std::vector<AlignedMemory> memory_;
+  std::vector<void*> fields_;
+};
+
+TEST_F(CompareTest, PlannedIsUnplannedToTheBit) {
+  const Comparison result = Run("planned", "unplanned", 1e-30);
+  EXPECT_FALSE(result.first.found);
+  EXPECT_EQ(result.worst, 0);
+  EXPECT_EQ(result.only_one, 0);
+  EXPECT_GT(result.matched, 5);
+}
+
+TEST_F(CompareTest, OtherRoundingsAreWithinToleranceAndNamedBeyondIt) {
+  const Comparison within = Run("fused", "unfused+sse2", 1e-4);
+  EXPECT_FALSE(within.first.found);
+  EXPECT_GT(within.only_one, 0);  // what fusion removes
+  EXPECT_GT(within.worst, 0);
+  const Comparison beyond = Run("fused", "unfused+sse2", 1e-12);
+  ASSERT_TRUE(beyond.first.found);
+  EXPECT_THAT(beyond.first.a_node, HasSubstr("linear("));
+  EXPECT_NE(beyond.first.a, beyond.first.b);
+  EXPECT_NEAR(beyond.first.a, beyond.first.b, 1e-4);
+  EXPECT_GT(beyond.first.over, 0);
+}
+
+class SavedModelTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "model-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
+  const JobSpec spec = SmallJob();
+  const Compiled job(spec);
+  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+  const AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
+  const auto executor =
+      engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
+  executor->InitState();
+  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+
+  const auto model = SavedModel::Open(folder_, 1, 50);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->config().classes(), 5);
+  EXPECT_EQ((*model)->config().data().synthetic().features(), 40);
+  int64_t samples = 0;
+  ASSERT_TRUE((*model)
+                  ->ForEachBlock(*job.data.test,
+                                 [&](engine::Fields fields, int64_t first, int64_t valid) {
+                                   EXPECT_EQ(first, samples);
+                                   engine::EvalSums a, b;
+                                   EXPECT_TRUE(
+                                       (*model)->executor()->Evaluate(fields, valid, &a).ok());
+                                   EXPECT_TRUE(executor->Evaluate(fields, valid, &b).ok());
+                                   EXPECT_EQ(a.loss, b.loss);
+                                   EXPECT_EQ(a.correct, b.correct);
+                                   samples += valid;
+                                   return absl::OkStatus();
+                                 })
+                  .ok());
+  EXPECT_EQ(samples, 130);
+  EXPECT_TRUE(SavedModel::Open(folder_ + "/model.safetensors", 1, 50).ok());
+}
+
+TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
+  EXPECT_EQ(SavedModel::Open(folder_, 1, 50).status().code(), absl::StatusCode::kNotFound);
+  const JobSpec spec = SmallJob();
+  const Compiled job(spec);
+  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  std::string config;
+  {
+    std::ifstream file(folder_ + "/config.json");
+    std::getline(file, config);
+  }
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = config;
+    changed.replace(changed.find(from), from.size(), to);
+    std::ofstream(folder_ + "/config.json") << changed;
+    return SavedModel::Open(folder_, 1, 50).status();
+  };
+  EXPECT_EQ(with("\"64\"", "\"65\"").code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with("lockstep", "other").code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with("{", "[").code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(with("lockstep", "lockstep").ok());
+  Data data;
+  data.mutable_synthetic()->set_features(41);
+  const auto model = SavedModel::Open(folder_, 1, 50);
+  const auto other = OpenTestSplit(data, 0);
+  EXPECT_EQ((*model)->CheckFits(**other).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

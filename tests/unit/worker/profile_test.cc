@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The profiler, its report and trace, and the interpreter.
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "data/npy.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "tests/unit/engine/mlp_job.h"
+#include "worker/profile/interpreter.h"
+#include "worker/profile/profile_report.h"
+#include "worker/profile/step_profiler.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RankProfile Made(int rank, int64_t data_wait, int64_t compute, int64_t reduce) {
+  RankProfile profile;
+  profile.set_rank(rank);
+  profile.set_host("a \"host\"");
+  profile.set_threads(1);
+  profile.set_steps(10);
+  profile.set_step_nanos(1000000);
+  profile.set_arena_bytes(4096);
+  const auto add = [&](const char* name, int64_t nanos) {
+    PhaseTime* phase = profile.add_phases();
+    phase->set_name(name);
+    phase->set_calls(10);
+    phase->set_nanos(nanos);
+  };
+  add("data wait", data_wait);
+  add("compute", compute);
+  add("reduce", reduce);
+  for (const int64_t nanos : {compute / 4, compute / 2}) {
+    NodeTime* node = profile.add_nodes();
+    node->set_op("linear");
+    node->set_name(nanos == compute / 2 ? "slow" : "quick");
+    node->set_text(node->name());
+    node->set_calls(nanos == compute / 2 ? 10 : 20);
+    node->set_nanos(nanos);
+    node->set_flops(1000);
+  }
+  for (int lane = 0; lane < 4; ++lane) {
+    TraceEvent* event = profile.add_events();
+    event->set_name("e\n");
+    event->set_lane(lane);
+    event->set_begin(5000000 + lane * 1000);
+    event->set_nanos(500);
+    event->set_step(3);
+  }
+  return profile;
+}
+
+google::protobuf::Struct Parse(const std::string& json) {
+  google::protobuf::Struct parsed;
+  const auto status = google::protobuf::util::JsonStringToMessage(json, &parsed);
+  EXPECT_TRUE(status.ok()) << status.ToString() << json;
+  return parsed;
+}
+
+TEST(ProfileReport, TheVerdictNamesWhatHoldsTheStep) {
+  const Peak peak{1e11, 1e10};
+  EXPECT_THAT(ProfileVerdict({Made(0, 380000, 600000, 20000)}, peak),
+              HasSubstr("the loader holds the step for 38 % of the time"));
+  EXPECT_THAT(ProfileVerdict({Made(0, 10000, 500000, 450000)}, peak),
+              HasSubstr("sums for 45 % of the time"));
+  EXPECT_THAT(ProfileVerdict({Made(0, 10000, 950000, 10000)}, peak),
+              HasSubstr("computes 95 % of the time; the most of it is linear slow"));
+  EXPECT_THAT(ProfileVerdict({}, peak), HasSubstr("no step was measured"));
+}
+
+TEST(ProfileReport, TheTableIsSortedAndAddsUpOverTheRanks) {
+  const std::vector<RankProfile> ranks = {Made(0, 1, 800000, 1), Made(1, 1, 800000, 1)};
+  const Peak peak{1e11, 1e10};
+  const std::string by_total = ProfileText(ranks, peak, "total");
+  EXPECT_LT(by_total.find("linear slow"), by_total.find("linear quick"));
+  const std::string by_calls = ProfileText(ranks, peak, "calls");
+  EXPECT_GT(by_calls.rfind("linear slow"), by_calls.rfind("linear quick"));
+  const auto json = Parse(ProfileJson(ranks, peak, "total"));
+  const auto& rows = json.fields().at("rows").list_value();
+  const auto number = [&](int row, const char* name) {
+    return rows.values(row).struct_value().fields().at(name).number_value();
+  };
+  EXPECT_DOUBLE_EQ(number(0, "total_seconds"), 2e-3);   // the step
+  EXPECT_DOUBLE_EQ(number(2, "total_seconds"), 16e-4);  // compute
+  EXPECT_NEAR(number(2, "self_seconds"), 4e-4, 1e-9);   // what no node took
+  EXPECT_DOUBLE_EQ(number(4, "calls"), 20);
+  EXPECT_DOUBLE_EQ(number(4, "flops_per_second"), 20 * 1000 / 8e-4);
+  EXPECT_NEAR(number(4, "percent_of_peak"), 100 * (20 * 1000 / 8e-4) / 1e11, 1e-9);
+}
+
+TEST(ProfileReport, TheTraceIsValidJsonWithALaneForEachThread) {
+  const auto trace = Parse(TraceJson({Made(0, 1, 2, 3), Made(1, 1, 2, 3)}));
+  const auto& events = trace.fields().at("traceEvents").list_value();
+  int complete = 0, lanes = 0, processes = 0;
+  for (const auto& value : events.values()) {
+    const auto& fields = value.struct_value().fields();
+    const std::string& kind = fields.at("ph").string_value();
+    const std::string& name = fields.at("name").string_value();
+    processes += name == "process_name";
+    lanes += name == "thread_name";
+    if (kind != "X") continue;
+    ++complete;
+    EXPECT_GE(fields.at("ts").number_value(), 0);
+    EXPECT_DOUBLE_EQ(fields.at("dur").number_value(), 0.5);
+  }
+  EXPECT_EQ(complete, 8);
+  EXPECT_EQ(processes, 2);
+  EXPECT_EQ(lanes, 8);  // compute, communication, two data threads, twice
+}
+
+TEST(StepProfiler, MeasuresItsStepsAlone) {
+  engine::Job job(engine::SmallMlp());
+  StepProfiler profiler(job.plan.get(), *StepRange::Parse("2:3"));
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  for (int64_t step = 1; step <= 5; ++step) {
+    profiler.BeginStep(step, job.executor.get());
+    EXPECT_EQ(profiler.active(), step == 2 || step == 3);
+    {
+      const PhaseTimer computing(&profiler, StepPhase::kCompute);
+      ASSERT_TRUE(job.RunShard(step, 0, gradients.floats()).ok());
+      if (profiler.active()) {
+        const int64_t now = MonotonicNanos();
+        profiler.RecordPhase(StepPhase::kCommitWait, now - 1000000000, now);
+      }
+    }
+    profiler.RecordBatch(0, step, 100, 200);
+    profiler.EndStep();
+  }
+  const RankProfile result = profiler.Result(7);
+  EXPECT_EQ(result.rank(), 7);
+  EXPECT_EQ(result.steps(), 2);
+  int runs = 0;
+  for (const engine::NodeInfo& node : job.plan->Nodes(engine::ProgramKind::kTraining)) {
+    runs += node.runs;
+  }
+  ASSERT_EQ(result.nodes_size(), runs);
+  for (const NodeTime& node : result.nodes()) EXPECT_EQ(node.calls(), 2) << node.text();
+  EXPECT_EQ(result.phases(1).name(), "compute");
+  EXPECT_EQ(result.phases(1).calls(), 2);
+  EXPECT_LT(result.phases(1).nanos(), 0);  // the made wait of two seconds is taken off it
+  int batches = 0;
+  for (const TraceEvent& event : result.events()) batches += event.lane() == 2;
+  EXPECT_EQ(batches, 2);
+}
+
+TEST(StepProfiler, ATimerWithoutAProfilerDoesNothing) {
+  PhaseTimer timer(nullptr, StepPhase::kUpdate);
+  timer.Stop();
+}
+
+class InterpreterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "dump-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+TEST_F(InterpreterTest, NamesTheNodeThatMakesNan) {
+  engine::Job job(engine::SmallMlp());
+  Interpreter interpreter(job.plan.get(), "", {});
+  job.executor->Observe(&interpreter);
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  interpreter.Enter(4, 0, 0);
+  ASSERT_TRUE(job.RunShard(4, 0, gradients.floats()).ok());
+  // The second layer's bias: the first layer is clean.
+  for (const engine::StateEntry& entry : job.plan->state()) {
+    if (entry.name != "2.bias") continue;
+    auto* state = static_cast<char*>(job.executor->BeginLoad());
+    *reinterpret_cast<float*>(state + entry.offset) = std::numeric_limits<float>::infinity();
+    job.executor->EndLoad();
+  }
+  const absl::Status status = job.RunShard(4, 0, gradients.floats());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'2' linear("));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("made inf at element 0"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in step 4, shard 0"));
+}
+
+TEST_F(InterpreterTest, WritesTheValuesOfItsSteps) {
+  engine::Job job(engine::SmallMlp());
+  Interpreter interpreter(job.plan.get(), folder_, *StepRange::Parse("2:2"));
+  job.executor->Observe(&interpreter);
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  for (const int64_t step : {1, 2}) {
+    interpreter.Enter(step, 3, 0);
+    ASSERT_TRUE(job.RunShard(step, 3, gradients.floats()).ok());
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/step-1"));
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder_ + "/step-2/shard-3/micro-0")) {
+    const auto array = data::NpyArray::Open(entry.path());
+    ASSERT_TRUE(array.ok()) << array.status();
+    ++files;
+    if (entry.path().filename().string().find("linear-0.0.npy") == std::string::npos) continue;
+    EXPECT_THAT((*array)->shape(), ::testing::ElementsAre(16, 33));
+  }
+  EXPECT_GT(files, 5);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

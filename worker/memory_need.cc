@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/memory_need.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr int kDefaultPrefetch = 4;
+// Batches that the loader holds besides those that are prepared.
+constexpr int kHeldBatches = 2;
+
+size_t SampleBytes(const engine::Plan& plan) {
+  size_t bytes = 0;
+  for (const FieldSpec& field : plan.spec().input.fields) bytes += field.bytes();
+  return bytes;
+}
+
+// The part of the arena that is workspace, at the node where the arena is fullest.
+size_t Workspace(const engine::Plan& plan) {
+  size_t fullest = 0, workspace = 0;
+  for (const auto kind : {engine::ProgramKind::kTraining, engine::ProgramKind::kEvaluation}) {
+    for (const engine::NodeInfo& node : plan.Nodes(kind)) {
+      if (node.live_bytes <= fullest) continue;
+      fullest = node.live_bytes;
+      workspace = node.scratch_bytes;
+    }
+  }
+  return std::min(workspace, plan.arena_bytes());
+}
+
+}  // namespace
+
+MemoryNeed MemoryNeedOf(const Train& train, const engine::Plan& plan, int gradient_buffers,
+                        int64_t vector_count) {
+  MemoryNeed need;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role == engine::StateEntry::Role::kParameter) need.weights += entry.bytes;
+  }
+  need.optimizer = plan.state_bytes() - need.weights;
+  need.gradients = static_cast<size_t>(gradient_buffers) * static_cast<size_t>(vector_count) * 4;
+  need.workspace = Workspace(plan);
+  need.activations = plan.arena_bytes() - need.workspace;
+  const engine::TrainSpec& spec = plan.spec();
+  const int prefetch =
+      train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
+  const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);
+  need.data = batches * static_cast<size_t>(spec.micro_batch * spec.accumulate) * SampleBytes(plan);
+  if (train.eval().every() != "never") {
+    need.data += static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
+  }
+  return need;
+}
+
+std::string BytesText(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024 && unit < 4) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
+                   : absl::StrFormat("%.1f %s", bytes, units[unit]);
+}
+
+absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
+  const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
+  if (limit == 0 || need.total() <= limit) return absl::OkStatus();
+  const Train& train = job.train();
+  const size_t fixed = need.weights + need.gradients + need.optimizer;
+  std::vector<std::string> advice;
+  const int64_t of_shard = train.shards() > 0 ? train.global_batch() / train.shards() : 0;
+  const int64_t accumulate = std::max(1, train.accumulate());
+  if (need.activations + need.workspace > need.total() / 8 && of_shard / accumulate > 1) {
+    int64_t more = accumulate + 1;
+    while (more < of_shard && of_shard % more != 0) ++more;
+    advice.push_back(
+        absl::StrCat("raise train.accumulate from ", accumulate, " to ", more,
+                     " or more (smaller micro-batches, the same math up to rounding)"));
+    advice.push_back("lower train.global_batch");
+  }
+  if (need.data > need.total() / 8) {
+    advice.push_back("lower train.data.loader.prefetch or train.eval.block");
+  }
+  if (fixed > limit) {
+    advice.push_back(absl::StrCat("weights, gradients and optimizer state alone take ",
+                                  BytesText(static_cast<double>(fixed)),
+                                  ": take a smaller model or raise resources.memory"));
+  } else {
+    advice.push_back("raise resources.memory");
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "each worker needs ", BytesText(static_cast<double>(need.total())), " (weights ",
+      BytesText(static_cast<double>(need.weights)), ", gradients ",
+      BytesText(static_cast<double>(need.gradients)), ", optimizer ",
+      BytesText(static_cast<double>(need.optimizer)), ", activations ",
+      BytesText(static_cast<double>(need.activations)), ", workspace ",
+      BytesText(static_cast<double>(need.workspace)), ", data ",
+      BytesText(static_cast<double>(need.data)), "), but resources.memory allows ",
+      BytesText(static_cast<double>(limit)), "; what would help: ", absl::StrJoin(advice, "; ")));
+}
+
+}  // namespace lockstep::worker

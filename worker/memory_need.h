@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that a compiled job needs in each worker, known before anything runs, and the check
+// against what the job may use. Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_MEMORY_NEED_H_
+#define LOCKSTEP_WORKER_MEMORY_NEED_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "data/dataset.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+// Bytes of one worker at its peak.
+struct MemoryNeed {
+  size_t weights = 0;
+  size_t gradients = 0;    // of the shard and the partial sums that a worker may hold
+  size_t optimizer = 0;    // moments and the scalars of the training state
+  size_t activations = 0;  // the arena but for the workspace
+  size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
+  size_t data = 0;         // batches that are prepared ahead, an evaluation block
+  size_t total() const { return weights + gradients + optimizer + activations + workspace + data; }
+};
+
+// `gradient_buffers` vectors of `vector_count` floats are held at the worst deal of shards.
+MemoryNeed MemoryNeedOf(const Train& train, const engine::Plan& plan, int gradient_buffers,
+                        int64_t vector_count);
+
+// Whether `need` fits `job`'s resources.memory (0: not checked). Errors: ResourceExhausted that
+// names the need and the limit and says what would make the job fit.
+absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need);
+
+// "1.5 GiB", "12.0 MiB", "512 B".
+std::string BytesText(double bytes);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_MEMORY_NEED_H_

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs that answer one question with the engine and leave. Each prints its answer on stdout
+// and blocks until it is through. Thread-safety: called by main.
+#ifndef LOCKSTEP_WORKER_OFFLINE_ANSWERS_H_
+#define LOCKSTEP_WORKER_OFFLINE_ANSWERS_H_
+
+#include "absl/status/status.h"
+#include "proto/offline.pb.h"
+
+namespace lockstep::worker {
+
+// Loss and accuracy of a saved model. Errors: those of SavedModel and the data.
+absl::Status AnswerEval(const EvalRequest& request, bool json);
+
+// Labels and probabilities of a saved model. Errors: those of SavedModel, the data, the out file.
+absl::Status AnswerPredict(const PredictRequest& request);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_OFFLINE_ANSWERS_H_

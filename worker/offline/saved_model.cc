@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/offline/saved_model.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/safetensors.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "worker/job_plan.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(
+        "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // of later versions
+  ModelConfig config;
+  const auto status = google::protobuf::util::JsonStringToMessage(text.str(), &config, options);
+  if (!status.ok() || config.format() != "lockstep") {
+    return absl::DataLossError(absl::StrCat(path, " is not the config of a saved model",
+                                            status.ok() ? "" : ": ",
+                                            std::string(status.message())));
+  }
+  if (config.schema() != 1 || config.fields().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has schema ", config.schema(), " and ", config.fields_size(),
+                     " fields; this version reads schema 1 with fields"));
+  }
+  return config;
+}
+
+engine::InputSpec InputOf(const ModelConfig& config) {
+  engine::InputSpec input;
+  for (const ModelField& field : config.fields()) {
+    input.fields.push_back(
+        {field.name(),
+         field.type() == "int32" ? FieldSpec::Type::kInt32 : FieldSpec::Type::kFloat32,
+         {field.shape().begin(), field.shape().end()},
+         field.limit()});
+  }
+  input.classes = config.classes();
+  return input;
+}
+
+}  // namespace
+
+AlignedMemory AllocateAligned(size_t bytes) {
+  const size_t rounded = std::max((bytes + kPage - 1) / kPage * kPage, kPage);
+  AlignedMemory memory(std::aligned_alloc(kPage, rounded), std::free);
+  if (memory != nullptr) std::memset(memory.get(), 0, rounded);
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
+                                                             int64_t block) {
+  const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
+  const size_t slash = file.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
+  std::unique_ptr<SavedModel> model(new SavedModel());
+  LS_ASSIGN_OR_RETURN(model->config_, ReadConfig(folder + "/config.json"));
+  engine::TrainSpec spec;
+  LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(model->config_.model()));
+  spec.input = InputOf(model->config_);
+  spec.eval_block = block;
+  spec.threads = std::max(1, threads);
+  if (!model->config_.precision().empty()) spec.precision = model->config_.precision();
+  LS_ASSIGN_OR_RETURN(model->plan_, engine::Plan::CompileInference(spec));
+  model->state_ = AllocateAligned(model->plan_->state_bytes());
+  model->arena_ = AllocateAligned(model->plan_->arena_bytes());
+  if (model->state_ == nullptr || model->arena_ == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the model: its weights take ", model->plan_->state_bytes(),
+                     " bytes, a block ", model->plan_->arena_bytes()));
+  }
+  LS_ASSIGN_OR_RETURN(
+      model->executor_,
+      engine::Executor::Create(model->plan_, {model->state_.get(), model->arena_.get()}));
+  LS_RETURN_IF_ERROR(model->LoadWeights(file));
+  return model;
+}
+
+absl::Status SavedModel::LoadWeights(const std::string& file) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::SafetensorsFile> tensors,
+                      checkpoint::SafetensorsFile::Open(file));
+  size_t used = 0;
+  auto* const state = static_cast<char*>(executor_->BeginLoad());
+  absl::Status status;
+  for (const engine::StateEntry& entry : plan_->state()) {
+    if (entry.role == engine::StateEntry::Role::kScalar) continue;
+    const checkpoint::TensorView* tensor = tensors->Find(entry.name);
+    const char* const dtype =
+        entry.type == engine::StateEntry::Type::kInt64 ? "I64" : "F32";
+    if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
+      status = absl::DataLossError(absl::StrCat(
+          file, ": ", tensor == nullptr ? "has no tensor " : "another shape or type of ",
+          entry.name, "; config.json's model has it as ", dtype, " [", absl::StrJoin(entry.shape, ","),
+          "]"));
+      break;
+    }
+    std::memcpy(state + entry.offset, tensor->data, entry.bytes);
+    ++used;
+  }
+  executor_->EndLoad();
+  if (status.ok() && used != tensors->tensors().size()) {
+    status = absl::DataLossError(absl::StrCat(file, " has ", tensors->tensors().size(),
+                                              " tensors, but config.json's model has ", used));
+  }
+  return status;
+}
+
+absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
+  const std::vector<FieldSpec>& takes = plan_->spec().input.fields;
+  const std::vector<FieldSpec>& has = dataset.fields();
+  bool fits = takes.size() == has.size();
+  for (size_t f = 0; fits && f < takes.size(); ++f) {
+    fits = takes[f].name == has[f].name && takes[f].type == has[f].type &&
+           takes[f].elements() == has[f].elements();
+  }
+  if (fits) return absl::OkStatus();
+  const auto list = [](const std::vector<FieldSpec>& fields) {
+    std::vector<std::string> texts;
+    for (const FieldSpec& field : fields) {
+      texts.push_back(absl::StrCat(field.name, "[", absl::StrJoin(field.shape, ","), "]"));
+    }
+    return absl::StrJoin(texts, ", ");
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model takes samples of ", list(takes), ", but the data has ", list(has)));
+}
+
+absl::Status SavedModel::ForEachBlock(
+    const data::Dataset& dataset,
+    const std::function<absl::Status(engine::Fields, int64_t first, int64_t valid)>& run) {
+  LS_RETURN_IF_ERROR(CheckFits(dataset));
+  const int64_t block = plan_->spec().eval_block;
+  std::vector<AlignedMemory> memory;
+  std::vector<void*> fields;
+  for (const FieldSpec& field : dataset.fields()) {
+    memory.push_back(AllocateAligned(static_cast<size_t>(block) * field.bytes()));
+    if (memory.back() == nullptr) return absl::ResourceExhaustedError("no memory for a block");
+    fields.push_back(memory.back().get());
+  }
+  const std::vector<const void*> read_only(fields.begin(), fields.end());
+  std::vector<int64_t> indices(static_cast<size_t>(block));
+  for (int64_t first = 0; first < dataset.size(); first += block) {
+    const int64_t valid = std::min(block, dataset.size() - first);
+    std::iota(indices.begin(), indices.begin() + valid, first);
+    LS_RETURN_IF_ERROR(dataset.ReadBatch(
+        {absl::MakeConstSpan(indices.data(), static_cast<size_t>(valid))}, fields));
+    LS_RETURN_IF_ERROR(run(read_only, first, valid));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed) {
+  Train train;
+  *train.mutable_data() = data;
+  train.set_seed(seed);
+  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
+  return data::Open(source, data::Split::kTest);
+}
+
+}  // namespace lockstep::worker
