@@ -11,9 +11,9 @@
 #include <cstring>
 #include <vector>
 
-#include "bench/fma_peak.h"
 #include "bench/timing.h"
 #include "engine/cpu/gemm.h"
+#include "engine/device/machine_peak.h"
 #ifdef LOCKSTEP_BENCH_DNNL
 #include "bench/dnnl_matmul.h"
 #endif

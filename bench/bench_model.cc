@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/fma_peak.h"
 #include "bench/model_specs.h"
 #include "bench/node_times.h"
 #include "bench/timing.h"
 #include "common/philox.h"
+#include "engine/device/machine_peak.h"
 #include "engine/exec/plan.h"
 
 namespace lockstep::engine {
