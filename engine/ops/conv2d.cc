@@ -124,6 +124,10 @@ std::vector<Sample> Samples() {
        {5, 3, 7, 4},
        {{"dilation", pair(1, 2)}, {"stride", pair(3, 2)}, {"padding", pair(3, 5)}}},
       {{2, 14, 10, 64}, {40, 64, 3, 3}, {{"padding", pair(1, 1)}}},
+      // By Winograd's algorithm: odd extents, channels that fill no vector, other borders.
+      {{3, 9, 7, 17}, {33, 17, 3, 3}, {{"padding", pair(1, 1)}}},
+      {{4, 8, 9, 33}, {18, 33, 3, 3}, {}},
+      {{5, 7, 7, 16}, {16, 16, 3, 3}, {{"padding", pair(2, 0)}}},
   };
 }
 
