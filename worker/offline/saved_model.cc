@@ -2,6 +2,7 @@
 #include "worker/offline/saved_model.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
@@ -86,6 +88,14 @@ AlignedMemory AllocateAligned(size_t bytes) {
 
 absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
                                                              int64_t block, bool decode) {
+  if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is a job file: name a saved model, such as the folder model/ of a run"));
+  }
+  if (::access(path.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
+  }
   const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
   const size_t slash = file.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
