@@ -10,8 +10,8 @@
 #include "common/check.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "engine/cpu/converting_kernel.h"
 #include "engine/ops/op.h"
-#include "engine/ops/registry.h"
 
 namespace lockstep::engine {
 namespace {
@@ -62,8 +62,7 @@ std::vector<PlanExecutor::Step> PlanExecutor::Prepare(const Program& program,
   for (size_t i = 0; i < steps.size(); ++i) {
     const Node& node = program.graph.nodes()[i];
     if (node.op->leaf || node.op->view) continue;
-    steps[i].kernel =
-        CpuKernelOf(*node.op).prepare(program.graph, node, program.memory.operands[i], target);
+    steps[i].kernel = PrepareKernel(program.graph, node, program.memory.operands[i], target);
   }
   return steps;
 }
@@ -248,11 +247,12 @@ absl::StatusOr<std::string> PlanExecutor::DeviceHash() {
     return absl::ResourceExhaustedError("no memory for the device check's micro-batch");
   }
   for (const ParameterSpec& parameter : plan_->model().parameters()) {
-    Initialise(parameter, spec.seed,
-               reinterpret_cast<float*>(state.get() + plan_->Entry(parameter.name).offset));
+    InitialiseWeights(parameter, spec.seed, plan_->precision().weights(), plan_->target().isa,
+                      state.get() + plan_->Entry(parameter.name).offset);
   }
   std::fill(std::begin(scalars_.address), std::end(scalars_.address), 0);
-  scalars_.loss_seed = static_cast<float>(1.0 / static_cast<double>(plan_->nominal_targets()));
+  const double scale = plan_->scales_loss() ? spec.loss_scale.init : 1;
+  scalars_.loss_seed = static_cast<float>(scale / static_cast<double>(plan_->nominal_targets()));
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state.get();
