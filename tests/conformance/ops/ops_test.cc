@@ -298,6 +298,75 @@ TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
   }
 }
 
+// Large enough that a node with 16-bit operands runs in several blocks of rows, the last one
+// shorter.
+std::vector<std::pair<std::string, OpCase>> BlockedCases() {
+  const auto f = [](Shape shape) { return TensorType{DType::kF32, std::move(shape)}; };
+  const auto i = [](Shape shape) { return TensorType{DType::kI32, std::move(shape)}; };
+  const Attrs pad = {{"padding", Shape{1, 1}}};
+  return {
+      {"linear", {{f({2100, 60}), f({33, 60}), f({33})}, {{"activation", std::string("relu")}}}},
+      {"linear_backward_input", {{f({2100, 60}), f({60, 33}), f({2100, 33})}, {}}},
+      {"linear_backward_weight", {{f({2100, 60}), f({2100, 33})}, {}}},
+      {"bias_backward", {{f({2100, 130})}, {}}},
+      {"layer_norm", {{f({333, 500}), f({500}), f({500})}, {{"eps", 1e-5}}}},
+      {"layer_norm_backward_input",
+       {{f({333, 500}), f({333, 500}), f({500}), f({333}), f({333}), f({333, 500})}, {}}},
+      {"layer_norm_backward_weight", {{f({333, 500}), f({333, 500}), f({333}), f({333})}, {}}},
+      {"softmax", {{f({333, 500})}, {}}},
+      {"softmax_cross_entropy", {{f({333, 500}), i({333})}, {}, 500}},
+      {"softmax_cross_entropy_backward", {{f({333, 500}), i({333}), f({1})}, {}, 500}},
+      {"softmax_cross_entropy_with_gradient", {{f({333, 500}), i({333}), f({1})}, {}, 500}},
+      {"classification_sums", {{f({333, 500}), i({333})}, {}, 500}},
+      {"gelu_backward", {{f({70, 1001}), f({70, 1001})}, {}}},
+      {"add", {{f({70, 1001}), f({70, 1001})}, {}}},
+      {"conv2d", {{f({9, 20, 22, 17}), f({33, 17, 3, 3})}, pad}},
+      {"conv2d_backward_weight",
+       {{f({9, 20, 22, 33}), f({9, 20, 22, 17})},
+        {{"padding", Shape{1, 1}}, {"kernel", Shape{3, 3}}}}},
+      {"max_pool2d_backward",
+       {{f({9, 10, 11, 65}), f({9, 20, 22, 65})},
+        {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}}}},
+  };
+}
+
+TEST(BlocksTest, PartsOfANodeMakeTheWhole) {
+  for (const auto& [name, plain] : BlockedCases()) {
+    const OpDef& op = *FindOp(name);
+    const OpCase test = HalfCase(plain, DType::kBF16, 2);  // others fp32: they move too
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    for (size_t i = 0; i < p.inputs.size(); ++i) {
+      p.inputs[i] = Rounded(test.inputs[i].dtype, std::move(p.inputs[i]));
+    }
+    const Node& node = p.graph.node(p.made.node);
+    size_t whole = 0;  // what fp32 copies of all operands would take
+    for (const TensorType& type : test.inputs) {
+      if (IsHalf(type.dtype)) whole += 2 * type.bytes();
+    }
+    const CpuTarget target{DetectIsa(), 1};
+    const size_t inner = CpuKernelOf(op).scratch_bytes == nullptr
+                             ? 0
+                             : KernelScratchBytes(Prepare(op, plain).graph,
+                                                  Prepare(op, plain).graph.nodes().back(), target);
+    EXPECT_LT(KernelScratchBytes(p.graph, node, target), whole + inner) << "not cut";
+    const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
+    const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, {DetectIsa(), 1, 0, false});
+    ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
+    ASSERT_EQ(RunNode(p.graph, node, p.inputs, {DetectIsa(), 3, 1, false}), first);
+    if (!op.accumulates) continue;
+    // Added to 1: the first block adds to what is there, the others to what it leaves.
+    const std::vector<Doubles> added = RunNode(p.graph, node, p.inputs, {DetectIsa(), 1, 0, true});
+    for (size_t o = 0; o < added.size(); ++o) {
+      if ((op.half.sums >> o & 1) == 0) continue;
+      for (size_t i = 0; i < added[o].size(); ++i) {
+        ASSERT_NEAR(added[o][i], expected[o][i] + 1,
+                    2 * Tolerance(plain) * (2 + std::fabs(expected[o][i])));
+      }
+    }
+  }
+}
+
 // Evaluates a graph node by node.
 std::vector<std::vector<Doubles>> Interpret(const Graph& graph,
                                             const std::vector<Doubles>& leaves) {
