@@ -15,11 +15,15 @@ ParameterTable::ParameterTable(const CompiledPlan* plan, StateRegion* state)
     target.spec = &spec;
     target.settings = plan->settings()[i];
     target.method = plan->optimizer().method(spec);
-    const auto slot = std::find_if(plan->layout().slots.begin(), plan->layout().slots.end(),
-                                   [&](const GradientSlot& s) { return s.parameter == spec.name; });
-    LS_CHECK(slot != plan->layout().slots.end()) << spec.name;
-    target.begin = slot->begin;
-    target.count = slot->count;
+    target.count = Elements(spec.shape);
+    if (!plan->spec().inference) {  // where there are gradients
+      const auto slot =
+          std::find_if(plan->layout().slots.begin(), plan->layout().slots.end(),
+                       [&](const GradientSlot& s) { return s.parameter == spec.name; });
+      LS_CHECK(slot != plan->layout().slots.end()) << spec.name;
+      target.begin = slot->begin;
+      target.count = slot->count;
+    }
     target.weights =
         WeightStorage(spec, plan->spec().seed, plan->precision().weights(),
                       state->At<std::byte>(plan->Entry(spec.name)), plan->target().isa);

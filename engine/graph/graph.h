@@ -89,6 +89,7 @@ class Graph {
   // Passes note which value of the graph they began with a value is, so that tools can compare
   // graphs that went through different passes. Without a note a value is its own origin.
   void SetOrigin(Value value, Value origin) { origins_[value] = origin; }
+  // The noted origin of `value`, or `value` itself.
   Value Origin(Value value) const {
     const auto it = origins_.find(value);
     return it == origins_.end() ? value : it->second;

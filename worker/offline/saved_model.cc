@@ -129,7 +129,7 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
     if (entry.role == engine::StateEntry::Role::kScalar) continue;
     const checkpoint::TensorView* tensor = tensors->Find(entry.name);
     using Type = engine::StateEntry::Type;
-    const std::string_view dtype = entry.type == Type::kInt64 ? "I64" : "F32";
+    const char* const dtype = entry.type == Type::kInt64 ? "I64" : "F32";
     if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
       status = absl::DataLossError(absl::StrCat(
           file, ": ", tensor == nullptr ? "has no tensor " : "another shape or type of ",

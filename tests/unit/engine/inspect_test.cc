@@ -55,7 +55,7 @@ TEST(Inspect, TheArenaThatIsUsedIsTheOneThatIsPlanned) {
       const auto fill = [&](unsigned char byte) {
         std::memset(job.arena.data(), byte, arena + 4096);
       };
-      Region gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+      Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
       std::set<size_t> touched;
       // A byte may be written with what was there: two fillings find every write.
       for (const int byte : {0xA5, 0x5A}) {
@@ -91,7 +91,7 @@ TEST(Inspect, AnObservedRunSeesEveryNodeAndHasTheSameBits) {
   Keeper keeper;
   watched.executor->Observe(&keeper);
   const auto bytes = static_cast<size_t>(plain.plan->gradient_count()) * 4;
-  Region a(bytes), b(bytes);
+  Pages a(bytes), b(bytes);
   ASSERT_TRUE(plain.RunShard(1, 0, a.floats()).ok());
   ASSERT_TRUE(watched.RunShard(1, 0, b.floats()).ok());
   EXPECT_EQ(std::memcmp(a.data(), b.data(), bytes), 0);
@@ -116,7 +116,7 @@ TEST(Inspect, ValuesOfOneOriginAreTheSameWithAndWithoutFusion) {
   Keeper a, b;
   fused.executor->Observe(&a);
   unfused.executor->Observe(&b);
-  Region gradients(static_cast<size_t>(fused.plan->gradient_count()) * 4);
+  Pages gradients(static_cast<size_t>(fused.plan->gradient_count()) * 4);
   ASSERT_TRUE(fused.RunShard(1, 0, gradients.floats()).ok());
   ASSERT_TRUE(unfused.RunShard(1, 0, gradients.floats()).ok());
   std::map<std::pair<int, int>, std::vector<float>> by_origin;
@@ -155,7 +155,7 @@ TEST(Inspect, AnInferencePlanHasWeightsAloneAndTheSameAnswers) {
   for (const StateEntry& entry : (*plan)->state()) {
     EXPECT_NE(entry.role, StateEntry::Role::kMoment) << entry.name;
   }
-  Region state((*plan)->state_bytes()), arena((*plan)->arena_bytes());
+  Pages state((*plan)->state_bytes()), arena((*plan)->arena_bytes());
   const auto executor = Executor::Create(*plan, {state.data(), arena.data()});
   ASSERT_TRUE(executor.ok()) << executor.status();
   (*executor)->InitState();  // the same initial weights

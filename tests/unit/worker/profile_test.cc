@@ -122,7 +122,7 @@ TEST(ProfileReport, TheTraceIsValidJsonWithALaneForEachThread) {
 TEST(StepProfiler, MeasuresItsStepsAlone) {
   engine::Job job(engine::SmallMlp());
   StepProfiler profiler(job.plan.get(), *StepRange::Parse("2:3"));
-  engine::Region gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
   for (int64_t step = 1; step <= 5; ++step) {
     profiler.BeginStep(step, job.executor.get());
     EXPECT_EQ(profiler.active(), step == 2 || step == 3);
@@ -174,7 +174,7 @@ TEST_F(InterpreterTest, NamesTheNodeThatMakesNan) {
   engine::Job job(engine::SmallMlp());
   Interpreter interpreter(job.plan.get(), "", {});
   job.executor->Observe(&interpreter);
-  engine::Region gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
   interpreter.Enter(4, 0, 0);
   ASSERT_TRUE(job.RunShard(4, 0, gradients.floats()).ok());
   // The second layer's bias: the first layer is clean.
@@ -195,7 +195,7 @@ TEST_F(InterpreterTest, WritesTheValuesOfItsSteps) {
   engine::Job job(engine::SmallMlp());
   Interpreter interpreter(job.plan.get(), folder_, *StepRange::Parse("2:2"));
   job.executor->Observe(&interpreter);
-  engine::Region gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
   for (const int64_t step : {1, 2}) {
     interpreter.Enter(step, 3, 0);
     ASSERT_TRUE(job.RunShard(step, 3, gradients.floats()).ok());
