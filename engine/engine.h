@@ -189,6 +189,9 @@ struct ScheduleSpec {
 // The factor of the learning rate at `update` (0-based). A pure function.
 double ScheduleFactor(const ScheduleSpec& schedule, int64_t update);
 
+// Whether TrainSpec::precision may be `name`.
+bool KnowsPrecision(const std::string& name);
+
 // What a sample is made of.
 struct InputSpec {
   std::vector<FieldSpec> fields;  // at most 8; the one named "labels" holds the targets
@@ -348,6 +351,8 @@ class Plan {
   // Activations and workspace: the high-water mark, exact.
   virtual size_t arena_bytes() const = 0;
   virtual int64_t parameter_count() const = 0;
+  // Whether losses are scaled, as in fp16.
+  virtual bool scales_loss() const = 0;
   // How far values are computed again; see passes/recompute.h.
   virtual int recompute_level() const = 0;
   // Floating point operations of one micro-batch, forward and backward.

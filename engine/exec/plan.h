@@ -59,8 +59,7 @@ class CompiledPlan : public Plan {
   const Model& model() const { return *model_; }
   const Optimizer& optimizer() const { return *optimizer_; }
   const Precision& precision() const { return precision_; }
-  // Whether losses are scaled, which fp16's narrow range needs.
-  bool scales_loss() const { return precision_.type == DType::kF16 && !spec_.inference; }
+  bool scales_loss() const override { return precision_.type == DType::kF16 && !spec_.inference; }
   const CpuTarget& target() const { return target_; }
   // One for each of model().parameters().
   const std::vector<ParameterSettings>& settings() const { return settings_; }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "engine/engine.h"
 #include "engine/ops/op.h"
 #include "engine/passes/rewriter.h"
 
@@ -160,6 +161,8 @@ class PrecisionPass {
 };
 
 }  // namespace
+
+bool KnowsPrecision(const std::string& name) { return Precision::Parse(name).ok(); }
 
 absl::StatusOr<Precision> Precision::Parse(const std::string& name) {
   if (name == "fp32" || name == "tf32") return Precision{};
