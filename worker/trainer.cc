@@ -49,8 +49,8 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   const std::string& every = job.train().eval().every();
   LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
   LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
-  const bool fits = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
-  if (fits) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
+  const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
+  if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
   LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
   const int shards = job.train().shards();
   compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
@@ -63,7 +63,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
       compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
   compiled.need =
       MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
-  if (fits) {
+  if (automatic) {
     // By the plan alone: what the arena may take is what the rest leaves of the limit.
     const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
     const auto limit = static_cast<size_t>(job.resources().memory());

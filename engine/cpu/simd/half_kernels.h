@@ -24,6 +24,7 @@ struct HalfKernels {
   void Widen(DType type, const uint16_t* x, int64_t n, float* y) const {
     (type == DType::kBF16 ? widen_bf16 : widen_f16)(x, n, y);
   }
+  // And back. REQUIRES: IsHalf(type).
   void Narrow(DType type, const float* x, int64_t n, uint16_t* y) const {
     (type == DType::kBF16 ? narrow_bf16 : narrow_f16)(x, n, y);
   }
