@@ -120,7 +120,7 @@ TEST(RecomputeMemoryTest, AutoTakesTheLeastThatFits) {
   EXPECT_EQ(compile(Mode::kAuto, none->arena_bytes())->hash(), none->hash());
   EXPECT_EQ(compile(Mode::kAuto, selective->arena_bytes())->hash(), selective->hash());
   const auto least = compile(Mode::kAuto, blocks->arena_bytes());
-  EXPECT_EQ(least->arena_bytes(), blocks->arena_bytes());
+  EXPECT_LE(least->arena_bytes(), blocks->arena_bytes());
   EXPECT_GT(least->recompute_level(), 1);
   const size_t between = (selective->arena_bytes() + blocks->arena_bytes()) / 2;
   const auto chosen = compile(Mode::kAuto, between);
