@@ -49,7 +49,7 @@ void RunRecord::Step(int64_t step, double epoch, double loss, double learning_ra
                      double loss_scale, bool overflow) {
   std::string scaling;
   if (loss_scale > 0) {
-    scaling = absl::StrCat(",\"loss_scale\":", Number(loss_scale),
+    scaling = absl::StrCat(",\"loss_scale\":", absl::StrFormat("%.17g", loss_scale),
                            ",\"skipped\":", overflow ? "true" : "false");
   }
   const std::string line =

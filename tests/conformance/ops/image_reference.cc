@@ -44,8 +44,14 @@ void ForProducts(const ConvGeometry& g, const Body& body) {
 
 Doubles Zeros(const TensorType& type) { return Doubles(static_cast<size_t>(type.elements())); }
 
+// Extents alone count: 16-bit operands have the geometry of fp32 ones.
+ConvGeometry GeometryOf(TensorType x, TensorType weight, const Attrs& attrs) {
+  x.dtype = weight.dtype = DType::kF32;
+  return *ConvOf(x, weight, attrs);
+}
+
 Doubles Conv(const OpCase& test, const TensorType& output, const std::vector<Doubles>& in) {
-  const ConvGeometry g = *ConvOf(test.inputs[0], test.inputs[1], test.attrs);
+  const ConvGeometry g = GeometryOf(test.inputs[0], test.inputs[1], test.attrs);
   Doubles y = Zeros(output);
   ForProducts(g, [&](size_t x, size_t w, size_t to) { y[to] += in[0][x] * in[1][w]; });
   for (size_t i = 0; i < y.size(); ++i) {
@@ -58,7 +64,7 @@ Doubles Conv(const OpCase& test, const TensorType& output, const std::vector<Dou
 Doubles ConvBackwardInput(const OpCase& test, const TensorType& output,
                           const std::vector<Doubles>& in) {
   Doubles dx = Zeros(output);
-  ForProducts(*ConvOf(output, test.inputs[1], test.attrs),
+  ForProducts(GeometryOf(output, test.inputs[1], test.attrs),
               [&](size_t x, size_t w, size_t y) { dx[x] += in[0][y] * in[1][w]; });
   for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) dx[i] = in[2][i] > 0 ? dx[i] : 0;
   return dx;
@@ -67,7 +73,7 @@ Doubles ConvBackwardInput(const OpCase& test, const TensorType& output,
 Doubles ConvBackwardWeight(const OpCase& test, const TensorType& output,
                            const std::vector<Doubles>& in) {
   Doubles dw = Zeros(output);
-  ForProducts(*ConvOf(test.inputs[1], output, test.attrs),
+  ForProducts(GeometryOf(test.inputs[1], output, test.attrs),
               [&](size_t x, size_t w, size_t y) { dw[w] += in[0][y] * in[1][x]; });
   return dw;
 }
