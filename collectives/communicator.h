@@ -154,10 +154,10 @@ class Communicator {
   // abort (a dead peer's memory stays mapped).
   virtual std::vector<int64_t> CommittedSteps() const = 0;
 
-  // The newest TreeReduce of which this rank has done its own part, ended or aborted. When it is not
-  // known to be whole, it is so if any member has committed that step. It stays so until this rank
-  // publishes that step too; also when peers have died or joined a later generation. Empty: there
-  // is none.
+  // The newest TreeReduce of which this rank has done its own part, ended or aborted. When it is
+  // not known to be whole, it is so if any member has committed that step. It stays so until this
+  // rank publishes that step too; also when peers have died or joined a later generation. Empty:
+  // there is none.
   virtual std::optional<ReducedStep> NewestReduce() const = 0;
 
   // Ends every present and future wait of this communicator with Aborted(reason). Thread-safe.

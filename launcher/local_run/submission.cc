@@ -96,8 +96,8 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
   const std::vector<chaos::Injection> faults = FaultsOf(args, spec);
   for (const chaos::Injection& fault : faults) {
     if (fault.rank < MostWorkers(spec)) continue;
-    return absl::FailedPreconditionError(absl::StrCat("'", chaos::ToString(fault), "': the job has ",
-                                                      MostWorkers(spec), " workers at most"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", chaos::ToString(fault), "': the job has ", MostWorkers(spec), " workers at most"));
   }
   if (!faults.empty()) (*spec.mutable_env())[chaos::kVariable] = chaos::ToString(faults);
   *request.mutable_spec() = std::move(spec);

@@ -17,9 +17,9 @@
 //   scale J workers=N
 //   restart                  everything but the rows is lost           show
 //
-// W is "j.2": the newest life of place 2 of job j; "j.2.1" is its first one. `tick` lets time pass as the service does, with
-// heartbeats of the named workers every 100 ms; `pause` lets it pass unseen.
-// Thread-safety: thread-compatible.
+// W is "j.2": the newest life of place 2 of job j; "j.2.1" is its first one. `tick` lets time pass
+// as the service does, with heartbeats of the named workers every 100 ms; `pause` lets it pass
+// unseen. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_SCENARIOS_WORLD_H_
 #define LOCKSTEP_TESTS_SCENARIOS_WORLD_H_
 
