@@ -4,33 +4,52 @@
 #   lockstep_program(NAME worker SRCS main.cc DEPS lockstep::worker)    -> bin/worker
 #   lockstep_test(NAME common_clock_test SRCS clock_test.cc DEPS lockstep::common LABELS unit [TIMEOUT 30])
 #
-# Sanitizer presets build what is run there and nothing else: tests with one of these labels. Under
-# ThreadSanitizer, which is for the libraries, no program either.
-set(LOCKSTEP_SANITIZED_LABELS "unit|conformance|scenarios|sanitize")
+# Sanitizer presets build what is run there and nothing else: tests with one of these labels and the
+# libraries that they use. ThreadSanitizer is for tests of what has threads, and for no program.
+if(LOCKSTEP_SANITIZE STREQUAL "thread")
+  set(LOCKSTEP_SANITIZED_LABELS "threads")
+else()
+  set(LOCKSTEP_SANITIZED_LABELS "unit|conformance|scenarios|sanitize")
+endif()
 
 # `programs` builds what a user runs, without tests; `lockstep_generated` the headers that tools which
 # only read the sources need.
 add_custom_target(programs)
 add_custom_target(lockstep_generated)
 
-# Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing: what most sources include, made once
-# and used by all targets. Each source still includes what it uses. Sources with flags that change the
-# code's target (the SIMD variants) leave it out: their folder sets SKIP_PRECOMPILE_HEADERS.
-if(LOCKSTEP_PCH)
-  file(WRITE ${CMAKE_BINARY_DIR}/pch/pch.cc "")
-  add_library(lockstep_pch OBJECT ${CMAKE_BINARY_DIR}/pch/pch.cc)
-  target_link_libraries(lockstep_pch PRIVATE absl::statusor absl::str_format absl::time absl::span)
-  target_precompile_headers(lockstep_pch PRIVATE
-    <algorithm> <atomic> <cerrno> <cmath> <cstddef> <cstdint> <cstdlib> <cstring> <functional> <limits> <map>
-    <memory> <optional> <string> <string_view> <utility> <variant> <vector>
-    absl/status/status.h absl/status/statusor.h absl/strings/str_cat.h absl/strings/str_format.h
-    absl/strings/str_join.h absl/time/time.h absl/types/span.h)
-endif()
-
-function(lockstep_precompiled target)
-  if(LOCKSTEP_PCH)
-    target_precompile_headers(${target} REUSE_FROM lockstep_pch)
+# Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
+# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of three sets: base, proto
+# (base and the protocol) or test (base and GoogleTest). Each source still includes what it uses. Sources
+# with flags of their own (SIMD variants, -O3) leave it out, or gcc 12 crashes: their folder sets
+# SKIP_PRECOMPILE_HEADERS.
+set(LOCKSTEP_PRECOMPILED_base <algorithm> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map>
+    <memory> <optional> <string> <string_view> <utility> <variant> <vector> <absl/status/status.h>
+    <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/time.h>
+    <absl/types/span.h>)
+set(LOCKSTEP_PRECOMPILED_proto ${LOCKSTEP_PRECOMPILED_base} <proto/job.pb.h> <proto/coordinator.pb.h>)
+set(LOCKSTEP_PRECOMPILED_test ${LOCKSTEP_PRECOMPILED_base} <gmock/gmock.h> <gtest/gtest.h>)
+function(lockstep_precompile target headers)
+  if(NOT LOCKSTEP_PCH)
+    return()
   endif()
+  set(owner lockstep_precompiled_${headers})
+  if(NOT TARGET ${owner})
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() { return 0; }\n")
+    # Of the users' kind: code of programs and of libraries is generated with other flags.
+    if(headers STREQUAL "test")
+      add_executable(${owner} EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
+      target_link_libraries(${owner} PRIVATE GTest::gmock)
+    else()
+      add_library(${owner} STATIC EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
+    endif()
+    target_link_libraries(${owner} PRIVATE absl::statusor absl::strings absl::synchronization absl::time absl::span)
+    if(headers STREQUAL "proto")
+      target_link_libraries(${owner} PRIVATE lockstep_proto)
+      add_dependencies(${owner} lockstep_proto_files)
+    endif()
+    target_precompile_headers(${owner} PRIVATE ${LOCKSTEP_PRECOMPILED_${headers}})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
 function(lockstep_library)
@@ -40,7 +59,14 @@ function(lockstep_library)
     add_library(${target} STATIC ${ARG_SRCS} ${ARG_HDRS})
     target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
     target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
-    lockstep_precompiled(${target})
+    if(LOCKSTEP_SANITIZE)
+      set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
+    if("${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker)")
+      lockstep_precompile(${target} proto)
+    else()
+      lockstep_precompile(${target} base)
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR})
@@ -52,7 +78,6 @@ endfunction()
 function(lockstep_program)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(lockstep_bin_${ARG_NAME} ${ARG_SRCS})
-  lockstep_precompiled(lockstep_bin_${ARG_NAME})
   set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
   target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
   add_dependencies(programs lockstep_bin_${ARG_NAME})
@@ -63,16 +88,20 @@ endfunction()
 
 function(lockstep_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
-  if(NOT LOCKSTEP_TESTS OR (LOCKSTEP_SANITIZE AND NOT "${ARG_LABELS}" MATCHES "${LOCKSTEP_SANITIZED_LABELS}"))
+  if(NOT LOCKSTEP_TESTS)
     return()
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
-  lockstep_precompiled(${ARG_NAME})
+  lockstep_precompile(${ARG_NAME} test)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  if(LOCKSTEP_SANITIZE AND NOT "${ARG_LABELS}" MATCHES "${LOCKSTEP_SANITIZED_LABELS}")
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

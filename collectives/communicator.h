@@ -115,9 +115,10 @@ class Communicator {
 
   // The sum over all shards along the fixed tree. Every rank adds its own slice in tree order from
   // the nodes of all and publishes it; the result is the list of all slices, in order, in place in
-  // the owners' memory. Blocks. The bits depend on shards and values alone, not on the ranks.
-  virtual absl::StatusOr<std::vector<Slice>> TreeReduce(const TreeReduceArgs& args,
-                                                        absl::Time deadline) = 0;
+  // the owners' memory, and valid until the next TreeReduce. Blocks. The bits depend on shards and
+  // values alone, not on the ranks.
+  virtual absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
+                                                             absl::Time deadline) = 0;
 
   // In place on any memory; `order` kFixed adds in rank order. Blocks.
   virtual absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,

@@ -33,14 +33,18 @@ absl::StatusOr<TreeSum> TreeSum::Create(int shards, absl::Span<const ShardRange>
     return absl::InvalidArgumentError(
         absl::StrCat("node ", Name(nodes[next]), " is outside of or twice in ", shards, " shards"));
   }
-  int depth = 0;
+  int depth = 0, deepest = 0;
   for (const int code : sum.program_) {
     depth += code == kAdd ? -1 : 1;
-    sum.depth_ = std::max(sum.depth_, depth);
+    deepest = std::max(deepest, depth);
   }
   if (sum.input_count_ == 1) sum.shape_ = Shape::kCopy;
   if (sum.program_ == std::vector<int>{0, 1, kAdd}) sum.shape_ = Shape::kTwo;
   if (sum.program_ == std::vector<int>{0, 1, kAdd, 2, 3, kAdd, kAdd}) sum.shape_ = Shape::kFour;
+  if (sum.shape_ == Shape::kGeneral) {
+    sum.stack_.resize(static_cast<size_t>(deepest));
+    sum.temporaries_.resize(static_cast<size_t>(deepest) * kPiece);
+  }
   return sum;
 }
 
@@ -65,7 +69,7 @@ absl::Status TreeSum::Append(ShardRange node, absl::Span<const ShardRange> nodes
   return status;
 }
 
-void TreeSum::Run(absl::Span<const float* const> inputs, float* out, int64_t count) const {
+void TreeSum::Run(absl::Span<const float* const> inputs, float* out, int64_t count) {
   LS_CHECK_EQ(static_cast<int>(inputs.size()), input_count_);
   const TreeKernels& kernels = BestTreeKernels();
   switch (shape_) {
@@ -81,25 +85,23 @@ void TreeSum::Run(absl::Span<const float* const> inputs, float* out, int64_t cou
   }
 }
 
-void TreeSum::RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count) const {
+void TreeSum::RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count) {
   const TreeKernels& kernels = BestTreeKernels();
-  // temporary[d] holds the sum that stands at depth d of the stack.
-  std::vector<float> temporaries(static_cast<size_t>(depth_) * kPiece);
-  std::vector<const float*> stack(depth_);
+  // Part d of the temporaries holds the sum that stands at depth d of the stack.
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t size = std::min(kPiece, count - begin);
     int depth = 0;
     for (size_t i = 0; i < program_.size(); ++i) {
       if (program_[i] != kAdd) {
-        stack[depth++] = inputs[program_[i]] + begin;
+        stack_[depth++] = inputs[program_[i]] + begin;
         continue;
       }
       --depth;
       // The last addition writes the result, when every input of this piece has been read.
       const bool last = i + 1 == program_.size();
-      float* sum = last ? out + begin : temporaries.data() + (depth - 1) * kPiece;
-      kernels.add2(stack[depth - 1], stack[depth], sum, size);
-      stack[depth - 1] = sum;
+      float* sum = last ? out + begin : temporaries_.data() + (depth - 1) * kPiece;
+      kernels.add2(stack_[depth - 1], stack_[depth], sum, size);
+      stack_[depth - 1] = sum;
     }
   }
 }

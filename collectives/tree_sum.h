@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adds vectors along the fixed shard tree. The order of additions of an element depends on the
 // nodes alone: not on the vector's length, its cut into slices or chunks, or the instruction set.
-// (The payload of a NaN may differ; that a result is NaN does not.) Thread-safety: TreeSum is
-// immutable; the rest are pure functions.
+// (The payload of a NaN may differ; that a result is NaN does not.) Thread-safety: a TreeSum
+// runs on one thread at a time; the rest are pure functions.
 #ifndef LOCKSTEP_COLLECTIVES_TREE_SUM_H_
 #define LOCKSTEP_COLLECTIVES_TREE_SUM_H_
 
@@ -27,8 +27,8 @@ class TreeSum {
   static absl::StatusOr<TreeSum> Create(int shards, absl::Span<const ShardRange> nodes);
 
   // out[0..count) = the sum; `inputs[i]` belongs to nodes[i]. `out` may be one of the inputs, but
-  // not overlap them otherwise.
-  void Run(absl::Span<const float* const> inputs, float* out, int64_t count) const;
+  // not overlap them otherwise. Allocates nothing.
+  void Run(absl::Span<const float* const> inputs, float* out, int64_t count);
 
   // Additions for each element: nodes - 1.
   int additions() const { return input_count_ - 1; }
@@ -40,12 +40,14 @@ class TreeSum {
 
   TreeSum() = default;
   absl::Status Append(ShardRange node, absl::Span<const ShardRange> nodes, size_t* next);
-  void RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count) const;
+  void RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count);
 
   Shape shape_ = Shape::kGeneral;
   int input_count_ = 0;
-  int depth_ = 0;  // entries on the stack at once
   std::vector<int> program_;
+  // Of RunGeneral: what stands on the stack, and the sums among it, piece by piece.
+  std::vector<const float*> stack_;
+  std::vector<float> temporaries_;
 };
 
 }  // namespace lockstep

@@ -57,9 +57,9 @@ struct IdxSource {
   double mean = 0;
   double std = 1;
 };
-// Bytes as tokens. Fields: "tokens" and "labels" i32 [length], the labels being the next bytes. With
-// `masked` above 0: "tokens", "segments" and "labels" for a masked language model, which guesses
-// that share of the bytes (token_windows.h).
+// Bytes as tokens. Fields: "tokens" and "labels" i32 [length], the labels being the next bytes.
+// With `masked` above 0: "tokens", "segments" and "labels" for a masked language model, which
+// guesses that share of the bytes (token_windows.h).
 struct TextSource {
   std::string path;  // a file, or a folder: its files in the order of their names
   int64_t length = 256;

@@ -67,7 +67,7 @@ class RingLoader : public Loader {
   // Whether there is a batch to make now.
   bool CanClaim() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !restarting_ && claimed_ < end_ &&
-           claimed_ < taken_.load(std::memory_order_relaxed) + options_.prefetch;
+           claimed_ < taken_.load(std::memory_order_acquire) + options_.prefetch;
   }
   // Takes the next batch to be made. The caller makes it and calls Finish.
   Slot* Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -99,7 +99,8 @@ class RingLoader : public Loader {
   int shard_begin_ ABSL_GUARDED_BY(mutex_) = 0;
   int shard_count_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  // The next number that Next returns; written by the consumer alone.
+  // The next number that Next returns; written by the consumer alone, released after its reads of
+  // the batches that it holds no longer: who sees it may write over those.
   std::atomic<int64_t> taken_{0};
   int64_t consumer_end_ = -1;  // the consumer's copy of end_; -1 before the first Restart
   double wait_seconds_ = 0;
@@ -251,7 +252,7 @@ absl::StatusOr<Batch> RingLoader::Next() {
   const Slot& slot = SlotOf(number);
   if (!slot.status.ok()) return slot.status;
   const Batch batch = slot.batch;
-  taken_.store(number + 1, std::memory_order_relaxed);
+  taken_.store(number + 1, std::memory_order_release);
   // Threads are woken when half of the ring is used up, not at every batch. Readiness of the batch
   // in the middle tells that without the lock.
   const int64_t middle = number + 1 + options_.prefetch / 2;

@@ -38,6 +38,7 @@ namespace lockstep::engine {
 
 struct MlpSpec {
   std::vector<int64_t> hidden;
+  double dropout = 0;  // after each relu
 };
 // A decoder as GPT-2; a number that is 0 comes from the preset, a rate below 0 too.
 struct GptSpec {
@@ -70,6 +71,7 @@ struct CnnSpec {
   int64_t kernel = 3;                        // odd; padded so that a convolution keeps the extents
   bool batch_norm = false;
   std::vector<int64_t> hidden = {128};
+  double dropout = 0;  // before each linear layer
 };
 
 // A residual network (He et al., 2015) with the parameter names of torchvision.
@@ -92,6 +94,12 @@ struct LayerSpec {
     kGlobalAveragePool,
     kFlatten,
     kResidual,  // body(x) + shortcut(x); without a shortcut: + x
+    kDropout,
+    kGelu,
+    kSilu,
+    kTanh,
+    kSigmoid,
+    kLayerNorm,  // of a sample's features, or of the channels at each place of an image
   };
   Kind kind = Kind::kRelu;
   std::string name = {};  // of its parameters; empty: its place in the sequence
@@ -103,9 +111,11 @@ struct LayerSpec {
   int64_t groups = 1;     // conv
   bool bias = true;       // linear, conv
   bool fan_out = false;   // conv: normal with variance 2 / fan-out instead of uniform by fan-in
-  double eps = 1e-5;      // batch norm
+  double eps = 1e-5;      // batch norm, layer norm
   double momentum = 0.1;  // batch norm: weight of the newest statistics
   bool zero = false;      // batch norm: the weight starts as 0
+  double rate = 0;        // dropout
+  bool tanh = false;      // gelu: its approximation by tanh
   std::vector<LayerSpec> body = {};
   std::vector<LayerSpec> shortcut = {};
 };
@@ -234,6 +244,8 @@ struct TrainSpec {
   // Evaluation and prediction alone: no gradients, no moments, no training step. See
   // Plan::CompileInference.
   bool inference = false;
+  // With `inference`: the decode program too, for Executor::Decode.
+  bool decode = false;
 };
 
 // ---- what was compiled ----
@@ -261,7 +273,7 @@ struct Bucket {
 };
 
 // One of a plan's programs.
-enum class ProgramKind { kTraining, kEvaluation };
+enum class ProgramKind { kTraining, kEvaluation, kDecode };
 
 // One node of a program as tools see it. Nodes are listed in the order in which they run.
 struct NodeInfo {
@@ -332,7 +344,9 @@ class Plan {
   // The graph as text or DOT, after all passes.
   virtual std::string DumpText() const = 0;
   virtual std::string DumpDot() const = 0;
-  // The nodes of a program; none of the training program of an inference plan.
+  // Positions that Executor::Decode can keep; 0 without TrainSpec::decode.
+  virtual int64_t decode_positions() const = 0;
+  // The nodes of a program; none of one that the plan does not have.
   virtual std::vector<NodeInfo> Nodes(ProgramKind program) const = 0;
 };
 
@@ -435,18 +449,28 @@ class Executor {
   virtual Tracking tracking() const = 0;
   virtual void SetTracking(const Tracking& tracking) = 0;
 
-  // Hash of the gradients of one addressed micro-batch (made inputs, initial weights in scratch):
-  // equal on devices that compute the same bits. Leaves the state alone, uses the arena, allocates.
-  // Hex.
-  virtual absl::StatusOr<std::string> DeviceHash() = 0;
+  // Hash of the gradients of one addressed micro-batch (made inputs, initial weights): equal on
+  // devices that compute the same bits. Uses the arena and `gradients` [gradient_count]; allocates
+  // the micro-batch for a moment. REQUIRES: the state is that of InitState. Hex.
+  // Errors: ResourceExhausted.
+  virtual absl::StatusOr<std::string> DeviceHash(float* gradients) = 0;
 
   // The logits of one block of `fields`, as for Evaluate (labels may be anything below the field's
-  // limit): [eval_block x targets of a sample, classes], valid until the next call. Only for plans
-  // of CompileInference. Errors: InvalidArgument, DataLoss.
+  // limit): [eval_block x targets of a sample, classes or more], columns from the classes on being
+  // those of a padded table; valid until the next call. Only for plans of CompileInference. Errors:
+  // InvalidArgument, DataLoss.
   virtual absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) = 0;
 
-  // From here on `observer` watches every node of RunShard, Evaluate and Predict; null: nobody,
-  // which is what an executor starts with. It outlives the executor or the next call.
+  // The logits after one more token of a text, at `position` (0-based): [classes], then those of a
+  // padded table's other rows; valid until the next call. Reads the keys and values that the calls
+  // for the positions before have kept, so positions go up by one, or back to one that was there
+  // already, whose successors are then forgotten. Only for plans with TrainSpec::decode. Errors:
+  // InvalidArgument (a token that the model does not know, a position that leaves a gap or is not
+  // below decode_positions()).
+  virtual absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) = 0;
+
+  // From here on `observer` watches every node of RunShard, Evaluate, Predict and Decode; null:
+  // nobody, which is what an executor starts with. It outlives the executor or the next call.
   virtual void Observe(NodeObserver* observer) = 0;
 };
 

@@ -66,6 +66,8 @@ int RunVerb(const Args& args) {
     return RunPredict(args);
   } else if constexpr (std::is_same_v<Args, CompareArgs>) {
     return RunCompare(args);
+  } else if constexpr (std::is_same_v<Args, GenerateArgs>) {
+    return RunGenerate(args);
   } else if constexpr (std::is_same_v<Args, VersionArgs>) {
     std::cout << "launcher " << kVersion << "\n";
     return kExitOk;

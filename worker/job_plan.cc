@@ -18,6 +18,7 @@ engine::CnnSpec CnnSpecOf(const Cnn& cnn) {
   spec.hidden = {cnn.hidden().begin(), cnn.hidden().end()};
   if (cnn.kernel() > 0) spec.kernel = cnn.kernel();
   spec.batch_norm = cnn.batch_norm();
+  spec.dropout = cnn.dropout();
   return spec;
 }
 
@@ -82,6 +83,27 @@ engine::LayerSpec LayerSpecOf(const Layer& layer) {
       spec.body = LayerSpecsOf(layer.residual().body());
       spec.shortcut = LayerSpecsOf(layer.residual().shortcut());
       break;
+    case Layer::kDropout:
+      spec.kind = Kind::kDropout;
+      spec.rate = layer.dropout().has_rate() ? layer.dropout().rate() : 0.5;
+      break;
+    case Layer::kGelu:
+      spec.kind = Kind::kGelu;
+      spec.tanh = layer.gelu().approximate() == "tanh";
+      break;
+    case Layer::kSilu:
+      spec.kind = Kind::kSilu;
+      break;
+    case Layer::kTanh:
+      spec.kind = Kind::kTanh;
+      break;
+    case Layer::kSigmoid:
+      spec.kind = Kind::kSigmoid;
+      break;
+    case Layer::kLayerNorm:
+      spec.kind = Kind::kLayerNorm;
+      if (layer.layer_norm().eps() > 0) spec.eps = layer.layer_norm().eps();
+      break;
     case Layer::kRelu:
     case Layer::KIND_NOT_SET:
       spec.kind = Kind::kRelu;
@@ -102,7 +124,8 @@ std::vector<engine::LayerSpec> LayerSpecsOf(
 absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model) {
   switch (model.kind_case()) {
     case Model::kMlp:
-      return engine::MlpSpec{{model.mlp().hidden().begin(), model.mlp().hidden().end()}};
+      return engine::MlpSpec{{model.mlp().hidden().begin(), model.mlp().hidden().end()},
+                             model.mlp().dropout()};
     case Model::kGpt: {
       const Gpt& gpt = model.gpt();
       engine::GptSpec spec{gpt.preset(), gpt.layers(),  gpt.heads(),

@@ -8,7 +8,7 @@
 
 namespace lockstep::worker {
 
-// A JSON string with its quotes. What is not ASCII becomes '?'.
+// A JSON string with its quotes. What is not UTF-8 becomes U+FFFD, byte by byte.
 std::string JsonString(std::string_view text);
 // A number that reads back as the same double; null when it is not finite.
 std::string JsonNumber(double value);

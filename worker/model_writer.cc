@@ -40,7 +40,7 @@ absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& p
                       "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
                       ",\"fields\":[", absl::StrJoin(fields, ","), "],\"data\":", data,
                       ",\"precision\":\"", plan.spec().precision, "\",\"seed\":\"",
-                      job.train().seed(), "\"}\n");
+                      job.train().seed(), "\",\"eval_block\":", plan.spec().eval_block, "}\n");
 }
 
 }  // namespace

@@ -218,7 +218,8 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
       sums_->first() + SliceOf(args.count, communicator->world_size(), communicator->rank()).begin;
   args.step = step;
   PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
-  LS_ASSIGN_OR_RETURN(const std::vector<Slice> reduced, communicator->TreeReduce(args, Deadline()));
+  LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
+                      communicator->TreeReduce(args, Deadline()));
   reducing.Stop();
   StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
                    &header_);
@@ -285,9 +286,11 @@ absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result
 absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
   engine::Executor::Hooks hooks;
   // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
-  hooks.before_gradients = [&]() {
+  // Two pointers fit into a std::function: no step allocates.
+  const std::pair<Communicator*, int64_t> last{communicator, step - 1};
+  hooks.before_gradients = [this, &last]() {
     const PhaseTimer waiting(profiler_.get(), StepPhase::kCommitWait);
-    return communicator->WaitCommitted(step - 1, Deadline());
+    return last.first->WaitCommitted(last.second, Deadline());
   };
   // A long step is seen to move on: each node counts. It is given up when the generation ends.
   hooks.cancelled = [this, communicator]() {

@@ -94,7 +94,10 @@ class Trainer {
   }
 
   // Hash that tells kinds of devices apart.
-  absl::StatusOr<std::string> DeviceHash() { return executor_->DeviceHash(); }
+  absl::StatusOr<std::string> DeviceHash() {
+    sums_->Begin({0, 1});
+    return executor_->DeviceHash(sums_->NextLeaf());
+  }
 
   // Finishes the step after the state's when `reduced` is it: its gradients are whole. `last` is
   // the communicator that reduced them. Errors: InvalidArgument as the job wishes for steps that

@@ -79,15 +79,15 @@ absl::Status FakeCommunicator::Leave(const FakeCall& call, absl::Time deadline) 
   return group_->Exchange(rank_, call, deadline).status();
 }
 
-absl::StatusOr<std::vector<Slice>> FakeCommunicator::TreeReduce(const TreeReduceArgs& args,
-                                                                absl::Time deadline) {
+absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeReduceArgs& args,
+                                                                     absl::Time deadline) {
   FakeCall call;
   call.operation = NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
   call.operation.step = args.step;
   call.operation.bucket = args.bucket;
   call.owned = args.owned;
   call.nodes.assign(args.nodes.begin(), args.nodes.end());
-  std::vector<Slice> slices;
+  slices_.clear();
   LS_RETURN_IF_ERROR(Run(call.operation, [&]() -> absl::Status {
     LS_ASSIGN_OR_RETURN(const std::vector<FakeCall> calls, Enter(call, deadline));
     Nodes nodes;
@@ -100,14 +100,14 @@ absl::StatusOr<std::vector<Slice>> FakeCommunicator::TreeReduce(const TreeReduce
     }
     for (int r = 0; r < world_size_; ++r) {
       const ElementRange range = SliceOf(args.count, world_size_, r);
-      slices.push_back({range.begin, range.end, calls[r].owned});
+      slices_.push_back({range.begin, range.end, calls[r].owned});
     }
     newest_ = ReducedStep{args.step, slices, false};
     LS_RETURN_IF_ERROR(Leave(call, deadline));
     newest_->whole = true;
     return absl::OkStatus();
   }));
-  return slices;
+  return absl::MakeConstSpan(slices_);
 }
 
 absl::Status FakeCommunicator::AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,

@@ -25,8 +25,8 @@ class FakeCommunicator : public Communicator {
   int world_size() const override { return world_size_; }
   int64_t generation() const override { return generation_; }
 
-  absl::StatusOr<std::vector<Slice>> TreeReduce(const TreeReduceArgs& args,
-                                                absl::Time deadline) override;
+  absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
+                                                     absl::Time deadline) override;
   absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
                          absl::Time deadline) override;
   absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype,
@@ -66,6 +66,7 @@ class FakeCommunicator : public Communicator {
   FlightRecorder* const recorder_;
   absl::Status finished_;
   int64_t sequence_ = 0;
+  std::vector<Slice> slices_;  // the result of the last TreeReduce
   std::optional<ReducedStep> newest_;
 };
 

@@ -48,8 +48,8 @@ class ShmCommunicator : public Communicator {
   int world_size() const override { return static_cast<int>(group_.members.size()); }
   int64_t generation() const override { return group_.generation; }
 
-  absl::StatusOr<std::vector<Slice>> TreeReduce(const TreeReduceArgs& args,
-                                                absl::Time deadline) override;
+  absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
+                                                     absl::Time deadline) override;
   absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
                          absl::Time deadline) override;
   absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype,
@@ -117,7 +117,7 @@ class ShmCommunicator : public Communicator {
   absl::Status CheckOwned(const TreeReduceArgs& args, ElementRange slice) const;
   absl::Status FillNodes(const TreeReduceArgs& args, ElementRange slice, CallSlot* call) const;
   absl::Status GatherNodes(int64_t count, ElementRange slice);
-  absl::StatusOr<std::vector<Slice>> ListSlices(int64_t count) const;
+  absl::Status ListSlices(int64_t count);
   CallSlot NewCall(const Operation& operation, const void* buffer, size_t bytes) const;
   absl::Status AllReduceInArenas(void* data, const Operation& operation, absl::Time deadline);
   absl::Status AllReduceByChunks(void* data, const Operation& operation, absl::Time deadline);
@@ -155,6 +155,8 @@ class ShmCommunicator : public Communicator {
   // TreeReduce: the nodes of all ranks, in shard order, where their parts of this rank's slice lie,
   // and the sum made from them; kept for the next call.
   std::vector<ShardRange> tree_nodes_;
+  std::vector<ShardRange> last_tree_nodes_;  // those of the call before
+  std::vector<Slice> slices_;                // the result of the last call
   std::vector<const float*> tree_inputs_;
   std::optional<TreeSum> tree_sum_;
   std::optional<ReducedStep> newest_;

@@ -25,27 +25,26 @@ void SortByShard(std::vector<ShardRange>* nodes, std::vector<const float*>* inpu
 
 }  // namespace
 
-absl::StatusOr<std::vector<Slice>> ShmCommunicator::TreeReduce(const TreeReduceArgs& args,
-                                                               absl::Time deadline) {
+absl::StatusOr<absl::Span<const Slice>> ShmCommunicator::TreeReduce(const TreeReduceArgs& args,
+                                                                    absl::Time deadline) {
   Operation operation = NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
   operation.step = args.step;
   operation.bucket = args.bucket;
-  std::vector<Slice> slices;
   LS_RETURN_IF_ERROR(Run(operation, args.count * 4, [&]() -> absl::Status {
     const ElementRange slice = SliceOf(args.count, world_size(), rank());
     CallSlot call = NewCall(operation, nullptr, 0);
     LS_RETURN_IF_ERROR(FillNodes(args, slice, &call));
     LS_RETURN_IF_ERROR(Enter(call, deadline));
     LS_RETURN_IF_ERROR(GatherNodes(args.count, slice));
-    LS_ASSIGN_OR_RETURN(slices, ListSlices(args.count));
+    LS_RETURN_IF_ERROR(ListSlices(args.count));
     tree_sum_->Run(tree_inputs_, args.owned, slice.size());
     if (!newest_.has_value()) newest_.emplace();
     newest_->step = args.step;
-    newest_->slices.assign(slices.begin(), slices.end());
+    newest_->slices.assign(slices_.begin(), slices_.end());
     newest_tick_ = tick_ + 1;
     return Tick(deadline);
   }));
-  return slices;
+  return absl::MakeConstSpan(slices_);
 }
 
 std::optional<ReducedStep> ShmCommunicator::NewestReduce() const {
@@ -96,7 +95,7 @@ absl::Status ShmCommunicator::FillNodes(const TreeReduceArgs& args, ElementRange
 }
 
 absl::Status ShmCommunicator::GatherNodes(int64_t count, ElementRange slice) {
-  std::vector<ShardRange> before = std::move(tree_nodes_);
+  tree_nodes_.swap(last_tree_nodes_);  // both keep their memory
   tree_nodes_.clear();
   tree_inputs_.clear();
   const size_t bytes = count * sizeof(float);
@@ -113,7 +112,7 @@ absl::Status ShmCommunicator::GatherNodes(int64_t count, ElementRange slice) {
     }
   }
   SortByShard(&tree_nodes_, &tree_inputs_);
-  if (tree_sum_.has_value() && before == tree_nodes_) return absl::OkStatus();
+  if (tree_sum_.has_value() && last_tree_nodes_ == tree_nodes_) return absl::OkStatus();
   absl::StatusOr<TreeSum> sum = TreeSum::Create(shards_, tree_nodes_);
   if (!sum.ok()) {
     return absl::InternalError(absl::StrCat("the ranks' nodes do not make the tree over ", shards_,
@@ -123,19 +122,19 @@ absl::Status ShmCommunicator::GatherNodes(int64_t count, ElementRange slice) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Slice>> ShmCommunicator::ListSlices(int64_t count) const {
-  std::vector<Slice> slices(world_size());
+absl::Status ShmCommunicator::ListSlices(int64_t count) {
+  slices_.resize(world_size());
   for (int r = 0; r < world_size(); ++r) {
     const ElementRange range = SliceOf(count, world_size(), r);
-    slices[r] = {range.begin, range.end, nullptr};
+    slices_[r] = {range.begin, range.end, nullptr};
     if (range.size() == 0) continue;
     const uint64_t offset = CallOf(r).owned;
     if (offset > arena_bytes(r) || range.size() * sizeof(float) > arena_bytes(r) - offset) {
       return absl::InternalError(absl::StrCat("rank ", r, " announced a slice outside its arena"));
     }
-    slices[r].data = reinterpret_cast<const float*>(base(r) + offset);
+    slices_[r].data = reinterpret_cast<const float*>(base(r) + offset);
   }
-  return slices;
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

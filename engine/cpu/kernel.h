@@ -25,6 +25,7 @@ enum class Region {
   kScalars,     // Scalars of the executor
   kAbsolute,    // the offset is the address itself
   kParameters,  // TrainState, or its averages in the parameters' places
+  kKept,        // keys and values of the positions before, while a text is generated
   kField0,      // the first field of the batch; field i is kField0 + i
 };
 inline constexpr int kMaxFields = 8;
@@ -46,6 +47,9 @@ struct Scalars {
   float loss_seed = 1;  // loss_scale / D
   // What is random is addressed by it: step's low and high half, shard, micro-batch.
   int32_t address[4] = {};
+  // Of a decode program: the newest token and its place.
+  int32_t token = 0;
+  int32_t position = 0;
 };
 
 struct RunContext {

@@ -27,6 +27,7 @@ extern const CpuKernelDef kAddPositions;
 extern const CpuKernelDef kAddPositionsBackward;
 extern const CpuKernelDef kAttention;
 extern const CpuKernelDef kAttentionBackward;
+extern const CpuKernelDef kAttentionStep;
 extern const CpuKernelDef kDropout;
 extern const CpuKernelDef kEmbedding;
 extern const CpuKernelDef kEmbeddingBackward;

@@ -32,6 +32,7 @@ ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
+  workers_.clear();  // joins them while the words that they read are there
 }
 
 void ThreadPool::Serve(int index) {

@@ -48,7 +48,8 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
       updater_(plan_.get(), &state_, arena_),
       pool_(plan_->target().threads),
       train_(Prepare(plan_->train(), plan_->target())),
-      evaluate_(Prepare(plan_->evaluate(), plan_->target())) {
+      evaluate_(Prepare(plan_->evaluate(), plan_->target())),
+      decode_(Prepare(plan_->decode(), plan_->target())) {
   if (!plan_->spec().inference) MarkGradients();
   const Value sums = plan_->evaluate().graph.outputs()[0].second;
   eval_sums_ =
@@ -237,34 +238,26 @@ bool MakeBatch(const TrainSpec& spec, std::vector<std::unique_ptr<std::byte[], F
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanExecutor::DeviceHash() {
-  const TrainSpec& spec = plan_->spec();
-  const size_t count = static_cast<size_t>(plan_->gradient_count());
-  const auto state = Allocate<std::byte>(plan_->state_bytes());
-  const auto gradients = Allocate<float>(count);
+absl::StatusOr<std::string> PlanExecutor::DeviceHash(float* gradients) {
+  LS_CHECK_EQ(committed_step(), 0) << "the weights are not the initial ones";
   std::vector<std::unique_ptr<std::byte[], Free>> memory;
   std::vector<const void*> fields;
-  if (state == nullptr || gradients == nullptr || !MakeBatch(spec, &memory, &fields)) {
+  if (!MakeBatch(plan_->spec(), &memory, &fields)) {
     return absl::ResourceExhaustedError("no memory for the device check's micro-batch");
-  }
-  for (const ParameterSpec& parameter : plan_->model().parameters()) {
-    Initialise(parameter, spec.seed,
-               reinterpret_cast<float*>(state.get() + plan_->Entry(parameter.name).offset));
   }
   std::fill(std::begin(scalars_.address), std::end(scalars_.address), 0);
   scalars_.loss_seed = static_cast<float>(1.0 / static_cast<double>(plan_->nominal_targets()));
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
-  context.base[static_cast<int>(Region::kState)] = state.get();
-  context.base[static_cast<int>(Region::kParameters)] = state.get();
+  context.base[static_cast<int>(Region::kState)] = state_.base();
+  context.base[static_cast<int>(Region::kParameters)] = state_.base();
   BindFields(fields, &context);
-  context.base[static_cast<int>(Region::kGradients)] =
-      reinterpret_cast<std::byte*>(gradients.get());
+  context.base[static_cast<int>(Region::kGradients)] = reinterpret_cast<std::byte*>(gradients);
   context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
   context.pool = &pool_;
   LS_RETURN_IF_ERROR(RunSteps(context, 0, {}));
-  const std::string_view bytes(reinterpret_cast<const char*>(gradients.get()),
-                               count * sizeof(float));
+  const std::string_view bytes(reinterpret_cast<const char*>(gradients),
+                               static_cast<size_t>(plan_->gradient_count()) * sizeof(float));
   return absl::StrFormat("%016x%016x", SiteKey(1, bytes), SiteKey(2, bytes));
 }
 

@@ -32,8 +32,9 @@ class PlanExecutor : public Executor {
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) override;
   Tracking tracking() const override { return updater_.tracking(); }
   void SetTracking(const Tracking& tracking) override { updater_.SetTracking(tracking); }
-  absl::StatusOr<std::string> DeviceHash() override;
+  absl::StatusOr<std::string> DeviceHash(float* gradients) override;
   absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
+  absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
   void Observe(NodeObserver* observer) override { observer_ = observer; }
 
  private:
@@ -53,6 +54,8 @@ class PlanExecutor : public Executor {
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
   // The evaluation program on a block.
   absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, RunContext* context);
+  // The logits that a program has written.
+  absl::Span<const float> LogitsOf(ProgramKind kind, const RunContext& context) const;
   // Runs node `id` of a program between the observer's calls.
   absl::Status RunObserved(ProgramKind kind, const Step& step, size_t id,
                            const RunContext& context);
@@ -65,6 +68,8 @@ class PlanExecutor : public Executor {
   Scalars scalars_;
   std::vector<Step> train_;
   std::vector<Step> evaluate_;
+  std::vector<Step> decode_;
+  int64_t decoded_ = 0;  // positions that are kept
   Storage eval_sums_;
   std::vector<std::pair<int64_t, int64_t>> gaps_;
   NodeObserver* observer_ = nullptr;

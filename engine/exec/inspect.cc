@@ -38,7 +38,7 @@ TensorView ViewOf(const TensorType& type, const void* data) {
 int64_t TensorView::elements() const { return Elements(shape); }
 
 std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
-  const Program& program = kind == ProgramKind::kTraining ? train_ : evaluate_;
+  const Program& program = this->program(kind);
   std::vector<NodeInfo> infos;
   for (int id = 0; id < static_cast<int>(program.graph.nodes().size()); ++id) {
     const Node& node = program.graph.node(id);
@@ -82,7 +82,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Plan::CompileInference(const TrainSp
 absl::Status PlanExecutor::RunObserved(ProgramKind kind, const Step& step, size_t id,
                                        const RunContext& context) {
   if (step.kernel == nullptr) return absl::OkStatus();
-  const Program& program = kind == ProgramKind::kTraining ? plan_->train() : plan_->evaluate();
+  const Program& program = plan_->program(kind);
   observer_->BeforeNode(kind, static_cast<int>(id));
   step.kernel->Run(context);
   const Node& node = program.graph.node(static_cast<int>(id));
@@ -100,7 +100,11 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Predict(Fields fields, int
   }
   RunContext context;
   LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, &context));
-  const Program& program = plan_->evaluate();
+  return LogitsOf(ProgramKind::kEvaluation, context);
+}
+
+absl::Span<const float> PlanExecutor::LogitsOf(ProgramKind kind, const RunContext& context) const {
+  const Program& program = plan_->program(kind);
   const auto& outputs = program.graph.outputs();
   const auto logits = std::find_if(outputs.begin(), outputs.end(),
                                    [](const auto& out) { return out.first == kLogitsOutput; });

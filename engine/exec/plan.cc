@@ -85,9 +85,8 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   plan->MakeStateTable();
   if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
-  plan->arena_bytes_ =
-      std::max({plan->train_.memory.arena_bytes, plan->evaluate_.memory.arena_bytes,
-                plan->optimizer_scratch_bytes()});
+  if (spec.decode) LS_RETURN_IF_ERROR(plan->CompileDecode());
+  plan->SizeArena();
   plan->hash_ = plan->MakeHash();
   return std::shared_ptr<const CompiledPlan>(std::move(plan));
 }
@@ -164,6 +163,21 @@ int64_t CompiledPlan::parameter_count() const {
   return count;
 }
 
+void CompiledPlan::AddParameterLeaves(Graph* graph, bool training, ModelInputs* inputs) const {
+  for (const ParameterSpec& parameter : model_->parameters()) {
+    inputs->parameters[parameter.name] =
+        graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
+  }
+  for (const StatisticSpec& statistic : model_->statistics()) {
+    if (training) break;
+    for (const char* what : {".running_mean", ".running_var"}) {
+      const std::string name = statistic.name + what;
+      inputs->parameters[name] =
+          graph->AddLeaf("parameter", {DType::kF32, {statistic.channels}}, name);
+    }
+  }
+}
+
 CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bool training) const {
   Forward forward;
   ModelInputs inputs;
@@ -179,18 +193,7 @@ CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bo
     shape.insert(shape.begin(), batch);
     inputs.fields[field.name] = graph->AddLeaf("input", {type, shape}, field.name);
   }
-  for (const ParameterSpec& parameter : model_->parameters()) {
-    inputs.parameters[parameter.name] =
-        graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
-  }
-  for (const StatisticSpec& statistic : model_->statistics()) {
-    if (training) break;
-    for (const char* what : {".running_mean", ".running_var"}) {
-      const std::string name = statistic.name + what;
-      inputs.parameters[name] =
-          graph->AddLeaf("parameter", {DType::kF32, {statistic.channels}}, name);
-    }
-  }
+  AddParameterLeaves(graph, training, &inputs);
   inputs.seed = spec_.seed;
   if (training && model_->random()) {
     inputs.address = graph->AddLeaf("input", {DType::kI32, {ops::kAddressWords}}, kRandomAddress);
@@ -200,11 +203,12 @@ CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bo
   return forward;
 }
 
-std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
-  std::map<Value, Storage> bound;
+std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph,
+                                                  std::map<Value, Storage> fixed) const {
+  std::map<Value, Storage> bound = std::move(fixed);
   for (int id = 0; id < static_cast<int>(graph.nodes().size()); ++id) {
     const Node& node = graph.node(id);
-    if (!node.op->leaf) continue;
+    if (!node.op->leaf || bound.contains({id, 0})) continue;
     if (std::string(node.op->name) == "parameter") {
       const StateEntry& entry = Entry(node.name);
       // Averaged weights are evaluated with the same running statistics.
@@ -214,6 +218,10 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph) const {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, loss_seed)};
     } else if (node.name == kRandomAddress) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, address)};
+    } else if (node.name == kDecodeToken) {
+      bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, token)};
+    } else if (node.name == kDecodePosition) {
+      bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, position)};
     } else {
       const std::vector<FieldSpec>& fields = spec_.input.fields;
       const auto field = std::find_if(fields.begin(), fields.end(),
@@ -295,6 +303,11 @@ absl::Status CompiledPlan::CompileEvaluation() {
   evaluate_.memory = PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), target_,
                                 {spec_.passes.reuse_memory, spec_.passes.in_place});
   return absl::OkStatus();
+}
+
+const Program& CompiledPlan::program(ProgramKind kind) const {
+  if (kind == ProgramKind::kTraining) return train_;
+  return kind == ProgramKind::kEvaluation ? evaluate_ : decode_;
 }
 
 std::string CompiledPlan::DumpText() const {

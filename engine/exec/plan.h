@@ -22,6 +22,9 @@ namespace lockstep::engine {
 inline constexpr const char* kAverageSuffix = ".ema";
 // The evaluation program's output that an inference plan has beside its sums.
 inline constexpr const char* kLogitsOutput = "logits";
+// Leaves of the decode program.
+inline constexpr const char* kDecodeToken = "decode_token";
+inline constexpr const char* kDecodePosition = "decode_position";
 
 // A graph after all passes, with its memory.
 struct Program {
@@ -52,6 +55,15 @@ class CompiledPlan : public Plan {
 
   const Program& train() const { return train_; }
   const Program& evaluate() const { return evaluate_; }
+  // Empty without TrainSpec::decode.
+  const Program& decode() const { return decode_; }
+  // The program of that kind.
+  const Program& program(ProgramKind kind) const;
+  int64_t decode_positions() const override {
+    return spec_.decode ? model_->decode_positions() : 0;
+  }
+  // Where in the arena keys and values are kept, beyond all that programs write over.
+  size_t kept_offset() const { return kept_offset_; }
   const GradientLayout& layout() const { return layout_; }
   const Model& model() const { return *model_; }
   const Optimizer& optimizer() const { return *optimizer_; }
@@ -73,6 +85,12 @@ class CompiledPlan : public Plan {
   void MakeStateTable();
   absl::Status CompileTraining();
   absl::Status CompileEvaluation();
+  absl::Status CompileDecode();
+  void PlaceKept(const std::vector<Shape>& kept);
+  // Of all programs and what is kept between them.
+  void SizeArena();
+  // Leaves for the parameters, and for running statistics outside training.
+  void AddParameterLeaves(Graph* graph, bool training, ModelInputs* inputs) const;
   // The model on `batch` samples, with leaves for the fields and the parameters.
   struct Forward {
     std::map<std::string, Value> parameters;
@@ -80,8 +98,9 @@ class CompiledPlan : public Plan {
     Value labels;  // [rows of the logits]
   };
   Forward BuildForward(Graph* graph, int64_t batch, bool training) const;
-  // Where the leaves of `graph` lie.
-  std::map<Value, Storage> BindLeaves(const Graph& graph) const;
+  // Where the leaves of `graph` lie, beside the values that `fixed` names already.
+  std::map<Value, Storage> BindLeaves(const Graph& graph,
+                                      std::map<Value, Storage> fixed = {}) const;
   Attrs LossAttrs(const Graph& graph, Value logits) const;
   std::string MakeHash() const;
 
@@ -95,6 +114,9 @@ class CompiledPlan : public Plan {
   size_t state_bytes_ = 0;
   Program train_;
   Program evaluate_;
+  Program decode_;
+  size_t kept_offset_ = 0;
+  size_t kept_bytes_ = 0;
   GradientLayout layout_;
   size_t arena_bytes_ = 0;
   std::string hash_;

@@ -86,10 +86,11 @@ Updater::Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratc
 void Updater::AddStatistics() {
   size_t slot = 0;  // in the order of the specs: mean, variance
   for (const StatisticSpec& spec : plan_.model().statistics()) {
-    for (int i = 0; i < 2; ++i, ++slot) {
-      const GradientSlot& at = plan_.layout().statistics[slot];
+    for (const char* what : {".running_mean", ".running_var"}) {
+      // A plan for inference has no gradient vector and no update.
+      const int64_t begin = plan_.spec().inference ? 0 : plan_.layout().statistics[slot++].begin;
       statistics_.push_back(
-          {at.begin, at.count, spec.momentum, state_.At<float>(plan_.Entry(at.parameter))});
+          {begin, spec.channels, spec.momentum, state_.At<float>(plan_.Entry(spec.name + what))});
     }
     batches_tracked_.push_back(state_.At<int64_t>(plan_.Entry(spec.name + ".num_batches_tracked")));
   }

@@ -35,6 +35,10 @@ absl::StatusOr<std::unique_ptr<Model>> MakeCnn(const CnnSpec& spec, const InputS
   widths.push_back(input.classes);
   for (size_t i = 0; i < widths.size(); ++i) {
     if (i > 0) layers.push_back({.kind = Kind::kRelu, .name = absl::StrCat("relu_fc", i)});
+    if (spec.dropout != 0) {
+      layers.push_back(
+          {.kind = Kind::kDropout, .name = absl::StrCat("dropout", i + 1), .rate = spec.dropout});
+    }
     layers.push_back(
         {.kind = Kind::kLinear, .name = absl::StrCat("fc", i + 1), .width = widths[i]});
   }

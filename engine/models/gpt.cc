@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kEps = 1e-5;
 constexpr double kStd = 0.02;
+constexpr const char* kTokens = "transformer.wte.weight";
+constexpr const char* kPositions = "transformer.wpe.weight";
 
 struct Preset {
   const char* name;
@@ -71,8 +73,8 @@ void Gpt::ListParameters() {
     parameters_.push_back(ConstantVector(name + ".weight", c, 1));
     parameters_.push_back(ConstantVector(name + ".bias", c, 0));
   };
-  parameters_.push_back(NormalWeight("transformer.wte.weight", {size_.vocab, c}, kStd));
-  parameters_.push_back(NormalWeight("transformer.wpe.weight", {size_.context, c}, kStd));
+  parameters_.push_back(NormalWeight(kTokens, {size_.vocab, c}, kStd));
+  parameters_.push_back(NormalWeight(kPositions, {size_.context, c}, kStd));
   for (int64_t layer = 0; layer < size_.layers; ++layer) {
     norm(Block(layer) + "ln_1");
     linear(Block(layer) + "attn.c_attn", c, 3 * c, kStd);
@@ -85,16 +87,14 @@ void Gpt::ListParameters() {
   if (!tied_head_) parameters_.push_back(NormalWeight("lm_head.weight", {size_.vocab, c}, kStd));
 }
 
-Value Gpt::Build(Graph* graph, const ModelInputs& inputs) const {
-  TransformerBuilder build(graph, inputs, size_);
-  Value x = build.Embed("transformer.wte.weight", inputs.Field("tokens"));
-  if (!x.valid()) return x;
-  x = build.Dropout("transformer.drop", build.AddPositions("transformer.wpe.weight", x));
+template <typename Attend>
+Value Gpt::BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x,
+                       const Attend& attend) const {
+  TransformerBuilder& build = *builder;
   for (int64_t layer = 0; layer < size_.layers && graph->status().ok(); ++layer) {
     const std::string block = Block(layer);
     Value y = build.LayerNorm(block + "ln_1", x, kEps);
-    y = build.Linear(block + "attn.c_attn", y, true);
-    y = build.Attention(block + "attn", {y}, {}, true);
+    y = attend(layer, build.Linear(block + "attn.c_attn", y, true));
     y = build.Linear(block + "attn.c_proj", y, true);
     x = build.Add(x, build.Dropout(block + "attn.resid_dropout", y));
     y = build.LayerNorm(block + "ln_2", x, kEps);
@@ -103,8 +103,38 @@ Value Gpt::Build(Graph* graph, const ModelInputs& inputs) const {
     x = build.Add(x, build.Dropout(block + "mlp.dropout", y));
   }
   x = build.LayerNorm("transformer.ln_f", x, kEps);
-  const char* head = tied_head_ ? "transformer.wte.weight" : "lm_head.weight";
+  const char* head = tied_head_ ? kTokens : "lm_head.weight";
   return graph->Add("linear", {x, build.Parameter(head)}, {}, "lm_head");
+}
+
+Value Gpt::Build(Graph* graph, const ModelInputs& inputs) const {
+  TransformerBuilder build(graph, inputs, size_);
+  Value x = build.Embed(kTokens, inputs.Field("tokens"));
+  if (!x.valid()) return x;
+  x = build.Dropout("transformer.drop", build.AddPositions(kPositions, x));
+  return BuildBlocks(graph, &build, x, [&](int64_t layer, Value qkv) {
+    return build.Attention(Block(layer) + "attn", {qkv}, {}, true);
+  });
+}
+
+std::vector<Shape> Gpt::kept() const {
+  return std::vector<Shape>(static_cast<size_t>(size_.layers), {2, size_.context, size_.width});
+}
+
+DecodeOutputs Gpt::BuildDecode(Graph* graph, const ModelInputs& inputs,
+                               const DecodeInputs& decode) const {
+  TransformerBuilder build(graph, inputs, size_);
+  DecodeOutputs outputs;
+  const Value x =
+      build.Add(build.Embed(kTokens, decode.token), build.Embed(kPositions, decode.position));
+  outputs.logits = BuildBlocks(graph, &build, x, [&](int64_t layer, Value qkv) {
+    const Value kept = decode.kept[static_cast<size_t>(layer)];
+    const Value y = graph->Add("attention_step", {qkv, kept, decode.position},
+                               {{"heads", size_.heads}}, Block(layer) + "attn");
+    outputs.kept.push_back({y.node, 1});
+    return y;
+  });
+  return outputs;
 }
 
 }  // namespace lockstep::engine

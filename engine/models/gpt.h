@@ -22,9 +22,17 @@ class Gpt : public Model {
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   bool random() const override { return size_.dropout > 0; }
   Value Build(Graph* graph, const ModelInputs& inputs) const override;
+  int64_t decode_positions() const override { return size_.context; }
+  // Keys and values of each layer: [2, context, width].
+  std::vector<Shape> kept() const override;
+  DecodeOutputs BuildDecode(Graph* graph, const ModelInputs& inputs,
+                            const DecodeInputs& decode) const override;
 
  private:
   void ListParameters();
+  // From the embeddings to the logits; attend(layer, qkv) is what the positions take from others.
+  template <typename Attend>
+  Value BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x, const Attend& attend) const;
 
   TransformerSize size_;
   bool tied_head_ = true;

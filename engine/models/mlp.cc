@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/philox.h"
 
 namespace lockstep::engine {
 namespace {
@@ -18,6 +19,11 @@ absl::StatusOr<std::unique_ptr<Model>> Mlp::Make(const MlpSpec& spec, const Inpu
   if (input.fields.empty() || input.fields[0].name != "inputs") {
     return absl::InvalidArgumentError("the mlp takes samples of fp32 values with one label each");
   }
+  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mlp.dropout is ", spec.dropout, ": it must be in [0, 1)"));
+  }
+  model->dropout_ = spec.dropout;
   model->widths_.push_back(Elements(input.fields[0].shape));
   for (const int64_t width : spec.hidden) {
     if (width < 1 || width > (1 << 20)) {
@@ -49,6 +55,12 @@ Value Mlp::Build(Graph* graph, const ModelInputs& inputs) const {
   }
   for (size_t i = 0; i + 1 < widths_.size(); ++i) {
     if (i > 0) x = graph->Add("relu", {x}, {}, absl::StrCat(2 * i - 1));
+    if (i > 0 && inputs.training && dropout_ > 0) {
+      const std::string name = absl::StrCat("dropout", i);
+      x = graph->Add(
+          "dropout", {x, inputs.address},
+          {{"rate", dropout_}, {"key", static_cast<int64_t>(SiteKey(inputs.seed, name))}}, name);
+    }
     x = graph->Add(
         "linear",
         {x, inputs.Parameter(LayerName(i) + ".weight"), inputs.Parameter(LayerName(i) + ".bias")},

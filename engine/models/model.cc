@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/check.h"
 #include "common/philox.h"
 #include "engine/models/bert.h"
 #include "engine/models/cnn.h"
@@ -25,6 +26,11 @@ InputSpec ClassificationInput(std::vector<int64_t> sample_shape, int64_t classes
 const std::vector<StatisticSpec>& Model::statistics() const {
   static const auto* const none = new std::vector<StatisticSpec>;
   return *none;
+}
+
+DecodeOutputs Model::BuildDecode(Graph*, const ModelInputs&, const DecodeInputs&) const {
+  LS_CHECK(false) << "the model does not generate";
+  return {};
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec, const InputSpec& input) {

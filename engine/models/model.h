@@ -59,6 +59,18 @@ struct ModelInputs {
   Value Parameter(const std::string& name) const { return parameters.at(name); }
 };
 
+// What one position is computed from, beside the parameters.
+struct DecodeInputs {
+  Value token;     // i32[1]
+  Value position;  // i32[1]
+  std::vector<Value>
+      kept;  // one for each of Model::kept(): keys and values of the positions before
+};
+struct DecodeOutputs {
+  Value logits;             // [1, classes or more]
+  std::vector<Value> kept;  // with the new position
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -68,6 +80,13 @@ class Model {
   virtual const std::vector<StatisticSpec>& statistics() const;
   // Whether Build in training needs ModelInputs::address.
   virtual bool random() const { return false; }
+  // Positions of a text that BuildDecode can go on from; 0: the model does not generate.
+  virtual int64_t decode_positions() const { return 0; }
+  // The shapes of what is kept from position to position.
+  virtual std::vector<Shape> kept() const { return {}; }
+  // One position of a text, by one token after those before. REQUIRES: decode_positions() > 0.
+  virtual DecodeOutputs BuildDecode(Graph* graph, const ModelInputs& inputs,
+                                    const DecodeInputs& decode) const;
   // -> logits [rows, classes or more], one row for each target of the batch, in the order of the
   // labels; columns from `classes` on are padding.
   // After an error in `graph` any value may be returned.

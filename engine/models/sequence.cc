@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/philox.h"
 #include "common/status.h"
 #include "engine/ops/conv_geometry.h"
 
@@ -141,7 +142,22 @@ absl::Status Sequence::AddLayer(LayerSpec* layer, Flow* flow) {
       return absl::OkStatus();
     case Kind::kResidual:
       return AddResidual(layer, flow);
+    case Kind::kDropout:
+      if (!(layer->rate >= 0 && layer->rate < 1)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a dropout of ", layer->rate, ": it must be in [0, 1)"));
+      }
+      random_ |= layer->rate > 0;
+      return absl::OkStatus();
+    case Kind::kLayerNorm:
+      if (!(layer->eps > 0)) return absl::InvalidArgumentError("eps must be above 0");
+      AddNorm(*layer, *flow);
+      return absl::OkStatus();
     case Kind::kRelu:
+    case Kind::kGelu:
+    case Kind::kSilu:
+    case Kind::kTanh:
+    case Kind::kSigmoid:
       break;
   }
   return absl::OkStatus();
@@ -189,13 +205,17 @@ absl::Status Sequence::AddConv(LayerSpec* layer, Flow* flow) {
   return absl::InvalidArgumentError("the window does not fit into the image");
 }
 
-void Sequence::AddBatchNorm(const LayerSpec& layer, const Flow& flow) {
+void Sequence::AddNorm(const LayerSpec& layer, const Flow& flow) {
   const auto add = [&](const char* what, double value) {
     parameters_.push_back(
         {layer.name + what, {flow.channels}, ParameterSpec::Init::kConstant, value, false});
   };
   add(".weight", layer.zero ? 0 : 1);
   add(".bias", 0);
+}
+
+void Sequence::AddBatchNorm(const LayerSpec& layer, const Flow& flow) {
+  AddNorm(layer, flow);
   statistics_.push_back({layer.name, flow.channels, layer.momentum});
 }
 
@@ -241,6 +261,30 @@ Value Sequence::BuildLayers(Graph* graph, const ModelInputs& inputs,
   return x;
 }
 
+Value Sequence::BuildDropout(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
+                             Value x) {
+  if (!inputs.training || layer.rate == 0) return x;
+  const auto key = static_cast<int64_t>(SiteKey(inputs.seed, layer.name));
+  return graph->Add("dropout", {x, inputs.address}, {{"rate", layer.rate}, {"key", key}},
+                    layer.name);
+}
+
+// The op takes rows: those of an image are its places.
+Value Sequence::BuildLayerNorm(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
+                               Value x) {
+  const Shape shape = graph->type(x).shape;
+  if (shape.size() != 2) {
+    x = graph->Add("reshape", {x},
+                   {{"shape", Shape{Elements(shape) / shape.back(), shape.back()}}});
+  }
+  x = graph->Add(
+      "layer_norm",
+      {x, inputs.Parameter(layer.name + ".weight"), inputs.Parameter(layer.name + ".bias")},
+      {{"eps", layer.eps}}, layer.name);
+  if (!x.valid() || shape.size() == 2) return x;
+  return graph->Add("reshape", {x}, {{"shape", shape}});
+}
+
 Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
                            Value x) {
   const auto parameter = [&](const char* what) { return inputs.Parameter(layer.name + what); };
@@ -266,6 +310,18 @@ Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerS
     }
     case Kind::kRelu:
       return graph->Add("relu", {x}, {}, layer.name);
+    case Kind::kGelu:
+      return graph->Add("gelu", {x}, {{"approximate", layer.tanh ? "tanh" : "none"}}, layer.name);
+    case Kind::kSilu:
+      return graph->Add("silu", {x}, {}, layer.name);
+    case Kind::kTanh:
+      return graph->Add("tanh", {x}, {}, layer.name);
+    case Kind::kSigmoid:
+      return graph->Add("sigmoid", {x}, {}, layer.name);
+    case Kind::kDropout:
+      return BuildDropout(graph, inputs, layer, x);
+    case Kind::kLayerNorm:
+      return BuildLayerNorm(graph, inputs, layer, x);
     case Kind::kMaxPool:
     case Kind::kAvgPool:
       return graph->Add(layer.kind == Kind::kMaxPool ? "max_pool2d" : "avg_pool2d", {x},

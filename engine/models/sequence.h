@@ -22,6 +22,7 @@ class Sequence : public Model {
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   const std::vector<StatisticSpec>& statistics() const override { return statistics_; }
+  bool random() const override { return random_; }
   Value Build(Graph* graph, const ModelInputs& inputs) const override;
 
  private:
@@ -42,12 +43,18 @@ class Sequence : public Model {
   absl::Status AddResidual(LayerSpec* layer, Flow* flow);
   void AddLinear(LayerSpec* layer, Flow* flow);
   void AddBatchNorm(const LayerSpec& layer, const Flow& flow);
+  void AddNorm(const LayerSpec& layer, const Flow& flow);
 
   static Value BuildLayers(Graph* graph, const ModelInputs& inputs,
                            const std::vector<LayerSpec>& layers, Value x);
   static Value BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer, Value x);
+  static Value BuildDropout(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
+                            Value x);
+  static Value BuildLayerNorm(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
+                              Value x);
 
   int64_t classes_ = 0;
+  bool random_ = false;
   std::vector<LayerSpec> layers_;
   std::vector<ParameterSpec> parameters_;
   std::vector<StatisticSpec> statistics_;

@@ -30,6 +30,7 @@ extern const OpDef kAddPositions;
 extern const OpDef kAddPositionsBackward;
 extern const OpDef kAttention;
 extern const OpDef kAttentionBackward;
+extern const OpDef kAttentionStep;
 extern const OpDef kDropout;
 extern const OpDef kEmbedding;
 extern const OpDef kEmbeddingBackward;

@@ -29,6 +29,7 @@ constexpr OpEntry kOps[] = {
     {&ops::kAddPositionsBackward, &cpu::kAddPositionsBackward, nullptr},
     {&ops::kAttention, &cpu::kAttention, nullptr},
     {&ops::kAttentionBackward, &cpu::kAttentionBackward, nullptr},
+    {&ops::kAttentionStep, &cpu::kAttentionStep, nullptr},
     {&ops::kDropout, &cpu::kDropout, nullptr},
     {&ops::kEmbedding, &cpu::kEmbedding, nullptr},
     {&ops::kEmbeddingBackward, &cpu::kEmbeddingBackward, nullptr},

@@ -241,6 +241,37 @@ absl::StatusOr<Command> ParseScale(const Words& words, const CommonArgs& common,
   return Command(std::move(args));
 }
 
+// Reads the flag's value with parse(text, number), if it is given.
+template <typename Number, typename Parse>
+absl::Status ParseNumber(const Words& words, const std::string& flag, const std::string& expected,
+                         const Parse& parse, Number* number) {
+  if (!words.Has(flag) || parse(words.Last(flag), number)) return absl::OkStatus();
+  return Usage(absl::StrCat("--", flag, " ", words.Last(flag), ": expected ", expected));
+}
+
+absl::StatusOr<Command> ParseGenerate(const Words& words, const CommonArgs& common) {
+  GenerateArgs args{common, "", words.Last("prompt")};
+  LS_ASSIGN_OR_RETURN(args.model, OnePositional("generate", words, "model"));
+  const auto whole = [](const std::string& text, int64_t* number) {
+    return absl::SimpleAtoi(text, number) && *number >= 0;
+  };
+  const auto heat = [](const std::string& text, double* number) {
+    return absl::SimpleAtod(text, number) && *number >= 0 && *number <= 1e6;
+  };
+  const auto seed = [](const std::string& text, uint64_t* number) {
+    return absl::SimpleAtoi(text, number);
+  };
+  LS_RETURN_IF_ERROR(ParseNumber(words, "tokens", "a whole number", whole, &args.tokens));
+  LS_RETURN_IF_ERROR(
+      ParseNumber(words, "temperature", "a number from 0 on", heat, &args.temperature));
+  LS_RETURN_IF_ERROR(ParseNumber(words, "top-k", "a whole number", whole, &args.top_k));
+  LS_RETURN_IF_ERROR(ParseNumber(words, "seed", "a whole number", seed, &args.seed));
+  if (words.Has("threads")) {
+    LS_ASSIGN_OR_RETURN(args.threads, ParseCount("threads", words.Last("threads"), 1));
+  }
+  return Command(std::move(args));
+}
+
 absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
                                   const Environment& environment) {
   LS_ASSIGN_OR_RETURN(const CommonArgs common, ParseCommon(words));
@@ -261,6 +292,7 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
   if (verb == "compare") return ParseCompare(words, common);
   if (verb == "chaos") return ParseChaos(words, common);
   if (verb == "scale") return ParseScale(words, common, coordinator);
+  if (verb == "generate") return ParseGenerate(words, common);
   if (verb == "version") {
     LS_RETURN_IF_ERROR(NoCommand(verb, words));
     if (!words.positional.empty()) return Usage("'launcher version' takes no argument");
@@ -321,8 +353,8 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 
 const std::vector<std::string>& Verbs() {
   static const auto* const verbs = new std::vector<std::string>{
-      "run",      "validate", "plan",   "eval",  "predict", "compare", "submit",  "list",
-      "describe", "logs",     "cancel", "scale", "chaos",   "join",    "version", "help"};
+      "run",      "validate", "plan",   "eval",  "predict", "compare", "generate", "submit", "list",
+      "describe", "logs",     "cancel", "scale", "chaos",   "join",    "version",  "help"};
   return *verbs;
 }
 

@@ -9,6 +9,7 @@
 #ifndef LOCKSTEP_LAUNCHER_CLI_ARGUMENTS_H_
 #define LOCKSTEP_LAUNCHER_CLI_ARGUMENTS_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -141,6 +142,16 @@ struct CompareArgs {
   int step = 1;
   int shard = 0;
 };
+struct GenerateArgs {
+  CommonArgs common;
+  std::string model;
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 1;
+  int64_t top_k = 0;  // 0: all
+  uint64_t seed = 0;
+  int threads = 1;
+};
 struct VersionArgs {
   CommonArgs common;
 };
@@ -150,7 +161,7 @@ struct HelpArgs {
 
 using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs,
                              CancelArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
-                             CompareArgs, VersionArgs, HelpArgs>;
+                             CompareArgs, GenerateArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

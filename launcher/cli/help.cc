@@ -43,6 +43,9 @@ const std::map<std::string, VerbText>& VerbTexts() {
         "Runs two variants of a job's plan on one micro-batch and names the first node that "
         "differs.",
         "launcher compare --a fused --b unfused examples/fashion-mnist.yaml"}},
+      {"generate",
+       {"launcher generate [flags] MODEL", "Lets a saved gpt go on with a text.",
+        "launcher generate runs/gpt-tiny-1/model --prompt 'The licence' --tokens 300"}},
       {"submit",
        {"launcher submit [flags] job.yaml\n       launcher submit [flags] -- command...",
         "Hands a job to a coordinator and follows it. Ctrl-C only stops following.",

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "launcher/cli/exit_codes.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
 
@@ -25,13 +26,14 @@ constexpr char kBold[] = "1";
 constexpr char kRed[] = "1;31";
 constexpr char kDim[] = "2";
 
-void WriteAll(int fd, std::string_view text) {
+absl::Status WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;  // nobody reads it any more; the job goes on
+    if (n < 0) return absl::ErrnoToStatus(errno, "write");
     text.remove_prefix(static_cast<size_t>(n));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -51,8 +53,9 @@ RenderOptions RenderOptionsForStderr() {
 }
 
 Renderer::Sinks Renderer::StandardSinks() {
-  return {.out = [](std::string_view text) { WriteAll(STDOUT_FILENO, text); },
-          .err = [](std::string_view text) { WriteAll(STDERR_FILENO, text); }};
+  return {.out = [](std::string_view text) { return WriteAll(STDOUT_FILENO, text); },
+          // Nobody reads it any more: the job goes on.
+          .err = [](std::string_view text) { WriteAll(STDERR_FILENO, text).IgnoreError(); }};
 }
 
 Renderer::Renderer(RenderOptions options, Sinks sinks, Clock* clock)
@@ -183,7 +186,11 @@ void Renderer::ShowProgress(const Progress& progress) {
 
 void Renderer::Lines(bool to_stderr, const std::string& text) {
   if (!progress_line_.empty()) sinks_.err(kClearLine);
-  (to_stderr ? sinks_.err : sinks_.out)(text);
+  if (to_stderr) {
+    sinks_.err(text);
+  } else {
+    sinks_.out(text).IgnoreError();  // the log files have it
+  }
   if (!progress_line_.empty()) sinks_.err(progress_line_);
 }
 
@@ -202,11 +209,16 @@ void Renderer::Plain(const std::string& text) {
   Lines(true, text);
 }
 
-void Renderer::Finish(const std::string& text) {
+int Renderer::Finish(const std::string& text, int code) {
   absl::MutexLock lock(&mu_);
   if (!progress_line_.empty()) sinks_.err("\n");
   progress_line_.clear();
-  if (!text.empty()) sinks_.out(text);
+  const absl::Status written = text.empty() ? absl::OkStatus() : sinks_.out(text);
+  if (written.ok()) return code;
+  sinks_.err(absl::StrCat(
+      Colored(kRed, "error: "),
+      "the job's result is not on the standard output: ", std::string(written.message()), "\n"));
+  return code == kExitOk ? kExitFailure : code;
 }
 
 }  // namespace lockstep::launcher

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -31,9 +32,10 @@ RenderOptions RenderOptionsForStderr();
 
 class Renderer {
  public:
-  // `out` and `err` get whole lines (and, on a terminal, `err` the progress line).
+  // `out` and `err` get whole lines (and, on a terminal, `err` the progress line). `out` returns
+  // why the text could not be written.
   struct Sinks {
-    std::function<void(std::string_view)> out;
+    std::function<absl::Status(std::string_view)> out;
     std::function<void(std::string_view)> err;
   };
   // Sinks that write to the process's stdout and stderr.
@@ -50,8 +52,10 @@ class Renderer {
   void Error(const std::string& text);
   // Text with its line ends, to stderr.
   void Plain(const std::string& text);
-  // Ends the progress line; `text` goes to stdout.
-  void Finish(const std::string& text);
+  // Ends the progress line; `text`, the job's result, goes to stdout. Returns the exit code:
+  // `code`, or kExitFailure instead of 0 when the result could not be written, which it says. (What
+  // workers print goes to stdout and to their log files, so that only a lost result counts.)
+  int Finish(const std::string& text, int code);
 
  private:
   void ShowLog(const LogLines& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -79,7 +79,7 @@ class LocalRun {
   absl::StatusOr<JobStatus> RunJob();
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
-  void ShowEnd(JobStatus status);
+  int ShowEnd(const JobStatus& status, int code);
 
   // On other threads.
   void OnSignal(int count);
@@ -225,10 +225,9 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
     JobStatus status = *ended;
     status.set_run_dir(known_.run_dir());
     if (signals > 0) status.mutable_result()->set_exit_code(kExitInterrupted);
-    ShowEnd(status);
-    return ExitCodeOfJob(status);
+    return ShowEnd(status, ExitCodeOfJob(status));
   }
-  renderer_.Finish("");
+  renderer_.Finish("", kExitOk);
   int code = ExitCodeOf(ended.status());
   std::string why(ended.status().message());
   if (signals > 0) {
@@ -248,11 +247,11 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   status.set_state(signals > 0 ? CANCELLED : FAILED);
   status.set_reason(why);
   status.mutable_result()->set_exit_code(code);
-  ShowEnd(status);
-  return code;
+  return ShowEnd(status, code);
 }
 
-void LocalRun::ShowEnd(JobStatus status) {
+// Returns the exit code.
+int LocalRun::ShowEnd(const JobStatus& status, int code) {
   const bool json = args_.common.output == Output::kJson;
   std::stringstream text;
   // What --profile measured goes before the summary.
@@ -270,7 +269,7 @@ void LocalRun::ShowEnd(JobStatus status) {
     }
   }
   text << result;
-  renderer_.Finish(text.str());
+  return renderer_.Finish(text.str(), code);
 }
 
 }  // namespace

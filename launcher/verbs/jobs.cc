@@ -47,11 +47,11 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
   StopSignals signals([&](int count) { client->StopFollowing(); });
   const absl::StatusOr<JobStatus> ended = FollowToEnd(client, job_id, &renderer, kReconnectFor);
   if (ended.ok()) {
-    renderer.Finish(args.common.output == Output::kJson ? ResultJson(*ended)
-                                                        : ResultSummary(*ended));
-    return ExitCodeOfJob(*ended);
+    return renderer.Finish(
+        args.common.output == Output::kJson ? ResultJson(*ended) : ResultSummary(*ended),
+        ExitCodeOfJob(*ended));
   }
-  renderer.Finish("");
+  renderer.Finish("", kExitOk);
   if (absl::IsCancelled(ended.status())) {
     renderer.Message(absl::StrCat("no longer following; the job goes on. See it again: launcher ",
                                   "logs -f ", job_id, "; end it: launcher cancel ", job_id));

@@ -62,6 +62,8 @@ absl::StatusOr<int> Ask(const OfflineRequest& request, const std::string& folder
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const int signal = WTERMSIG(status);
   if (signal == SIGINT) return kExitInterrupted;
+  // Whoever read the answers has left, which is their right.
+  if (signal == SIGPIPE) return kExitSignalBase + signal;
   std::cerr << "error: the worker program was ended by signal " << signal << "\n";
   return kExitSignalBase + signal;
 }
@@ -119,6 +121,21 @@ int RunPredict(const PredictArgs& args) {
   if (!args.data.job_file.empty() && !LoadJob(args.data, predict->mutable_data())) {
     return kExitBadJobFile;
   }
+  return Finish(request, "");
+}
+
+int RunGenerate(const GenerateArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  GenerateRequest* generate = request.mutable_generate();
+  generate->set_model(args.model);
+  generate->set_threads(args.threads);
+  generate->set_prompt(args.prompt);
+  generate->set_tokens(args.tokens);
+  generate->set_temperature(args.temperature);
+  generate->set_top_k(args.top_k);
+  generate->set_seed(args.seed);
+  generate->set_quiet(args.common.quiet);
   return Finish(request, "");
 }
 

@@ -14,6 +14,7 @@ int RunPlan(const PlanArgs& args);
 int RunEval(const EvalArgs& args);
 int RunPredict(const PredictArgs& args);
 int RunCompare(const CompareArgs& args);
+int RunGenerate(const GenerateArgs& args);
 
 }  // namespace lockstep::launcher
 

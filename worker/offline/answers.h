@@ -15,6 +15,11 @@ absl::Status AnswerEval(const EvalRequest& request, bool json);
 // Labels and probabilities of a saved model. Errors: those of SavedModel, the data, the out file.
 absl::Status AnswerPredict(const PredictRequest& request);
 
+// The text or tokens that a saved gpt goes on with, as they are made; with `json` one object at the
+// end. Errors: those of SavedModel; InvalidArgument for a model that does not generate and a prompt
+// that it cannot read.
+absl::Status AnswerGenerate(const GenerateRequest& request, bool json);
+
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_OFFLINE_ANSWERS_H_

@@ -55,6 +55,8 @@ int ThreadsOf(const OfflineRequest& request) {
       return std::max(1, request.eval().threads());
     case OfflineRequest::kPredict:
       return std::max(1, request.predict().threads());
+    case OfflineRequest::kGenerate:
+      return std::max(1, request.generate().threads());
     case OfflineRequest::VERB_NOT_SET:
       break;
   }
@@ -76,6 +78,9 @@ int RunOffline(const OfflineRequest& request) {
       break;
     case OfflineRequest::kCompare:
       status = AnswerCompare(request.compare(), request.json(), &differs);
+      break;
+    case OfflineRequest::kGenerate:
+      status = AnswerGenerate(request.generate(), request.json());
       break;
     case OfflineRequest::VERB_NOT_SET:
       status = absl::InternalError("the request has no verb");

@@ -25,8 +25,6 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr int64_t kBlock = 256;
-
 // How the model's training data was normalised, for inputs that come without a job.
 data::NpySource NormalisationOf(const data::Source& source) {
   data::NpySource like;
@@ -119,7 +117,7 @@ absl::Status AnswerPredict(const PredictRequest& request) {
         absl::StrCat("--out ", request.out(), ": the name must end in .npy or .jsonl"));
   }
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<SavedModel> model,
-                      SavedModel::Open(request.model(), request.threads(), kBlock));
+                      SavedModel::Open(request.model(), request.threads(), /*block=*/0));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
   LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
   Output output;
@@ -135,8 +133,11 @@ absl::Status AnswerPredict(const PredictRequest& request) {
       *dataset, [&](engine::Fields fields, int64_t first, int64_t valid) -> absl::Status {
         LS_ASSIGN_OR_RETURN(const absl::Span<const float> logits,
                             model->executor()->Predict(fields, valid));
+        // Columns beyond the classes are rows of a padded table.
+        const size_t columns =
+            logits.size() / static_cast<size_t>(model->plan().spec().eval_block * targets);
         for (int64_t row = 0; row < valid * targets; ++row) {
-          Softmax(logits.subspan(static_cast<size_t>(row * classes), static_cast<size_t>(classes)),
+          Softmax(logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes)),
                   &probabilities);
           const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
                                        probabilities.size() * sizeof(float));

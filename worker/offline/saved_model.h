@@ -25,10 +25,11 @@ AlignedMemory AllocateAligned(size_t bytes);
 class SavedModel {
  public:
   // `path` is a folder with model.safetensors and config.json, or the first of them. `block`
-  // samples are run at once. Errors: NotFound, DataLoss (a damaged file, tensors that are not those
-  // of the model), InvalidArgument, ResourceExhausted.
+  // samples are run at once (0: as many as the training evaluated); `decode` prepares generation
+  // too. Errors: NotFound, DataLoss (a
+  // damaged file, tensors that are not those of the model), InvalidArgument, ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<SavedModel>> Open(const std::string& path, int threads,
-                                                          int64_t block);
+                                                          int64_t block, bool decode = false);
 
   const ModelConfig& config() const { return config_; }
   const engine::Plan& plan() const { return *plan_; }

@@ -286,6 +286,31 @@ std::vector<Doubles> Attention(const OpCase& test, const std::vector<TensorType>
   return results;
 }
 
+std::vector<Doubles> AttentionStep(const OpCase& test, const std::vector<Doubles>& in) {
+  const size_t t = At(test.inputs[1].shape[1]), c = At(test.inputs[1].shape[2]);
+  const size_t depth = c / At(test.attrs.Int("heads"));
+  Doubles y(c), kept = in[1];
+  if (in[2][0] < 0 || in[2][0] >= static_cast<double>(t)) return {y, kept};
+  const auto position = static_cast<size_t>(in[2][0]);
+  for (size_t j = 0; j < c; ++j) {
+    kept[position * c + j] = in[0][c + j];
+    kept[(t + position) * c + j] = in[0][2 * c + j];
+  }
+  for (size_t j = 0; j < c; ++j) {
+    const size_t first = j / depth * depth;
+    double sum = 0, total = 0;
+    for (size_t key = 0; key <= position; ++key) {
+      double score = 0;
+      for (size_t d = first; d < first + depth; ++d) score += in[0][d] * kept[key * c + d];
+      const double e = std::exp(score / std::sqrt(static_cast<double>(depth)));
+      sum += e;
+      total += e * kept[(t + key) * c + j];
+    }
+    y[j] = total / sum;
+  }
+  return {y, kept};
+}
+
 }  // namespace
 
 std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
@@ -301,6 +326,7 @@ std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
   if (name == "take_rows") return TakeRows(test, in, false);
   if (name == "take_rows_backward") return TakeRows(test, in, true);
   if (name == "attention") return Attention(test, outputs, in, false);
+  if (name == "attention_step") return AttentionStep(test, in);
   if (name == "attention_backward") return Attention(test, outputs, in, true);
   for (const char* known :
        {"embedding", "embedding_backward", "add_positions", "add_positions_backward"}) {

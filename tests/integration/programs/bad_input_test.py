@@ -165,6 +165,17 @@ class BadInput(harness.ProgramTest):
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"standard output", done.stderr)
 
+    def test_a_result_that_cannot_be_written(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        for form in ("json", "table"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([os.path.join(harness.BIN, "launcher"), "-o", form, job], check=False,
+                                      cwd=self.dir, stdin=subprocess.DEVNULL, stdout=full,
+                                      stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(b"result is not on the standard output", done.stderr)
+            self.assertIn(b"No space left", done.stderr)
+
     def test_an_address_that_is_not_private_needs_more(self):
         code, out, err = self.run_program("coordinator", "--listen=0.0.0.0:0", seconds=10)
         self.assertEqual(code, 1, err)

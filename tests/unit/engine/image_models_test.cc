@@ -29,6 +29,31 @@ TrainSpec SmallResnet() {
   return spec;
 }
 
+// Every kind of layer that a job file may name.
+TrainSpec SmallLayers() {
+  TrainSpec spec = SmallCnn();
+  std::vector<LayerSpec> body = {{.kind = Kind::kConv, .width = 6, .kernel = 3, .padding = 1},
+                                 {.kind = Kind::kBatchNorm},
+                                 {.kind = Kind::kSilu}};
+  spec.model = LayersSpec{{{.kind = Kind::kConv, .width = 6, .kernel = 3, .padding = 1},
+                           {.kind = Kind::kLayerNorm},
+                           {.kind = Kind::kGelu},
+                           {.kind = Kind::kDropout, .rate = 0.1},
+                           {.kind = Kind::kMaxPool, .kernel = 2},
+                           {.kind = Kind::kResidual, .body = std::move(body)},
+                           {.kind = Kind::kGelu, .tanh = true},
+                           {.kind = Kind::kAvgPool, .kernel = 2},
+                           {.kind = Kind::kLinear, .width = 31},
+                           {.kind = Kind::kLayerNorm, .eps = 1e-6},
+                           {.kind = Kind::kTanh},
+                           {.kind = Kind::kDropout, .rate = 0.1},
+                           {.kind = Kind::kLinear, .width = 20},
+                           {.kind = Kind::kSigmoid},
+                           {.kind = Kind::kLinear}}};
+  spec.optimizer = SgdSpec{.lr = 0.2, .momentum = 0.9};
+  return spec;
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
@@ -131,10 +156,61 @@ TEST_P(ImageModelsTest, FusionChangesRoundingOnly) {
   EXPECT_THAT(fused.plan->DumpText(), testing::HasSubstr("fold_batch_norm"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ImageModelsTest, testing::Values(&SmallCnn, &SmallResnet),
-                         [](const auto& info) {
-                           return std::string(info.index == 0 ? "cnn" : "resnet");
-                         });
+std::string NameOf(const testing::TestParamInfo<TrainSpec (*)()>& info) {
+  return info.param == &SmallCnn ? "cnn" : info.param == &SmallResnet ? "resnet" : "layers";
+}
+INSTANTIATE_TEST_SUITE_P(All, ImageModelsTest,
+                         testing::Values(&SmallCnn, &SmallResnet, &SmallLayers), NameOf);
+
+// Dropout is for training: evaluation sees every value.
+TEST(DropoutLayerTest, ChangesTrainingAlone) {
+  TrainSpec mlp = SmallMlp(), cnn = SmallCnn();
+  std::get<MlpSpec>(mlp.model).dropout = 0.5;
+  std::get<CnnSpec>(cnn.model).dropout = 0.5;
+  for (const TrainSpec& spec : {mlp, cnn}) {
+    TrainSpec without = spec;
+    if (auto* model = std::get_if<MlpSpec>(&without.model)) model->dropout = 0;
+    if (auto* model = std::get_if<CnnSpec>(&without.model)) model->dropout = 0;
+    Job dropped(spec), plain(without);
+    // The first weights are those of the same names.
+    ASSERT_EQ(dropped.plan->parameter_count(), plain.plan->parameter_count());
+    const TestBatch batch = MakeBatch(spec, 99, 0, 0, 20);
+    EvalSums a, b;
+    ASSERT_TRUE(dropped.executor->Evaluate(batch.fields(), 20, &a).ok());
+    ASSERT_TRUE(plain.executor->Evaluate(batch.fields(), 20, &b).ok());
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_FALSE(SameBits(Gradients(&dropped, 1, 0), Gradients(&plain, 1, 0)));
+    EXPECT_TRUE(SameBits(Gradients(&dropped, 1, 0), Gradients(&dropped, 1, 0)));
+    EXPECT_FALSE(SameBits(Gradients(&dropped, 1, 0), Gradients(&dropped, 2, 0)));
+  }
+  std::get<MlpSpec>(mlp.model).dropout = 1;
+  EXPECT_THAT(std::string(Plan::Compile(mlp).status().message()), testing::HasSubstr("[0, 1)"));
+  std::get<CnnSpec>(cnn.model).dropout = -0.1;
+  EXPECT_THAT(std::string(Plan::Compile(cnn).status().message()), testing::HasSubstr("dropout1"));
+}
+
+TEST_P(ImageModelsTest, APlanForInferenceGivesTheSameAnswers) {
+  Job job(GetParam()());
+  job.Step(1);
+  const auto plan = Plan::CompileInference(job.plan->spec());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  Pages state((*plan)->state_bytes()), arena((*plan)->arena_bytes());
+  const auto executor = Executor::Create(*plan, {state.data(), arena.data()});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  (*executor)->InitState();
+  auto* const loaded = static_cast<char*>((*executor)->BeginLoad());
+  for (const StateEntry& entry : (*plan)->state()) {
+    if (entry.role == StateEntry::Role::kScalar) continue;
+    std::memcpy(loaded + entry.offset, At(job, entry.name), entry.bytes);
+  }
+  (*executor)->EndLoad();
+  const TestBatch batch = MakeBatch(job.plan->spec(), 99, 0, 0, 20);
+  EvalSums trained, served;
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &trained).ok());
+  ASSERT_TRUE((*executor)->Evaluate(batch.fields(), 20, &served).ok());
+  EXPECT_EQ(trained.loss, served.loss);
+  EXPECT_EQ(trained.correct, served.correct);
+}
 
 // running = (1 - m) running + m x the mean over shards and micro-batches.
 TEST(StatisticsTest, RunningStatisticsAreMeansOverMicroBatches) {

@@ -15,7 +15,11 @@ namespace {
 struct Screen {
   explicit Screen(RenderOptions options)
       : renderer(options,
-                 {.out = [this](std::string_view text) { out += text; },
+                 {.out =
+                      [this](std::string_view text) {
+                        if (out_works.ok()) out += text;
+                        return out_works;
+                      },
                   .err = [this](std::string_view text) { err += text; }},
                  &clock) {}
   void Step(int64_t step, double epoch) {
@@ -40,8 +44,22 @@ struct Screen {
   }
   FakeClock clock;
   std::string out, err;
+  absl::Status out_works;
   Renderer renderer;
 };
+
+TEST(RendererTest, ALostResultIsAFailureAndIsSaid) {
+  Screen screen({});
+  screen.out_works = absl::ResourceExhaustedError("write: No space left on device");
+  screen.Log(0, false, "also in the log file");
+  EXPECT_EQ(screen.err, "");
+  EXPECT_EQ(screen.renderer.Finish("", 0), 0);
+  EXPECT_EQ(screen.renderer.Finish("result\n", 0), 1);
+  EXPECT_NE(screen.err.find("result is not on the standard output: write: No space"),
+            std::string::npos)
+      << screen.err;
+  EXPECT_EQ(screen.renderer.Finish("result\n", 9), 9) << "the job's own code goes first";
+}
 
 TEST(RendererTest, PlainProgressComesNowAndThen) {
   Screen screen({});
@@ -73,7 +91,7 @@ TEST(RendererTest, ATerminalGetsOneLineInPlace) {
   screen.Log(1, true, "hello");
   EXPECT_EQ(screen.err, "\r\x1b[K[a:1] hello\nepoch 0.01/5  step 1/1,000  l");
   screen.err.clear();
-  screen.renderer.Finish("end\n");
+  EXPECT_EQ(screen.renderer.Finish("end\n", 7), 7);
   EXPECT_EQ(screen.err, "\n");
   EXPECT_EQ(screen.out, "end\n");
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from run_clang_tidy import clang_arguments, fingerprint, own_headers
+from run_clang_tidy import clang_arguments, fingerprint, is_product, own_headers
 
 
 class RunClangTidyTest(unittest.TestCase):
@@ -21,6 +21,11 @@ class RunClangTidyTest(unittest.TestCase):
         self.assertNotEqual(first, fingerprint("a/a.cc", self.ENTRY, self.TEXTS, "other checks"))
         self.assertNotEqual(first, fingerprint("a/a.cc", {"command": "g++ -DX=2 a/a.cc"}, self.TEXTS,
                                                "checks"))
+
+    def test_the_product_alone(self):
+        self.assertTrue(is_product("engine/ops/linear.cc"))
+        self.assertFalse(is_product("tests/unit/engine/graph_test.cc"))
+        self.assertFalse(is_product("bench/peak.cc"))
 
     def test_arguments(self):
         self.assertEqual(clang_arguments(self.ENTRY), ["-DX=1"])

@@ -73,6 +73,22 @@ TEST(Arguments, VerbsThatLookIntoAJob) {
                                         "debug.dump_tensors=\"d e\""));
 }
 
+TEST(Arguments, Generate) {
+  const GenerateArgs plain = Parse<GenerateArgs>({"generate", "m"});
+  EXPECT_EQ(plain.model, "m");
+  EXPECT_EQ(plain.tokens, 200);
+  EXPECT_EQ(plain.temperature, 1);
+  const GenerateArgs args =
+      Parse<GenerateArgs>({"generate", "m", "--prompt", "To be,", "--tokens=9", "--temperature=0",
+                           "--top_k", "40", "--seed=18446744073709551615", "--threads=2"});
+  EXPECT_EQ(args.prompt, "To be,");
+  EXPECT_EQ(args.tokens, 9);
+  EXPECT_EQ(args.temperature, 0);
+  EXPECT_EQ(args.top_k, 40);
+  EXPECT_EQ(args.seed, ~uint64_t{0});
+  EXPECT_EQ(args.threads, 2);
+}
+
 TEST(Arguments, OtherVerbs) {
   EXPECT_FALSE(Parse<SubmitArgs>({"submit", "--coordinator=a:1", "--no-follow", "j.yaml"}).follow);
   const auto environment = [](const std::string& name) {
@@ -108,6 +124,12 @@ TEST(Arguments, HelpForEveryVerb) {
 TEST(Arguments, EveryMistakeIsExplained) {
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"--nproc-per-nod=4", "j.yaml"}, "did you mean '--nproc-per-node'?"},
+      {{"generate"}, "takes one model, none is given"},
+      {{"generate", "m", "--tokens=-1"}, "--tokens -1: expected a whole number"},
+      {{"generate", "m", "--temperature=warm"}, "--temperature warm: expected a number from 0 on"},
+      {{"generate", "m", "--temperature=nan"}, "--temperature nan: expected a number from 0 on"},
+      {{"generate", "m", "--top-k=1.5"}, "--top-k 1.5: expected a whole number"},
+      {{"eval", "m", "--top-k=5"}, "'--top-k' goes with generate"},
       {{"--nproc-per-node=0", "j.yaml"}, "at least one worker"},
       {{"--nproc-per-node=-2", "j.yaml"}, "at least one worker"},
       {{"--nproc-per-node=two", "j.yaml"}, "expected a number of workers, auto, cpu or gpu"},

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode program of a plan, and running it: one position of a text after those before, whose
+// keys and values lie at the end of the arena.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "engine/exec/executor.h"
+#include "engine/exec/plan.h"
+#include "engine/models/transformer.h"
+#include "engine/passes/fusion.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr size_t kAlign = 64;
+// Leaves of the graph, numbered.
+constexpr const char* kKept = "kept.";
+
+// The field that a decoded text is made of.
+const FieldSpec& TokensOf(const TrainSpec& spec) {
+  const FieldSpec* tokens = FindField(spec.input, "tokens");
+  LS_CHECK(tokens != nullptr) << "a model that generates takes tokens";
+  return *tokens;
+}
+
+}  // namespace
+
+absl::Status CompiledPlan::CompileDecode() {
+  if (!spec_.inference || model_->decode_positions() == 0) {
+    return absl::InvalidArgumentError(
+        "the model does not generate: a gpt that was trained on text or tokens does");
+  }
+  Graph graph;
+  ModelInputs inputs;
+  inputs.training = false;
+  AddParameterLeaves(&graph, /*training=*/false, &inputs);
+  DecodeInputs decode;
+  decode.token = graph.AddLeaf("input", {DType::kI32, {1}}, kDecodeToken);
+  decode.position = graph.AddLeaf("input", {DType::kI32, {1}}, kDecodePosition);
+  const std::vector<Shape> kept = model_->kept();
+  for (size_t i = 0; i < kept.size(); ++i) {
+    decode.kept.push_back(
+        graph.AddLeaf("parameter", {DType::kF32, kept[i]}, absl::StrCat(kKept, i)));
+  }
+  const DecodeOutputs outputs = model_->BuildDecode(&graph, inputs, decode);
+  LS_RETURN_IF_ERROR(graph.status());
+  graph.AddOutput(kLogitsOutput, outputs.logits);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    graph.AddOutput(absl::StrCat(kKept, i), outputs.kept[i]);
+  }
+  LS_RETURN_IF_ERROR(graph.Verify());
+  decode_.graph = spec_.passes.fuse ? Fuse(graph) : std::move(graph);
+  LS_RETURN_IF_ERROR(decode_.graph.Verify());
+  PlaceKept(kept);
+  return absl::OkStatus();
+}
+
+// What is kept is read and written in one place: the new position's row alone changes.
+void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
+  std::map<Value, Storage> fixed;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const std::string name = absl::StrCat(kKept, i);
+    const Storage storage{Region::kKept, kept_bytes_};
+    kept_bytes_ +=
+        (static_cast<size_t>(Elements(kept[i])) * sizeof(float) + kAlign - 1) / kAlign * kAlign;
+    fixed[{decode_.graph.Find(name), 0}] = storage;
+    const auto& outputs = decode_.graph.outputs();
+    const auto output = std::find_if(outputs.begin(), outputs.end(),
+                                     [&](const auto& entry) { return entry.first == name; });
+    LS_CHECK(output != outputs.end()) << name;
+    fixed[output->second] = storage;
+  }
+  const std::map<Value, Storage> leaves = BindLeaves(decode_.graph, fixed);
+  decode_.memory = PlanMemory(decode_.graph, leaves, target_,
+                              {spec_.passes.reuse_memory, spec_.passes.in_place});
+}
+
+void CompiledPlan::SizeArena() {
+  kept_offset_ = std::max({train_.memory.arena_bytes, evaluate_.memory.arena_bytes,
+                           decode_.memory.arena_bytes, optimizer_scratch_bytes()});
+  kept_offset_ = (kept_offset_ + kAlign - 1) / kAlign * kAlign;
+  arena_bytes_ = kept_offset_ + kept_bytes_;
+}
+
+absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int64_t position) {
+  const TrainSpec& spec = plan_->spec();
+  if (!spec.decode) return absl::InvalidArgumentError("only a plan with a decode program decodes");
+  const int64_t limit = TokensOf(spec).limit;
+  if (token < 0 || token >= limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", token, ": the model knows those from 0 to ", limit - 1));
+  }
+  if (position < 0 || position > decoded_ || position >= plan_->decode_positions()) {
+    return absl::InvalidArgumentError(absl::StrCat("position ", position, " after ", decoded_,
+                                                   " of at most ", plan_->decode_positions()));
+  }
+  scalars_.token = token;
+  scalars_.position = static_cast<int32_t>(position);
+  RunContext context;
+  context.base[static_cast<int>(Region::kArena)] = arena_;
+  context.base[static_cast<int>(Region::kKept)] = arena_ + plan_->kept_offset();
+  context.base[static_cast<int>(Region::kState)] = state_.base();
+  context.base[static_cast<int>(Region::kParameters)] = state_.base();
+  context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
+  context.pool = &pool_;
+  for (size_t id = 0; id < decode_.size(); ++id) {
+    if (observer_ != nullptr) {
+      LS_RETURN_IF_ERROR(RunObserved(ProgramKind::kDecode, decode_[id], id, context));
+    } else if (decode_[id].kernel != nullptr) {
+      decode_[id].kernel->Run(context);
+    }
+  }
+  decoded_ = position + 1;
+  return LogitsOf(ProgramKind::kDecode, context);
+}
+
+}  // namespace lockstep::engine

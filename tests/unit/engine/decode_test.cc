@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation one position at a time gives what the whole forward pass gives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/unit/engine/mlp_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kLength = 13, kVocab = 29, kTable = 32;
+
+TrainSpec GptSpecFor(bool tied, int threads) {
+  TrainSpec spec;
+  GptSpec& gpt = spec.model.emplace<GptSpec>();
+  gpt.layers = gpt.heads = 2;
+  gpt.width = 24;
+  gpt.vocab = kTable;
+  gpt.dropout = 0.1;  // which inference leaves out
+  gpt.tied_head = tied;
+  const auto type = FieldSpec::Type::kInt32;
+  spec.input = {{{"tokens", type, {kLength}, kVocab}, {"labels", type, {kLength}, kVocab}}, kVocab};
+  spec.optimizer = SgdSpec{.lr = 0.1};
+  spec.micro_batch = 1;
+  spec.eval_block = 2;
+  spec.seed = 3;
+  spec.threads = threads;
+  spec.decode = true;
+  return spec;
+}
+
+struct Server {
+  explicit Server(const TrainSpec& spec)
+      : plan(Plan::CompileInference(spec).value()),
+        state(plan->state_bytes()),
+        arena(plan->arena_bytes()),
+        executor(Executor::Create(plan, {state.data(), arena.data()}).value()) {
+    executor->InitState();
+    arena.FillWithNan();
+  }
+  std::vector<float> Decode(int32_t token, int64_t position) {
+    const auto logits = executor->Decode(token, position);
+    LS_CHECK(logits.ok()) << logits.status();
+    return {logits->begin(), logits->end()};
+  }
+  // The rows of sample 0.
+  std::vector<float> Forward(const std::vector<int32_t>& tokens) {
+    std::vector<int32_t> batch(2 * kLength), labels(2 * kLength);
+    std::copy(tokens.begin(), tokens.end(), batch.begin());
+    const void* fields[] = {batch.data(), labels.data()};
+    const auto logits = executor->Predict(fields, 1);
+    LS_CHECK(logits.ok()) << logits.status();
+    return {logits->begin(), logits->begin() + kLength * kTable};
+  }
+
+  std::shared_ptr<const Plan> plan;
+  Pages state, arena;
+  std::unique_ptr<Executor> executor;
+};
+
+std::vector<int32_t> Tokens(int32_t factor) {
+  std::vector<int32_t> tokens;
+  for (int32_t t = 0; t < kLength; ++t) tokens.push_back((t * factor + 5) % kVocab);
+  return tokens;
+}
+
+class DecodeTest : public testing::TestWithParam<std::tuple<bool, int>> {};
+
+TEST_P(DecodeTest, EveryPositionHasTheLogitsOfTheForwardPass) {
+  const auto [tied, threads] = GetParam();
+  Server server(GptSpecFor(tied, threads));
+  ASSERT_EQ(server.plan->decode_positions(), kLength);
+  const std::vector<int32_t> tokens = Tokens(7);
+  const std::vector<float> expected = server.Forward(tokens);
+  for (int64_t t = 0; t < kLength; ++t) {
+    // The evaluation program may run in between: what is kept lies beyond its memory.
+    if (t == 4) server.Forward(Tokens(3));
+    const std::vector<float> logits = server.Decode(tokens[static_cast<size_t>(t)], t);
+    ASSERT_EQ(logits.size(), static_cast<size_t>(kTable));
+    for (size_t v = 0; v < logits.size(); ++v) {
+      ASSERT_NEAR(logits[v], expected[static_cast<size_t>(t * kTable) + v], 2e-6)
+          << "position " << t << " token " << v;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DecodeTest,
+                         testing::Combine(testing::Bool(), testing::Values(1, 2)));
+
+TEST(DecodeTest, GoingBackForgetsWhatFollowed) {
+  Server fresh(GptSpecFor(true, 1)), used(GptSpecFor(true, 1));
+  const std::vector<int32_t> first = Tokens(7), second = Tokens(11);
+  for (int64_t t = 0; t < kLength; ++t) used.Decode(first[static_cast<size_t>(t)], t);
+  for (int64_t t = 0; t < 6; ++t) {
+    const int32_t token = second[static_cast<size_t>(t)];
+    ASSERT_EQ(used.Decode(token, t), fresh.Decode(token, t)) << t;  // the same bits
+  }
+  EXPECT_THAT(std::string(used.executor->Decode(1, 7).status().message()),
+              HasSubstr("position 7 after 6"));
+}
+
+TEST(DecodeTest, ErrorsSayWhatIsPossible) {
+  Server server(GptSpecFor(true, 1));
+  const auto message = [&](int32_t token, int64_t position) {
+    return std::string(server.executor->Decode(token, position).status().message());
+  };
+  EXPECT_THAT(message(-1, 0), HasSubstr("from 0 to 28"));
+  EXPECT_THAT(message(kVocab, 0), HasSubstr("from 0 to 28"));
+  EXPECT_THAT(message(0, 1), HasSubstr("position 1 after 0"));
+  for (int64_t t = 0; t < kLength; ++t) server.Decode(0, t);
+  EXPECT_THAT(message(0, kLength), HasSubstr("at most 13"));
+
+  TrainSpec spec = SmallMlp();
+  spec.decode = true;
+  EXPECT_THAT(std::string(Plan::CompileInference(spec).status().message()),
+              HasSubstr("does not generate"));
+  spec = GptSpecFor(true, 1);
+  EXPECT_FALSE(Plan::Compile(spec).ok());  // a training plan has no decode program
+  spec.decode = false;
+  Server without(spec);
+  EXPECT_EQ(without.plan->decode_positions(), 0);
+  EXPECT_FALSE(without.executor->Decode(0, 0).ok());
+}
+
+}  // namespace
+}  // namespace lockstep::engine

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory plans of random graphs, checked against the rules of in-place writing and lives that are
+// found anew here, and by running: a plan changes no bit of the results.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/ops/op.h"
+#include "engine/ops/registry.h"
+#include "engine/passes/memory.h"
+#include "tests/unit/engine/run_graph.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr DType kF32 = DType::kF32;
+
+// Grows a graph of matrices by random ops: in-place ones, views, ops with several outputs and with
+// scratch; some values are read often, some never.
+class RandomGraph {
+ public:
+  explicit RandomGraph(uint32_t seed) : random_(seed) {
+    for (int i = 0; i < 2; ++i) {
+      Leaf("input", {kF32, {Pick(1, 9), Pick(1, 40)}});
+    }
+    const int nodes = Pick(5, 40);
+    for (int i = 0; i < nodes; ++i) Grow();
+    for (int i = 0; i < 3; ++i) graph.AddOutput(absl::StrCat("out", i), AnyMatrix());
+  }
+
+  Graph graph;
+  Tensors leaves;
+
+ private:
+  int Pick(int low, int high) {  // both included
+    return low + static_cast<int>(random_() % static_cast<uint32_t>(high - low + 1));
+  }
+  Value Leaf(const char* op, const TensorType& type) {
+    const std::string name = absl::StrCat("leaf", leaves.size());
+    std::vector<float> data(static_cast<size_t>(type.elements()));
+    for (float& value : data) value = static_cast<float>(Pick(-1000, 1000)) / 1000;
+    leaves[name] = std::move(data);
+    const Value value = graph.AddLeaf(op, type, name);
+    matrices_.push_back(value);
+    return value;
+  }
+  Value AnyMatrix() {
+    // Recent ones more often, so that chains form.
+    const int count = static_cast<int>(matrices_.size());
+    const int at = Pick(0, 2) == 0 ? Pick(0, count - 1) : Pick(std::max(0, count - 4), count - 1);
+    return matrices_[static_cast<size_t>(at)];
+  }
+  // A value of the type of `like`: perhaps the same one.
+  Value Like(Value like) {
+    std::vector<Value> same;
+    for (const Value value : matrices_) {
+      if (graph.type(value) == graph.type(like)) same.push_back(value);
+    }
+    return same[static_cast<size_t>(Pick(0, static_cast<int>(same.size()) - 1))];
+  }
+
+  void Grow() {
+    const Value x = AnyMatrix();
+    const Shape shape = graph.type(x).shape;
+    static constexpr const char* kUnary[] = {"relu", "tanh", "sigmoid", "gelu", "softmax"};
+    static constexpr const char* kBinary[] = {"add", "relu_backward", "tanh_backward",
+                                              "softmax_backward"};
+    switch (Pick(0, 6)) {
+      case 0:
+      case 1:
+        matrices_.push_back(graph.Add(kUnary[Pick(0, 4)], {x}));
+        break;
+      case 2:
+      case 3:
+        matrices_.push_back(graph.Add(kBinary[Pick(0, 3)], {x, Like(x)}));
+        break;
+      case 4:
+        matrices_.push_back(graph.Add("reshape", {x}, {{"shape", Shape{shape[1], shape[0]}}}));
+        break;
+      case 5: {
+        const Value w = Leaf("parameter", {kF32, {Pick(1, 40), shape[1]}});
+        matrices_.push_back(graph.Add("linear", {x, w}));
+        break;
+      }
+      default: {
+        const Value w =
+            graph.AddLeaf("parameter", {kF32, {shape[1]}}, absl::StrCat("leaf", leaves.size()));
+        leaves[graph.node(w.node).name].assign(static_cast<size_t>(shape[1]), 0.5f);
+        const Value norm = graph.Add("layer_norm", {x, w, w});
+        matrices_.push_back(norm);
+        graph.AddOutput(absl::StrCat("mean", norm.node), {norm.node, 1});
+        break;
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  std::vector<Value> matrices_;
+};
+
+// A stretch of the arena and when it is needed, by the graph alone.
+struct Life {
+  Value value;  // of scratch: {node, -1}
+  size_t begin, end;
+  int first, last;
+};
+
+class PlanChecker {
+ public:
+  PlanChecker(const Graph& graph, const MemoryPlan& plan) : graph_(graph), plan_(plan) {}
+
+  std::vector<std::string> Errors() {
+    FindLives();
+    for (size_t b = 0; b < lives_.size(); ++b) {
+      if (lives_[b].end > plan_.arena_bytes) errors_.push_back("beyond the arena");
+      if (lives_[b].begin % 64 != 0) errors_.push_back("not aligned");
+      for (size_t a = 0; a < b; ++a) CheckPair(lives_[a], lives_[b]);
+    }
+    return errors_;
+  }
+  size_t peak() const { return plan_.arena_bytes; }
+  int in_place() const { return in_place_; }
+
+ private:
+  Value RootOf(Value value) const {
+    while (graph_.node(value.node).op->view) value = graph_.node(value.node).inputs[0];
+    return value;
+  }
+  const Storage& StorageOf(Value value) const {
+    return plan_.operands[static_cast<size_t>(value.node)]
+        .outputs[static_cast<size_t>(value.output)];
+  }
+
+  void FindLives() {
+    std::map<Value, int> last;
+    for (int id = 0; id < static_cast<int>(graph_.nodes().size()); ++id) {
+      for (const Value input : graph_.node(id).inputs) {
+        last[RootOf(input)] = id;
+        const Storage& from = StorageOf(input);
+        const auto& read = plan_.operands[static_cast<size_t>(id)].inputs;
+        if (std::find(read.begin(), read.end(), from) == read.end()) {
+          errors_.push_back(absl::StrCat("node ", id, " reads elsewhere than was written"));
+        }
+      }
+    }
+    for (const auto& [name, value] : graph_.outputs()) {
+      last[RootOf(value)] = static_cast<int>(graph_.nodes().size());
+    }
+    for (int id = 0; id < static_cast<int>(graph_.nodes().size()); ++id) {
+      const Node& node = graph_.node(id);
+      if (node.op->leaf || node.op->view) continue;
+      for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
+        const Storage& storage = StorageOf({id, o});
+        if (storage.region != Region::kArena) continue;
+        const auto it = last.find({id, o});
+        lives_.push_back({{id, o},
+                          storage.offset,
+                          storage.offset + graph_.type({id, o}).bytes(),
+                          id,
+                          it == last.end() ? id : it->second});
+      }
+      const CpuKernelDef& kernel = CpuKernelOf(*node.op);
+      if (kernel.scratch_bytes == nullptr) continue;
+      const size_t bytes = kernel.scratch_bytes(graph_, node, CpuTarget());
+      const size_t at = plan_.operands[static_cast<size_t>(id)].scratch.offset;
+      if (bytes > 0) lives_.push_back({{id, -1}, at, at + bytes, id, id});
+    }
+  }
+
+  void CheckPair(const Life& a, const Life& b) {
+    if (a.end <= b.begin || b.end <= a.begin) return;  // other places
+    if (a.last < b.first || b.last < a.first) return;  // other times
+    if (IsInPlace(a, b)) {
+      ++in_place_;
+      return;
+    }
+    errors_.push_back(absl::StrCat("%", a.value.node, ".", a.value.output, " and %", b.value.node,
+                                   ".", b.value.output, " share memory while both live"));
+  }
+
+  // Whether b is written over a by a rule of b's op, at a's last read, by the only input there.
+  bool IsInPlace(const Life& a, const Life& b) const {
+    if (a.value.output < 0 || b.value.output < 0) return false;
+    if (a.last != b.first || a.begin != b.begin) return false;
+    const Node& node = graph_.node(b.value.node);
+    int reads = 0;
+    bool declared = false;
+    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
+      const Value input = node.inputs[static_cast<size_t>(i)];
+      if (RootOf(input) != a.value) continue;
+      ++reads;
+      for (const auto& [from, to] : node.op->in_place) {
+        declared |= from == i && to == b.value.output && graph_.type(input) == graph_.type(b.value);
+      }
+    }
+    return declared && reads == 1;
+  }
+
+  const Graph& graph_;
+  const MemoryPlan& plan_;
+  std::vector<Life> lives_;
+  std::vector<std::string> errors_;
+  int in_place_ = 0;
+};
+
+class MemoryPlanFuzz : public ::testing::TestWithParam<int> {};
+
+TEST_P(MemoryPlanFuzz, NoTwoLiveBuffersOverlap) {
+  int in_place = 0;
+  size_t saved = 0;
+  for (uint32_t seed = 0; seed < 25; ++seed) {
+    RandomGraph made(static_cast<uint32_t>(GetParam()) * 1000 + seed);
+    ASSERT_TRUE(made.graph.Verify().ok()) << made.graph.Verify();
+    const auto fixed = BindTensors(made.graph, &made.leaves);
+    const size_t whole =
+        PlanMemory(made.graph, fixed, CpuTarget(), {.reuse = false, .in_place = false}).arena_bytes;
+    for (const bool write_in_place : {false, true}) {
+      const MemoryPlan plan =
+          PlanMemory(made.graph, fixed, CpuTarget(), {.reuse = true, .in_place = write_in_place});
+      PlanChecker checker(made.graph, plan);
+      const std::vector<std::string> errors = checker.Errors();
+      ASSERT_TRUE(errors.empty()) << errors[0] << "\n" << made.graph.ToText() << plan.ToText();
+      if (!write_in_place) {
+        EXPECT_EQ(checker.in_place(), 0);
+      }
+      EXPECT_LE(checker.peak(), whole);
+      in_place += checker.in_place();
+      saved += whole - checker.peak();
+    }
+  }
+  EXPECT_GT(in_place, 0) << "the graphs have chances to write in place";
+  EXPECT_GT(saved, 0u);
+}
+
+TEST_P(MemoryPlanFuzz, ThePlanChangesNoBit) {
+  for (uint32_t seed = 0; seed < 25; ++seed) {
+    const RandomGraph made(static_cast<uint32_t>(GetParam()) * 1000 + seed);
+    const Tensors plain = RunGraph(made.graph, made.leaves, {.reuse = false, .in_place = false});
+    for (const MemoryOptions options : {MemoryOptions{true, false}, MemoryOptions{true, true}}) {
+      for (const auto& [name, values] : RunGraph(made.graph, made.leaves, options)) {
+        const std::vector<float>& expected = plain.at(name);
+        ASSERT_EQ(values.size(), expected.size());
+        ASSERT_EQ(std::memcmp(values.data(), expected.data(), values.size() * sizeof(float)), 0)
+            << name << "\n"
+            << made.graph.ToText();
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, MemoryPlanFuzz, ::testing::Range(1, 5));
+
+TEST(MemoryPlanTest, ADumpNamesEachBuffer) {
+  Graph graph;
+  const Value x = graph.AddLeaf("input", {kF32, {2, 8}}, "x");
+  const Value a = graph.Add("relu", {x});
+  graph.AddOutput("y", graph.Add("tanh", {a}));
+  Tensors leaves = {{"x", std::vector<float>(16)}};
+  const auto fixed = BindTensors(graph, &leaves);
+  EXPECT_EQ(PlanMemory(graph, fixed, CpuTarget(), {}).ToText(),
+            "arena[0, 64) nodes 1..3: %1\narena_bytes = 64\n");
+  EXPECT_EQ(PlanMemory(graph, fixed, CpuTarget(), {.in_place = false}).ToText(),
+            "arena[0, 64) nodes 1..2: %1\narena[64, 128) nodes 2..3: %2\narena_bytes = 128\n");
+}
+
+TEST(MemoryPlanTest, ALeafIsNeverWrittenOver) {
+  Graph graph;
+  const Value x = graph.AddLeaf("input", {kF32, {2, 8}}, "x");
+  const Value view = graph.Add("reshape", {x}, {{"shape", Shape{8, 2}}});
+  const Value y = graph.Add("relu", {view});
+  graph.AddOutput("y", y);
+  Tensors leaves = {{"x", std::vector<float>(16, -1)}};
+  const MemoryPlan plan = PlanMemory(graph, BindTensors(graph, &leaves), CpuTarget(), {});
+  EXPECT_EQ(plan.operands[2].outputs[0].region, Region::kArena);
+  EXPECT_EQ(plan.operands[2].inputs[0].region, Region::kAbsolute);
+}
+
+}  // namespace
+}  // namespace lockstep::engine

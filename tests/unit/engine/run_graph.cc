@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/engine/run_graph.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "common/check.h"
+#include "engine/cpu/kernel.h"
+#include "engine/ops/op.h"
+#include "engine/ops/registry.h"
+
+namespace lockstep::engine {
+
+std::map<Value, Storage> BindTensors(const Graph& graph, Tensors* leaves) {
+  std::map<Value, Storage> fixed;
+  for (int id = 0; id < static_cast<int>(graph.nodes().size()); ++id) {
+    const Node& node = graph.node(id);
+    if (!node.op->leaf) continue;
+    std::vector<float>& data = leaves->at(node.name);
+    LS_CHECK_EQ(data.size(), static_cast<size_t>(node.outputs[0].elements())) << node.name;
+    fixed[{id, 0}] = {Region::kAbsolute, reinterpret_cast<uintptr_t>(data.data())};
+  }
+  return fixed;
+}
+
+Tensors RunGraph(const Graph& graph, Tensors leaves, const MemoryOptions& options) {
+  const CpuTarget target;
+  const MemoryPlan plan = PlanMemory(graph, BindTensors(graph, &leaves), target, options);
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> arena(plan.arena_bytes / sizeof(Line) + 1);
+  for (Line& line : arena) std::fill_n(line.bytes, sizeof(Line), std::byte{0xFF});  // NaN
+  ThreadPool pool(target.threads);
+  RunContext context;
+  context.base[static_cast<int>(Region::kArena)] = arena[0].bytes;
+  context.pool = &pool;
+  for (size_t id = 0; id < graph.nodes().size(); ++id) {
+    const Node& node = graph.nodes()[id];
+    if (node.op->leaf || node.op->view) continue;
+    CpuKernelOf(*node.op).prepare(graph, node, plan.operands[id], target)->Run(context);
+  }
+  Tensors outputs;
+  for (const auto& [name, value] : graph.outputs()) {
+    const Storage& storage =
+        plan.operands[static_cast<size_t>(value.node)].outputs[static_cast<size_t>(value.output)];
+    const float* data = context.At<float>(storage);
+    outputs[name].assign(data, data + graph.type(value).elements());
+  }
+  return outputs;
+}
+
+}  // namespace lockstep::engine
