@@ -102,7 +102,7 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
       const ElementRange range = SliceOf(args.count, world_size_, r);
       slices_.push_back({range.begin, range.end, calls[r].owned});
     }
-    newest_ = ReducedStep{args.step, slices, false};
+    newest_ = ReducedStep{args.step, slices_, false};
     LS_RETURN_IF_ERROR(Leave(call, deadline));
     newest_->whole = true;
     return absl::OkStatus();
