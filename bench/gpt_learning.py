@@ -22,6 +22,7 @@ SEED = 7
 JOB = """name: gpt-learning
 resources: {{nproc_per_node: {workers}}}
 elastic: {{min_workers: 1, max_workers: {workers}}}
+failure_detection: 60s
 train:
   model: {{gpt: {{layers: {layers}, heads: {layers}, width: {width}, dropout: 0}}}}
   data: {{text: {{path: {text}, length: {length}}}}}

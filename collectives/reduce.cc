@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "collectives/half.h"
 #include "common/check.h"
+#include "common/half.h"
 
 namespace lockstep {
 namespace {

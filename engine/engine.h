@@ -199,6 +199,9 @@ struct ScheduleSpec {
 // The factor of the learning rate at `update` (0-based). A pure function.
 double ScheduleFactor(const ScheduleSpec& schedule, int64_t update);
 
+// Whether TrainSpec::precision may be `name`.
+bool KnowsPrecision(const std::string& name);
+
 // What a sample is made of.
 struct InputSpec {
   std::vector<FieldSpec> fields;  // at most 8; the one named "labels" holds the targets
@@ -222,6 +225,26 @@ struct PassOptions {
   std::string isa;
 };
 
+// Dynamic loss scaling, which fp16 needs: torch.amp.GradScaler's rule and defaults. All factors are
+// powers of two, so that scaling changes no bit of what does not overflow.
+struct LossScaleSpec {
+  double init = 65536;
+  double growth = 2;     // after `interval` steps in a row without an overflow
+  double backoff = 0.5;  // after an overflow, whose step is skipped
+  int64_t interval = 2000;
+};
+
+// Which values of the forward pass are computed again in the backward pass instead of being kept.
+struct RecomputeSpec {
+  enum class Mode {
+    kNone,
+    kSelective,  // what is cheap
+    kBlocks,     // everything between the models' block borders
+    kAuto,       // the least that brings the training step's arena to `arena_bytes` or less
+  } mode = Mode::kNone;
+  size_t arena_bytes = 0;
+};
+
 struct TrainSpec {
   ModelSpec model;
   InputSpec input;
@@ -231,7 +254,10 @@ struct TrainSpec {
   int accumulate = 1;         // micro-batches of a shard
   int shards = 1;             // of the job (enters D and randomness, not the kernels)
   int64_t eval_block = 1000;  // samples of one evaluation block
+  // fp32, tf32, bf16, fp16, pure_bf16 or pure_fp16: see passes/precision.h.
   std::string precision = "fp32";
+  LossScaleSpec loss_scale;  // read in fp16 and pure_fp16
+  RecomputeSpec recompute;
   uint64_t seed = 0;
   int threads = 1;
   PassOptions passes;
@@ -253,7 +279,7 @@ struct TrainSpec {
 // One entry of the state table.
 struct StateEntry {
   enum class Role { kParameter, kMoment, kScalar, kAverage, kStatistic };
-  enum class Type { kFloat32, kInt64, kFloat64 };
+  enum class Type { kFloat32, kInt64, kFloat64, kBFloat16, kFloat16 };
   std::string name;  // "0.weight" as the ecosystem names it; moments: "0.weight.momentum";
                      // averages: "0.weight.ema"
   Role role = Role::kParameter;
@@ -337,6 +363,10 @@ class Plan {
   // Activations and workspace: the high-water mark, exact.
   virtual size_t arena_bytes() const = 0;
   virtual int64_t parameter_count() const = 0;
+  // Whether losses are scaled, as in fp16.
+  virtual bool scales_loss() const = 0;
+  // How far values are computed again; see passes/recompute.h.
+  virtual int recompute_level() const = 0;
   // Floating point operations of one micro-batch, forward and backward.
   virtual double flops() const = 0;
   // Hex. Equal on every worker of a job, else they would compute different things.
@@ -374,6 +404,7 @@ struct StepResult {
   std::string_view nonfinite;
   int64_t skipped_in_a_row = 0;  // steps up to this one that were not finite
   double gradient_norm = 0;      // before clipping; 0 when it is not asked for
+  double loss_scale = 1;         // that the step was made with
 };
 
 // What has been decided from evaluations so far: part of the state.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "job/nearest_name.h"
 #include "job/resolve.h"
@@ -55,6 +56,7 @@ class Rules {
   void CheckWorkersAndElastic();
   void CheckTraining();
   void CheckControls();
+  void CheckPrecision();
   void CheckVariables();
 
   const JobSpec& spec_;
@@ -112,20 +114,12 @@ void Rules::CheckWorkersAndElastic() {
 void Rules::CheckTraining() {
   const Train& train = spec_.train();
   const std::vector<std::string>& supported = SupportedPrecisions();
-  const std::vector<std::string>& planned = PlannedPrecisions();
   const std::string& precision = train.precision();
   if (std::find(supported.begin(), supported.end(), precision) == supported.end()) {
-    if (std::find(planned.begin(), planned.end(), precision) != planned.end()) {
-      Error({"train.precision"},
-            absl::StrCat("'train.precision' ", precision, " is not yet in this version; it has ",
-                         absl::StrJoin(supported, ", ")));
-    } else {
-      std::vector<std::string> all = supported;
-      all.insert(all.end(), planned.begin(), planned.end());
-      Error({"train.precision"}, absl::StrCat("'train.precision': unknown precision",
-                                              Suggest(precision, all, "known are")));
-    }
+    Error({"train.precision"}, absl::StrCat("'train.precision': unknown precision",
+                                            Suggest(precision, supported, "known are")));
   }
+  CheckPrecision();
   const int64_t warmup = train.schedule().warmup_steps();
   if (train.steps() > 0 && warmup > train.steps()) {
     Error({"train.schedule.warmup_steps"},
@@ -169,6 +163,35 @@ void Rules::CheckTraining() {
       Error({path}, absl::StrCat("'train.data.idx' needs '", name,
                                  "' for the evaluation; or set 'train.eval.every' to never"));
     }
+  }
+}
+
+void Rules::CheckPrecision() {
+  const Train& train = spec_.train();
+  const std::string& precision = train.precision();
+  if (absl::StartsWith(precision, "pure_") && train.has_ema()) {
+    Error({"train.ema"}, absl::StrCat("'train.ema' averages fp32 weights, which precision ",
+                                      precision, " does not have; use ", precision.substr(5)));
+  }
+  if (train.recompute() == "auto" && spec_.resources().memory() == 0) {
+    Error({"train.recompute"},
+          "'train.recompute' auto needs 'resources.memory', into which the plan is to fit");
+  }
+  if (!train.has_loss_scale()) return;
+  if (precision != "fp16" && precision != "pure_fp16") {
+    Error({"train.loss_scale"},
+          absl::StrCat("'train.loss_scale' goes with precision fp16 or pure_fp16; ", precision,
+                       " has the range of fp32"));
+  }
+  const LossScale& scale = train.loss_scale();
+  for (const auto& [name, value] : {std::pair("init_scale", scale.init_scale()),
+                                    std::pair("growth_factor", scale.growth_factor()),
+                                    std::pair("backoff_factor", scale.backoff_factor())}) {
+    int exponent = 0;
+    if (value <= 0 || std::frexp(value, &exponent) == 0.5) continue;  // below 0: reported already
+    Error({absl::StrCat("train.loss_scale.", name)},
+          absl::StrCat("'train.loss_scale.", name, "' ", value, " is no power of two; ",
+                       std::ldexp(1.0, exponent - 1), " and ", std::ldexp(1.0, exponent), " are"));
   }
 }
 

@@ -51,6 +51,18 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Train.ema", .optional = true},
       {.field = "Train.early_stop", .optional = true},
       {.field = "Train.best", .optional = true},
+      {.field = "Train.loss_scale", .optional = true},
+      {.field = "Train.recompute",
+       .fallback = "none",
+       .choices = {"none", "selective", "blocks", "auto"}},
+      {.field = "LossScale.init_scale", .min = 0, .min_excluded = true, .fallback = "65536"},
+      {.field = "LossScale.growth_factor", .min = 1, .fallback = "2"},
+      {.field = "LossScale.backoff_factor",
+       .min = 0,
+       .max = 1,
+       .min_excluded = true,
+       .fallback = "0.5"},
+      {.field = "LossScale.growth_interval", .min = 1, .fallback = "2000"},
       {.field = "Ema.decay", .min = 0, .max = 1, .max_excluded = true, .required = true},
       {.field = "EarlyStop.metric",
        .fallback = "loss",
@@ -269,12 +281,8 @@ std::vector<Group> GroupsOf(const Descriptor& message) {
 }
 
 const std::vector<std::string>& SupportedPrecisions() {
-  static const auto* const names = new std::vector<std::string>{"fp32"};
-  return *names;
-}
-
-const std::vector<std::string>& PlannedPrecisions() {
-  static const auto* const names = new std::vector<std::string>{"tf32", "bf16", "fp16"};
+  static const auto* const names =
+      new std::vector<std::string>{"fp32", "tf32", "bf16", "fp16", "pure_bf16", "pure_fp16"};
   return *names;
 }
 

@@ -61,9 +61,8 @@ std::vector<Group> GroupsOf(const google::protobuf::Descriptor& message);
 // The table's rows; they live for ever.
 absl::Span<const Alternatives> AllAlternatives();
 
-// The precisions that this version trains in, and those that it knows but does not have yet.
+// The precisions that this version trains in.
 const std::vector<std::string>& SupportedPrecisions();
-const std::vector<std::string>& PlannedPrecisions();
 
 bool IsDuration(const google::protobuf::FieldDescriptor& field);
 // The names of a message's fields, in the order of the proto.

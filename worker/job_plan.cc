@@ -362,6 +362,20 @@ data::Augment AugmentOf(const Train& train) {
   return {augment.crop_padding(), augment.flip(), train.seed()};
 }
 
+namespace {
+
+absl::StatusOr<engine::RecomputeSpec::Mode> RecomputeModeOf(const std::string& name) {
+  using Mode = engine::RecomputeSpec::Mode;
+  if (name.empty() || name == "none") return Mode::kNone;
+  if (name == "selective") return Mode::kSelective;
+  if (name == "blocks") return Mode::kBlocks;
+  if (name == "auto") return Mode::kAuto;
+  return absl::InvalidArgumentError(
+      absl::StrCat("recompute ", name, " is not none, selective, blocks or auto"));
+}
+
+}  // namespace
+
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
                                              int64_t total_steps) {
   const Train& train = job.train();
@@ -376,6 +390,12 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   spec.micro_batch = train.global_batch() / spec.shards / spec.accumulate;
   if (train.eval().block() > 0) spec.eval_block = train.eval().block();
   if (!train.precision().empty()) spec.precision = train.precision();
+  if (train.has_loss_scale()) {
+    const LossScale& scale = train.loss_scale();
+    spec.loss_scale = {scale.init_scale(), scale.growth_factor(), scale.backoff_factor(),
+                       scale.growth_interval()};
+  }
+  LS_ASSIGN_OR_RETURN(spec.recompute.mode, RecomputeModeOf(train.recompute()));
   spec.label_smoothing = train.label_smoothing();
   spec.seed = train.seed();
   spec.spare_norms_and_biases = train.optimizer().no_decay() == "auto";

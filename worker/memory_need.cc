@@ -84,6 +84,14 @@ absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
                      " or more (smaller micro-batches, the same math up to rounding)"));
     advice.push_back("lower train.global_batch");
   }
+  if (need.activations > need.total() / 8) {
+    if (train.recompute().empty() || train.recompute() == "none") {
+      advice.push_back("set train.recompute to auto (the same bits in less memory)");
+    }
+    if (train.precision().empty() || train.precision() == "fp32") {
+      advice.push_back("set train.precision to bf16 (activations in 16 bits)");
+    }
+  }
   if (need.data > need.total() / 8) {
     advice.push_back("lower train.data.loader.prefetch or train.eval.block");
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/model_writer.h"
 
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
 #include "common/durable_file.h"
+#include "common/half.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -43,6 +45,18 @@ absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& p
                       job.train().seed(), "\",\"eval_block\":", plan.spec().eval_block, "}\n");
 }
 
+// Files have fp32 in every precision: 16-bit weights are exact in it.
+std::vector<float> Widened(const engine::StateEntry& entry, const char* data) {
+  std::vector<float> values(entry.bytes / sizeof(uint16_t));
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, data + i * sizeof(bits), sizeof(bits));
+    values[i] = entry.type == engine::StateEntry::Type::kBFloat16 ? BFloat16{bits}.ToFloat()
+                                                                  : Float16{bits}.ToFloat();
+  }
+  return values;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
@@ -55,13 +69,22 @@ absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::
     if (entry.role == Role::kParameter) names.push_back(entry.name);
   }
   std::vector<checkpoint::TensorView> tensors;
+  std::vector<std::vector<float>> widened;
   size_t weight = 0;
   for (const engine::StateEntry& entry : plan.state()) {
     const bool statistic = entry.role == Role::kStatistic;
     if (entry.role != role && !statistic) continue;
-    const bool count = entry.type == engine::StateEntry::Type::kInt64;
+    using Type = engine::StateEntry::Type;
+    const bool count = entry.type == Type::kInt64;
+    const char* data = static_cast<const char*>(state) + entry.offset;
+    size_t bytes = entry.bytes;
+    if (entry.type == Type::kBFloat16 || entry.type == Type::kFloat16) {
+      widened.push_back(Widened(entry, data));
+      data = reinterpret_cast<const char*>(widened.back().data());
+      bytes = widened.back().size() * sizeof(float);
+    }
     tensors.push_back({statistic ? entry.name : names[weight++], count ? "I64" : "F32", entry.shape,
-                       static_cast<const char*>(state) + entry.offset, entry.bytes});
+                       data, bytes});
   }
   // Nothing about this run goes in: the file is equal for equal weights.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};

@@ -80,12 +80,17 @@ bool RunRecord::WantsStep(int64_t step) const {
   return step % std::max<int64_t>(1, total_steps_ / kLinesOfARun) == 0;
 }
 
-void RunRecord::Step(int64_t step, double epoch, double loss, double learning_rate,
-                     int64_t samples) {
+void RunRecord::Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
+                     double loss_scale, bool overflow) {
+  std::string scaling;
+  if (loss_scale > 0) {
+    scaling = absl::StrCat(",\"loss_scale\":", Number(loss_scale),
+                           ",\"skipped\":", overflow ? "true" : "false");
+  }
   const std::string line =
       absl::StrCat("{\"kind\":\"step\",\"step\":", step, ",\"epoch\":", Number(epoch),
                    ",\"loss\":", Number(loss), ",\"lr\":", Number(learning_rate),
-                   ",\"samples\":", samples, "}\n");
+                   ",\"samples\":", samples, scaling, "}\n");
   absl::MutexLock lock(&mu_);
   metrics_ += line;
 }

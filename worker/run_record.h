@@ -48,7 +48,10 @@ class RunRecord {
   const std::string& run_dir() const { return run_dir_; }
   // Whether metrics.jsonl has a line for this step.
   bool WantsStep(int64_t step) const;
-  void Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples);
+  // `loss_scale` is that of the step, 0 where losses are not scaled; `overflow` with it: the step
+  // was skipped.
+  void Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
+            double loss_scale = 0, bool overflow = false);
   void Eval(const EvalResult& eval);
   void Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash);
 

@@ -49,7 +49,9 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   const std::string& every = job.train().eval().every();
   LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
-  LS_ASSIGN_OR_RETURN(const engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
+  LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
+  const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
+  if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
   LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
   const int shards = job.train().shards();
   compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
@@ -62,6 +64,15 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
       compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
   compiled.need =
       MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+  if (automatic) {
+    // By the plan alone: what the arena may take is what the rest leaves of the limit.
+    const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
+    const auto limit = static_cast<size_t>(job.resources().memory());
+    spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
+    LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
+    compiled.need =
+        MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+  }
   LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
   return compiled;
 }
@@ -179,6 +190,9 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   if (std::exchange(evaluate_first_, false)) {
     LS_RETURN_IF_ERROR(Evaluate(communicator, record));
   }
+  if (record != nullptr && committed_step() == 0 && train.precision() == "tf32") {
+    LS_LOG_INFO << "precision tf32 is fp32 on this device: it has no such arithmetic";
+  }
   board_->Enter(TRAINING);
   while (committed_step() < compiled_.total_steps && !header_.drain && !header_.regroup &&
          !StopsEarly(train, executor_->tracking())) {
@@ -267,6 +281,16 @@ absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result
   const bool loss = result.nonfinite == "the loss";
   const std::string what = absl::StrCat("step ", step, ": ", loss ? "" : "the gradient of ",
                                         std::string(result.nonfinite), " is not finite");
+  // While the scale is being found an overflow is its doing; at 1 there is no scale to blame.
+  if (result.loss_scale > 1) {
+    if (result.skipped_in_a_row == 1) {
+      LS_LOG_INFO << what << " in fp16 at a loss scale of " << result.loss_scale
+                  << "; the step is skipped and the scale lowered";
+    }
+    if (train.max_skips() == 0 || result.skipped_in_a_row < train.max_skips()) {
+      return absl::OkStatus();
+    }
+  }
   if (train.on_nonfinite() == "fail") {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " (on_nonfinite: fail): lower the learning rate, warm up or clip"));
@@ -354,9 +378,11 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
     notes->Ledger(step, static_cast<int>(shard), communicator->generation(),
                   header.ids_hash[shard]);
   }
-  if (notes->WantsStep(step)) {
+  const bool scaled = compiled_.plan->scales_loss();
+  if (notes->WantsStep(step) || (scaled && !result.finite)) {
     notes->Step(step, epoch, result.loss, result.learning_rate,
-                step * compiled_.job.train().global_batch());
+                step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
+                !result.finite);
   }
   return result;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Single-precision matrix products on plain row-major memory, for the shapes of training: weights
-// change every step, so nothing is packed beforehand. Tiles are held in registers; B is packed
-// panel by panel only where its layout needs it.
+// change every step, so nothing is packed beforehand. Tiles are held in registers; blocks of A and
+// B are packed in the course of the product, where that costs less than strided reads.
 //
 // The order of additions of an element of C depends on k, the layout and the instruction set, never
 // on the number of threads.
@@ -47,21 +47,19 @@ class Gemm {
     bool accumulate;
     TileEpilogue epilogue;
   };
-  // Rows and panels of one thread, with its part of the scratch: strips of rows over a block of B
-  // that is packed as a whole, or blocks of rows panel by panel. The additions are the same.
+  // Rows and panels of one thread, with its part of the scratch: blocks of B that are packed as a
+  // whole, k block after k block; for each the blocks of rows of A.
   void RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
-                int64_t panel_end, float* panel) const;
-  void RunWhole(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                 int64_t panel_end, float* scratch) const;
-  void RunPanels(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
-                 int64_t panel_end, float* panel) const;
+  // One block of rows on the packed block of B that begins with panel_begin.
+  void RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
+                int64_t panel_begin, int64_t panel_end, float* scratch, Tile* tile) const;
 
   // What all tiles of the k block at `p` have in common, and the rest of one.
   Tile TileAt(const Operands& operands, int64_t p) const;
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                Tile* tile) const;
   void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
-  void PackA(const float* a, int64_t rows, int64_t k, float* packed) const;
 
   const SimdKernels& simd_;
   const int threads_;
@@ -73,10 +71,12 @@ class Gemm {
   int64_t a_k_ = 0;
   int64_t b_stride_ = 0;    // of the stored rows of B
   bool b_columns_ = false;  // B is stored [n, k] for the tiles: packing transposes
-  bool pack_ = false;
-  bool whole_ = false;  // all panels of a k block are packed at once
+  bool pack_ = false;       // B
+  bool pack_a_ = false;
   int64_t k_block_ = 0;
-  size_t panel_floats_ = 0;  // of one thread: the panel of B, then the block of A
+  int64_t row_block_ = 0;
+  int64_t block_panels_ = 0;
+  size_t panel_floats_ = 0;  // of one thread: the block of B, then that of A
   size_t a_pack_offset_ = 0;
   size_t scratch_floats_ = 0;
 };

@@ -29,7 +29,10 @@ enum class Region {
   kField0,      // the first field of the batch; field i is kField0 + i
 };
 inline constexpr int kMaxFields = 8;
-inline constexpr int kRegions = static_cast<int>(Region::kField0) + kMaxFields;
+// Behind the fields: places that move while a kernel is run part by part (converting_kernel.h).
+inline constexpr int kMovingRegions = 16;
+inline constexpr int kFirstMoving = static_cast<int>(Region::kField0) + kMaxFields;
+inline constexpr int kRegions = kFirstMoving + kMovingRegions;
 
 // Where field `index` of the batch lies.
 inline Region FieldRegion(size_t index) {
@@ -56,6 +59,8 @@ struct RunContext {
   std::byte* base[kRegions] = {};
   // Outputs in the gradient vector are added to what is there.
   bool accumulate = false;
+  // Sums go on from what an earlier part of the same node has left.
+  bool continues = false;
   // Rows of an evaluation block that count.
   int64_t valid_rows = 0;
   ThreadPool* pool = nullptr;
@@ -66,7 +71,7 @@ struct RunContext {
   }
   // Whether an output at `storage` is to be added to.
   bool Adds(const Storage& storage) const {
-    return accumulate && storage.region == Region::kGradients;
+    return continues || (accumulate && storage.region == Region::kGradients);
   }
 };
 

@@ -10,6 +10,7 @@ namespace lockstep::engine::cpu {
 
 extern const CpuKernelDef kAdd;
 extern const CpuKernelDef kBiasBackward;
+extern const CpuKernelDef kCast;
 extern const CpuKernelDef kClassificationSums;
 extern const CpuKernelDef kDeposit;
 extern const CpuKernelDef kLinear;

@@ -188,10 +188,10 @@ class SumsKernel : public SoftmaxKernel {
       correct_top5 += rows.labels[i] >= 0 && InFirstFive(x, classes_, rows.labels[i]);
     }
     double* out = context.At<double>(operands_.outputs[0]);
-    out[0] = sums.loss;
-    out[1] = static_cast<double>(correct);
-    out[2] = static_cast<double>(sums.count);
-    out[3] = static_cast<double>(correct_top5);
+    const double own[] = {sums.loss, static_cast<double>(correct), static_cast<double>(sums.count),
+                          static_cast<double>(correct_top5)};
+    const bool add = context.Adds(operands_.outputs[0]);
+    for (int i = 0; i < 4; ++i) out[i] = add ? out[i] + own[i] : own[i];
   }
 };
 

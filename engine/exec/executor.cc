@@ -10,8 +10,8 @@
 #include "common/check.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "engine/cpu/converting_kernel.h"
 #include "engine/ops/op.h"
-#include "engine/ops/registry.h"
 
 namespace lockstep::engine {
 namespace {
@@ -63,8 +63,7 @@ std::vector<PlanExecutor::Step> PlanExecutor::Prepare(const Program& program,
   for (size_t i = 0; i < steps.size(); ++i) {
     const Node& node = program.graph.nodes()[i];
     if (node.op->leaf || node.op->view) continue;
-    steps[i].kernel =
-        CpuKernelOf(*node.op).prepare(program.graph, node, program.memory.operands[i], target);
+    steps[i].kernel = PrepareKernel(program.graph, node, program.memory.operands[i], target);
   }
   return steps;
 }
@@ -246,7 +245,8 @@ absl::StatusOr<std::string> PlanExecutor::DeviceHash(float* gradients) {
     return absl::ResourceExhaustedError("no memory for the device check's micro-batch");
   }
   std::fill(std::begin(scalars_.address), std::end(scalars_.address), 0);
-  scalars_.loss_seed = static_cast<float>(1.0 / static_cast<double>(plan_->nominal_targets()));
+  const double scale = plan_->scales_loss() ? plan_->spec().loss_scale.init : 1;
+  scalars_.loss_seed = static_cast<float>(scale / static_cast<double>(plan_->nominal_targets()));
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state_.base();

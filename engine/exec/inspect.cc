@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/exec/executor.h"
 #include "engine/exec/plan.h"
 #include "engine/ops/op.h"
@@ -88,8 +89,19 @@ absl::Status PlanExecutor::RunObserved(ProgramKind kind, const Step& step, size_
   const Node& node = program.graph.node(static_cast<int>(id));
   const KernelOperands& operands = program.memory.operands[id];
   std::vector<TensorView> outputs;
+  std::vector<std::vector<float>> widened(node.outputs.size());
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    outputs.push_back(ViewOf(node.outputs[o], context.At<std::byte>(operands.outputs[o])));
+    TensorType type = node.outputs[o];
+    const void* data = context.At<std::byte>(operands.outputs[o]);
+    if (IsHalf(type.dtype)) {  // seen as fp32
+      widened[o].resize(static_cast<size_t>(type.elements()));
+      HalfKernelsFor(plan_->target().isa)
+          .Widen(type.dtype, static_cast<const uint16_t*>(data), type.elements(),
+                 widened[o].data());
+      type.dtype = DType::kF32;
+      data = widened[o].data();
+    }
+    outputs.push_back(ViewOf(type, data));
   }
   return observer_->AfterNode(kind, static_cast<int>(id), outputs);
 }

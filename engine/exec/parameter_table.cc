@@ -24,7 +24,9 @@ ParameterTable::ParameterTable(const CompiledPlan* plan, StateRegion* state)
       target.begin = slot->begin;
       target.count = slot->count;
     }
-    target.parameter = state->At<float>(plan->Entry(spec.name));
+    target.weights =
+        WeightStorage(spec, plan->spec().seed, plan->precision().weights(),
+                      state->At<std::byte>(plan->Entry(spec.name)), plan->target().isa);
     if (plan->spec().ema_decay > 0) {
       target.average = state->At<float>(plan->Entry(spec.name + kAverageSuffix));
     }

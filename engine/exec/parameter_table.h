@@ -16,6 +16,7 @@
 #include "engine/cpu/thread_pool.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
+#include "engine/exec/weight_storage.h"
 
 namespace lockstep::engine {
 
@@ -26,7 +27,7 @@ struct ParameterTarget {
   Optimizer::Method method = Optimizer::Method::kElementwise;
   int64_t begin = 0;  // of its gradient in the vector
   int64_t count = 0;
-  float* parameter = nullptr;
+  WeightStorage weights;
   float* average = nullptr;  // null: there is none
   std::vector<float*> moments;
   int64_t first_block = 0;

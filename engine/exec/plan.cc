@@ -2,7 +2,9 @@
 #include "engine/exec/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +16,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/autodiff.h"
 #include "engine/passes/fusion.h"
+#include "engine/passes/recompute.h"
 
 namespace lockstep::engine {
 namespace {
@@ -46,6 +49,33 @@ absl::Status CheckFields(const std::vector<FieldSpec>& fields) {
   return labels ? absl::OkStatus() : absl::InvalidArgumentError("the samples have no labels");
 }
 
+bool IsPowerOfTwo(double value) {
+  int exponent = 0;
+  return std::isfinite(value) && value > 0 && std::frexp(value, &exponent) == 0.5;
+}
+
+absl::Status CheckPrecision(const TrainSpec& spec) {
+  LS_ASSIGN_OR_RETURN(const Precision precision, Precision::Parse(spec.precision));
+  if (precision.pure && spec.ema_decay > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ema averages fp32 weights, which precision ", spec.precision, " does not have: use ",
+        Name(precision.type) == std::string("bf16") ? "bf16" : "fp16"));
+  }
+  const LossScaleSpec& scale = spec.loss_scale;
+  for (const auto& [name, value] :
+       {std::pair("loss_scale.init", scale.init), std::pair("loss_scale.growth", scale.growth),
+        std::pair("loss_scale.backoff", scale.backoff)}) {
+    if (IsPowerOfTwo(value)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", value, ": it must be a power of two"));
+  }
+  if (scale.growth < 1 || scale.backoff > 1) {
+    return absl::InvalidArgumentError(
+        "loss_scale.growth must be at least 1 and loss_scale.backoff at most 1");
+  }
+  return CheckRange("loss_scale.interval", scale.interval, 1, int64_t{1} << 40);
+}
+
 absl::Status CheckSpec(const TrainSpec& spec) {
   LS_RETURN_IF_ERROR(CheckFields(spec.input.fields));
   LS_RETURN_IF_ERROR(CheckRange("classes", spec.input.classes, 1, 1 << 24));
@@ -58,10 +88,7 @@ absl::Status CheckSpec(const TrainSpec& spec) {
   LS_RETURN_IF_ERROR(CheckRange("threads", spec.threads, 1, 1024));
   LS_RETURN_IF_ERROR(
       CheckRange("passes.bucket_elements", spec.passes.bucket_elements, 16, kMaxElements));
-  if (spec.precision != "fp32") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("precision ", spec.precision, " is not known: use fp32"));
-  }
+  LS_RETURN_IF_ERROR(CheckPrecision(spec));
   LS_RETURN_IF_ERROR(CheckSetting("clip_norm", spec.clip_norm, false));
   LS_RETURN_IF_ERROR(CheckSetting("ema.decay", spec.ema_decay, true));
   return CheckSchedule(spec.schedule);
@@ -76,6 +103,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Plan::Compile(const TrainSpec& spec)
 absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const TrainSpec& spec) {
   LS_RETURN_IF_ERROR(CheckSpec(spec));
   std::shared_ptr<CompiledPlan> plan(new CompiledPlan(spec));
+  LS_ASSIGN_OR_RETURN(plan->precision_, Precision::Parse(spec.precision));
   LS_ASSIGN_OR_RETURN(const Isa isa, ChooseIsa(spec.passes.isa));
   plan->target_ = {isa, spec.threads};
   LS_ASSIGN_OR_RETURN(plan->model_, MakeModel(spec.model, spec.input));
@@ -91,19 +119,41 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   return std::shared_ptr<const CompiledPlan>(std::move(plan));
 }
 
+namespace {
+
+size_t SizeOf(StateEntry::Type type) {
+  switch (type) {
+    case StateEntry::Type::kBFloat16:
+    case StateEntry::Type::kFloat16:
+      return 2;
+    case StateEntry::Type::kFloat32:
+      return 4;
+    case StateEntry::Type::kInt64:
+    case StateEntry::Type::kFloat64:
+      break;
+  }
+  return 8;
+}
+
+StateEntry::Type TypeOf(DType type) {
+  if (type == DType::kBF16) return StateEntry::Type::kBFloat16;
+  return type == DType::kF16 ? StateEntry::Type::kFloat16 : StateEntry::Type::kFloat32;
+}
+
+}  // namespace
+
 void CompiledPlan::MakeStateTable() {
   const auto add = [&](const std::string& name, StateEntry::Role role, StateEntry::Type type,
                        const Shape& shape) {
     StateEntry entry{name, role, type, shape, state_bytes_, 0};
-    entry.bytes = static_cast<size_t>(Elements(shape)) *
-                  (type == StateEntry::Type::kFloat32 ? sizeof(float) : sizeof(int64_t));
+    entry.bytes = static_cast<size_t>(Elements(shape)) * SizeOf(type);
     state_bytes_ += (entry.bytes + kStateAlign - 1) / kStateAlign * kStateAlign;
     state_.push_back(std::move(entry));
   };
   using Role = StateEntry::Role;
   using Type = StateEntry::Type;
   for (const ParameterSpec& parameter : model_->parameters()) {
-    add(parameter.name, Role::kParameter, Type::kFloat32, parameter.shape);
+    add(parameter.name, Role::kParameter, TypeOf(precision_.weights()), parameter.shape);
   }
   for (const StatisticSpec& statistic : model_->statistics()) {
     add(statistic.name + ".running_mean", Role::kStatistic, Type::kFloat32, {statistic.channels});
@@ -134,9 +184,23 @@ void CompiledPlan::MakeStateTable() {
 size_t CompiledPlan::optimizer_scratch_bytes() const {
   size_t most = 0;
   for (const ParameterSpec& parameter : model_->parameters()) {
-    most = std::max(most, optimizer_->scratch_bytes(parameter, target_));
+    most = std::max(most, UpdateScratchBytes(parameter));
   }
   return most;
+}
+
+size_t CompiledPlan::UpdateScratchBytes(const ParameterSpec& parameter) const {
+  const size_t own = optimizer_->scratch_bytes(parameter, target_);
+  if (!precision_.pure || optimizer_->method(parameter) != Optimizer::Method::kMatrix) return own;
+  // The matrix in fp32, behind the optimizer's own.
+  return own + (static_cast<size_t>(Elements(parameter.shape)) * sizeof(float) + kStateAlign - 1) /
+                   kStateAlign * kStateAlign;
+}
+
+std::set<std::string> CompiledPlan::WeightNames() const {
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : model_->parameters()) names.insert(parameter.name);
+  return names;
 }
 
 const StateEntry& CompiledPlan::Entry(const std::string& name) const {
@@ -241,7 +305,7 @@ Attrs CompiledPlan::LossAttrs(const Graph& graph, Value logits) const {
   return attrs;
 }
 
-absl::Status CompiledPlan::CompileTraining() {
+absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   Graph graph;
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
@@ -279,6 +343,43 @@ absl::Status CompiledPlan::CompileTraining() {
   LS_RETURN_IF_ERROR(graph.Verify());
 
   if (spec_.passes.fuse) graph = Fuse(graph);
+  graph = ApplyPrecision(graph, precision_, WeightNames());
+  LS_RETURN_IF_ERROR(graph.Verify());
+  return graph;
+}
+
+absl::Status CompiledPlan::CompileTraining() {
+  LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining());
+  LS_ASSIGN_OR_RETURN(recompute_level_, ChooseRecompute(graph));
+  return LayOutTraining(Recompute(graph, kLossSeed, recompute_level_));
+}
+
+absl::StatusOr<int> CompiledPlan::ChooseRecompute(const Graph& graph) {
+  using Mode = RecomputeSpec::Mode;
+  const int most = MostRecompute(graph);
+  if (spec_.recompute.mode == Mode::kNone) return 0;
+  if (spec_.recompute.mode == Mode::kSelective) return kRecomputeSelective;
+  if (spec_.recompute.mode == Mode::kBlocks) return most;
+  const auto fits = [&](int level) -> absl::StatusOr<bool> {
+    LS_RETURN_IF_ERROR(LayOutTraining(Recompute(graph, kLossSeed, level)));
+    return train_.memory.arena_bytes <= spec_.recompute.arena_bytes;
+  };
+  // More is made again with each level, so less is kept: the first that fits is found by halving.
+  int low = 0, high = most;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    LS_ASSIGN_OR_RETURN(const bool enough, fits(middle));
+    if (enough) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
+  LS_RETURN_IF_ERROR(graph.Verify());
   PlacedGraph placed = PlaceGradients(graph, spec_.passes.bucket_elements);
   LS_RETURN_IF_ERROR(placed.graph.Verify());
   layout_ = std::move(placed.layout);
@@ -298,7 +399,8 @@ absl::Status CompiledPlan::CompileEvaluation() {
                                     LossAttrs(graph, forward.logits)));
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
-  evaluate_.graph = spec_.passes.fuse ? Fuse(graph) : std::move(graph);
+  if (spec_.passes.fuse) graph = Fuse(graph);
+  evaluate_.graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
   evaluate_.memory = PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), target_,
                                 {spec_.passes.reuse_memory, spec_.passes.in_place});
@@ -343,6 +445,11 @@ std::string CompiledPlan::MakeHash() const {
   }
   absl::StrAppend(&text, absl::StrFormat("%a %a %a\n", spec_.label_smoothing, spec_.clip_norm,
                                          spec_.ema_decay));
+  if (scales_loss()) {
+    const LossScaleSpec& scale = spec_.loss_scale;
+    absl::StrAppend(&text, absl::StrFormat("%a %a %a %d\n", scale.init, scale.growth, scale.backoff,
+                                           scale.interval));
+  }
   absl::StrAppend(&text, spec_.precision, " ", spec_.seed, " ", spec_.accumulate, " ", spec_.shards,
                   "\n");
   return absl::StrFormat("%016x%016x", SiteKey(1, text), SiteKey(2, text));

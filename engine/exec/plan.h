@@ -5,6 +5,7 @@
 #define LOCKSTEP_ENGINE_EXEC_PLAN_H_
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "engine/optim/optimizer.h"
 #include "engine/passes/buckets.h"
 #include "engine/passes/memory.h"
+#include "engine/passes/precision.h"
 
 namespace lockstep::engine {
 
@@ -45,6 +47,7 @@ class CompiledPlan : public Plan {
   const std::vector<Bucket>& buckets() const override { return layout_.buckets; }
   size_t arena_bytes() const override { return arena_bytes_; }
   int64_t parameter_count() const override;
+  int recompute_level() const override { return recompute_level_; }
   double flops() const override { return train_.graph.Flops(); }
   std::string hash() const override { return hash_; }
   std::string DumpText() const override;
@@ -67,11 +70,15 @@ class CompiledPlan : public Plan {
   const GradientLayout& layout() const { return layout_; }
   const Model& model() const { return *model_; }
   const Optimizer& optimizer() const { return *optimizer_; }
+  const Precision& precision() const { return precision_; }
+  bool scales_loss() const override { return precision_.type == DType::kF16 && !spec_.inference; }
   const CpuTarget& target() const { return target_; }
   // One for each of model().parameters().
   const std::vector<ParameterSettings>& settings() const { return settings_; }
   // Of the arena, which the update may use.
   size_t optimizer_scratch_bytes() const;
+  // The same for one parameter.
+  size_t UpdateScratchBytes(const ParameterSpec& parameter) const;
   // Bytes from a parameter to its average. REQUIRES: there are averages.
   size_t average_distance() const { return average_distance_; }
   // REQUIRES: the table has it.
@@ -84,6 +91,13 @@ class CompiledPlan : public Plan {
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
   void MakeStateTable();
   absl::Status CompileTraining();
+  // The training step before recomputation: differentiated, fused, in its precision.
+  absl::StatusOr<Graph> BuildTraining() const;
+  // Takes `graph` as the training step: places its gradients and plans its memory.
+  absl::Status LayOutTraining(const Graph& graph);
+  // The level of recomputation that the spec asks for.
+  absl::StatusOr<int> ChooseRecompute(const Graph& graph);
+  std::set<std::string> WeightNames() const;
   absl::Status CompileEvaluation();
   absl::Status CompileDecode();
   void PlaceKept(const std::vector<Shape>& kept);
@@ -106,6 +120,8 @@ class CompiledPlan : public Plan {
 
   const TrainSpec spec_;
   CpuTarget target_;
+  Precision precision_;
+  int recompute_level_ = 0;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<ParameterSettings> settings_;

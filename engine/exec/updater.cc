@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "engine/exec/loss_scale.h"
 #include "engine/ops/counts.h"
 
 namespace lockstep::engine {
@@ -71,6 +72,7 @@ Updater::Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratc
       step_(state->At<int64_t>(plan->Entry("step"))),
       update_count_(state->At<int64_t>(plan->Entry("update_count"))),
       loss_scale_(state->At<double>(plan->Entry("loss_scale"))),
+      growth_count_(state->At<int64_t>(plan->Entry("growth_count"))),
       skip_count_(state->At<int64_t>(plan->Entry("skip_count"))),
       tracking_(state->At<Tracking>(plan->Entry("tracking"))) {
   for (const ParameterTarget& target : table_.targets()) {
@@ -113,16 +115,17 @@ void Updater::InitState() {
   const StateRegion::Writing writing(&state_);
   std::memset(state_.base(), 0, plan_.state_bytes());
   for (const ParameterTarget& target : table_.targets()) {
-    Initialise(*target.spec, plan_.spec().seed, target.parameter);
+    InitialiseWeights(*target.spec, plan_.spec().seed, plan_.precision().weights(),
+                      plan_.target().isa, state_.base() + plan_.Entry(target.spec->name).offset);
     if (target.average != nullptr) {
-      std::copy_n(target.parameter, target.count, target.average);
+      std::copy_n(target.weights.fp32(), target.count, target.average);
     }
   }
   for (const StatisticSpec& statistic : plan_.model().statistics()) {
     std::fill_n(state_.At<float>(plan_.Entry(statistic.name + ".running_var")), statistic.channels,
                 1.0f);
   }
-  *loss_scale_ = 1;
+  *loss_scale_ = plan_.scales_loss() ? plan_.spec().loss_scale.init : 1;
 }
 
 void Updater::SetTracking(const Tracking& tracking) {
@@ -166,6 +169,7 @@ StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
   const StateRegion::Writing writing(&state_);
 
   StepResult result = Examine(reduced, pool);
+  result.loss_scale = *loss_scale_;
   const double factor = ScheduleFactor(plan_.spec().schedule, *update_count_);
   result.learning_rate = plan_.optimizer().learning_rate() * factor;
   if (!result.skipped) {
@@ -180,6 +184,10 @@ StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
     Apply(update, reduced, pool);
     UpdateStatistics(reduced);
     ++*update_count_;
+  }
+  // A step without any target says nothing about the scale.
+  if (plan_.scales_loss() && (!result.finite || result.valid_targets > 0)) {
+    UpdateLossScale(plan_.spec().loss_scale, !result.finite, loss_scale_, growth_count_);
   }
   *skip_count_ = result.finite ? 0 : *skip_count_ + 1;
   result.skipped_in_a_row = *skip_count_;
@@ -221,11 +229,14 @@ void Updater::ApplyElementwise(const Optimizer::Update& update, Slices reduced, 
 void Updater::ApplyRange(const Optimizer::Update& update, const ParameterTarget& target,
                          const float* gradient, int64_t at, int64_t count) const {
   const Optimizer::Update own = For(update, target);
-  const int64_t chunk = target.average != nullptr ? kChunk : count;
+  const bool whole = target.average == nullptr && target.weights.is_fp32();
+  const int64_t chunk = whole ? count : kChunk;
+  alignas(64) float buffer[kChunk];
   for (int64_t i = 0; i < count; i += chunk) {
     const int64_t n = std::min(chunk, count - i);
-    plan_.optimizer().Apply(own, gradient + i, n, MomentsAt(target, at + i).span(),
-                            target.parameter + at + i);
+    float* const weights = target.weights.Read(at + i, n, buffer);
+    plan_.optimizer().Apply(own, gradient + i, n, MomentsAt(target, at + i).span(), weights);
+    target.weights.Write(update.index, at + i, n, weights);
     Average(update, target, at + i, n);
   }
 }
@@ -235,11 +246,11 @@ void Updater::Average(const Optimizer::Update& update, const ParameterTarget& ta
   if (target.average == nullptr) return;
   // The first update starts the average, as in torch.optim.swa_utils.AveragedModel.
   if (update.index == 0) {
-    std::copy_n(target.parameter + at, count, target.average + at);
+    std::copy_n(target.weights.fp32() + at, count, target.average + at);
     return;
   }
-  kernels_.average(static_cast<float>(1 - plan_.spec().ema_decay), target.parameter + at, count,
-                   target.average + at);
+  kernels_.average(static_cast<float>(1 - plan_.spec().ema_decay), target.weights.fp32() + at,
+                   count, target.average + at);
 }
 
 void Updater::ApplyTrustRatio(const Optimizer::Update& update, Slices reduced, ThreadPool* pool) {
@@ -251,9 +262,12 @@ void Updater::ApplyTrustRatio(const Optimizer::Update& update, Slices reduced, T
     NormLanes parameter, direction;
     ForPieces(reduced, target.begin + block.begin, target.begin + block.end,
               [&](const float* data, int64_t offset, int64_t count) {
-                const int64_t at = block.begin + offset;
-                optimizer.Measure(own, data, count, MomentsAt(target, at).span(),
-                                  target.parameter + at, &parameter, &direction);
+                alignas(64) float buffer[kChunk];
+                for (int64_t i = 0; i < count; i += kChunk) {
+                  const int64_t n = std::min(kChunk, count - i), at = block.begin + offset + i;
+                  optimizer.Measure(own, data + i, n, MomentsAt(target, at).span(),
+                                    target.weights.Read(at, n, buffer), &parameter, &direction);
+                }
               });
     parameter_sums_[static_cast<size_t>(index)] = parameter.Sum();
     direction_sums_[static_cast<size_t>(index)] = direction.Sum();
@@ -263,10 +277,12 @@ void Updater::ApplyTrustRatio(const Optimizer::Update& update, Slices reduced, T
     const Optimizer::Update own = For(update, target);
     const double parameter_norm = std::sqrt(ParameterTable::SumOf(target, parameter_sums_));
     const double direction_norm = std::sqrt(ParameterTable::SumOf(target, direction_sums_));
+    alignas(64) float buffer[kChunk];
     for (int64_t at = block.begin; at < block.end; at += kChunk) {
       const int64_t n = std::min(kChunk, block.end - at);
-      optimizer.Move(own, parameter_norm, direction_norm, n, MomentsAt(target, at).span(),
-                     target.parameter + at);
+      float* const weights = target.weights.Read(at, n, buffer);
+      optimizer.Move(own, parameter_norm, direction_norm, n, MomentsAt(target, at).span(), weights);
+      target.weights.Write(update.index, at, n, weights);
       Average(update, target, at, n);
     }
   });
@@ -292,8 +308,12 @@ void Updater::ApplyMatrix(const Optimizer::Update& update, const ParameterTarget
                          &lanes);
     squares += lanes.Sum();
   }
-  optimizer.MoveMatrix(own, *target.spec, std::sqrt(squares), scratch_, target.parameter,
-                       plan_.target(), pool);
+  // Behind the optimizer's own scratch: room for weights that are not in fp32.
+  float* const widened = scratch_ + optimizer.scratch_bytes(*target.spec, plan_.target()) / 4;
+  float* const weights = target.weights.Read(0, target.count, widened);
+  optimizer.MoveMatrix(own, *target.spec, std::sqrt(squares), scratch_, weights, plan_.target(),
+                       pool);
+  target.weights.Write(update.index, 0, target.count, weights);
   Average(update, target, 0, target.count);
 }
 

@@ -71,6 +71,7 @@ class Updater {
   int64_t* const step_;
   int64_t* const update_count_;
   double* const loss_scale_;
+  int64_t* const growth_count_;
   int64_t* const skip_count_;
   Tracking* const tracking_;
 };

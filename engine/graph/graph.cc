@@ -73,7 +73,7 @@ Value Graph::Add(const std::string& op, std::vector<Value> inputs, Attrs attrs,
   }
   const int count = static_cast<int>(inputs.size());
   LS_CHECK(count >= def->min_inputs && count <= def->max_inputs) << op << " has " << count;
-  absl::StatusOr<std::vector<TensorType>> outputs = def->infer(types, attrs);
+  absl::StatusOr<std::vector<TensorType>> outputs = InferOutputs(*def, types, attrs);
   if (!outputs.ok()) {
     return Fail(Annotate(outputs.status(), absl::StrCat(op, name.empty() ? "" : " ", name)));
   }
@@ -146,7 +146,8 @@ absl::Status Graph::Verify() const {
       if (!leaves.insert(node.name).second) return bad("two leaves are named " + node.name);
       continue;
     }
-    const absl::StatusOr<std::vector<TensorType>> outputs = node.op->infer(types, node.attrs);
+    const absl::StatusOr<std::vector<TensorType>> outputs =
+        InferOutputs(*node.op, types, node.attrs);
     if (!outputs.ok()) return bad(std::string(outputs.status().message()));
     if (*outputs != node.outputs)
       return bad("its shapes are not those that follow from its inputs");

@@ -80,6 +80,12 @@ class Graph {
   // Values that outlive the graph's run, by name ("loss", "grad:0.weight").
   void AddOutput(const std::string& name, Value value);
   const std::vector<std::pair<std::string, Value>>& outputs() const { return outputs_; }
+  // Marks `value` as the last of a block of the model: recomputation (passes/recompute.h) may keep
+  // it alone.
+  void AddBoundary(Value value) {
+    if (status_.ok()) boundaries_.push_back(value);
+  }
+  const std::vector<Value>& boundaries() const { return boundaries_; }
   // Passes note which value of the graph they began with a value is, so that tools can compare
   // graphs that went through different passes. Without a note a value is its own origin.
   void SetOrigin(Value value, Value origin) { origins_[value] = origin; }
@@ -106,6 +112,7 @@ class Graph {
 
   std::vector<Node> nodes_;
   std::vector<std::pair<std::string, Value>> outputs_;
+  std::vector<Value> boundaries_;
   std::map<Value, Value> origins_;
   absl::Status status_;
 };

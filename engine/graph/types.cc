@@ -3,10 +3,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/check.h"
 
 namespace lockstep::engine {
 
-size_t SizeOf(DType dtype) { return dtype == DType::kF64 ? 8 : 4; }
+size_t SizeOf(DType dtype) {
+  if (IsHalf(dtype)) return 2;
+  return dtype == DType::kF64 ? 8 : 4;
+}
 
 const char* Name(DType dtype) {
   switch (dtype) {
@@ -16,8 +20,20 @@ const char* Name(DType dtype) {
       return "f64";
     case DType::kI32:
       return "i32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
   }
   return "?";
+}
+
+DType DTypeOf(const std::string& name) {
+  for (const DType type : {DType::kF32, DType::kF64, DType::kI32, DType::kBF16, DType::kF16}) {
+    if (name == Name(type)) return type;
+  }
+  LS_CHECK(false) << "no type is named " << name;
+  __builtin_unreachable();
 }
 
 int64_t Elements(const Shape& shape) {

@@ -11,11 +11,16 @@
 
 namespace lockstep::engine {
 
-enum class DType { kF32, kF64, kI32 };
+enum class DType { kF32, kF64, kI32, kBF16, kF16 };
+
+// bf16 and fp16: how values are stored; arithmetic is in fp32.
+inline bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+// "bf16" as a DType. REQUIRES: it is a name of one.
+DType DTypeOf(const std::string& name);
 
 // Bytes of one element.
 size_t SizeOf(DType dtype);
-// "f32", "f64", "i32".
+// "f32", "f64", "i32", "bf16", "f16".
 const char* Name(DType dtype);
 
 using Shape = std::vector<int64_t>;

@@ -136,6 +136,7 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
     y = build.Linear(name + "output.dense", y, false);
     y = build.Add(x, build.Dropout(name + "output.dropout", y));
     x = build.LayerNorm(name + "output.LayerNorm", y, kEps);
+    graph->AddBoundary(x);
   }
   if (!graph->status().ok()) return x;
   if (classifies_) {

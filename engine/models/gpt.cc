@@ -101,6 +101,7 @@ Value Gpt::BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x,
     y = build.Linear(block + "mlp.c_fc", y, true);
     y = build.Linear(block + "mlp.c_proj", build.Gelu(y, "tanh"), true);
     x = build.Add(x, build.Dropout(block + "mlp.dropout", y));
+    graph->AddBoundary(x);
   }
   x = build.LayerNorm("transformer.ln_f", x, kEps);
   const char* head = tied_head_ ? kTokens : "lm_head.weight";

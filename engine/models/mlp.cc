@@ -53,6 +53,8 @@ Value Mlp::Build(Graph* graph, const ModelInputs& inputs) const {
   if (type.shape.size() != 2) {
     x = graph->Add("reshape", {x}, {{"shape", Shape{type.shape[0], widths_[0]}}}, "flatten");
   }
+  // Blocks of about the root of the number of layers: the least memory when they are made again.
+  const auto block = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(widths_.size()))));
   for (size_t i = 0; i + 1 < widths_.size(); ++i) {
     if (i > 0) x = graph->Add("relu", {x}, {}, absl::StrCat(2 * i - 1));
     if (i > 0 && inputs.training && dropout_ > 0) {
@@ -61,6 +63,7 @@ Value Mlp::Build(Graph* graph, const ModelInputs& inputs) const {
           "dropout", {x, inputs.address},
           {{"rate", dropout_}, {"key", static_cast<int64_t>(SiteKey(inputs.seed, name))}}, name);
     }
+    if (i > 0 && i % block == 0) graph->AddBoundary(x);
     x = graph->Add(
         "linear",
         {x, inputs.Parameter(LayerName(i) + ".weight"), inputs.Parameter(LayerName(i) + ".bias")},

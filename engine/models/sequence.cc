@@ -249,7 +249,33 @@ Value Sequence::Build(Graph* graph, const ModelInputs& inputs) const {
   } else if (shape.size() == 4) {
     x = graph->Add("channels_last", {x});
   }
-  return Flatten(graph, BuildLayers(graph, inputs, layers_, x));
+  const std::vector<bool> ends = BlockEnds();
+  for (size_t i = 0; i < layers_.size() && x.valid(); ++i) {
+    x = BuildLayer(graph, inputs, layers_[i], x);
+    if (ends[i]) graph->AddBoundary(x);
+  }
+  return Flatten(graph, x);
+}
+
+// After each residual block and its activation; without any, after each pool; without any, after
+// each group of about the root of the number of layers.
+std::vector<bool> Sequence::BlockEnds() const {
+  const size_t count = layers_.size();
+  std::vector<bool> ends(count, false);
+  const auto mark = [&](auto matches) {
+    bool any = false;
+    for (size_t i = 0; i < count; ++i) {
+      if (!matches(layers_[i].kind)) continue;
+      const bool activated = i + 1 < count && layers_[i + 1].kind == Kind::kRelu;
+      ends[activated ? i + 1 : i] = any = true;
+    }
+    return any;
+  };
+  if (mark([](Kind kind) { return kind == Kind::kResidual; })) return ends;
+  if (mark([](Kind kind) { return kind == Kind::kMaxPool || kind == Kind::kAvgPool; })) return ends;
+  const auto block = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(count))));
+  for (size_t i = block; i < count; i += block) ends[i - 1] = true;
+  return ends;
 }
 
 Value Sequence::BuildLayers(Graph* graph, const ModelInputs& inputs,

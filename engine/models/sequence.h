@@ -45,6 +45,8 @@ class Sequence : public Model {
   void AddBatchNorm(const LayerSpec& layer, const Flow& flow);
   void AddNorm(const LayerSpec& layer, const Flow& flow);
 
+  // Whether a block that can be computed again ends with the layer.
+  std::vector<bool> BlockEnds() const;
   static Value BuildLayers(Graph* graph, const ModelInputs& inputs,
                            const std::vector<LayerSpec>& layers, Value x);
   static Value BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer, Value x);

@@ -61,6 +61,7 @@ OpDef Forward(const char* name, const char* doc, void (*gradient)(GradientContex
   op.name = name;
   op.doc = doc;
   op.min_inputs = op.max_inputs = 1;
+  op.half = {.follows = 0b1, .activations = 0b1, .elementwise = true};
   op.in_place = {{0, 0}};
   op.infer = Infer;
   op.gradient = gradient;
@@ -73,6 +74,7 @@ OpDef Backward(const char* name, const char* doc) {
   op.name = name;
   op.doc = doc;
   op.min_inputs = op.max_inputs = 2;
+  op.half = {.follows = 0b1, .activations = 0b1, .elementwise = true};
   op.in_place = {{0, 0}, {1, 0}};
   op.infer = Infer;
   op.no_gradient = kFirstOrder;

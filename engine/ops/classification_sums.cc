@@ -30,6 +30,7 @@ const OpDef kClassificationSums = {
         "first five, over the valid rows",
     .min_inputs = 2,
     .max_inputs = 2,
+    .half = {.cut_inputs = 0b11, .sums = 0b1},
     .infer = Infer,
     .no_gradient = "evaluation only",
     .flops = Flops,

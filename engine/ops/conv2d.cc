@@ -124,6 +124,10 @@ std::vector<Sample> Samples() {
        {5, 3, 7, 4},
        {{"dilation", pair(1, 2)}, {"stride", pair(3, 2)}, {"padding", pair(3, 5)}}},
       {{2, 14, 10, 64}, {40, 64, 3, 3}, {{"padding", pair(1, 1)}}},
+      // By Winograd's algorithm: odd extents, channels that fill no vector, other borders.
+      {{3, 9, 7, 17}, {33, 17, 3, 3}, {{"padding", pair(1, 1)}}},
+      {{4, 8, 9, 33}, {18, 33, 3, 3}, {}},
+      {{5, 7, 7, 16}, {16, 16, 3, 3}, {{"padding", pair(2, 0)}}},
   };
 }
 
@@ -167,6 +171,7 @@ const OpDef kConv2d = {
     .doc = "(x [n,h,w,c], weight [o,c/groups,kh,kw], bias [o]?) -> activation(x * weight + bias)",
     .min_inputs = 2,
     .max_inputs = 3,
+    .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b001, .cut_outputs = 0b1},
     .infer = Infer,
     .gradient = Gradient,
     .flops = Flops,
@@ -178,6 +183,7 @@ const OpDef kConv2dBackwardInput = {
     .doc = "(dy, weight, mask [n,h,w,c]?) -> gradient of x [n,extents,c], 0 where mask <= 0",
     .min_inputs = 2,
     .max_inputs = 3,
+    .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b101, .cut_outputs = 0b1},
     .infer = InferInput,
     .no_gradient = kFirstOrder,
     .flops = InputFlops,
@@ -189,6 +195,7 @@ const OpDef kConv2dBackwardWeight = {
     .doc = "(dy, x [n,h,w,c]) -> gradient of the weight [o,c/groups,kernel]",
     .min_inputs = 2,
     .max_inputs = 2,
+    .half = {.rounded = 0b11, .cut_inputs = 0b11, .sums = 0b1},
     .accumulates = true,
     .infer = InferWeight,
     .no_gradient = kFirstOrder,

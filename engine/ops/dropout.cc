@@ -65,6 +65,7 @@ const OpDef kDropout = {
         "plus residual",
     .min_inputs = 2,
     .max_inputs = 3,
+    .half = {.follows = 0b101, .activations = 0b1},
     .in_place = {{0, 0}, {2, 0}},
     .infer = Infer,
     .gradient = Gradient,

@@ -85,6 +85,7 @@ const OpDef kLinear = {
         "activation(x weight^T + bias) [m,n]",
     .min_inputs = 2,
     .max_inputs = 3,
+    .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b001, .cut_outputs = 0b1},
     .infer = Infer,
     .gradient = Gradient,
     .flops = Flops,

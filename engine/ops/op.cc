@@ -2,8 +2,26 @@
 #include "engine/ops/op.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace lockstep::engine {
+
+absl::StatusOr<std::vector<TensorType>> InferOutputs(const OpDef& op,
+                                                     std::vector<TensorType> inputs,
+                                                     const Attrs& attrs) {
+  if (op.infers_types) return op.infer(inputs, attrs);
+  for (TensorType& input : inputs) {
+    if (IsHalf(input.dtype)) input.dtype = DType::kF32;
+  }
+  LS_ASSIGN_OR_RETURN(std::vector<TensorType> outputs, op.infer(inputs, attrs));
+  const DType type = DTypeOf(attrs.String(kDTypeAttr, Name(DType::kF32)));
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if ((op.half.activations >> o & 1) != 0 && outputs[o].dtype == DType::kF32) {
+      outputs[o].dtype = type;
+    }
+  }
+  return outputs;
+}
 
 Cost CostOf(const Graph& graph, const Node& node) {
   Cost cost;

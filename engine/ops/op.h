@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_ENGINE_OPS_OP_H_
 #define LOCKSTEP_ENGINE_OPS_OP_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,6 +58,27 @@ struct OpCase {
   int64_t classes = 0;
 };
 
+// What a node does in 16-bit precision (passes/precision.h), and how the CPU brings its operands
+// into fp32 (cpu/converting_kernel.h). Numbers of operands are bits: 0b101 are the first and the
+// third. The default keeps all results in fp32.
+struct HalfRules {
+  // Inputs that are rounded to 16 bits, as the factors of a matrix product are.
+  uint32_t rounded = 0;
+  // Where these inputs are all in 16 bits, so are the results.
+  uint32_t follows = 0;
+  // Outputs that can be in 16 bits. The others (statistics, sums, gradients of weights) are fp32 in
+  // every precision.
+  uint32_t activations = 0;
+
+  // A part of the rows can be computed alone: inputs and outputs that are cut along their first
+  // extent, and outputs that are sums over the parts.
+  uint32_t cut_inputs = 0;
+  uint32_t cut_outputs = 0;
+  uint32_t sums = 0;
+  // All operands have one shape, which can be cut anywhere.
+  bool elementwise = false;
+};
+
 struct OpDef {
   const char* name = nullptr;
   const char* doc = nullptr;  // inputs -> outputs, in one line
@@ -67,6 +89,10 @@ struct OpDef {
   bool leaf = false;
   // Output 0 is input 0 with another shape; has no kernel.
   bool view = false;
+  // Its types are what `infer` says, 16-bit ones too; other ops are asked as if all were fp32, and
+  // the attribute "dtype" is the type of their activations.
+  bool infers_types = false;
+  HalfRules half = {};
   // Outputs can be added to what the memory holds (RunContext::accumulate), so they may be born in
   // the gradient vector.
   bool accumulates = false;
@@ -85,6 +111,13 @@ struct OpDef {
   // Odd sizes and every attribute.
   std::vector<OpCase> (*cases)() = nullptr;
 };
+
+// The types of an op's outputs. Errors: InvalidArgument that names the shapes.
+absl::StatusOr<std::vector<TensorType>> InferOutputs(const OpDef& op,
+                                                     std::vector<TensorType> inputs,
+                                                     const Attrs& attrs);
+// The attribute that names the type of a node's activations; without it they are fp32.
+inline constexpr const char* kDTypeAttr = "dtype";
 
 // What running `node` of `graph` once costs.
 Cost CostOf(const Graph& graph, const Node& node);

@@ -10,6 +10,7 @@ namespace lockstep::engine::ops {
 
 extern const OpDef kAdd;
 extern const OpDef kBiasBackward;
+extern const OpDef kCast;
 extern const OpDef kClassificationSums;
 extern const OpDef kDeposit;
 extern const OpDef kInput;

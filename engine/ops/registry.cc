@@ -14,6 +14,7 @@ constexpr OpEntry kOps[] = {
     {&ops::kReshape, nullptr, nullptr},
     {&ops::kAdd, &cpu::kAdd, nullptr},
     {&ops::kBiasBackward, &cpu::kBiasBackward, nullptr},
+    {&ops::kCast, &cpu::kCast, nullptr},
     {&ops::kClassificationSums, &cpu::kClassificationSums, nullptr},
     {&ops::kDeposit, &cpu::kDeposit, nullptr},
     {&ops::kLinear, &cpu::kLinear, nullptr},

@@ -32,6 +32,7 @@ const OpDef kReshape = {
     .min_inputs = 1,
     .max_inputs = 1,
     .view = true,
+    .infers_types = true,
     .infer = Infer,
     .gradient = Gradient,
     .cases = Cases,

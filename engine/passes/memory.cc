@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "engine/cpu/converting_kernel.h"
 #include "engine/ops/op.h"
-#include "engine/ops/registry.h"
 
 namespace lockstep::engine {
 namespace {
@@ -57,9 +57,7 @@ class Planner {
       const Node& node = graph_.node(id);
       for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) MakeHome(id, o);
       if (node.op->leaf || node.op->view) continue;
-      const CpuKernelDef& kernel = CpuKernelOf(*node.op);
-      const size_t bytes =
-          kernel.scratch_bytes != nullptr ? kernel.scratch_bytes(graph_, node, target_) : 0;
+      const size_t bytes = KernelScratchBytes(graph_, node, target_);
       if (bytes == 0) continue;
       scratch_[id] = plan_.buffers.size();
       plan_.buffers.push_back({bytes, 0, id, id, absl::StrCat("%", id, " scratch")});

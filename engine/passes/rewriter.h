@@ -48,8 +48,11 @@ class Rewriter {
   }
   // The new graph, to append to.
   Graph& to() { return to_; }
-  // The new graph with the old one's outputs.
+  // The new graph with the old one's outputs and boundaries.
   Graph Finish() {
+    for (const Value& value : from_.boundaries()) {
+      if (Has(value)) to_.AddBoundary(Map(value));
+    }
     for (const auto& [name, value] : from_.outputs()) to_.AddOutput(name, Map(value));
     return std::move(to_);
   }

@@ -82,6 +82,15 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
   report.accumulate = plan.spec().accumulate;
   report.memory_limit = resources.memory();
   report.need = compiled.need;
+  report.precision = plan.spec().precision;
+  report.recompute_level = plan.recompute_level();
+  report.without_recompute = plan.arena_bytes();
+  if (report.recompute_level > 0) {
+    engine::TrainSpec spec = plan.spec();
+    spec.recompute = {};
+    const auto whole = engine::Plan::Compile(spec);
+    if (whole.ok()) report.without_recompute = (*whole)->arena_bytes();
+  }
   report.machine = machine;
   const int shards = compiled.job.train().shards();
   const int world = std::max(1, resources.nodes() * resources.nproc_per_node());
@@ -132,6 +141,16 @@ std::string ReportText(const JobReport& report) {
   line("  activations", bytes(need.activations));
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));
+  line("precision", report.precision);
+  if (report.recompute_level > 0) {
+    line("recompute",
+         absl::StrCat(
+             report.recompute_level == 1
+                 ? "what is cheap"
+                 : absl::StrCat("what is cheap, and ", report.recompute_level - 1, " whole blocks"),
+             ": activations and workspace take ", bytes(need.activations + need.workspace),
+             " instead of ", bytes(report.without_recompute)));
+  }
   line("arithmetic", absl::StrCat(Count(report.flops), "FLOP a step"));
   line("machine", absl::StrFormat("%sFLOP/s and %s/s on one thread, %d CPUs (measured just now)",
                                   Count(report.machine.flops), BytesText(report.machine.bytes),
@@ -167,7 +186,10 @@ std::string ReportJson(const JobReport& report) {
       ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
       ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
       ",\"workspace\":", need.workspace, ",\"data\":", need.data,
-      ",\"limit\":", report.memory_limit, "},\"flops_per_step\":", JsonNumber(report.flops),
+      ",\"without_recompute\":", report.without_recompute, ",\"limit\":", report.memory_limit,
+      "},\"precision\":", JsonString(report.precision),
+      ",\"recompute_level\":", report.recompute_level,
+      ",\"flops_per_step\":", JsonNumber(report.flops),
       ",\"machine\":{\"device\":", JsonString(report.device),
       ",\"flops_per_second\":", JsonNumber(report.machine.flops),
       ",\"bytes_per_second\":", JsonNumber(report.machine.bytes), ",\"cpus\":", report.machine.cpus,

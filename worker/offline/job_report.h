@@ -39,6 +39,9 @@ struct JobReport {
   int64_t micro_batch = 0;
   int accumulate = 1;
   int64_t memory_limit = 0;  // 0: none
+  std::string precision;
+  int recompute_level = 0;       // see engine/passes/recompute.h
+  size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
   MemoryNeed need;
   double flops = 0;  // of one optimizer step, all ranks
   MachineSpeed machine;

@@ -2,6 +2,7 @@
 #include "worker/offline/saved_model.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,9 +12,11 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
+#include "common/half.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "worker/job_plan.h"
@@ -77,6 +80,21 @@ engine::InputSpec InputOf(const ModelConfig& config) {
 
 }  // namespace
 
+namespace {
+
+// Weights that are stored in 16 bits are saved as fp32, which has them exactly.
+void NarrowWeights(const engine::StateEntry& entry, const void* from, void* to) {
+  const bool bfloat = entry.type == engine::StateEntry::Type::kBFloat16;
+  auto* bits = static_cast<uint16_t*>(to);
+  for (size_t i = 0; i < entry.bytes / sizeof(uint16_t); ++i) {
+    float value;
+    std::memcpy(&value, static_cast<const char*>(from) + i * sizeof(float), sizeof(float));
+    bits[i] = bfloat ? BFloat16::FromFloat(value).bits : Float16::FromFloat(value).bits;
+  }
+}
+
+}  // namespace
+
 AlignedMemory AllocateAligned(size_t bytes) {
   const size_t rounded = std::max((bytes + kPage - 1) / kPage * kPage, kPage);
   AlignedMemory memory(std::aligned_alloc(kPage, rounded), std::free);
@@ -86,6 +104,14 @@ AlignedMemory AllocateAligned(size_t bytes) {
 
 absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
                                                              int64_t block, bool decode) {
+  if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is a job file: name a saved model, such as the folder model/ of a run"));
+  }
+  if (::access(path.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
+  }
   const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
   const size_t slash = file.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
@@ -122,7 +148,8 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
   for (const engine::StateEntry& entry : plan_->state()) {
     if (entry.role == engine::StateEntry::Role::kScalar) continue;
     const checkpoint::TensorView* tensor = tensors->Find(entry.name);
-    const char* const dtype = entry.type == engine::StateEntry::Type::kInt64 ? "I64" : "F32";
+    using Type = engine::StateEntry::Type;
+    const char* const dtype = entry.type == Type::kInt64 ? "I64" : "F32";
     if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
       status = absl::DataLossError(absl::StrCat(
           file, ": ", tensor == nullptr ? "has no tensor " : "another shape or type of ",
@@ -130,7 +157,11 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
           absl::StrJoin(entry.shape, ","), "]"));
       break;
     }
-    std::memcpy(state + entry.offset, tensor->data, entry.bytes);
+    if (entry.type == Type::kBFloat16 || entry.type == Type::kFloat16) {
+      NarrowWeights(entry, tensor->data, state + entry.offset);
+    } else {
+      std::memcpy(state + entry.offset, tensor->data, entry.bytes);
+    }
     ++used;
   }
   executor_->EndLoad();

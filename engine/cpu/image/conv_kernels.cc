@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv2d and its gradients as products with patch matrices. The filters are brought into the
-// product's order in every run: they change every step, and a pixel needs them many times.
+// conv2d and its gradients as products with patch matrices, or by Winograd's algorithm where the
+// shape is for it. The filters are brought into the product's order in every run: they change every
+// step, and a pixel needs them many times.
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "common/check.h"
 #include "engine/cpu/image/conv_product.h"
+#include "engine/cpu/image/winograd.h"
 #include "engine/cpu/kernels.h"
 #include "engine/ops/conv_geometry.h"
 
@@ -268,6 +270,57 @@ class BackwardWeightKernel : public CpuKernel {
   std::vector<PatchOuterProduct> products_;
 };
 
+// Forward and input gradient, as ConvKernel.
+class WinogradKernel : public CpuKernel {
+ public:
+  WinogradKernel(const ConvGeometry& g, bool backward, const KernelOperands& operands, bool relu,
+                 const CpuTarget& target)
+      : product_(backward ? WinogradBackward(g) : WinogradForward(g), target.isa, target.threads),
+        order_(backward ? WinogradFilterOrder{g.channels * 9, 9, true}
+                        : WinogradFilterOrder{9, g.channels * 9, false}),
+        backward_(backward),
+        operands_(operands),
+        relu_(relu) {}
+  size_t scratch_bytes() const { return product_.scratch_bytes(); }
+
+  void Run(const RunContext& context) const override {
+    TileEpilogue epilogue;
+    epilogue.relu = relu_;
+    if (operands_.inputs.size() == 3) {
+      (backward_ ? epilogue.mask : epilogue.bias) = context.At<float>(operands_.inputs[2]);
+    }
+    product_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
+                 order_, epilogue, context.At<float>(operands_.outputs[0]),
+                 context.At<float>(operands_.scratch), context.pool);
+  }
+
+ private:
+  const WinogradProduct product_;
+  const WinogradFilterOrder order_;
+  const bool backward_;
+  const KernelOperands operands_;
+  const bool relu_;
+};
+
+class WinogradWeightKernel : public CpuKernel {
+ public:
+  WinogradWeightKernel(const ConvGeometry& g, const KernelOperands& operands,
+                       const CpuTarget& target)
+      : gradient_(WinogradForward(g), target.isa, target.threads), operands_(operands) {}
+  size_t scratch_bytes() const { return gradient_.scratch_bytes(); }
+
+  void Run(const RunContext& context) const override {
+    const Storage& out = operands_.outputs[0];
+    gradient_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
+                  context.Adds(out), context.At<float>(out), context.At<float>(operands_.scratch),
+                  context.pool);
+  }
+
+ private:
+  const WinogradWeightGradient gradient_;
+  const KernelOperands operands_;
+};
+
 ConvGeometry ForwardGeometry(const Graph& graph, const Node& node) {
   return GeometryOf(graph.type(node.inputs[0]), graph.type(node.inputs[1]), node.attrs);
 }
@@ -279,29 +332,43 @@ ConvGeometry WeightGeometry(const Graph& graph, const Node& node) {
 }
 
 size_t ForwardScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return ForwardParts(ForwardGeometry(graph, node), target).scratch_bytes();
+  const ConvGeometry g = ForwardGeometry(graph, node);
+  return IsForWinograd(g) ? WinogradKernel(g, false, {}, false, target).scratch_bytes()
+                          : ForwardParts(g, target).scratch_bytes();
 }
 size_t InputScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return BackwardParts(InputGeometry(graph, node), target).scratch_bytes();
+  const ConvGeometry g = InputGeometry(graph, node);
+  return IsForWinograd(g) ? WinogradKernel(g, true, {}, false, target).scratch_bytes()
+                          : BackwardParts(g, target).scratch_bytes();
 }
 size_t WeightScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return BackwardWeightKernel(WeightGeometry(graph, node), {}, target).scratch_bytes();
+  const ConvGeometry g = WeightGeometry(graph, node);
+  return IsForWinograd(g) ? WinogradWeightKernel(g, {}, target).scratch_bytes()
+                          : BackwardWeightKernel(g, {}, target).scratch_bytes();
 }
 
 std::unique_ptr<CpuKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  return std::make_unique<ConvKernel>(g, ForwardParts(g, target), false, operands,
-                                      node.attrs.String("activation") == "relu", target);
+  const bool relu = node.attrs.String("activation") == "relu";
+  if (IsForWinograd(g)) {
+    return std::make_unique<WinogradKernel>(g, false, operands, relu, target);
+  }
+  return std::make_unique<ConvKernel>(g, ForwardParts(g, target), false, operands, relu, target);
 }
 std::unique_ptr<CpuKernel> PrepareInput(const Graph& graph, const Node& node,
                                         const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = InputGeometry(graph, node);
+  if (IsForWinograd(g)) {
+    return std::make_unique<WinogradKernel>(g, true, operands, false, target);
+  }
   return std::make_unique<ConvKernel>(g, BackwardParts(g, target), true, operands, false, target);
 }
 std::unique_ptr<CpuKernel> PrepareWeight(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target) {
-  return std::make_unique<BackwardWeightKernel>(WeightGeometry(graph, node), operands, target);
+  const ConvGeometry g = WeightGeometry(graph, node);
+  if (IsForWinograd(g)) return std::make_unique<WinogradWeightKernel>(g, operands, target);
+  return std::make_unique<BackwardWeightKernel>(g, operands, target);
 }
 
 }  // namespace

@@ -38,6 +38,23 @@ struct ImageSimd {
   // above 0. `store`: = instead of +=, and 0 for the others.
   void (*largest_gradient)(const float* const* x, float* const* dx, int64_t count, const float* dy,
                            int64_t channels, bool relu, bool store);
+  // Winograd's F(2 x 2, 3 x 3) of one tile, channel by channel; element e of the 4 x 4 transform
+  // lies at v + e * stride. See winograd.h for the matrices.
+  // v = B' d B of the pixels d[4 * row + column].
+  void (*winograd_input)(const float* const* d, int64_t channels, int64_t stride, float* v);
+  // v = A d A' of the pixels d[2 * row + column].
+  void (*winograd_gradient)(const float* const* d, int64_t channels, int64_t stride, float* v);
+  // y = A' m A for the pixels y[2 * row + column] that are not null; + bias, rectified with `relu`,
+  // 0 where mask <= 0. bias and mask may be null; mask's pixels are as far apart as y's.
+  void (*winograd_output)(const float* m, int64_t stride, int64_t channels, const float* bias,
+                          bool relu, const float* const* mask, float* const* y);
+  // u = G g G' for `count` <= 32 filters: tap t of filter j is g[j * step + t], with `rotate`
+  // g[j * step + 8 - t].
+  void (*winograd_filters)(const float* g, int64_t step, int64_t count, bool rotate, int64_t stride,
+                           float* u);
+  // Taps of `count` filters, 9 each: dg (+)= G' u G.
+  void (*winograd_filter_gradients)(const float* u, int64_t stride, int64_t count, bool add,
+                                    float* dg);
   // y[j] = factor * sum over i of x[i][j].
   void (*average)(const float* const* x, int64_t count, float factor, int64_t channels, float* y);
 };

@@ -57,6 +57,11 @@ struct SimdKernels {
                           float* panel);
   // panel[p * tile_columns + j] = src[p * stride + j] for j < columns, 0 beyond; p < k.
   void (*pack)(const float* src, int64_t stride, int64_t k, int64_t columns, float* panel);
+  // packed[(i / tile_rows * k + p) * tile_rows + i % tile_rows] = a[i * a_row + p * a_k] for i <
+  // rows and p < k; the other places of the last strip, and 16 floats behind it, are undefined.
+  // a_row or a_k is 1.
+  void (*pack_rows)(const float* a, int64_t a_row, int64_t a_k, int64_t rows, int64_t k,
+                    float* packed);
   // dst[j, i] = act(src[i, j] + bias[i]) for src of rows x columns.
   void (*transpose)(const float* src, int64_t src_stride, int64_t rows, int64_t columns,
                     const float* bias, bool relu, float* dst, int64_t dst_stride);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/check.h"
+#include "common/half.h"
 
 namespace lockstep::engine {
 namespace {
@@ -91,6 +92,15 @@ Doubles LinearBackwardWeight(const OpCase& test, const std::vector<Doubles>& in)
   return Product(n, k, m, in[0], 1, n, in[1], k, 1);
 }
 
+Doubles Cast(DType type, Doubles values) {
+  for (double& value : values) {
+    const auto x = static_cast<float>(value);
+    if (type == DType::kBF16) value = static_cast<double>(BFloat16::FromFloat(x).ToFloat());
+    if (type == DType::kF16) value = static_cast<double>(Float16::FromFloat(x).ToFloat());
+  }
+  return values;
+}
+
 }  // namespace
 
 std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
@@ -100,6 +110,7 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
   if (std::vector<Doubles> made = TransformerReference(op, test, outputs, in); !made.empty()) {
     return made;
   }
+  if (name == "cast") return {Cast(outputs[0].dtype, Cast(test.inputs[0].dtype, in[0]))};
   if (name == "linear") return {Linear(test, in)};
   if (name == "linear_backward_input") return {LinearBackwardInput(test, in)};
   if (name == "linear_backward_weight") return {LinearBackwardWeight(test, in)};

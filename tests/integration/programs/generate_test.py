@@ -108,6 +108,9 @@ class Generate(harness.ProgramTest):
         code, out, err = self.launch("generate", "nowhere")
         self.assertEqual(code, 1)
         self.assertIn("config.json", err)
+        code, out, err = self.launch("generate", "job.yaml")
+        self.assertEqual(code, 3)
+        self.assertIn("is a job file", err)
 
     def test_averages_and_best_weights_of_batch_norm_models_evaluate_as_in_training(self):
         job = harness.synthetic_job(steps=12, nproc=2).replace("mlp: {hidden: [32]}", "cnn: {channels: [4], batch_norm: true}")

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "collectives/half.h"
+#include "common/half.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

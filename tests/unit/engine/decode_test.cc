@@ -88,8 +88,7 @@ TEST_P(DecodeTest, EveryPositionHasTheLogitsOfTheForwardPass) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DecodeTest,
-                         testing::Combine(testing::Bool(), testing::Values(1, 2)));
+INSTANTIATE_TEST_SUITE_P(All, DecodeTest, testing::Combine(testing::Bool(), testing::Values(1, 2)));
 
 TEST(DecodeTest, GoingBackForgetsWhatFollowed) {
   Server fresh(GptSpecFor(true, 1)), used(GptSpecFor(true, 1));

@@ -31,7 +31,7 @@ TEST(JobErrors, GoldenTextOfSeveral) {
             R"(job.yaml:2:1: error: duplicate key 'name'; the first is on line 1
     2 | name: b
       | ^~~~
-job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best
+job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute
     5 |   batch_sise: 32
       |   ^~~~~~~~~~
 job.yaml:6:3: error: unknown key 'globl_batch' in 'train'; did you mean 'global_batch'?
@@ -120,15 +120,32 @@ TEST(JobErrors, EveryKind) {
   }
 }
 
+TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
+  const std::string good = kGood;
+  const auto errors = [&](const std::string& precision, const std::string& set) {
+    return Errors(good, {"train.precision=" + precision, set});
+  };
+  EXPECT_EQ(errors("fp16", "train.loss_scale={init_scale: 128, growth_interval: 10}"), "");
+  EXPECT_EQ(errors("pure_bf16", "train.recompute=blocks"), "");
+  EXPECT_EQ(errors("tf32", "train.recompute=none"), "");
+  EXPECT_THAT(errors("fp16", "train.loss_scale={init_scale: 1000}"),
+              HasSubstr("is no power of two; 512 and 1024 are"));
+  EXPECT_THAT(errors("fp16", "train.loss_scale={backoff_factor: 2}"), HasSubstr("at most 1"));
+  EXPECT_THAT(errors("pure_bf16", "train.ema={decay: 0.9}"), HasSubstr("use bf16"));
+}
+
 TEST(JobErrors, EveryKindOfTraining) {
   const std::vector<Case> cases = {
       {"train.shards=3",
        "'train.global_batch' 256 does not divide into 3 shards; 255 or 258 would"},
       {"train.accumulate=3", "does not divide the 256 samples of a shard"},
       {"train.accumulate=0", "must be at least 1"},
-      {"train.precision=bf16", "is not yet in this version; it has fp32"},
+      {"train.loss_scale={init_scale: 8}", "goes with precision fp16 or pure_fp16"},
+      {"train.recompute=auto", "needs 'resources.memory'"},
+      {"train.recompute=some", "expected one of none, selective, blocks, auto"},
       {"train.precision=fp23", "unknown precision; did you mean 'fp32'?"},
-      {"train.precision=double", "unknown precision; known are: fp32, tf32, bf16, fp16"},
+      {"train.precision=double",
+       "unknown precision; known are: fp32, tf32, bf16, fp16, pure_bf16, pure_fp16"},
       {"train.seed=-1", "must be at least 0"},
       {"train.reproducible=yes", "expected true or false"},
       {"train.tail=keep", "expected one of carry, drop"},

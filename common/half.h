@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // bfloat16 and IEEE float16 as storage: exact to fp32, back rounded to nearest even.
 // Thread-safety: pure functions.
-#ifndef LOCKSTEP_COLLECTIVES_HALF_H_
-#define LOCKSTEP_COLLECTIVES_HALF_H_
+#ifndef LOCKSTEP_COMMON_HALF_H_
+#define LOCKSTEP_COMMON_HALF_H_
 
 #include <bit>
 #include <cstdint>
@@ -60,4 +60,4 @@ struct Float16 {
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_COLLECTIVES_HALF_H_
+#endif  // LOCKSTEP_COMMON_HALF_H_

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times the training step of one of the models of the comparison with PyTorch, on one worker and
+// made data: milliseconds a step, samples/s, the share of this machine's FMA peak, and with --ops
+// what each kind of node of the plan takes.
+//
+//   bench_model NAME [--batch N] [--threads N] [--steps N] [--ops | --nodes]
+//
+// Prints a table, or with --json one object.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/model_specs.h"
+#include "bench/node_times.h"
+#include "bench/timing.h"
+#include "common/philox.h"
+#include "engine/device/machine_peak.h"
+#include "engine/exec/plan.h"
+
+namespace lockstep::engine {
+namespace {
+
+struct Options {
+  std::string name;
+  int64_t batch = 0;
+  int threads = 1;
+  int steps = 10;
+  bool ops = false;
+  bool nodes = false;
+  bool json = false;
+};
+
+// A batch that is the same in every run: fp32 uniform in [-1, 1), integers spread over their range.
+class Batch {
+ public:
+  explicit Batch(const TrainSpec& spec) {
+    for (const FieldSpec& field : spec.input.fields) {
+      const int64_t count = spec.micro_batch * field.elements();
+      memory_.push_back(bench::Allocate<float>(static_cast<size_t>(count)));
+      float* values = memory_.back().get();
+      fields_.push_back(values);
+      for (int64_t i = 0; i < count; ++i) {
+        const uint64_t bits = MixBits(static_cast<uint64_t>(i) * 2 + fields_.size());
+        if (field.type == FieldSpec::Type::kFloat32) {
+          values[i] = static_cast<float>(bits >> 40) * 0x1p-23f - 1;
+        } else {
+          const auto value = static_cast<int32_t>(bits % static_cast<uint64_t>(field.limit));
+          std::memcpy(values + i, &value, sizeof value);
+        }
+      }
+    }
+  }
+  Fields fields() const { return fields_; }
+
+ private:
+  std::vector<bench::Memory<float>> memory_;
+  std::vector<const void*> fields_;
+};
+
+struct Times {
+  std::vector<double> shard, update, step;
+};
+
+// Steps with all their parts; the first tenth, and at least one, warms up.
+Times RunSteps(const Plan& plan, Executor* executor, int steps) {
+  const Batch batch(plan.spec());
+  const auto count = plan.gradient_count();
+  const auto gradients = bench::Allocate<float>(static_cast<size_t>(count));
+  Times times;
+  const int warm = std::max(1, steps / 10);
+  for (int s = 1; s <= steps + warm; ++s) {
+    const double t0 = bench::Now();
+    if (!executor->RunShard(s, 0, 0, batch.fields(), gradients.get(), {}).ok()) std::abort();
+    const double t1 = bench::Now();
+    const GradientSlice whole{0, count, gradients.get()};
+    executor->Update(s, absl::MakeConstSpan(&whole, 1));
+    const double t2 = bench::Now();
+    if (s <= warm) continue;
+    times.shard.push_back(t1 - t0);
+    times.update.push_back(t2 - t1);
+    times.step.push_back(t2 - t0);
+  }
+  return times;
+}
+
+void Report(const Options& options, const Plan& plan, const Times& times, double peak) {
+  const double step = bench::Median(times.step);
+  const double samples = static_cast<double>(plan.spec().micro_batch);
+  const double share = plan.flops() / step / peak;
+  if (options.json) {
+    std::printf(
+        "{\"model\":\"%s\",\"batch\":%.0f,\"threads\":%d,\"step_s\":%.6f,\"step_min_s\":%.6f,"
+        "\"step_max_s\":%.6f,\"update_s\":%.6f,\"samples_per_second\":%.2f,\"flops\":%.0f,"
+        "\"peak_gflops\":%.1f,\"of_peak\":%.3f}\n",
+        options.name.c_str(), samples, options.threads, step,
+        *std::min_element(times.step.begin(), times.step.end()),
+        *std::max_element(times.step.begin(), times.step.end()), bench::Median(times.update),
+        samples / step, plan.flops(), peak * 1e-9, share);
+    return;
+  }
+  std::printf("%s, batch %.0f, %.2f M parameters, arena %.0f MiB, FMA peak %.1f GFLOP/s\n",
+              options.name.c_str(), samples, static_cast<double>(plan.parameter_count()) * 1e-6,
+              static_cast<double>(plan.arena_bytes()) / 1048576, peak * 1e-9);
+  std::printf(
+      "step %.2f ms (%.2f - %.2f), of it the update %.2f ms; %.1f samples/s; %.1f GFLOP/s, "
+      "%.1f %% of the peak\n",
+      step * 1e3, *std::min_element(times.step.begin(), times.step.end()) * 1e3,
+      *std::max_element(times.step.begin(), times.step.end()) * 1e3,
+      bench::Median(times.update) * 1e3, samples / step, plan.flops() / step * 1e-9, share * 100);
+}
+
+int Run(const Options& options) {
+  PinNumerics(options.threads);
+  const std::optional<TrainSpec> spec =
+      bench::ModelSpecOf(options.name, options.batch, options.threads);
+  if (!spec.has_value()) {
+    std::fprintf(stderr, "no model is named %s: use one of %s\n", options.name.c_str(),
+                 bench::ModelNames().c_str());
+    return 2;
+  }
+  const auto plan = CompiledPlan::Make(*spec);
+  if (!plan.ok()) {
+    std::fprintf(stderr, "%s\n", plan.status().ToString().c_str());
+    return 1;
+  }
+  const auto state = bench::Allocate<char>((*plan)->state_bytes());
+  const auto arena = bench::Allocate<char>((*plan)->arena_bytes());
+  const auto executor = Executor::Create(*plan, {state.get(), arena.get()}).value();
+  executor->InitState();
+  double peak = MeasureFmaPeak() * options.threads;
+  const Times times = RunSteps(**plan, executor.get(), options.steps);
+  peak = std::max(peak, MeasureFmaPeak() * options.threads);
+  Report(options, **plan, times, peak);
+  if (options.ops || options.nodes) {
+    const Batch batch(*spec);
+    bench::PrintNodeTimes(**plan, state.get(), arena.get(), batch.fields(), options.steps, peak,
+                          options.nodes);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::engine
+
+int main(int argc, char** argv) {
+  lockstep::engine::Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const auto number = [&] { return i + 1 < argc ? std::max(1, std::atoi(argv[++i])) : 1; };
+    if (argument == "--batch") {
+      options.batch = number();
+    } else if (argument == "--threads") {
+      options.threads = number();
+    } else if (argument == "--steps") {
+      options.steps = number();
+    } else if (argument == "--ops") {
+      options.ops = true;
+    } else if (argument == "--nodes") {
+      options.nodes = true;
+    } else if (argument == "--json") {
+      options.json = true;
+    } else {
+      options.name = argument;
+    }
+  }
+  return lockstep::engine::Run(options);
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/model_specs.h"
+
+namespace lockstep::bench {
+namespace {
+
+using engine::TrainSpec;
+
+constexpr auto kInt32 = FieldSpec::Type::kInt32;
+constexpr int64_t kWords = 30522;  // of BERT's vocabulary
+
+void Mlp(TrainSpec* spec) {
+  spec->model = engine::MlpSpec{{256}};
+  spec->input = engine::ClassificationInput({784}, 10);
+}
+
+void Cnn(TrainSpec* spec) {
+  spec->model = engine::CnnSpec{.hidden = {}};
+  spec->input = engine::ClassificationInput({1, 28, 28}, 10);
+}
+
+void Resnet18(TrainSpec* spec) {
+  spec->model = engine::ResnetSpec{.depth = 18, .cifar_stem = true};
+  spec->input = engine::ClassificationInput({3, 32, 32}, 10);
+}
+
+void Bert(TrainSpec* spec, bool every_token) {
+  constexpr int64_t kLength = 128;
+  engine::BertSpec& bert = spec->model.emplace<engine::BertSpec>();
+  bert.preset = "bert-mini";
+  bert.context = 512;
+  const int64_t classes = every_token ? kWords : 2;
+  std::vector<int64_t> labels;
+  if (every_token) labels.push_back(kLength);
+  spec->input = {{{"tokens", kInt32, {kLength}, kWords}, {"labels", kInt32, labels, classes}},
+                 classes};
+  spec->optimizer = engine::AdamSpec{.lr = 1e-4, .weight_decay = 0.01, .decoupled = true};
+}
+
+void Gpt(TrainSpec* spec) {
+  constexpr int64_t kLength = 256, kBytes = 256;
+  engine::GptSpec& gpt = spec->model.emplace<engine::GptSpec>();
+  gpt.layers = gpt.heads = 6;
+  gpt.width = 384;
+  gpt.dropout = 0;
+  spec->input = {{{"tokens", kInt32, {kLength}, kBytes}, {"labels", kInt32, {kLength}, kBytes}},
+                 kBytes};
+  spec->optimizer = engine::AdamSpec{.lr = 3e-4, .weight_decay = 0.01, .decoupled = true};
+}
+
+struct Row {
+  const char* name;
+  int64_t batch;
+  void (*fill)(TrainSpec* spec);
+};
+constexpr Row kRows[] = {
+    {"mlp", 64, Mlp},
+    {"cnn", 64, Cnn},
+    {"resnet18", 64, Resnet18},
+    {"bert", 16, [](TrainSpec* spec) { Bert(spec, false); }},
+    {"bert-mlm", 16, [](TrainSpec* spec) { Bert(spec, true); }},
+    {"gpt", 8, Gpt},
+};
+
+}  // namespace
+
+std::optional<TrainSpec> ModelSpecOf(const std::string& name, int64_t batch, int threads) {
+  for (const Row& row : kRows) {
+    if (row.name != name) continue;
+    TrainSpec spec;
+    spec.optimizer = engine::SgdSpec{.lr = 0.01, .momentum = 0.9};
+    row.fill(&spec);
+    spec.micro_batch = spec.eval_block = batch > 0 ? batch : row.batch;
+    spec.threads = threads;
+    spec.seed = 1;
+    return spec;
+  }
+  return std::nullopt;
+}
+
+std::string ModelNames() {
+  std::string names;
+  for (const Row& row : kRows) names += std::string(names.empty() ? "" : " ") + row.name;
+  return names;
+}
+
+}  // namespace lockstep::bench

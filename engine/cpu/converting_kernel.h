@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How any kernel works on operands that are stored in 16 bits. Kernels know fp32 alone; around one,
+// 16-bit inputs are widened into scratch and its results are narrowed, once, to nearest even. Where
+// the op allows it (HalfRules), this goes by blocks of rows, so that the fp32 copies are small and
+// stay in the caches. How rows are cut depends on the op and its shapes alone.
+//
+// These two functions stand for CpuKernelDef's own: what they return is the plain kernel's where no
+// operand has 16 bits, and for ops that know types themselves (cast).
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_ENGINE_CPU_CONVERTING_KERNEL_H_
+#define LOCKSTEP_ENGINE_CPU_CONVERTING_KERNEL_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "engine/cpu/kernel.h"
+
+namespace lockstep::engine {
+
+// Bytes of scratch that the node needs, copies included.
+size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target);
+// The node's kernel. `operands.scratch` has KernelScratchBytes, 64-byte aligned.
+std::unique_ptr<CpuKernel> PrepareKernel(const Graph& graph, const Node& node,
+                                         const KernelOperands& operands, const CpuTarget& target);
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CPU_CONVERTING_KERNEL_H_

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cpu/image/winograd.h"
+
+#include <algorithm>
+
+namespace lockstep::engine {
+namespace {
+
+constexpr int64_t kElements = 16;  // of a transformed tile
+// Channels below which the transforms cost more than they save.
+constexpr int64_t kMinChannels = 16;
+// So many tiles pay for the transformation of the filters.
+constexpr int64_t kMinTiles = 48;
+constexpr int64_t kMinChunk = 48;  // tiles; whole tiles of every instruction set's products
+constexpr int64_t kMaxChunk = 192;
+constexpr int64_t kKBlock = 256;  // inputs that are summed in registers
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+size_t Aligned(int64_t floats) { return static_cast<size_t>(DivideUp(floats, 16) * 16); }
+
+// The more channels, the more tiles it takes to make use of the transformed filters in the cache.
+int64_t ChunkOf(int64_t channels) {
+  return std::clamp(channels * 3 / 4 / kMinChunk * kMinChunk, kMinChunk, kMaxChunk);
+}
+
+// Where a tile of 2 x 2 output pixels lies.
+struct Place {
+  int64_t image, row, column;
+};
+Place PlaceOf(const WinogradShape& s, int64_t tile) {
+  const int64_t each = s.tile_rows() * s.tile_columns();
+  return {tile / each, tile % each / s.tile_columns() * 2, tile % s.tile_columns() * 2};
+}
+
+// The 4 x 4 pixels of x that tile `tile` reads; `zeros` outside of the image.
+void InputPixels(const WinogradShape& s, const float* x, int64_t tile, const float* zeros,
+                 const float** pixels) {
+  const Place at = PlaceOf(s, tile);
+  for (int64_t i = 0; i < 4; ++i) {
+    const int64_t row = at.row + i - s.padding[0];
+    for (int64_t j = 0; j < 4; ++j) {
+      const int64_t column = at.column + j - s.padding[1];
+      const bool inside = row >= 0 && row < s.height && column >= 0 && column < s.width;
+      pixels[4 * i + j] =
+          inside ? x + ((at.image * s.height + row) * s.width + column) * s.inputs : zeros;
+    }
+  }
+}
+
+// The 2 x 2 pixels of y that tile `tile` is; `otherwise` outside of the image.
+template <typename T>
+void OutputPixels(const WinogradShape& s, T* y, int64_t tile, T* otherwise, T** pixels) {
+  const Place at = PlaceOf(s, tile);
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      const int64_t row = at.row + i, column = at.column + j;
+      const bool inside = row < s.out_height && column < s.out_width;
+      pixels[2 * i + j] =
+          inside ? y + ((at.image * s.out_height + row) * s.out_width + column) * s.outputs
+                 : otherwise;
+    }
+  }
+}
+
+}  // namespace
+
+bool IsForWinograd(const ConvGeometry& g) {
+  for (int axis = 0; axis < 2; ++axis) {
+    if (g.window.kernel[axis] != 3 || g.window.stride[axis] != 1 || g.window.dilation[axis] != 1 ||
+        g.window.padding[axis] > 2) {
+      return false;
+    }
+  }
+  return g.groups == 1 && g.channels >= kMinChannels && g.filters >= kMinChannels &&
+         WinogradForward(g).tiles() >= kMinTiles;
+}
+
+WinogradShape WinogradForward(const ConvGeometry& g) {
+  return {g.images,     g.height,    g.width,   g.channels,
+          g.out_height, g.out_width, g.filters, {g.window.padding[0], g.window.padding[1]}};
+}
+
+WinogradShape WinogradBackward(const ConvGeometry& g) {
+  return {g.images, g.out_height, g.out_width, g.filters,
+          g.height, g.width,      g.channels,  {2 - g.window.padding[0], 2 - g.window.padding[1]}};
+}
+
+WinogradProduct::WinogradProduct(const WinogradShape& shape, Isa isa, int threads)
+    : s_(shape), simd_(SimdFor(isa)), image_(ImageSimdFor(isa)), threads_(threads) {
+  chunk_ = ChunkOf(std::max(s_.inputs, s_.outputs));
+  filter_floats_ = DivideUp(s_.outputs, simd_.tile_columns) * simd_.tile_columns * s_.inputs;
+  zero_floats_ = Aligned(s_.inputs);
+  thread_floats_ =
+      Aligned(kElements * chunk_ * s_.inputs) + Aligned(kElements * chunk_ * s_.outputs);
+}
+
+size_t WinogradProduct::scratch_bytes() const {
+  return (zero_floats_ + Aligned(kElements * filter_floats_) +
+          thread_floats_ * static_cast<size_t>(threads_)) *
+         sizeof(float);
+}
+
+// To u[element][panel][input][tile_columns].
+void WinogradProduct::TransformFilters(const float* filters, const WinogradFilterOrder& order,
+                                       float* u, ThreadPool* pool) const {
+  const int64_t width = simd_.tile_columns;
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(DivideUp(s_.outputs, width), index, threads_);
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panel * width, valid = std::min(width, s_.outputs - first);
+      for (int64_t input = 0; input < s_.inputs; ++input) {
+        float* to = u + (panel * s_.inputs + input) * width;
+        for (int64_t e = 0; valid < width && e < kElements; ++e) {
+          std::fill_n(to + e * filter_floats_ + valid, width - valid, 0.0f);
+        }
+        image_.winograd_filters(filters + first * order.out + input * order.in, order.out, valid,
+                                order.rotate, filter_floats_, to);
+      }
+    }
+  });
+}
+
+void WinogradProduct::Multiply(const float* v, const float* u, int64_t tiles, float* m) const {
+  const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
+  Tile tile;
+  tile.a_row = s_.inputs;
+  tile.a_k = 1;
+  tile.b_stride = width;
+  tile.c_stride = s_.outputs;
+  for (int64_t e = 0; e < kElements; ++e) {
+    for (int64_t k = 0; k < s_.inputs; k += kKBlock) {
+      tile.k = std::min(kKBlock, s_.inputs - k);
+      tile.accumulate = k > 0;
+      for (int64_t j = 0; j < s_.outputs; j += width) {
+        tile.columns = std::min(width, s_.outputs - j);
+        tile.b = u + e * filter_floats_ + j * s_.inputs + k * width;
+        for (int64_t i = 0; i < tiles; i += height) {
+          tile.a = v + (e * chunk_ + i) * s_.inputs + k;
+          tile.c = m + (e * chunk_ + i) * s_.outputs + j;
+          simd_.tile[std::min(height, tiles - i)](tile);
+        }
+      }
+    }
+  }
+}
+
+void WinogradProduct::PutTile(const float* m, int64_t tile, int64_t stride,
+                              const TileEpilogue& epilogue, float* y) const {
+  float* pixels[4];
+  const float* mask[4];
+  OutputPixels<float>(s_, y, tile, nullptr, pixels);
+  if (epilogue.mask != nullptr) OutputPixels<const float>(s_, epilogue.mask, tile, nullptr, mask);
+  image_.winograd_output(m, stride, s_.outputs, epilogue.bias, epilogue.relu,
+                         epilogue.mask != nullptr ? mask : nullptr, pixels);
+}
+
+void WinogradProduct::Run(const float* x, const float* filters, const WinogradFilterOrder& order,
+                          const TileEpilogue& epilogue, float* y, float* scratch,
+                          ThreadPool* pool) const {
+  float* const zeros = scratch;
+  float* const u = zeros + zero_floats_;
+  float* const buffers = u + Aligned(kElements * filter_floats_);
+  std::fill_n(zeros, s_.inputs, 0.0f);
+  TransformFilters(filters, order, u, pool);
+  const int64_t tiles = s_.tiles();
+  pool->Run([&](int index) {
+    float* const v = buffers + thread_floats_ * static_cast<size_t>(index);
+    float* const m = v + Aligned(kElements * chunk_ * s_.inputs);
+    const auto [begin, end] = PartOf(DivideUp(tiles, chunk_), index, threads_);
+    for (int64_t first = begin * chunk_; first < std::min(end * chunk_, tiles); first += chunk_) {
+      const int64_t count = std::min(chunk_, tiles - first);
+      for (int64_t i = 0; i < count; ++i) {
+        const float* pixels[kElements];
+        InputPixels(s_, x, first + i, zeros, pixels);
+        image_.winograd_input(pixels, s_.inputs, chunk_ * s_.inputs, v + i * s_.inputs);
+      }
+      Multiply(v, u, count, m);
+      for (int64_t i = 0; i < count; ++i) {
+        PutTile(m + i * s_.outputs, first + i, chunk_ * s_.outputs, epilogue, y);
+      }
+    }
+  });
+}
+
+WinogradWeightGradient::WinogradWeightGradient(const WinogradShape& shape, Isa isa, int threads)
+    : s_(shape), simd_(SimdFor(isa)), image_(ImageSimdFor(isa)), threads_(threads) {
+  chunk_ = std::max(2 * kMinChunk, ChunkOf(std::max(s_.inputs, s_.outputs)));
+  zero_floats_ = Aligned(std::max(s_.inputs, s_.outputs));
+  const int64_t strips = DivideUp(s_.outputs, simd_.tile_rows) * simd_.tile_rows;
+  packed_floats_ = Aligned(chunk_ * simd_.tile_columns) + Aligned(chunk_ * strips + 16);
+}
+
+WinogradWeightGradient::Buffers WinogradWeightGradient::Cut(float* scratch) const {
+  Buffers b;
+  b.zeros = scratch;
+  b.sum = b.zeros + zero_floats_;
+  b.v = b.sum + Aligned(kElements * s_.inputs * s_.outputs);
+  b.w = b.v + Aligned(kElements * chunk_ * s_.inputs);
+  b.packed = b.w + Aligned(kElements * chunk_ * s_.outputs);
+  return b;
+}
+
+size_t WinogradWeightGradient::scratch_bytes() const {
+  return (zero_floats_ + Aligned(kElements * s_.inputs * s_.outputs) +
+          Aligned(kElements * chunk_ * s_.inputs) + Aligned(kElements * chunk_ * s_.outputs) +
+          packed_floats_ * static_cast<size_t>(threads_)) *
+         sizeof(float);
+}
+
+void WinogradWeightGradient::Transform(const float* dy, const float* x, int64_t first,
+                                       int64_t begin, int64_t end, int64_t tiles,
+                                       const Buffers& b) const {
+  for (int64_t i = begin; i < end; ++i) {
+    const float* pixels[kElements];
+    InputPixels(s_, x, first + i, b.zeros, pixels);
+    image_.winograd_input(pixels, s_.inputs, tiles * s_.inputs, b.v + i * s_.inputs);
+    OutputPixels<const float>(s_, dy, first + i, b.zeros, pixels);
+    image_.winograd_gradient(pixels, s_.outputs, tiles * s_.outputs, b.w + i * s_.outputs);
+  }
+}
+
+void WinogradWeightGradient::AddProduct(int64_t element, int64_t tiles, bool accumulate,
+                                        const Buffers& b, float* packed) const {
+  const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
+  float* const panel = packed;
+  float* const strips = packed + Aligned(chunk_ * width);
+  const float* v = b.v + element * tiles * s_.inputs;
+  float* sum = b.sum + element * s_.inputs * s_.outputs;
+  simd_.pack_rows(b.w + element * tiles * s_.outputs, 1, s_.outputs, s_.outputs, tiles, strips);
+  Tile tile;
+  tile.k = tiles;
+  tile.a_row = 1;
+  tile.a_k = height;
+  tile.b = panel;
+  tile.b_stride = width;
+  tile.c_stride = s_.inputs;
+  tile.accumulate = accumulate;
+  for (int64_t j = 0; j < s_.inputs; j += width) {
+    tile.columns = std::min(width, s_.inputs - j);
+    simd_.pack(v + j, s_.inputs, tiles, tile.columns, panel);
+    for (int64_t i = 0; i < s_.outputs; i += height) {
+      tile.a = strips + i * tiles;
+      tile.c = sum + i * s_.inputs + j;
+      simd_.tile[std::min(height, s_.outputs - i)](tile);
+    }
+  }
+}
+
+void WinogradWeightGradient::Run(const float* dy, const float* x, bool add, float* dfilters,
+                                 float* scratch, ThreadPool* pool) const {
+  const Buffers b = Cut(scratch);
+  std::fill_n(b.zeros, zero_floats_, 0.0f);
+  for (int64_t first = 0; first < s_.tiles(); first += chunk_) {
+    const int64_t tiles = std::min(chunk_, s_.tiles() - first);
+    pool->Run([&](int index) {
+      const auto [begin, end] = PartOf(tiles, index, threads_);
+      Transform(dy, x, first, begin, end, tiles, b);
+    });
+    pool->Run([&](int index) {
+      const auto [begin, end] = PartOf(kElements, index, threads_);
+      float* packed = b.packed + packed_floats_ * static_cast<size_t>(index);
+      for (int64_t e = begin; e < end; ++e) AddProduct(e, tiles, first > 0, b, packed);
+    });
+  }
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(s_.outputs, index, threads_);
+    for (int64_t o = begin; o < end; ++o) {
+      image_.winograd_filter_gradients(b.sum + o * s_.inputs, s_.inputs * s_.outputs, s_.inputs,
+                                       add, dfilters + o * s_.inputs * 9);
+    }
+  });
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cpu/simd/half_kernels.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/half.h"
+#include "common/philox.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::engine {
+namespace {
+
+std::vector<Isa> Isas() {
+  std::vector<Isa> isas;
+  for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
+    isas.push_back(static_cast<Isa>(level));
+  }
+  return isas;
+}
+
+float ToFloat(DType type, uint16_t bits) {
+  return type == DType::kBF16 ? BFloat16{bits}.ToFloat() : Float16{bits}.ToFloat();
+}
+uint16_t FromFloat(DType type, float x) {
+  return type == DType::kBF16 ? BFloat16::FromFloat(x).bits : Float16::FromFloat(x).bits;
+}
+
+class HalfKernelsTest : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, HalfKernelsTest, testing::Values(DType::kBF16, DType::kF16),
+                         [](const auto& info) { return Name(info.param); });
+
+TEST_P(HalfKernelsTest, WidensEveryValue) {
+  std::vector<uint16_t> all;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) all.push_back(static_cast<uint16_t>(bits));
+  for (const Isa isa : Isas()) {
+    std::vector<float> wide(all.size());
+    HalfKernelsFor(isa).Widen(GetParam(), all.data(), 0x10000, wide.data());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const float want = ToFloat(GetParam(), all[i]);
+      if (std::isnan(want)) {
+        ASSERT_TRUE(std::isnan(wide[i])) << i;
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(want))
+            << Name(isa) << " " << i;
+      }
+    }
+  }
+}
+
+// Every value of the format, what lies halfway to the next one, and the floats beside those.
+TEST_P(HalfKernelsTest, NarrowsToNearestEven) {
+  std::vector<float> values = {std::numeric_limits<float>::max(), 1e-45f, 65519.996f, 65520.0f};
+  for (uint32_t bits = 0; bits < 0xffff; ++bits) {
+    const float at = ToFloat(GetParam(), static_cast<uint16_t>(bits));
+    const float next = ToFloat(GetParam(), static_cast<uint16_t>(bits + 1));
+    if (std::isnan(at) || std::isnan(next)) continue;
+    const auto middle =
+        static_cast<float>((static_cast<double>(at) + static_cast<double>(next)) / 2);
+    for (const float x : {at, middle}) {
+      values.push_back(x);
+      values.push_back(std::nextafter(x, 1e30f));
+      values.push_back(std::nextafter(x, -1e30f));
+    }
+  }
+  values.push_back(std::numeric_limits<float>::infinity());
+  values.push_back(-std::numeric_limits<float>::quiet_NaN());
+  const auto count = static_cast<int64_t>(values.size());
+  for (const Isa isa : Isas()) {
+    std::vector<uint16_t> narrow(values.size());
+    HalfKernelsFor(isa).Narrow(GetParam(), values.data(), count, narrow.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        ASSERT_TRUE(std::isnan(ToFloat(GetParam(), narrow[i])));
+      } else {
+        ASSERT_EQ(narrow[i], FromFloat(GetParam(), values[i])) << Name(isa) << " " << values[i];
+      }
+    }
+  }
+}
+
+uint16_t Stochastic(DType type, float x, uint32_t word) {
+  uint16_t y = 0;
+  NarrowStochastically(type, &x, &word, 1, &y);
+  return y;
+}
+
+TEST_P(HalfKernelsTest, StochasticRoundingKeepsWhatTheFormatHas) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float x = ToFloat(GetParam(), static_cast<uint16_t>(bits));
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(ToFloat(GetParam(), Stochastic(GetParam(), x, 7))));
+      continue;
+    }
+    for (const uint32_t word : {0u, 0xffffffffu, 0x12345678u}) {
+      ASSERT_EQ(Stochastic(GetParam(), x, word), bits) << x;
+    }
+  }
+}
+
+// A value a third of the way up becomes the upper neighbour a third of the time.
+TEST_P(HalfKernelsTest, StochasticRoundingIsRightOnAverage) {
+  const float lows[] = {1.0f, -3.0f, 0.01f, ToFloat(GetParam(), 0x0123)};  // the last: subnormal
+  for (const float low : lows) {
+    const uint16_t bits = FromFloat(GetParam(), low);
+    const double at = static_cast<double>(ToFloat(GetParam(), bits));
+    const double step =
+        static_cast<double>(ToFloat(GetParam(), static_cast<uint16_t>(bits + 1))) - at;
+    const auto x = static_cast<float>(at + step / 3);
+    int ups = 0;
+    constexpr int kTries = 30000;
+    for (int i = 0; i < kTries; ++i) {
+      const uint16_t y =
+          Stochastic(GetParam(), x, static_cast<uint32_t>(MixBits(static_cast<uint64_t>(i))));
+      ASSERT_TRUE(y == bits || y == bits + 1) << low;
+      ups += y != bits;
+    }
+    EXPECT_NEAR(static_cast<double>(ups) / kTries, 1.0 / 3, 0.01) << low;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::engine

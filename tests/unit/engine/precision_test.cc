@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16-bit precisions through the executor, for every kind of model: which values are rounded,
+// memory, bits that no deal and no plan changes, loss scaling, weights in 16 bits.
+#include "engine/passes/precision.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "engine/exec/loss_scale.h"
+#include "engine/exec/plan.h"
+#include "tests/unit/engine/gradient_slots.h"
+#include "tests/unit/engine/step_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Case {
+  const char* name;
+  TrainSpec (*spec)();
+};
+constexpr Case kCases[] = {{"mlp", DeepMlp},
+                           {"cnn", NormedCnn},
+                           {"resnet", TinyResnet},
+                           {"gpt", TinyGpt},
+                           {"bert", TinyBert}};
+
+class PrecisionTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
+ protected:
+  static TrainSpec Spec() {
+    TrainSpec spec = std::get<0>(GetParam()).spec();
+    spec.precision = std::get<1>(GetParam());
+    return spec;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::Values("bf16", "fp16", "pure_bf16",
+                                                          "pure_fp16")),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" +
+                                  std::get<1>(info.param);
+                         });
+
+TEST_P(PrecisionTest, PlannedMemoryGivesTheSameBits) {
+  TrainSpec spec = Spec();
+  Job planned(spec);
+  spec.passes.reuse_memory = spec.passes.in_place = false;
+  Job unplanned(spec);
+  EXPECT_LT(planned.plan->arena_bytes(), unplanned.plan->arena_bytes());
+  for (int64_t step = 1; step <= 2; ++step) {
+    const std::vector<float> a = PoisonedGradients(&planned, step, 1);
+    EXPECT_TRUE(EqualBits(a, PoisonedGradients(&unplanned, step, 1)));
+    for (const float x : a) ASSERT_TRUE(std::isfinite(x));
+    UpdateWith(&planned, step, a);
+    UpdateWith(&unplanned, step, a);
+  }
+  EXPECT_EQ(planned.StateBytes(), unplanned.StateBytes());
+}
+
+// One runs all four shards; two others two each, with other threads, in another order.
+TEST_P(PrecisionTest, DealOfShardsDoesNotChangeTheState) {
+  TrainSpec spec = Spec();
+  Job one(spec);
+  spec.threads = 2;
+  Job left(spec), right(spec);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const StepResult result = WholeStep(&one, step);
+    EXPECT_TRUE(result.finite && !result.skipped);
+    const std::vector<float> d = PoisonedGradients(&right, step, 3);
+    const std::vector<float> c = PoisonedGradients(&right, step, 2);
+    const std::vector<float> b = PoisonedGradients(&left, step, 1);
+    const std::vector<float> a = PoisonedGradients(&left, step, 0);
+    const std::vector<float> sum = SumOf(SumOf(a, b), SumOf(c, d));
+    UpdateWith(&left, step, sum);
+    UpdateWith(&right, step, sum);
+    ASSERT_EQ(left.StateBytes(), right.StateBytes());
+    ASSERT_EQ(left.StateBytes(), one.StateBytes()) << step;
+  }
+}
+
+// The largest gradient, and the largest difference from `other`'s, over all parameters.
+std::pair<double, double> Compare(Job* job, const std::vector<float>& gradients, Job* other,
+                                  const std::vector<float>& others, double scale) {
+  const auto slots = SlotsOf(*other->plan);
+  double most = 0, difference = 0;
+  for (const auto& [name, slot] : SlotsOf(*job->plan)) {
+    const int64_t shift = slots.at(name).first - slot.first;
+    for (int64_t i = slot.first; i < slot.second; ++i) {
+      const double a = static_cast<double>(gradients[static_cast<size_t>(i)]) / scale;
+      const double b = static_cast<double>(others[static_cast<size_t>(i + shift)]);
+      most = std::max(most, std::fabs(b));
+      difference = std::max(difference, std::fabs(a - b));
+    }
+  }
+  return {most, difference};
+}
+
+// Some 20 roundings of 2^-9 (2^-12) each, on the way to a gradient.
+TEST_P(PrecisionTest, GradientsAreThoseOfFp32UpToRounding) {
+  TrainSpec spec = Spec();
+  Job half(spec);
+  spec.precision = "fp32";
+  Job full(spec);
+  const bool fp16 = std::get<1>(GetParam()).ends_with("fp16");
+  const std::vector<float> a = PoisonedGradients(&half, 1, 0);
+  const std::vector<float> b = PoisonedGradients(&full, 1, 0);
+  const auto [most, difference] = Compare(&half, a, &full, b, fp16 ? spec.loss_scale.init : 1);
+  EXPECT_GT(difference, 0);
+  EXPECT_LT(difference, most * 20 * (fp16 ? 0x1p-12 : 0x1p-9));
+}
+
+TEST_P(PrecisionTest, FusionChangesRoundingOnly) {
+  TrainSpec spec = Spec();
+  Job fused(spec);
+  spec.passes.fuse = false;
+  Job plain(spec);
+  const bool fp16 = std::get<1>(GetParam()).ends_with("fp16");
+  const auto [most, difference] =
+      Compare(&fused, PoisonedGradients(&fused, 1, 1), &plain, PoisonedGradients(&plain, 1, 1), 1);
+  EXPECT_LT(difference, most * 20 * (fp16 ? 0x1p-12 : 0x1p-9));
+}
+
+TEST_P(PrecisionTest, EvaluatesCloseToFp32) {
+  TrainSpec spec = Spec();
+  Job half(spec);
+  spec.precision = "fp32";
+  Job full(spec);
+  const AnyBatch batch(spec, 1, 0, 0, spec.eval_block);
+  EvalSums a, b;
+  half.arena.FillWithNan();
+  ASSERT_TRUE(half.executor->Evaluate(batch.fields(), spec.eval_block - 1, &a).ok());
+  ASSERT_TRUE(full.executor->Evaluate(batch.fields(), spec.eval_block - 1, &b).ok());
+  EXPECT_EQ(a.samples, b.samples);
+  EXPECT_NEAR(a.loss, b.loss, b.loss * 0.01);
+}
+
+TEST_P(PrecisionTest, GradientsAndStateAreFp32ButPureWeights) {
+  Job job(Spec());
+  const bool pure = std::get<1>(GetParam()).starts_with("pure");
+  const bool fp16 = std::get<1>(GetParam()).ends_with("fp16");
+  for (const StateEntry& entry : job.plan->state()) {
+    using Type = StateEntry::Type;
+    if (entry.role == StateEntry::Role::kMoment) {
+      EXPECT_EQ(entry.type, Type::kFloat32) << entry.name;
+    } else if (entry.role == StateEntry::Role::kParameter) {
+      EXPECT_EQ(entry.type, !pure ? Type::kFloat32 : fp16 ? Type::kFloat16 : Type::kBFloat16);
+    }
+  }
+  const auto& plan = dynamic_cast<const CompiledPlan&>(*job.plan);
+  for (const auto& [name, value] : plan.train().graph.outputs()) {
+    EXPECT_EQ(plan.train().graph.type(value).dtype, DType::kF32) << name;
+  }
+}
+
+TEST(PrecisionRulesTest, AutocastsList) {
+  TrainSpec spec = TinyGpt();
+  spec.precision = "bf16";
+  const std::string text = Plan::Compile(spec).value()->DumpText();
+  // Products are in 16 bits, the residual stream is not, nor are statistics and gradients of
+  // weights.
+  EXPECT_THAT(text, HasSubstr("= linear("));
+  EXPECT_THAT(text, HasSubstr(": bf16[36,72]"));                  // qkv
+  EXPECT_THAT(text, HasSubstr(": bf16[36,24] f32[36] f32[36]"));  // layer norm, read by linears
+  EXPECT_THAT(text, HasSubstr(": bf16[36,24] f32[4,2,9]"));       // attention and its sums
+  EXPECT_THAT(text, HasSubstr(": f32[36,24]  # transformer.h.0.attn.resid_dropout"));
+  EXPECT_THAT(text, Not(HasSubstr("linear_backward_weight(%1, %2) dtype")));
+  spec.precision = "tf32";  // fp32 where there is no such hardware
+  const std::string tf32 = Plan::Compile(spec).value()->DumpText();
+  spec.precision = "fp32";
+  EXPECT_EQ(tf32, Plan::Compile(spec).value()->DumpText());
+}
+
+TEST(PrecisionRulesTest, ActivationsTakeHalfTheMemory) {
+  // Large enough that what is kept for the backward pass outweighs one node's copies.
+  TrainSpec spec = TinyGpt();
+  GptSpec& gpt = std::get<GptSpec>(spec.model);
+  gpt.layers = 8;
+  gpt.width = 64;
+  gpt.vocab = 0;
+  spec.micro_batch = 8;
+  for (FieldSpec& field : spec.input.fields) field.shape = {64};
+  const size_t fp32 = Plan::Compile(spec).value()->arena_bytes();
+  spec.precision = "bf16";
+  const size_t mixed = Plan::Compile(spec).value()->arena_bytes();
+  spec.precision = "pure_bf16";
+  const size_t pure = Plan::Compile(spec).value()->arena_bytes();
+  EXPECT_LT(static_cast<double>(mixed), 0.65 * static_cast<double>(fp32));
+  EXPECT_LT(static_cast<double>(pure), 0.58 * static_cast<double>(fp32));
+}
+
+TEST(PrecisionRulesTest, RefusesWhatItCannotKeep) {
+  const auto refusal = [](const TrainSpec& spec) {
+    return std::string(Plan::Compile(spec).status().message());
+  };
+  TrainSpec spec = DeepMlp();
+  spec.precision = "fp8";
+  EXPECT_THAT(refusal(spec), HasSubstr("use fp32, tf32, bf16, fp16, pure_bf16 or pure_fp16"));
+  spec.precision = "pure_bf16";
+  spec.ema_decay = 0.9;
+  EXPECT_THAT(refusal(spec), HasSubstr("use bf16"));
+  spec = DeepMlp();
+  spec.precision = "fp16";
+  spec.loss_scale.init = 1000;
+  EXPECT_THAT(refusal(spec), HasSubstr("loss_scale.init is 1000: it must be a power of two"));
+}
+
+// ---- loss scaling ----
+
+TrainSpec ScaledMlp() {
+  TrainSpec spec = DeepMlp();
+  spec.precision = "fp16";
+  spec.loss_scale = {.init = 1024, .growth = 2, .backoff = 0.5, .interval = 3};
+  return spec;
+}
+
+TEST(LossScaleTest, OverflowSkipsTheStepAndBacksOff) {
+  TrainSpec spec = ScaledMlp();
+  spec.loss_scale.init = 0x1p40;  // overflows fp16 in the first backward product
+  Job job(spec);
+  const std::vector<char> before = job.StateBytes();
+  StepResult result = WholeStep(&job, 1);
+  EXPECT_TRUE(result.skipped && !result.finite);
+  EXPECT_EQ(result.loss_scale, 0x1p40);
+  EXPECT_EQ(job.Scalar<double>("loss_scale"), 0x1p39);
+  EXPECT_EQ(job.Scalar<int64_t>("update_count"), 0);
+  for (const StateEntry& entry : job.plan->state()) {
+    if (entry.role == StateEntry::Role::kScalar) continue;
+    EXPECT_EQ(std::memcmp(job.StateBytes().data() + entry.offset, before.data() + entry.offset,
+                          entry.bytes),
+              0)
+        << entry.name;
+  }
+  int64_t step = 1;
+  while (result.skipped && step < 60) result = WholeStep(&job, ++step);
+  EXPECT_LT(step, 40);
+  EXPECT_EQ(job.Scalar<int64_t>("step"), step);
+  EXPECT_EQ(job.Scalar<int64_t>("update_count"), 1);
+  EXPECT_EQ(result.loss_scale, std::ldexp(1.0, 41 - static_cast<int>(step)));
+}
+
+TEST(LossScaleTest, GrowsAfterTheInterval) {
+  Job job(ScaledMlp());
+  for (int64_t step = 1; step <= 7; ++step) {
+    const StepResult result = WholeStep(&job, step);
+    EXPECT_FALSE(result.skipped);
+    EXPECT_EQ(result.loss_scale, 1024 << ((step - 1) / 3)) << step;
+  }
+  EXPECT_EQ(job.Scalar<int64_t>("growth_count"), 1);
+}
+
+// Powers of two: without underflow and overflow, the scale changes no bit of fp32's update.
+TEST(LossScaleTest, NormAndClippingSeeUnscaledGradients) {
+  TrainSpec spec = ScaledMlp();
+  Job a(spec);
+  spec.loss_scale.init = 4096;
+  Job b(spec);
+  const StepResult one = WholeStep(&a, 1), four = WholeStep(&b, 1);
+  EXPECT_GT(one.gradient_norm, 0);
+  EXPECT_NEAR(one.gradient_norm, four.gradient_norm, one.gradient_norm * 1e-3);
+  spec.precision = "fp32";
+  Job full(spec);
+  EXPECT_NEAR(WholeStep(&full, 1).gradient_norm, one.gradient_norm, one.gradient_norm * 1e-2);
+}
+
+TEST(LossScaleTest, NoTargetsLeaveTheScaleAlone) {
+  Job job(ScaledMlp());
+  const std::vector<float> nothing(static_cast<size_t>(job.plan->gradient_count()));
+  for (int64_t step = 1; step <= 4; ++step) {
+    EXPECT_TRUE(UpdateWith(&job, step, nothing).skipped);
+  }
+  EXPECT_EQ(job.Scalar<double>("loss_scale"), 1024);
+  EXPECT_EQ(job.Scalar<int64_t>("growth_count"), 0);
+}
+
+TEST(LossScaleTest, StaysAFiniteNormalNumber) {
+  const LossScaleSpec spec{.init = 1, .growth = 2, .backoff = 0.5, .interval = 1};
+  double scale = 0x1p127;
+  int64_t count = 0;
+  UpdateLossScale(spec, false, &scale, &count);
+  EXPECT_EQ(scale, 0x1p127);
+  scale = 0x1p-126;
+  UpdateLossScale(spec, true, &scale, &count);
+  EXPECT_EQ(scale, 0x1p-126);
+}
+
+// ---- weights in 16 bits ----
+
+TEST(PureTest, EveryOptimizerMovesWeightsByItsUpdate) {
+  const OptimizerSpec optimizers[] = {SgdSpec{.lr = 0.05, .momentum = 0.9},
+                                      AdamSpec{.lr = 1e-3, .decoupled = true}, LambSpec{.lr = 1e-2},
+                                      MuonSpec{.lr = 1e-2}};
+  for (const OptimizerSpec& optimizer : optimizers) {
+    TrainSpec spec = SmallMlp();
+    spec.optimizer = optimizer;
+    spec.precision = "pure_bf16";
+    Job pure(spec);
+    const StepResult first = pure.Step(1);
+    StepResult last;
+    for (int64_t step = 2; step <= 60; ++step) last = pure.Step(step);
+    EXPECT_LT(last.loss, first.loss * 0.9) << optimizer.index();
+  }
+}
+
+// Updates of a hundredth of a unit of the last place: to nearest, no weight would ever move.
+TEST(PureTest, SmallUpdatesArriveOnAverage) {
+  TrainSpec spec = SmallMlp();
+  spec.model = MlpSpec{{256}};
+  spec.optimizer = SgdSpec{.lr = 1};
+  spec.precision = "pure_bf16";
+  Job job(spec);
+  const auto weights = [&] {
+    double sum = 0;
+    for (const StateEntry& entry : job.plan->state()) {
+      if (entry.name != "0.weight") continue;
+      const auto* bits = reinterpret_cast<const uint16_t*>(
+          static_cast<const char*>(job.state.data()) + entry.offset);
+      for (size_t i = 0; i < entry.bytes / 2; ++i) {
+        uint32_t word = static_cast<uint32_t>(bits[i]) << 16;
+        float value;
+        std::memcpy(&value, &word, sizeof(value));
+        sum += static_cast<double>(value);
+      }
+    }
+    return sum / (31 * 256);
+  };
+  const double before = weights();
+  const auto count = static_cast<size_t>(job.plan->gradient_count());
+  std::vector<float> gradients(count, 0);
+  const auto [begin, end] = SlotsOf(*job.plan).at("0.weight");
+  std::fill(gradients.begin() + begin, gradients.begin() + end, 1e-6f);
+  gradients[count - 16 + 2] = 64;  // targets, as many as D
+  for (int64_t step = 1; step <= 100; ++step) UpdateWith(&job, step, gradients);
+  EXPECT_NEAR(before - weights(), 1e-4, 2e-5);
+}
+
+TEST(PureTest, RoundingDependsOnSeedAndUpdateAlone) {
+  TrainSpec spec = DeepMlp();
+  spec.precision = "pure_bf16";
+  Job one(spec);
+  spec.threads = 3;
+  Job three(spec);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const std::vector<float> g = PoisonedGradients(&one, step, 0);
+    UpdateWith(&one, step, g);
+    // Cut elsewhere: the same words belong to the same elements.
+    const int64_t end = one.plan->gradient_count();
+    const GradientSlice slices[] = {
+        {0, 48, g.data()}, {48, 1040, g.data() + 48}, {1040, end, g.data() + 1040}};
+    three.executor->Update(step, slices);
+    ASSERT_EQ(one.StateBytes(), three.StateBytes());
+  }
+}
+
+TEST(PureTest, WeightsTakeHalfTheState) {
+  TrainSpec spec = DeepMlp();
+  spec.optimizer = SgdSpec{.lr = 0.1};
+  const size_t full = Plan::Compile(spec).value()->state_bytes();
+  spec.precision = "pure_bf16";
+  EXPECT_LT(Plan::Compile(spec).value()->state_bytes(), full * 0.6);
+}
+
+}  // namespace
+}  // namespace lockstep::engine

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recomputation: the same bits for less memory, at every level, for every kind of model.
+#include "engine/passes/recompute.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "tests/unit/engine/step_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using Mode = RecomputeSpec::Mode;
+
+struct Case {
+  const char* name;
+  TrainSpec (*spec)();
+};
+constexpr Case kCases[] = {{"mlp", DeepMlp},
+                           {"cnn", NormedCnn},
+                           {"resnet", TinyResnet},
+                           {"gpt", TinyGpt},
+                           {"bert", TinyBert}};
+
+class RecomputeTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
+ protected:
+  static TrainSpec Spec() {
+    TrainSpec spec = std::get<0>(GetParam()).spec();
+    spec.precision = std::get<1>(GetParam());
+    return spec;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, RecomputeTest,
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::Values("fp32", "bf16")),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" +
+                                  std::get<1>(info.param);
+                         });
+
+// Dropout is addressed and batch norm sees the same values: nothing may differ.
+TEST_P(RecomputeTest, GivesTheSameBits) {
+  TrainSpec spec = Spec();
+  Job kept(spec);
+  spec.recompute.mode = Mode::kSelective;
+  Job selective(spec);
+  spec.recompute.mode = Mode::kBlocks;
+  Job blocks(spec);
+  EXPECT_GT(blocks.plan->flops(), kept.plan->flops());
+  EXPECT_NE(blocks.plan->hash(), kept.plan->hash());
+  for (int64_t step = 1; step <= 2; ++step) {
+    const StepResult result = WholeStep(&kept, step);
+    EXPECT_FALSE(result.skipped);
+    WholeStep(&selective, step);
+    WholeStep(&blocks, step);
+    ASSERT_EQ(kept.StateBytes(), selective.StateBytes()) << step;
+    ASSERT_EQ(kept.StateBytes(), blocks.StateBytes()) << step;
+  }
+}
+
+TEST_P(RecomputeTest, FusionOffAndMemoryUnplannedStillHold) {
+  TrainSpec spec = Spec();
+  spec.passes.fuse = false;
+  Job kept(spec);
+  spec.recompute.mode = Mode::kBlocks;
+  Job blocks(spec);
+  spec.passes.reuse_memory = spec.passes.in_place = false;
+  Job unplanned(spec);
+  const std::vector<float> a = PoisonedGradients(&kept, 1, 2);
+  EXPECT_TRUE(EqualBits(a, PoisonedGradients(&blocks, 1, 2)));
+  EXPECT_TRUE(EqualBits(a, PoisonedGradients(&unplanned, 1, 2)));
+}
+
+// A model whose kept activations outweigh one block's.
+TrainSpec DeepGpt() {
+  TrainSpec spec = TinyGpt();
+  GptSpec& gpt = std::get<GptSpec>(spec.model);
+  gpt.layers = 8;
+  gpt.width = 64;
+  gpt.vocab = 0;
+  spec.micro_batch = 8;
+  for (FieldSpec& field : spec.input.fields) field.shape = {64};
+  return spec;
+}
+
+TEST(RecomputeMemoryTest, EachModeTakesLess) {
+  TrainSpec spec = DeepGpt();
+  const auto bytes = [&](Mode mode) {
+    spec.recompute.mode = mode;
+    return static_cast<double>(Plan::Compile(spec).value()->arena_bytes());
+  };
+  const double none = bytes(Mode::kNone);
+  EXPECT_LT(bytes(Mode::kSelective), 0.85 * none);
+  EXPECT_LT(bytes(Mode::kBlocks), 0.45 * none);
+}
+
+TEST(RecomputeMemoryTest, SelectiveComputesLittleAgain) {
+  TrainSpec spec = DeepGpt();
+  const double none = Plan::Compile(spec).value()->flops();
+  spec.recompute.mode = Mode::kSelective;
+  const double selective = Plan::Compile(spec).value()->flops();
+  spec.recompute.mode = Mode::kBlocks;
+  const double blocks = Plan::Compile(spec).value()->flops();
+  EXPECT_GT(selective, none);
+  EXPECT_LT(selective, none * 1.02);
+  EXPECT_GT(blocks, none * 1.2);
+  EXPECT_LT(blocks, none * 1.34);  // one more forward pass, less what ends a block
+}
+
+TEST(RecomputeMemoryTest, AutoTakesTheLeastThatFits) {
+  TrainSpec spec = DeepGpt();
+  const auto compile = [&](Mode mode, size_t bytes = 0) {
+    spec.recompute = {mode, bytes};
+    return Plan::Compile(spec).value();
+  };
+  const auto none = compile(Mode::kNone), selective = compile(Mode::kSelective);
+  const auto blocks = compile(Mode::kBlocks);
+  EXPECT_EQ(compile(Mode::kAuto, none->arena_bytes())->hash(), none->hash());
+  EXPECT_EQ(compile(Mode::kAuto, selective->arena_bytes())->hash(), selective->hash());
+  const auto least = compile(Mode::kAuto, blocks->arena_bytes());
+  EXPECT_LE(least->arena_bytes(), blocks->arena_bytes());
+  EXPECT_GT(least->recompute_level(), 1);
+  const size_t between = (selective->arena_bytes() + blocks->arena_bytes()) / 2;
+  const auto chosen = compile(Mode::kAuto, between);
+  EXPECT_LE(chosen->arena_bytes(), between);
+  EXPECT_GT(chosen->recompute_level(), 1);
+  EXPECT_LT(chosen->recompute_level(), least->recompute_level());
+  // Too little: the most that can be done, and whoever counts the memory refuses.
+  EXPECT_EQ(compile(Mode::kAuto, 1)->hash(), blocks->hash());
+}
+
+}  // namespace
+}  // namespace lockstep::engine
