@@ -2,6 +2,7 @@
 
 option(LOCKSTEP_TESTS "Build the tests" ON)
 option(LOCKSTEP_BENCH "Build the benchmarks" ON)
+option(LOCKSTEP_FAULTS "Register the fault suite as a test" OFF)
 option(LOCKSTEP_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(LOCKSTEP_WERROR "Treat warnings as errors" OFF)
 option(LOCKSTEP_STATIC_GRPC "Link gRPC, protobuf and Abseil statically: programs start faster" OFF)

@@ -31,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,14 @@ struct Slice {
   const float* data = nullptr;
 };
 
+// The result of a TreeReduce and the step that it belongs to.
+struct ReducedStep {
+  int64_t step = 0;
+  std::vector<Slice> slices;
+  // Every rank is known to have done its part.
+  bool whole = false;
+};
+
 struct TreeReduceArgs {
   // The whole nodes that this rank contributes, left to right (WholeNodes of its shards).
   absl::Span<const NodeBuffer> nodes;
@@ -129,6 +138,12 @@ class Communicator {
   virtual absl::Status Recv(void* data, int64_t count, DType dtype, int from,
                             absl::Time deadline) = 0;
   virtual absl::Status Barrier(absl::Time deadline) = 0;
+  // Gives the `bytes` at `data` (memory from Transport::Allocate) of the ranks that `have` them to
+  // those that have not, whose `data` is overwritten. The holders' bytes must be equal: holder i,
+  // in rank order, gives the slice SliceOf(bytes, holders, i). At least one rank must have them;
+  // when all do, nothing moves. Blocks until all have theirs. After an error the bytes of a rank
+  // without are undefined.
+  virtual absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) = 0;
 
   // The commit rule: no rank writes gradients of step s+1 before every member has published
   // committed >= s.
@@ -140,8 +155,16 @@ class Communicator {
   // abort (a dead peer's memory stays mapped).
   virtual std::vector<int64_t> CommittedSteps() const = 0;
 
+  // The newest TreeReduce of which this rank has done its own part, ended or aborted. When it is
+  // not known to be whole, it is so if any member has committed that step. It stays so until this
+  // rank publishes that step too; also when peers have died or joined a later generation. Empty:
+  // there is none.
+  virtual std::optional<ReducedStep> NewestReduce() const = 0;
+
   // Ends every present and future wait of this communicator with Aborted(reason). Thread-safe.
   virtual void Abort(const std::string& reason) = 0;
+  // Whether Abort was called. Thread-safe.
+  virtual bool aborted() const = 0;
 
   // What this rank last did and waits for, in a sentence: "all_reduce 4071 f32[25600000], waiting
   // for rank 2". Thread-safe.

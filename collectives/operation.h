@@ -26,6 +26,7 @@ enum class OpKind : uint8_t {
   kRecv,
   kWaitCommitted,
   kConnect,
+  kReplicate,
 };
 // The name that messages use: "tree_reduce".
 std::string_view OpKindName(OpKind kind);

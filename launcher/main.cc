@@ -81,6 +81,7 @@ int RunVerb(const Args& args) {
     if constexpr (std::is_same_v<Args, DescribeArgs>) return RunDescribe(args);
     if constexpr (std::is_same_v<Args, LogsArgs>) return RunLogs(args);
     if constexpr (std::is_same_v<Args, CancelArgs>) return RunCancel(args);
+    if constexpr (std::is_same_v<Args, ScaleArgs>) return RunScale(args);
   }
 }
 

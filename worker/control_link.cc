@@ -75,6 +75,9 @@ void ControlLink::OnCommand(const WorkerCommand& command) {
     case WorkerCommand::kDrain:
       drain_.store(true, std::memory_order_relaxed);
       return;
+    case WorkerCommand::kRegroup:
+      regroup_.store(command.regroup().generation(), std::memory_order_relaxed);
+      return;
     case WorkerCommand::kExit: {
       absl::MutexLock lock(&mu_);
       if (!exit_.has_value()) exit_ = command.exit();
@@ -107,13 +110,16 @@ void ControlLink::SendReady(const WorkerReady& ready) {
 absl::StatusOr<Generation> ControlLink::WaitForGeneration(int64_t after) {
   absl::MutexLock lock(&mu_);
   const auto there = [this, after]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return exit_.has_value() || (newest_.has_value() && newest_->generation() > after &&
-                                 newest_->generation() > aborted_through_);
+    return exit_.has_value() || (newest_.has_value() && newest_->generation() > after) ||
+           aborted_through_ > after;
   };
   mu_.Await(absl::Condition(&there));
   if (exit_.has_value()) return absl::CancelledError(exit_->reason());
   standing_.reset();
-  return *newest_;
+  if (newest_.has_value() && newest_->generation() > aborted_through_) return *newest_;
+  Generation ended;
+  ended.set_generation(aborted_through_);
+  return ended;
 }
 
 void ControlLink::WatchGeneration(int64_t generation,
@@ -159,7 +165,7 @@ void ControlLink::SendPeerLost(int64_t generation, int rank, const std::string& 
   session_->Send(message);
 }
 
-Exit ControlLink::FinishAndWait(const WorkerFinished& finished) {
+std::optional<Exit> ControlLink::FinishAndWait(const WorkerFinished& finished) {
   WorkerMessage message = NewMessage();
   *message.mutable_finished() = finished;
   {
@@ -168,9 +174,12 @@ Exit ControlLink::FinishAndWait(const WorkerFinished& finished) {
   }
   session_->Send(message);
   absl::MutexLock lock(&mu_);
-  const auto told = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return exit_.has_value(); };
+  const int64_t generation = finished.generation();
+  const auto told = [this, generation]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return exit_.has_value() || aborted_through_ >= generation;
+  };
   mu_.Await(absl::Condition(&told));
-  return *exit_;
+  return exit_;
 }
 
 void ControlLink::SendFailed(int64_t generation, const absl::Status& status) {

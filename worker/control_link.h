@@ -34,7 +34,8 @@ class ControlLink {
   // reconnect, until a generation is entered.
   void SendReady(const WorkerReady& ready);
 
-  // Blocks until a generation newer than `after` that has this worker as a member is there.
+  // Blocks until a generation newer than `after` that has this worker as a member is there. One
+  // without members has ended before this worker could enter it: it counts as seen.
   // Errors: Cancelled when the worker is told to exit.
   absl::StatusOr<Generation> WaitForGeneration(int64_t after);
 
@@ -46,6 +47,10 @@ class ControlLink {
 
   // Whether the job is to stop after a step that all agree on.
   bool drain_requested() const { return drain_.load(std::memory_order_relaxed); }
+  // Whether the members are to leave `generation` together after a step that all agree on.
+  bool regroup_requested(int64_t generation) const {
+    return regroup_.load(std::memory_order_relaxed) == generation;
+  }
   // Whether the worker was told to exit, and with what.
   std::optional<Exit> exit_requested() const;
 
@@ -54,8 +59,9 @@ class ControlLink {
   void SendEval(const EvalResult& eval);
   void SendPeerLost(int64_t generation, int rank, const std::string& detail);
   // Says that all is done and durable, and blocks until the coordinator lets the worker go. The
-  // message is repeated after a reconnect.
-  Exit FinishAndWait(const WorkerFinished& finished);
+  // message is repeated after a reconnect. Empty: the generation was aborted, because the worker
+  // that writes the result failed; the work is not done.
+  std::optional<Exit> FinishAndWait(const WorkerFinished& finished);
   // Says why the worker gives up; waits a moment for the message to leave.
   void SendFailed(int64_t generation, const absl::Status& status);
 
@@ -70,6 +76,7 @@ class ControlLink {
 
   const WorkerBootstrap bootstrap_;
   std::atomic<bool> drain_{false};
+  std::atomic<int64_t> regroup_{0};
 
   mutable absl::Mutex mu_;
   std::optional<Generation> newest_ ABSL_GUARDED_BY(mu_);

@@ -16,6 +16,9 @@ namespace lockstep::worker {
 
 struct ProgressBoard {
   std::atomic<int64_t> generation{0};
+  // When the first step of the generation was committed, in nanoseconds since the epoch; 0: not
+  // yet.
+  std::atomic<int64_t> first_commit{0};
   std::atomic<int64_t> step{0};
   std::atomic<int64_t> total_steps{0};
   std::atomic<double> epoch{0};

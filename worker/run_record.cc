@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,9 +36,43 @@ absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
 absl::StatusOr<std::unique_ptr<RunRecord>> RunRecord::Open(const std::string& run_dir,
                                                            int64_t total_steps) {
   std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
-  LS_ASSIGN_OR_RETURN(record->metrics_fd_, OpenForAppend(run_dir + "/metrics.jsonl"));
-  LS_ASSIGN_OR_RETURN(record->ledger_fd_, OpenForAppend(run_dir + "/ledger.bin"));
+  LS_RETURN_IF_ERROR(record->OpenFiles());
   return record;
+}
+
+std::unique_ptr<RunRecord> RunRecord::Remember(const std::string& run_dir, int64_t total_steps) {
+  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
+  absl::MutexLock lock(&record->mu_);
+  record->writes_ = false;
+  return record;
+}
+
+absl::Status RunRecord::OpenFiles() {
+  absl::MutexLock lock(&file_mu_);
+  if (metrics_fd_.valid() && ledger_fd_.valid()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(metrics_fd_, OpenForAppend(run_dir_ + "/metrics.jsonl"));
+  LS_ASSIGN_OR_RETURN(ledger_fd_, OpenForAppend(run_dir_ + "/ledger.bin"));
+  return absl::OkStatus();
+}
+
+absl::Status RunRecord::SetWriter(bool writes, bool remembered) {
+  if (writes || remembered) LS_RETURN_IF_ERROR(OpenFiles());
+  Write();
+  std::string metrics, ledger;
+  {
+    absl::MutexLock lock(&mu_);
+    writes_ = writes;
+    if (!remembered) return absl::OkStatus();
+    for (const Piece& piece : pieces_) {
+      metrics += piece.metrics;
+      ledger += piece.ledger;
+    }
+    pieces_.clear();
+  }
+  absl::MutexLock lock(&file_mu_);
+  Append(metrics_fd_.get(), metrics);
+  Append(ledger_fd_.get(), ledger);
+  return absl::OkStatus();
 }
 
 bool RunRecord::WantsStep(int64_t step) const {
@@ -91,11 +126,17 @@ void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids
 }
 
 void RunRecord::Write() {
+  absl::MutexLock files(&file_mu_);
   std::string metrics, ledger;
   {
     absl::MutexLock lock(&mu_);
     metrics.swap(metrics_);
     ledger.swap(ledger_);
+    if (!writes_) {
+      pieces_.push_back({std::move(metrics), std::move(ledger)});
+      if (pieces_.size() > kPieces) pieces_.pop_front();
+      return;
+    }
   }
   Append(metrics_fd_.get(), metrics);
   Append(ledger_fd_.get(), ledger);

@@ -2,7 +2,8 @@
 // What a run leaves behind while it goes: metrics.jsonl (for people and tools) and ledger.bin
 // (which samples each committed step really read). Every line and record is keyed by its step and
 // written after the commit, so that a step which is done again writes the same again: a reader
-// keeps the last of equal keys. Written by the worker of rank 0.
+// keeps the last of equal keys. Written by the worker of rank 0; the others remember the newest
+// seconds, so that a survivor can write what rank 0 took with it when it died.
 //
 // metrics.jsonl, one object a line:
 //   {"kind":"step","step":12,"epoch":0.05,"loss":1.9,"lr":0.1,"samples":3072}
@@ -16,11 +17,12 @@
 // uint64 hash of the sample ids in the order in which they were read.
 //
 // Thread-safety: Step, Eval and Ledger are called by the main thread and only fill a buffer; Write
-// is called by the telemetry thread.
+// is called by the telemetry thread, SetWriter by the main thread.
 #ifndef LOCKSTEP_WORKER_RUN_RECORD_H_
 #define LOCKSTEP_WORKER_RUN_RECORD_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -37,6 +39,11 @@ class RunRecord {
   // Opens (appends to) the files in `run_dir`. Errors: those of the file system, naming the file.
   static absl::StatusOr<std::unique_ptr<RunRecord>> Open(const std::string& run_dir,
                                                          int64_t total_steps);
+  // Remembers only, until Open below.
+  static std::unique_ptr<RunRecord> Remember(const std::string& run_dir, int64_t total_steps);
+  // Begins to write (the files are opened the first time), or ceases to after what there is was
+  // written. With `remembered`, what was remembered is written first.
+  absl::Status SetWriter(bool writes, bool remembered);
 
   const std::string& run_dir() const { return run_dir_; }
   // Whether metrics.jsonl has a line for this step.
@@ -55,15 +62,25 @@ class RunRecord {
  private:
   RunRecord(const std::string& run_dir, int64_t total_steps)
       : run_dir_(run_dir), total_steps_(total_steps) {}
-  void Append(int fd, const std::string& bytes);
+  // What was collected between two calls of Write.
+  struct Piece {
+    std::string metrics;
+    std::string ledger;
+  };
+  static constexpr size_t kPieces = 32;  // remembered: seconds, at some beats a second
+  absl::Status OpenFiles();
+  void Append(int fd, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
 
   const std::string run_dir_;
   const int64_t total_steps_;
   UniqueFd metrics_fd_;
   UniqueFd ledger_fd_;
-  bool warned_ = false;  // telemetry thread
+  absl::Mutex file_mu_;  // one writer at a time; before mu_
+  bool warned_ ABSL_GUARDED_BY(file_mu_) = false;
 
   absl::Mutex mu_;
+  bool writes_ ABSL_GUARDED_BY(mu_) = true;
+  std::deque<Piece> pieces_ ABSL_GUARDED_BY(mu_);
   std::string metrics_ ABSL_GUARDED_BY(mu_);
   std::string ledger_ ABSL_GUARDED_BY(mu_);
 };

@@ -25,11 +25,12 @@ int64_t StepHeader::Count(int shards) {
   return (count + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-void StepHeader::Write(int shards, int shard, uint64_t ids_hash, bool drain, bool save,
+void StepHeader::Write(int shards, int shard, uint64_t ids_hash, const Wishes& wishes,
                        float* header) {
   std::fill_n(header, Count(shards), 0.0f);
-  header[0] = drain ? 1.0f : 0.0f;
-  header[1] = save ? 1.0f : 0.0f;
+  header[0] = wishes.drain ? 1.0f : 0.0f;
+  header[1] = wishes.save ? 1.0f : 0.0f;
+  header[2] = wishes.regroup ? 1.0f : 0.0f;
   for (int part = 0; part < kPartsOfHash; ++part) {
     header[kWishes + kPartsOfHash * shard + part] =
         static_cast<float>((ids_hash >> (16 * part)) & 0xFFFF);
@@ -40,6 +41,7 @@ void StepHeader::Read(int shards, int64_t begin, absl::Span<const Slice> reduced
                       Contents* contents) {
   contents->drain = At(reduced, begin) != 0;
   contents->save = At(reduced, begin + 1) != 0;
+  contents->regroup = At(reduced, begin + 2) != 0;
   contents->ids_hash.resize(shards);
   for (int shard = 0; shard < shards; ++shard) {
     uint64_t hash = 0;

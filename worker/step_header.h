@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the workers tell each other with every step: wishes (drain, save) on which all act at the
-// same boundary, and the hash of the sample ids that each shard really read. It rides at the end of
-// the gradient vector, so it needs no message of its own on any transport: every value is a small
-// integer, written by one leaf and zero in all others, so the tree's float additions are exact.
+// What the workers tell each other with every step: wishes (drain, save, regroup) on which all act
+// at the same boundary, and the hash of the sample ids that each shard really read. It rides at the
+// end of the gradient vector, so it needs no message of its own on any transport: every value is a
+// small integer, written by one leaf and zero in all others, so the tree's float additions are
+// exact.
 //
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_WORKER_STEP_HEADER_H_
@@ -24,12 +25,19 @@ class StepHeader {
   struct Contents {
     bool drain = false;
     bool save = false;
+    bool regroup = false;            // the members leave the generation after this step
     std::vector<uint64_t> ids_hash;  // by shard
   };
 
+  // What a worker would like all to do after the step.
+  struct Wishes {
+    bool drain = false;
+    bool save = false;
+    bool regroup = false;
+  };
   // Writes the part of the leaf of `shard` into `header` [Count(shards)]. Wishes are written by the
   // first leaf of a worker.
-  static void Write(int shards, int shard, uint64_t ids_hash, bool drain, bool save, float* header);
+  static void Write(int shards, int shard, uint64_t ids_hash, const Wishes& wishes, float* header);
 
   // Reads the reduced header, which begins at element `begin` of the reduced vector.
   static void Read(int shards, int64_t begin, absl::Span<const Slice> reduced, Contents* contents);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 
 namespace lockstep::worker {
 namespace {
@@ -40,12 +41,25 @@ void Telemetry::SetRecord(RunRecord* record) {
 
 void Telemetry::Flush() { Beat(); }
 
+void Telemetry::SetRecorder(const FlightRecorder* recorder) {
+  absl::MutexLock beat(&beat_mu_);
+  absl::MutexLock lock(&mu_);
+  recorder_ = recorder;
+}
+
+void Telemetry::BeatSoon() {
+  absl::MutexLock lock(&mu_);
+  soon_ = true;
+}
+
 void Telemetry::Loop() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; };
-      if (mu_.AwaitWithTimeout(absl::Condition(&stopped), interval_)) return;
+      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || soon_; };
+      mu_.AwaitWithTimeout(absl::Condition(&due), interval_);
+      if (stop_) return;
+      soon_ = false;
     }
     Beat();
   }
@@ -54,16 +68,26 @@ void Telemetry::Loop() {
 void Telemetry::Beat() {
   absl::MutexLock beat(&beat_mu_);
   WorkerHeartbeat heartbeat;
-  heartbeat.set_generation(board_->generation.load(std::memory_order_relaxed));
+  heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
+  if (const int64_t nanos = board_->first_commit.load(std::memory_order_relaxed); nanos != 0) {
+    heartbeat.mutable_first_commit()->set_seconds(nanos / 1'000'000'000);
+    heartbeat.mutable_first_commit()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  }
   heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed));
   heartbeat.set_rss_bytes(ResidentBytes());
   board_->Read(heartbeat.mutable_progress());
-  link_->SendHeartbeat(heartbeat);
   RunRecord* record;
+  const FlightRecorder* recorder;
   {
     absl::MutexLock lock(&mu_);
     record = record_;
+    recorder = recorder_;
   }
+  if (const auto latest = recorder == nullptr ? std::nullopt : recorder->Latest();
+      latest.has_value() && latest->stage < OpStage::kDone) {
+    heartbeat.set_waiting_for(latest->waiting_for + 1);
+  }
+  link_->SendHeartbeat(heartbeat);
   if (record != nullptr) record->Write();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "collectives/flight_recorder.h"
 #include "common/thread.h"
 #include "worker/control_link.h"
 #include "worker/progress_board.h"
@@ -25,8 +26,12 @@ class Telemetry {
 
   // The record to write, from now on; nullptr: none.
   void SetRecord(RunRecord* record);
+  // The worker's operations, from now on: heartbeats say whom they wait for.
+  void SetRecorder(const FlightRecorder* recorder);
   // Sends and writes now.
   void Flush();
+  // Has its thread send and write at once. Does not block.
+  void BeatSoon();
 
  private:
   void Loop();
@@ -38,7 +43,9 @@ class Telemetry {
   absl::Mutex beat_mu_;  // one Beat at a time
   absl::Mutex mu_;
   RunRecord* record_ ABSL_GUARDED_BY(mu_) = nullptr;
+  const FlightRecorder* recorder_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool soon_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;  // last: uses the rest
 };
 

@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "worker/eval_tracker.h"
 #include "worker/model_writer.h"
+#include "worker/recovery.h"
 
 namespace lockstep::worker {
 namespace {
@@ -184,24 +185,24 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   loader_->Restart(committed_step(), held.begin, held.end);
   communicator->PublishCommitted(committed_step());
   const Train& train = compiled_.job.train();
-  bool stop = false;
+  header_ = {};
   // The last generation may have ended between a commit and its evaluation, on some ranks.
-  if (committed_step() > 0 && EvalDue(committed_step())) {
+  if (std::exchange(evaluate_first_, false)) {
     LS_RETURN_IF_ERROR(Evaluate(communicator, record));
   }
   if (record != nullptr && committed_step() == 0 && train.precision() == "tf32") {
     LS_LOG_INFO << "precision tf32 is fp32 on this device: it has no such arithmetic";
   }
   board_->Enter(TRAINING);
-  while (committed_step() < compiled_.total_steps && !stop &&
+  while (committed_step() < compiled_.total_steps && !header_.drain && !header_.regroup &&
          !StopsEarly(train, executor_->tracking())) {
     const absl::Time start = Clock::Real()->Now();
-    LS_RETURN_IF_ERROR(Step(communicator, held, record, &stop));
+    LS_RETURN_IF_ERROR(Step(communicator, held, record));
     train_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - start);
     ++steps_timed_;
     board_->train_seconds.store(train_seconds_, std::memory_order_relaxed);
     board_->samples_per_second.store(samples_per_second(), std::memory_order_relaxed);
-    if (EvalDue(committed_step()) || (stop && evaluator_ != nullptr)) {
+    if (EvalDue(committed_step()) || (header_.drain && evaluator_ != nullptr)) {
       LS_RETURN_IF_ERROR(Evaluate(communicator, record));
     }
   }
@@ -211,14 +212,19 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
                 << train.early_stop().metric() << " for " << executor_->tracking().stop_count
                 << " evaluations; the best was that of step " << executor_->tracking().stop_step;
   }
-  return TrainOutcome{!early && committed_step() < compiled_.total_steps};
+  TrainOutcome outcome;
+  const bool done = early || committed_step() == compiled_.total_steps;
+  outcome.drained = !done && header_.drain;
+  outcome.regrouped = !done && !header_.drain;
+  return outcome;
 }
 
-absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record,
-                           bool* stop) {
+absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record) {
   const int64_t step = committed_step() + 1;
   if (profiler_ != nullptr) profiler_->BeginStep(step, executor_.get());
+  Suffer(chaos::Place::kStart, step);
   LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
+  Suffer(chaos::Place::kReduce, step);
   TreeReduceArgs args;
   args.nodes = sums_->nodes();
   args.count = compiled_.vector_count;
@@ -231,12 +237,42 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   reducing.Stop();
   StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
                    &header_);
+  Suffer(chaos::Place::kReduced, step);
   PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
   const engine::StepResult result = Commit(communicator, reduced, step, record, header_);
   updating.Stop();
   if (profiler_ != nullptr) profiler_->EndStep();
-  *stop = header_.drain;
+  Suffer(chaos::Place::kCommitted, step);
   return CheckFinite(step, result);
+}
+
+absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
+  const int64_t step = committed_step() + 1;
+  if (reduced.step != step) return absl::OkStatus();
+  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced.slices,
+                   &header_);
+  return CheckFinite(step, Commit(last, reduced.slices, step, nullptr, header_));
+}
+
+absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step, int* first_holder) {
+  if (committed_step() != start_step) Suffer(chaos::Place::kJoin, start_step);
+  LS_ASSIGN_OR_RETURN(
+      const StateAgreement agreement,
+      AgreeOnState(communicator, executor_.get(), state_, compiled_.plan->state_bytes(), start_step,
+                   evaluated_step_, Deadline()));
+  if (agreement.copied) {
+    LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
+    evaluated_step_ = agreement.evaluated_step;
+  }
+  evaluate_first_ = start_step > 0 && EvalDue(start_step) && agreement.evaluated_step < start_step;
+  *first_holder = agreement.first_holder;
+  return absl::OkStatus();
+}
+
+void Trainer::NoteFirstCommit() {
+  board_->first_commit.store(absl::ToUnixNanos(Clock::Real()->Now()), std::memory_order_relaxed);
+  LS_LOG_DEBUG << "first commit of the generation: step " << committed_step();
+  if (on_first_commit_) on_first_commit_();
 }
 
 absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result) const {
@@ -280,15 +316,18 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     const PhaseTimer waiting(profiler_.get(), StepPhase::kCommitWait);
     return last.first->WaitCommitted(last.second, Deadline());
   };
-  // A long step is seen to move on: each node counts.
-  hooks.cancelled = [this]() {
+  // A long step is seen to move on: each node counts. It is given up when the generation ends.
+  hooks.cancelled = [this, communicator]() {
     board_->Moved();
-    return false;
+    return communicator->aborted();
   };
   const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
+  StepHeader::Wishes wishes;
+  wishes.drain = link_->drain_requested();
+  wishes.regroup = link_->regroup_requested(communicator->generation());
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
     PhaseTimer waiting(profiler_.get(), StepPhase::kDataWait);
@@ -296,6 +335,7 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     waiting.Stop();
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     float* leaf = sums_->NextLeaf();
+    const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : Clock::Real()->Now();
     for (int micro = 0; micro < accumulate; ++micro) {
       for (size_t f = 0; f < fields.size(); ++f) {
         micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
@@ -306,9 +346,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
     StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,
-                      shard == held.begin && link_->drain_requested(), /*save=*/false,
-                      leaf + gradients);
+                      shard == held.begin ? wishes : StepHeader::Wishes{}, leaf + gradients);
     sums_->LeafDone();
+    if (faults_ != nullptr) faults_->Slow(Clock::Real()->Now() - begin);
     board_->Moved();
   }
   return absl::OkStatus();
@@ -331,16 +371,18 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
   board_->loss.store(result.loss, std::memory_order_relaxed);
   board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
   board_->Moved();
-  if (record == nullptr) return result;
+  if (board_->first_commit.load(std::memory_order_relaxed) == 0) NoteFirstCommit();
+  RunRecord* const notes = notes_ != nullptr ? notes_ : record;
+  if (notes == nullptr) return result;
   for (size_t shard = 0; shard < header.ids_hash.size(); ++shard) {
-    record->Ledger(step, static_cast<int>(shard), communicator->generation(),
-                   header.ids_hash[shard]);
+    notes->Ledger(step, static_cast<int>(shard), communicator->generation(),
+                  header.ids_hash[shard]);
   }
   const bool scaled = compiled_.plan->scales_loss();
-  if (record->WantsStep(step) || (scaled && !result.finite)) {
-    record->Step(step, epoch, result.loss, result.learning_rate,
-                 step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
-                 !result.finite);
+  if (notes->WantsStep(step) || (scaled && !result.finite)) {
+    notes->Step(step, epoch, result.loss, result.learning_rate,
+                step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
+                !result.finite);
   }
   return result;
 }
@@ -348,12 +390,16 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
 absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
   const int64_t step = committed_step();
   board_->Enter(EVALUATING);
+  Suffer(chaos::Place::kEval, step);
   LS_ASSIGN_OR_RETURN(
       const EvalResult result,
       evaluator_->Run(communicator, step, compiled_.sampler->EpochsAfter(step), Deadline()));
   eval_ = result;
+  evaluated_step_ = step;
   if (communicator->rank() == 0) link_->SendEval(result);
-  if (record != nullptr) record->Eval(result);
+  if (RunRecord* const notes = notes_ != nullptr ? notes_ : record; notes != nullptr) {
+    notes->Eval(result);
+  }
   // An evaluation that a drain brought about is not one of the undisturbed run: it decides nothing.
   if (EvalDue(step)) LS_RETURN_IF_ERROR(Track(result, record));
   board_->Enter(TRAINING);

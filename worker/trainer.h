@@ -14,9 +14,11 @@
 #define LOCKSTEP_WORKER_TRAINER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,6 +32,7 @@
 #include "proto/job.pb.h"
 #include "worker/control_link.h"
 #include "worker/evaluator.h"
+#include "worker/fault_injector.h"
 #include "worker/job_plan.h"
 #include "worker/memory_need.h"
 #include "worker/partial_sums.h"
@@ -68,7 +71,8 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
 
 // How a generation ended, when it was not aborted.
 struct TrainOutcome {
-  bool drained = false;  // stopped early because it was asked to
+  bool drained = false;    // stopped early because it was asked to
+  bool regrouped = false;  // the members left together, to go on with others
 };
 
 class Trainer {
@@ -80,11 +84,29 @@ class Trainer {
                                                          const JobData* data, Transport* transport,
                                                          ProgressBoard* board, ControlLink* link);
 
+  // What every worker keeps of its steps, whether it writes it or not, and the faults that it is to
+  // suffer; both may be null and outlive this. `on_first_commit` is called after the first step of
+  // each generation.
+  void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_first_commit) {
+    notes_ = notes;
+    faults_ = faults;
+    on_first_commit_ = std::move(on_first_commit);
+  }
+
   // Hash that tells kinds of devices apart.
   absl::StatusOr<std::string> DeviceHash() {
     sums_->Begin({0, 1});
     return executor_->DeviceHash(sums_->NextLeaf());
   }
+
+  // Finishes the step after the state's when `reduced` is it: its gradients are whole. `last` is
+  // the communicator that reduced them. Errors: InvalidArgument as the job wishes for steps that
+  // are not finite.
+  absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
+  // Brings the state to that after `start_step` with the other members. `evaluated` is set when all
+  // who held it had evaluated it, if that was due; `first_holder` to the lowest rank that held it.
+  // Blocks. Errors: as AgreeOnState.
+  absl::Status JoinState(Communicator* communicator, int64_t start_step, int* first_holder);
 
   // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
   // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is
@@ -110,8 +132,13 @@ class Trainer {
   absl::Status Reserve(Transport* transport);
   // What the job's `profile` and `debug` ask for.
   absl::Status MakeObservers();
-  // One step; `stop` is set when all ranks are to stop after it.
-  absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record, bool* stop);
+  // One step. header_ says what all ranks are to do after it.
+  absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record);
+  // A fault that is due at this place of this step.
+  void Suffer(chaos::Place place, int64_t step) {
+    if (faults_ != nullptr) faults_->At(place, step);
+  }
+  void NoteFirstCommit();
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
   engine::StepResult Commit(Communicator* communicator, absl::Span<const Slice> reduced,
                             int64_t step, RunRecord* record, const StepHeader::Contents& header);
@@ -138,6 +165,11 @@ class Trainer {
   std::optional<EvalResult> eval_;
   std::vector<const void*> micro_fields_;
   std::unique_ptr<Interpreter> interpreter_;
+  RunRecord* notes_ = nullptr;
+  FaultInjector* faults_ = nullptr;
+  std::function<void()> on_first_commit_;
+  int64_t evaluated_step_ = 0;
+  bool evaluate_first_ = false;
   double train_seconds_ = 0;
   int64_t steps_timed_ = 0;
 };

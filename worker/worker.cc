@@ -74,14 +74,20 @@ class Worker {
     telemetry_ =
         std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
     LS_RETURN_IF_ERROR(Prepare());
-    while (!done_) {
+    while (!exit_.has_value()) {
+      LS_RETURN_IF_ERROR(FinishKnownStep());
       LS_RETURN_IF_ERROR(SendReady());
       board_.Enter(WAITING);
       LS_ASSIGN_OR_RETURN(const Generation generation,
                           link_.WaitForGeneration(highest_generation_));
+      if (generation.members().empty()) {
+        highest_generation_ = generation.generation();
+        continue;
+      }
       LS_RETURN_IF_ERROR(EnterGeneration(generation));
+      if (std::exchange(done_, false)) LS_RETURN_IF_ERROR(Finish());
     }
-    return Finish();
+    return absl::OkStatus();
   }
 
   // What the process exits with after `status`, the result of Run.
@@ -112,7 +118,33 @@ class Worker {
                         Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
     board_.Moved();
     LS_ASSIGN_OR_RETURN(device_hash_, trainer_->DeviceHash());
-    total_steps_ = compiled.total_steps;
+    const std::string run_dir = RunDir(bootstrap_.assignment());
+    record_ = RunRecord::Remember(run_dir, compiled.total_steps);
+    LS_ASSIGN_OR_RETURN(faults_,
+                        FaultInjector::FromEnvironment(bootstrap_.assignment().slot(), run_dir));
+    trainer_->Observe(record_.get(), faults_.get(), [this] { telemetry_->BeatSoon(); });
+    telemetry_->SetRecord(record_.get());
+    telemetry_->SetRecorder(&transport_->flight_recorder());
+    return absl::OkStatus();
+  }
+
+  // A step that is reduced on every rank is finished before anything is said.
+  absl::Status FinishKnownStep() {
+    if (last_communicator_ == nullptr) return absl::OkStatus();
+    const auto reduced = last_communicator_->NewestReduce();
+    if (!reduced.has_value() || !reduced->whole) return absl::OkStatus();
+    return trainer_->FinishStep(last_communicator_.get(), *reduced);
+  }
+
+  // A member has committed the step that this worker is behind in, so it is whole.
+  absl::Status CatchUp(int64_t start_step) {
+    if (last_communicator_ != nullptr && trainer_->committed_step() == start_step - 1) {
+      const auto reduced = last_communicator_->NewestReduce();
+      if (reduced.has_value()) {
+        LS_RETURN_IF_ERROR(trainer_->FinishStep(last_communicator_.get(), *reduced));
+      }
+    }
+    last_communicator_.reset();
     return absl::OkStatus();
   }
 
@@ -133,8 +165,10 @@ class Worker {
 
   // Trains in `generation` to its end. OK also when it was aborted: the next one follows.
   absl::Status EnterGeneration(const Generation& generation) {
+    LS_RETURN_IF_ERROR(CatchUp(generation.start_step()));
     highest_generation_ = generation.generation();
-    board_.generation = highest_generation_;
+    board_.first_commit.store(0, std::memory_order_relaxed);
+    board_.generation.store(highest_generation_, std::memory_order_release);
     const std::vector<GroupMember> members = MembersOf(generation);
     int rank = -1;
     for (const GroupMember& member : members) {
@@ -154,23 +188,18 @@ class Worker {
 
   absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
                      int rank) {
-    if (rank == 0 && record_ == nullptr) {
-      LS_ASSIGN_OR_RETURN(record_, RunRecord::Open(RunDir(bootstrap_.assignment()), total_steps_));
-    }
-    RunRecord* const record = rank == 0 ? record_.get() : nullptr;
-    telemetry_->SetRecord(record);
     const absl::Time deadline =
         Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
-    LS_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+    LS_ASSIGN_OR_RETURN(last_communicator_,
                         transport_->Connect(highest_generation_, members, rank, deadline));
-    link_.WatchGeneration(highest_generation_, [&communicator](const std::string& reason) {
+    Communicator* const communicator = last_communicator_.get();
+    link_.WatchGeneration(highest_generation_, [communicator](const std::string& reason) {
       communicator->Abort(reason);
     });
-    absl::StatusOr<TrainOutcome> outcome =
-        trainer_->RunGeneration(communicator.get(), members[rank].shards, record);
+    absl::StatusOr<TrainOutcome> outcome = Train(generation, communicator, members[rank].shards);
     link_.UnwatchGeneration();
     if (!outcome.ok()) {
       if (absl::IsAborted(outcome.status())) {
@@ -178,12 +207,12 @@ class Worker {
       }
       return outcome.status();
     }
-    if (trainer_->profiler() != nullptr) {
-      LS_RETURN_IF_ERROR(WriteProfile(communicator.get(), static_cast<int>(members.size()), rank));
+    if (trainer_->profiler() != nullptr && !outcome->regrouped) {
+      LS_RETURN_IF_ERROR(WriteProfile(communicator, static_cast<int>(members.size()), rank));
     }
     drained_ = outcome->drained;
     rank_ = rank;
-    done_ = true;
+    done_ = !outcome->regrouped;
     return absl::OkStatus();
   }
 
@@ -203,7 +232,23 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // The model is durable before anyone leaves.
+  absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
+                                     ShardRange held) {
+    int first_holder = 0;
+    LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(), &first_holder));
+    // What a rank 0 that is gone did not write, a survivor does.
+    const bool gone =
+        !writer_.empty() &&
+        std::none_of(generation.members().begin(), generation.members().end(),
+                     [this](const Member& member) { return member.incarnation() == writer_; });
+    const bool writes = communicator->rank() == 0;
+    LS_RETURN_IF_ERROR(record_->SetWriter(writes, gone && communicator->rank() == first_holder));
+    writer_ = generation.members(0).incarnation();
+    return trainer_->RunGeneration(communicator, held, writes ? record_.get() : nullptr);
+  }
+
+  // The model is durable before anyone leaves. When the worker that writes it fails meanwhile, the
+  // others are back between generations after this, with exit_ not set.
   absl::Status Finish() {
     WorkerFinished finished;
     finished.set_generation(highest_generation_);
@@ -215,6 +260,7 @@ class Worker {
     finished.set_drained(drained_);
     if (rank_ == 0) {
       board_.Enter(SAVING);
+      if (faults_ != nullptr) faults_->At(chaos::Place::kSave, trainer_->committed_step());
       LS_ASSIGN_OR_RETURN(const WrittenModel model,
                           WriteModel(RunDir(bootstrap_.assignment()) + "/model", job_,
                                      trainer_->plan(), trainer_->state()));
@@ -234,13 +280,16 @@ class Worker {
   ProgressBoard board_;
   JobData data_;
   std::unique_ptr<ShmTransport> transport_;
+  // Of the generation that this worker was in last; what was reduced in it stays readable.
+  std::unique_ptr<Communicator> last_communicator_;
   std::unique_ptr<RunRecord> record_;
+  std::unique_ptr<FaultInjector> faults_;
   ControlLink link_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Telemetry> telemetry_;
   std::string device_hash_;
-  int64_t total_steps_ = 0;
   int64_t highest_generation_ = 0;
+  std::string writer_;  // the incarnation of the last generation's rank 0
   int rank_ = -1;
   bool done_ = false;
   bool drained_ = false;

@@ -102,7 +102,10 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
       const ElementRange range = SliceOf(args.count, world_size_, r);
       slices_.push_back({range.begin, range.end, calls[r].owned});
     }
-    return Leave(call, deadline);
+    newest_ = ReducedStep{args.step, slices_, false};
+    LS_RETURN_IF_ERROR(Leave(call, deadline));
+    newest_->whole = true;
+    return absl::OkStatus();
   }));
   return absl::MakeConstSpan(slices_);
 }
@@ -216,6 +219,27 @@ absl::Status FakeCommunicator::Barrier(absl::Time deadline) {
   FakeCall call;
   call.operation = NewOperation(OpKind::kBarrier, 0, DType::kUInt8);
   return Run(call.operation, [&] { return Enter(call, deadline).status(); });
+}
+
+absl::Status FakeCommunicator::Replicate(void* data, int64_t bytes, bool have,
+                                         absl::Time deadline) {
+  FakeCall call;
+  call.operation = NewOperation(OpKind::kReplicate, bytes, DType::kUInt8);
+  call.buffer = have ? data : nullptr;
+  return Run(call.operation, [&]() -> absl::Status {
+    LS_ASSIGN_OR_RETURN(const std::vector<FakeCall> calls, Enter(call, deadline));
+    std::vector<const char*> holders;
+    for (const FakeCall& each : calls) {
+      if (each.buffer != nullptr) holders.push_back(static_cast<const char*>(each.buffer));
+    }
+    if (holders.empty()) return absl::InternalError("replicate: no rank has the bytes");
+    for (size_t i = 0; i < holders.size() && !have; ++i) {
+      const ElementRange slice =
+          SliceOf(bytes, static_cast<int>(holders.size()), static_cast<int>(i));
+      Copy(static_cast<char*>(data) + slice.begin, holders[i] + slice.begin, slice.size());
+    }
+    return Leave(call, deadline);
+  });
 }
 
 absl::Status FakeCommunicator::WaitCommitted(int64_t step, absl::Time deadline) {

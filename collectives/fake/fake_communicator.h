@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,10 +39,13 @@ class FakeCommunicator : public Communicator {
                     absl::Time deadline) override;
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override;
+  absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
   void PublishCommitted(int64_t step) override { group_->Commit(rank_, step); }
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
   std::vector<int64_t> CommittedSteps() const override { return group_->Committed(); }
+  std::optional<ReducedStep> NewestReduce() const override { return newest_; }
   void Abort(const std::string& reason) override { group_->Abort(reason); }
+  bool aborted() const override { return !group_->aborted().ok(); }
   std::string DescribeState() const override;
 
  private:
@@ -63,6 +67,7 @@ class FakeCommunicator : public Communicator {
   absl::Status finished_;
   int64_t sequence_ = 0;
   std::vector<Slice> slices_;  // the result of the last TreeReduce
+  std::optional<ReducedStep> newest_;
 };
 
 }  // namespace lockstep

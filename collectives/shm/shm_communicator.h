@@ -62,12 +62,16 @@ class ShmCommunicator : public Communicator {
                     absl::Time deadline) override;
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override;
+  absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
 
   void PublishCommitted(int64_t step) override;
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
   std::vector<int64_t> CommittedSteps() const override;
 
+  std::optional<ReducedStep> NewestReduce() const override;
+
   void Abort(const std::string& reason) override { group_.abort->Set(reason); }
+  bool aborted() const override { return group_.abort->IsSet(); }
   std::string DescribeState() const override;
 
  private:
@@ -121,6 +125,7 @@ class ShmCommunicator : public Communicator {
                                      absl::Time deadline);
   absl::Status AllGatherByChunks(const void* input, void* output, size_t bytes,
                                  absl::Time deadline);
+  absl::Status TakeSlices(char* data, int64_t bytes) const;
   absl::Status BroadcastByChunks(void* data, size_t bytes, int root, absl::Time deadline);
 
   // ---- messages (shm_messages.cc) ----
@@ -154,6 +159,8 @@ class ShmCommunicator : public Communicator {
   std::vector<Slice> slices_;                // the result of the last call
   std::vector<const float*> tree_inputs_;
   std::optional<TreeSum> tree_sum_;
+  std::optional<ReducedStep> newest_;
+  uint64_t newest_tick_ = 0;  // with which its ranks say that their slices are whole
 
   // Messages.
   std::vector<uint64_t> sent_;      // chunks to each rank

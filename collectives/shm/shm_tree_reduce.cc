@@ -36,11 +36,25 @@ absl::StatusOr<absl::Span<const Slice>> ShmCommunicator::TreeReduce(const TreeRe
     LS_RETURN_IF_ERROR(FillNodes(args, slice, &call));
     LS_RETURN_IF_ERROR(Enter(call, deadline));
     LS_RETURN_IF_ERROR(GatherNodes(args.count, slice));
+    LS_RETURN_IF_ERROR(ListSlices(args.count));
     tree_sum_->Run(tree_inputs_, args.owned, slice.size());
-    LS_RETURN_IF_ERROR(Tick(deadline));
-    return ListSlices(args.count);
+    if (!newest_.has_value()) newest_.emplace();
+    newest_->step = args.step;
+    newest_->slices.assign(slices_.begin(), slices_.end());
+    newest_tick_ = tick_ + 1;
+    return Tick(deadline);
   }));
   return absl::MakeConstSpan(slices_);
+}
+
+std::optional<ReducedStep> ShmCommunicator::NewestReduce() const {
+  std::optional<ReducedStep> newest = newest_;
+  if (!newest.has_value()) return newest;
+  newest->whole = true;
+  for (const ShmWaiter::Peer& peer : waiter_.peers()) {
+    newest->whole &= Reached(*peer.header, newest_tick_);
+  }
+  return newest;
 }
 
 absl::Status ShmCommunicator::CheckOwned(const TreeReduceArgs& args, ElementRange slice) const {

@@ -35,6 +35,10 @@ class GrpcClient : public Client {
                                               absl::Duration timeout) override {
     return Call<CancelJobResponse>(&Coordinator::Stub::CancelJob, request, timeout);
   }
+  absl::StatusOr<ScaleJobResponse> ScaleJob(const ScaleJobRequest& request,
+                                            absl::Duration timeout) override {
+    return Call<ScaleJobResponse>(&Coordinator::Stub::ScaleJob, request, timeout);
+  }
   absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) override {
     return Call<GetClusterResponse>(&Coordinator::Stub::GetCluster, GetClusterRequest(), timeout);
   }

@@ -46,6 +46,11 @@ class Client {
   // ended already), Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<CancelJobResponse> CancelJob(const CancelJobRequest& request,
                                                       absl::Duration timeout) = 0;
+  // Changes the number of a running job's workers; does not wait for it. Errors: NotFound,
+  // InvalidArgument (more or fewer than the job allows), FailedPrecondition (it does not run),
+  // ResourceExhausted (no node has room), Unavailable, DeadlineExceeded.
+  virtual absl::StatusOr<ScaleJobResponse> ScaleJob(const ScaleJobRequest& request,
+                                                    absl::Duration timeout) = 0;
   // The nodes with their slots. Errors: Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) = 0;
 

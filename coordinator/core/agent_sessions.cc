@@ -43,6 +43,10 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
       }
       MarkExited(context, job, worker, record);
     }
+    for (Worker& worker : job.former) {
+      if (worker.node_id != node.id || worker.gone() || running.count(worker.incarnation)) continue;
+      MarkExited(context, job, worker, WorkerExited{});
+    }
   }
 }
 
@@ -77,12 +81,19 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello) {
   context.schedule = true;
 }
 
+// What a clock of another host said, within reason.
+absl::Time TimeOf(const Context& context, const google::protobuf::Timestamp& time) {
+  const absl::Time said = FromProto(time);
+  return said > context.now || said < context.now - absl::Minutes(1) ? context.now : said;
+}
+
 void OnDied(Context& context, const WorkerDied& died) {
   Job* job = FindJob(context.state, died.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
   if (worker == nullptr || worker->dead()) return;
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
+  worker->failed_at = std::min(worker->failed_at, TimeOf(context, died.time()));
   context.touched_jobs.insert(job->id);
 }
 
@@ -93,6 +104,7 @@ void OnExited(Context& context, SessionId session, const WorkerExited& exited) {
   context.effects.to_agents.push_back(std::move(reply));
   Job* job = FindJob(context.state, exited.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, exited.worker_incarnation());
+  if (worker == nullptr && job != nullptr) worker = FindFormer(*job, exited.worker_incarnation());
   if (worker != nullptr) MarkExited(context, *job, *worker, exited);
 }
 
@@ -106,13 +118,27 @@ void OnLog(Context& context, const LogChunk& chunk) {
 
 // A finished worker may leave by itself for a while; one that gave up may say its last lines.
 bool Desired(const Context& context, const Job& job, const Worker& worker) {
-  if (worker.gone() || job.state == PENDING) return false;
+  if (worker.gone() || job.state == PENDING || worker.incarnation.empty()) return false;
   const Options& options = context.state.options;
+  if (worker.left) return context.now < worker.since + options.leave;
   if (job.ending && job.ending->kill) {
     return worker.failed && job.ending->target == FAILED && !job.final() &&
            context.now < job.ending->since + options.settle / 2;
   }
   return !job.final() || context.now < job.ended + options.leave;
+}
+
+void Assign(const Job& job, const Worker& worker, DesiredWorkers& desired) {
+  WorkerAssignment& assignment = *desired.add_workers();
+  assignment.set_job_id(job.id);
+  assignment.set_incarnation(worker.incarnation);
+  assignment.set_slot(worker.slot);
+  assignment.set_local_rank(worker.local_rank);
+  *assignment.mutable_spec() = job.spec();
+  assignment.set_run_dir(job.run_dir);
+  assignment.set_submit_dir(job.request.submit_dir());
+  assignment.set_source(job.request.source());
+  *assignment.mutable_device() = worker.device;
 }
 
 }  // namespace
@@ -122,6 +148,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
   if (worker.died_serial == 0) {
     worker.died_serial = context.state.serial;
     worker.died_order = record.order();
+    worker.failed_at = std::min(worker.failed_at, TimeOf(context, record.time()));
   }
   worker.exited = record;
   context.touched_jobs.insert(job.id);
@@ -183,18 +210,18 @@ void PushAgent(Context& context, Node& node) {
         kill |= job.ending && job.ending->kill;
         continue;
       }
-      WorkerAssignment& assignment = *desired.add_workers();
-      assignment.set_job_id(id);
-      assignment.set_incarnation(worker.incarnation);
-      assignment.set_slot(worker.slot);
-      assignment.set_local_rank(worker.local_rank);
-      *assignment.mutable_spec() = job.spec();
-      assignment.set_run_dir(job.run_dir);
-      assignment.set_submit_dir(job.request.submit_dir());
-      assignment.set_source(job.request.source());
-      *assignment.mutable_device() = worker.device;
+      Assign(job, worker, desired);
     }
     if (kill) desired.add_kill_jobs(id);
+    for (const Worker& worker : job.former) {
+      if (worker.node_id != node.id || worker.gone()) continue;
+      // One that gave up by itself may say its last lines.
+      if (worker.failed && context.now < worker.failed_at + context.state.options.settle / 2) {
+        Assign(job, worker, desired);
+      } else {
+        desired.add_kill_workers(worker.incarnation);
+      }
+    }
   }
   std::string content = Bytes(desired);
   if (node.told == content) return;

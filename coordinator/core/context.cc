@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/context.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,10 @@ google::protobuf::Timestamp ToProto(absl::Time time) {
   proto.set_seconds(nanos / 1000000000);
   proto.set_nanos(static_cast<int32_t>(nanos % 1000000000));
   return proto;
+}
+
+absl::Time FromProto(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
 }
 
 absl::Duration FromProto(const google::protobuf::Duration& duration) {
@@ -40,6 +45,11 @@ absl::Duration StartTimeout(const Job& job) {
   return asked > absl::ZeroDuration() ? asked : absl::Minutes(10);
 }
 
+int MaxRestarts(const Job& job) {
+  constexpr int kDefault = 3;
+  return job.spec().restart().has_max_restarts() ? job.spec().restart().max_restarts() : kDefault;
+}
+
 void AppendEvent(Context& context, const Job& job, JobEvent event) {
   *event.mutable_time() = ToProto(context.now);
   context.effects.events.push_back({job.id, std::move(event)});
@@ -61,6 +71,47 @@ Worker* FindWorker(Job& job, const std::string& incarnation) {
     if (slot.worker.incarnation == incarnation) return &slot.worker;
   }
   return nullptr;
+}
+
+const Worker* FindWorker(const Job& job, const std::string& incarnation) {
+  return FindWorker(const_cast<Job&>(job), incarnation);
+}
+
+Worker* FindFormer(Job& job, const std::string& incarnation) {
+  for (Worker& worker : job.former) {
+    if (worker.incarnation == incarnation) return &worker;
+  }
+  return nullptr;
+}
+
+bool IsMember(const Job& job, const Worker& worker) {
+  const auto& members = job.generation.message.members();
+  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return member.incarnation() == worker.incarnation;
+  });
+}
+
+bool IsRankZero(const Job& job, const Worker& worker) {
+  const auto& members = job.generation.message.members();
+  if (members.empty()) return worker.slot == 0;
+  return members[0].incarnation() == worker.incarnation;
+}
+
+bool HasActiveGeneration(const Job& job) {
+  return job.generation.message.generation() != 0 && !job.generation.aborted;
+}
+
+bool StandsBetween(const Job& job, const Worker& worker) {
+  if (!worker.ready) return false;
+  return !IsMember(job, worker) ||
+         worker.ready->highest_generation() >= job.generation.message.generation();
+}
+
+bool AllGone(const Job& job) {
+  return std::all_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return slot.worker.gone(); }) &&
+         std::all_of(job.former.begin(), job.former.end(),
+                     [](const Worker& worker) { return worker.gone(); });
 }
 
 }  // namespace lockstep::coordinator

@@ -24,6 +24,7 @@ struct Context {
 };
 
 google::protobuf::Timestamp ToProto(absl::Time time);
+absl::Time FromProto(const google::protobuf::Timestamp& time);
 absl::Duration FromProto(const google::protobuf::Duration& duration);
 // "1.5 s", "10 min": a duration for a sentence.
 std::string Say(absl::Duration duration);
@@ -33,6 +34,8 @@ std::string Count(int64_t count, const std::string& noun);
 // The job's failure_detection, and its start_timeout; their defaults where the spec has none.
 absl::Duration FailureDetection(const Job& job);
 absl::Duration StartTimeout(const Job& job);
+// Failures without progress that the job survives.
+int MaxRestarts(const Job& job);
 
 // Appends an event for the job's followers, stamped with the time.
 void AppendEvent(Context& context, const Job& job, JobEvent event);
@@ -41,6 +44,18 @@ void AppendNotice(Context& context, const Job& job, const std::string& text);
 // Null: no such one.
 Job* FindJob(State& state, const std::string& job_id);
 Worker* FindWorker(Job& job, const std::string& incarnation);
+const Worker* FindWorker(const Job& job, const std::string& incarnation);
+// A life that was replaced.
+Worker* FindFormer(Job& job, const std::string& incarnation);
+// Whether the worker is a member of the newest generation, and whether it is its rank 0.
+bool IsMember(const Job& job, const Worker& worker);
+bool IsRankZero(const Job& job, const Worker& worker);
+bool HasActiveGeneration(const Job& job);
+// Whether the worker stands between generations: it said so, and what it said is not from before it
+// was made a member of the newest generation.
+bool StandsBetween(const Job& job, const Worker& worker);
+// Whether no process of the job is left.
+bool AllGone(const Job& job);
 
 }  // namespace lockstep::coordinator
 

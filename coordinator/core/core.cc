@@ -10,6 +10,7 @@
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/scale.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/sessions.h"
 
@@ -27,6 +28,7 @@ void Dispatch(Context& context, const Event& event) {
   std::visit(Overloaded{
                  [&](const Submitted& e) { context.effects.reply = Submit(context, e); },
                  [&](const CancelRequested& e) { context.effects.reply = Cancel(context, e); },
+                 [&](const ScaleRequested& e) { context.effects.reply = Scale(context, e); },
                  [&](const AgentSaid& e) { OnAgentSaid(context, e); },
                  [&](const AgentGone& e) { OnAgentGone(context, e); },
                  [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
@@ -49,11 +51,9 @@ void SendProgress(Context& context, Job& job) {
 // When the job is to be looked at again though nothing happens.
 absl::Time NextCheck(const Context& context, const Job& job) {
   if (job.state == PENDING) return absl::InfiniteFuture();
-  const bool all_gone = std::all_of(job.slots.begin(), job.slots.end(),
-                                    [](const Slot& slot) { return slot.worker.gone(); });
   if (job.final()) {
     const absl::Time left = job.ended + context.state.options.leave;
-    return all_gone || context.now >= left ? absl::InfiniteFuture() : left;
+    return AllGone(job) || context.now >= left ? absl::InfiniteFuture() : left;
   }
   const absl::Duration detection = FailureDetection(job);
   absl::Time next =
@@ -92,7 +92,7 @@ void Settle(Context& context) {
   for (const std::string& id : looked_at) {
     Job& job = state.jobs.at(id);
     SendProgress(context, job);
-    for (Slot& slot : job.slots) PushWorker(context, job, slot.worker);
+    for (Slot& slot : job.slots) PushWorker(context, job, slot);
     job.next_check = NextCheck(context, job);
   }
   CollectRows(context, looked_at);
@@ -127,6 +127,7 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
   *response.mutable_spec() = job.spec();
   for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
   for (const Slot& slot : job.slots) {
+    if (slot.worker.left || (!slot.wanted && slot.worker.gone())) continue;
     MemberStatus& member = *response.add_members();
     member.set_rank(slot.worker.slot);
     member.set_host(slot.worker.host);

@@ -26,6 +26,10 @@ struct CancelRequested {
   std::string job_id;
   bool kill = false;
 };
+struct ScaleRequested {
+  std::string job_id;
+  int workers = 0;
+};
 struct AgentSaid {
   SessionId session = 0;
   AgentMessage message;
@@ -42,8 +46,8 @@ struct WorkerGone {
 };
 // Time has passed.
 struct Tick {};
-using Event =
-    std::variant<Submitted, CancelRequested, AgentSaid, AgentGone, WorkerSaid, WorkerGone, Tick>;
+using Event = std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone,
+                           WorkerSaid, WorkerGone, Tick>;
 
 // ---- effects
 struct ToAgent {
@@ -70,9 +74,10 @@ struct Row {
 // To be carried out in this order: rows are safe before anything is said.
 struct Effects {
   std::vector<Row> rows;
-  // The answer to Submitted and CancelRequested.
+  // The answer to Submitted, CancelRequested and ScaleRequested.
   absl::Status reply;
   SubmitJobResponse submitted;
+  ScaleJobResponse scaled;
   bool new_job = false;  // `submitted` names a job that this event made
   std::vector<ToAgent> to_agents;
   std::vector<ToWorker> to_workers;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,11 +26,6 @@ constexpr absl::Duration kCulpritWait = absl::Milliseconds(300);
 std::string SignalName(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
-}
-
-bool Failed(const Worker& worker) {
-  if (worker.finished) return false;
-  return worker.dead() || worker.failed || worker.verdict_serial != 0;
 }
 
 // Ended by its agent as asked, not by itself before that.
@@ -96,16 +92,76 @@ const Worker* LostPeer(const Job& job) {
   return nullptr;
 }
 
-const Worker* Culprit(const Job& job) {
+const Worker* Culprit(const Job& job, const std::vector<const Worker*>& all) {
   std::vector<const Worker*> failed;
   std::vector<const Worker*> victims;
-  for (const Slot& slot : job.slots) {
-    if (!Failed(slot.worker)) continue;
-    (IsVictim(job, slot.worker) ? victims : failed).push_back(&slot.worker);
-  }
+  for (const Worker* worker : all) (IsVictim(job, *worker) ? victims : failed).push_back(worker);
   if (const Worker* first = FirstOf(failed)) return first;
   if (const Worker* lost = LostPeer(job)) return lost;
   return FirstOf(victims);
+}
+
+// Those whose failure ends the job: the newest lives, and those whose fault is not named yet.
+std::vector<const Worker*> Suspects(const Job& job) {
+  std::vector<const Worker*> suspects;
+  for (const Worker& worker : job.former) {
+    const bool open = std::any_of(
+        job.open_faults.begin(), job.open_faults.end(),
+        [&](const OpenFault& fault) { return fault.number == worker.fault && fault.place == 0; });
+    if (open) suspects.push_back(&worker);
+  }
+  for (const Slot& slot : job.slots) {
+    if (Failed(slot.worker)) suspects.push_back(&slot.worker);
+  }
+  return suspects;
+}
+
+int ExitCode(const Job& job, const Worker& worker) {
+  if (!worker.exited || KilledAsAsked(job, worker)) return 1;
+  if (worker.exited->signal() != 0) return 128 + worker.exited->signal();
+  return worker.exited->exit_code() == 0 ? 1 : worker.exited->exit_code();
+}
+
+Fault MakeFault(const Job& job, const Worker& culprit, const std::vector<const Worker*>& failed) {
+  Fault fault;
+  fault.set_rank(culprit.slot);
+  fault.set_host(culprit.host);
+  fault.set_pid(culprit.pid);
+  fault.set_cause(Cause(culprit));
+  fault.set_generation(job.generation.message.generation());
+  fault.set_exit_code(ExitCode(job, culprit));
+  if (culprit.exited && !KilledAsAsked(job, culprit)) fault.set_signal(culprit.exited->signal());
+  if (culprit.exited) *fault.mutable_last_lines() = culprit.exited->last_lines();
+  std::set<int> victims;
+  for (const Worker* worker : failed) {
+    if (worker->incarnation != culprit.incarnation) victims.insert(worker->slot);
+  }
+  for (const int victim : victims) fault.add_victims(victim);
+  return fault;
+}
+
+}  // namespace
+
+bool Failed(const Worker& worker) {
+  if (worker.finished || worker.left) return false;
+  return worker.dead() || worker.failed || worker.verdict_serial != 0;
+}
+
+bool IsForGood(const Job& job, const Worker& worker) {
+  if (!job.stepped && worker.exited && !worker.exited->start_error().empty()) return true;
+  if (!worker.failed) return false;
+  switch (static_cast<absl::StatusCode>(worker.failed->code())) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kPermissionDenied:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::string Cause(const Worker& worker) {
@@ -125,49 +181,17 @@ std::string Cause(const Worker& worker) {
   return "lost by its peers";
 }
 
-int ExitCode(const Job& job, const Worker& worker) {
-  if (!worker.exited || KilledAsAsked(job, worker)) return 1;
-  if (worker.exited->signal() != 0) return 128 + worker.exited->signal();
-  return worker.exited->exit_code() == 0 ? 1 : worker.exited->exit_code();
+Fault NameFault(const Job& job, const std::vector<const Worker*>& failed) {
+  const Worker* culprit = Culprit(job, failed);
+  return MakeFault(job, culprit == nullptr ? *failed.front() : *culprit, failed);
 }
-
-Fault MakeFault(const Job& job, const Worker& culprit) {
-  Fault fault;
-  fault.set_rank(culprit.slot);
-  fault.set_host(culprit.host);
-  fault.set_pid(culprit.pid);
-  fault.set_cause(Cause(culprit));
-  fault.set_generation(job.generation.message.generation());
-  fault.set_exit_code(ExitCode(job, culprit));
-  if (culprit.exited && !KilledAsAsked(job, culprit)) fault.set_signal(culprit.exited->signal());
-  if (culprit.exited) *fault.mutable_last_lines() = culprit.exited->last_lines();
-  for (const Slot& slot : job.slots) {
-    const Worker& worker = slot.worker;
-    if (&worker != &culprit && (Failed(worker) || worker.peer_lost)) fault.add_victims(worker.slot);
-  }
-  return fault;
-}
-
-}  // namespace
 
 void Judge(Context& context, Job& job, Worker& worker, const std::string& verdict) {
-  if (worker.verdict_serial != 0 || worker.dead() || worker.finished) return;
+  if (worker.verdict_serial != 0 || worker.dead() || worker.finished || worker.left) return;
+  worker.failed_at = std::min(worker.failed_at, context.now);
   worker.verdict_serial = context.state.serial;
   worker.verdict = verdict;
   context.touched_jobs.insert(job.id);
-}
-
-void LookForFailure(Context& context, Job& job) {
-  for (const Slot& slot : job.slots) {
-    if (!Failed(slot.worker)) continue;
-    const std::string reason =
-        absl::StrCat("rank ", slot.worker.slot, " failed: ", Cause(slot.worker));
-    BeginEnding(context, job, FAILED, reason, 1);
-    return;
-  }
-  if (context.now >= job.suspected + FailureDetection(job)) {
-    BeginEnding(context, job, FAILED, "workers lost a peer", 1);
-  }
 }
 
 void UpdateKill(Context& context, Job& job) {
@@ -185,9 +209,12 @@ void UpdateKill(Context& context, Job& job) {
 
 void ConcludeFailure(Context& context, Job& job) {
   if (job.ending->decided) return;
-  const Worker* culprit = Culprit(job);
-  if (culprit == nullptr) return;
-  Fault fault = MakeFault(job, *culprit);
+  std::vector<const Worker*> suspects = Suspects(job);
+  for (const Slot& slot : job.slots) {
+    if (!Failed(slot.worker) && slot.worker.peer_lost) suspects.push_back(&slot.worker);
+  }
+  if (suspects.empty()) return;
+  Fault fault = NameFault(job, suspects);
   std::string reason = absl::StrCat("rank ", fault.rank(), " on ", fault.host());
   if (fault.pid() != 0) absl::StrAppend(&reason, " (pid ", fault.pid(), ")");  // it was started
   absl::StrAppend(&reason, ": ", fault.cause());
@@ -195,6 +222,7 @@ void ConcludeFailure(Context& context, Job& job) {
     absl::StrAppend(&reason, "; victims: ", fault.victims_size() == 1 ? "rank " : "ranks ",
                     absl::StrJoin(fault.victims(), ", "));
   }
+  if (!job.ending->note.empty()) absl::StrAppend(&reason, "; ", job.ending->note);
   job.ending->reason = reason;
   job.ending->exit_code = fault.exit_code();
   job.faults.push_back(fault);

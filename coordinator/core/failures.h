@@ -6,13 +6,24 @@
 #define LOCKSTEP_COORDINATOR_CORE_FAILURES_H_
 
 #include <string>
+#include <vector>
 
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
 
-// Begins the end of a job that has a failed worker. (Healing starts here instead when it exists.)
-void LookForFailure(Context& context, Job& job);
+// Whether the worker ended, gave up or was judged although the job wanted its work.
+bool Failed(const Worker& worker);
+
+// How it failed, in words: "killed by SIGKILL (signal 9)".
+std::string Cause(const Worker& worker);
+
+// Whether the worker's failure is the user's to mend, or the machine's, so that another life of it
+// would end the same way: wrong input, no memory, damaged data.
+bool IsForGood(const Job& job, const Worker& worker);
+
+// Names the first of `failed` and its victims. Null members are not allowed; at least one.
+Fault NameFault(const Job& job, const std::vector<const Worker*>& failed);
 
 // Decides whether the survivors of an ending job are killed now: at once when the culprit is known,
 // a little later when only victims have spoken.

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
 
 namespace lockstep::coordinator {
@@ -16,42 +20,63 @@ bool Reproducible(const Job& job) {
   return !job.spec().train().has_reproducible() || job.spec().train().reproducible();
 }
 
-// Whether all workers run the same plan on the same kind of device; ends the job otherwise.
-bool Admit(Context& context, Job& job) {
-  const WorkerReady& first = *job.slots[0].worker.ready;
-  for (const Slot& slot : job.slots) {
-    const WorkerReady& ready = *slot.worker.ready;
-    const int rank = slot.worker.slot;
+// In the order of their places.
+using Members = std::vector<Worker*>;
+
+// The first one that holds the job's state speaks for all.
+const Worker& Speaker(const Job& job, const Members& members) {
+  for (const Worker* worker : members) {
+    if (IsMember(job, *worker)) return *worker;
+  }
+  return *members.front();
+}
+
+// Ends the job at its start; later refuses the worker alone.
+void Refuse(Context& context, Job& job, Worker& worker, const std::string& why, int exit_code) {
+  if (job.generation.message.generation() == 0) {
+    BeginEnding(context, job, FAILED, why, exit_code, /*kill=*/true);
+  } else {
+    Judge(context, job, worker, why);
+  }
+}
+
+// Whether all of `members` run the same plan on the same kind of device.
+bool Admit(Context& context, Job& job, const Members& members) {
+  const Worker& speaker = Speaker(job, members);
+  const WorkerReady& first = *speaker.ready;
+  for (Worker* worker : members) {
+    const WorkerReady& ready = *worker->ready;
     if (ready.plan_hash() != first.plan_hash()) {
-      BeginEnding(context, job, FAILED,
-                  absl::StrCat("rank ", rank, " (", slot.worker.host,
-                               ") compiled another plan than rank 0 (", job.slots[0].worker.host,
-                               "): ", ready.plan_hash(), " against ", first.plan_hash(),
-                               "; do all nodes run the same build of lockstep?"),
-                  1, /*kill=*/true);
+      Refuse(context, job, *worker,
+             absl::StrCat("rank ", worker->slot, " (", worker->host,
+                          ") compiled another plan than rank ", speaker.slot, " (", speaker.host,
+                          "): ", ready.plan_hash(), " against ", first.plan_hash(),
+                          "; do all nodes run the same build of lockstep?"),
+             1);
       return false;
     }
     if (ready.device_hash() != first.device_hash() && Reproducible(job)) {
-      BeginEnding(
-          context, job, FAILED,
-          absl::StrCat("the device of rank ", rank, " (", ready.device_description(),
-                       ") computes other bits than that of rank 0 (", first.device_description(),
-                       "); use one kind of device or set train.reproducible: false"),
-          kExitNotAdmitted, /*kill=*/true);
+      Refuse(context, job, *worker,
+             absl::StrCat("the device of rank ", worker->slot, " (", ready.device_description(),
+                          ") computes other bits than that of rank ", speaker.slot, " (",
+                          first.device_description(),
+                          "); use one kind of device or set train.reproducible: false"),
+             kExitNotAdmitted);
       return false;
     }
   }
   return true;
 }
 
-Generation Deal(const Job& job, int64_t number) {
-  const int world = static_cast<int>(job.slots.size());
-  const int shards = job.spec().train().shards() > 0 ? job.spec().train().shards() : world;
+Generation Deal(const Job& job, int64_t number, const Members& members) {
+  const int world = static_cast<int>(members.size());
+  const int shards = job.spec().train().shards() > 0 ? job.spec().train().shards()
+                                                     : static_cast<int>(job.slots.size());
   Generation generation;
   generation.set_generation(number);
   generation.set_shards(shards);
   for (int rank = 0; rank < world; ++rank) {
-    const Worker& worker = job.slots[rank].worker;
+    const Worker& worker = *members[rank];
     Member& member = *generation.add_members();
     member.set_rank(rank);
     member.set_local_rank(worker.local_rank);
@@ -71,11 +96,102 @@ Generation Deal(const Job& job, int64_t number) {
   return generation;
 }
 
-bool IsMember(const Job& job, const Worker& worker) {
-  const auto& members = job.generation.message.members();
-  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
-    return member.incarnation() == worker.incarnation;
-  });
+bool Able(const Job& job, const Worker& worker) {
+  return StandsBetween(job, worker) && !worker.dead() && !Failed(worker);
+}
+
+// Whether some worker that must be in the next generation is not ready yet.
+bool MustWait(const Job& job) {
+  bool survivors = false;
+  for (const Slot& slot : job.slots) {
+    const Worker& worker = slot.worker;
+    if (!IsMember(job, worker) || worker.dead() || worker.left) continue;
+    survivors = true;
+    if (!StandsBetween(job, worker)) return true;
+  }
+  if (survivors) return false;
+  // Nobody has the state: all begin together.
+  return std::any_of(job.slots.begin(), job.slots.end(),
+                     [&](const Slot& slot) { return slot.wanted && !Able(job, slot.worker); });
+}
+
+// When only places that were given up hold the state, one of them stays for a newcomer.
+void KeepAHolder(Job& job) {
+  Slot* holder = nullptr;
+  Slot* newcomer = nullptr;
+  for (Slot& slot : job.slots) {
+    if (!Able(job, slot.worker)) continue;
+    const bool holds = IsMember(job, slot.worker);
+    if (slot.wanted && holds) return;
+    if (!slot.wanted && holds && holder == nullptr) holder = &slot;
+    if (slot.wanted && !holds) newcomer = &slot;
+  }
+  if (holder == nullptr || newcomer == nullptr) return;
+  holder->wanted = true;
+  newcomer->wanted = false;
+}
+
+// Why the members of the active generation should leave it together; empty: no reason.
+std::string WhyRegroup(const Job& job) {
+  std::vector<std::string> joining, leaving;
+  for (const Slot& slot : job.slots) {
+    const bool member = IsMember(job, slot.worker);
+    if (slot.wanted && !member && Able(job, slot.worker))
+      joining.push_back(absl::StrCat(slot.worker.slot));
+    if (!slot.wanted && member && !slot.worker.dead())
+      leaving.push_back(absl::StrCat(slot.worker.slot));
+  }
+  const auto say = [](const std::vector<std::string>& ranks, const std::string& what) {
+    if (ranks.empty()) return std::string();
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "),
+                        ranks.size() == 1 ? absl::StrCat(" ", what, "s") : absl::StrCat(" ", what));
+  };
+  const std::string join = say(joining, "join"), leave = say(leaving, "leave");
+  return absl::StrCat(join, !join.empty() && !leave.empty() ? ", " : "", leave);
+}
+
+// With an active generation: whether all its members have left it together.
+bool HaveRegrouped(Context& context, Job& job) {
+  if (!job.generation.regroup) {
+    if (ResultIsThere(job)) return false;
+    const std::string why = WhyRegroup(job);
+    if (why.empty()) return false;
+    job.generation.regroup = why;
+    context.touched_jobs.insert(job.id);
+    return false;
+  }
+  return !MustWait(job);
+}
+
+// A worker that is no member any more is let go.
+void LetGo(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    Worker& worker = slot.worker;
+    if (slot.wanted || worker.left || worker.gone() || IsMember(job, worker)) continue;
+    worker.left = true;
+    worker.since = context.now;
+  }
+}
+
+void Form(Context& context, Job& job, const Members& members) {
+  int64_t highest = job.generation.message.generation();
+  for (const Worker* worker : members) {
+    highest = std::max<int64_t>(highest, worker->ready->highest_generation());
+  }
+  job.generation = GenerationState{};
+  job.generation.message = Deal(job, highest + 1, members);
+  job.suspected = absl::InfiniteFuture();
+  for (Slot& slot : job.slots) {
+    slot.worker.peer_lost.reset();
+    slot.worker.progress_moved = std::max(slot.worker.progress_moved, context.now);
+  }
+  ++job.generations;
+  NoteGeneration(context, job);
+  LetGo(context, job);
+  const std::string reason =
+      absl::StrCat("generation ", highest + 1, " of ", Count(members.size(), "worker"),
+                   " goes on after step ", job.generation.message.start_step());
+  SetState(context, job, job.drain ? DRAINING : RUNNING, job.drain ? *job.drain : reason);
 }
 
 void Send(Context& context, const Worker& worker, WorkerCommand command, bool close = false) {
@@ -84,33 +200,55 @@ void Send(Context& context, const Worker& worker, WorkerCommand command, bool cl
 
 }  // namespace
 
+bool ResultIsThere(const Job& job) {
+  const auto& members = job.generation.message.members();
+  if (members.empty()) return false;
+  const Worker* first = FindWorker(job, members[0].incarnation());
+  return first != nullptr && first->finished.has_value();
+}
+
 void MaybeFormGeneration(Context& context, Job& job) {
-  const bool active = job.generation.message.generation() != 0 && !job.generation.aborted;
-  if (active || job.slots.empty()) return;
-  int64_t highest = job.generation.message.generation();
-  for (const Slot& slot : job.slots) {
-    if (!slot.worker.ready || slot.worker.dead()) return;
-    highest = std::max<int64_t>(highest, slot.worker.ready->highest_generation());
+  if (job.slots.empty()) return;
+  const bool active = HasActiveGeneration(job);
+  if (active ? !HaveRegrouped(context, job) : MustWait(job)) return;
+  KeepAHolder(job);
+  Members members;
+  for (Slot& slot : job.slots) {
+    if (slot.wanted && Able(job, slot.worker)) members.push_back(&slot.worker);
   }
-  if (!Admit(context, job)) return;
-  job.generation = GenerationState{};
-  job.generation.message = Deal(job, highest + 1);
-  ++job.generations;
-  const std::string reason =
-      absl::StrCat("generation ", highest + 1, " of ", Count(job.slots.size(), "worker"),
-                   " goes on after step ", job.generation.message.start_step());
-  SetState(context, job, job.drain ? DRAINING : RUNNING, job.drain ? *job.drain : reason);
+  const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
+  const int size = static_cast<int>(members.size());
+  if (size < least) {
+    SetState(context, job, RECOVERING,
+             absl::StrCat("waits for ", Count(least - size, "worker"), ": ", size,
+                          size == 1 ? " is" : " are", " ready and elastic.min_workers is ", least));
+    return;
+  }
+  if (!Admit(context, job, members)) return;
+  const bool unexplained = job.generation.aborted && job.suspected != absl::InfiniteFuture() &&
+                           std::none_of(job.open_faults.begin(), job.open_faults.end(),
+                                        [](const OpenFault& f) { return f.next_generation == 0; });
+  if (unexplained && !SpendRestart(job)) {
+    BeginEnding(context, job, FAILED,
+                absl::StrCat("workers lost a peer ", job.restarts,
+                             " times without a step between, and no worker had failed"),
+                1);
+    return;
+  }
+  Form(context, job, members);
 }
 
 void AbortCurrentGeneration(Context& context, Job& job, const std::string& reason) {
   if (job.generation.message.generation() == 0 || job.generation.aborted) return;
   job.generation.aborted = true;
   job.generation.abort_reason = reason;
-  for (Slot& slot : job.slots) slot.worker.ready.reset();
+  job.generation.aborted_at = context.now;
+  job.generation.regroup.reset();
   context.touched_jobs.insert(job.id);
 }
 
-void PushWorker(Context& context, const Job& job, Worker& worker) {
+void PushWorker(Context& context, const Job& job, Slot& slot) {
+  Worker& worker = slot.worker;
   if (worker.session == 0 || worker.told.exit) return;
   const int64_t number = job.generation.message.generation();
   WorkerCommand command;
@@ -118,7 +256,14 @@ void PushWorker(Context& context, const Job& job, Worker& worker) {
       job.final() || (job.ending && !job.ending->kill && job.ending->target != FAILED);
   if (leave) {
     command.mutable_exit()->set_reason(job.ending ? job.ending->reason : job.reason);
-    command.mutable_exit()->set_code(worker.finished ? 0 : 1);
+    const bool good = worker.finished || (job.ending && job.ending->target == SUCCEEDED);
+    command.mutable_exit()->set_code(good ? 0 : 1);
+    worker.told.exit = true;
+    Send(context, worker, std::move(command));
+    return;
+  }
+  if (worker.left) {
+    command.mutable_exit()->set_reason("the job goes on with fewer workers");
     worker.told.exit = true;
     Send(context, worker, std::move(command));
     return;
@@ -136,6 +281,13 @@ void PushWorker(Context& context, const Job& job, Worker& worker) {
     *command.mutable_generation() = job.generation.message;
     worker.told.generation = number;
     Send(context, worker, std::move(command));
+  }
+  if (job.generation.regroup && worker.told.regroup != number) {
+    WorkerCommand regroup;
+    regroup.mutable_regroup()->set_generation(number);
+    regroup.mutable_regroup()->set_reason(*job.generation.regroup);
+    worker.told.regroup = number;
+    Send(context, worker, std::move(regroup));
   }
   if (job.drain && !worker.told.drain) {
     WorkerCommand drain;

@@ -11,15 +11,24 @@
 
 namespace lockstep::coordinator {
 
-// Forms the next generation when none is active and every worker is ready. Workers that compiled
-// another plan, or whose device computes other bits (with `reproducible`), end the job.
+// Forms the next generation when none is active and every worker that must be in it is ready: at
+// the start all that are wanted, later all members of the last one that live. Whoever else is ready
+// joins. With fewer than elastic.min_workers the job waits and says so. Workers that wait to join
+// an active generation, or are to leave it, make its members leave it together after a step.
+// Workers that compiled another plan, or whose device computes other bits (with `reproducible`),
+// end the job at its start; later they are refused.
 void MaybeFormGeneration(Context& context, Job& job);
+
+// Whether the job's work is done: rank 0 of the newest generation has finished, so the model is
+// durable.
+bool ResultIsThere(const Job& job);
 
 // Ends the active generation, if there is one; its members are told to leave it.
 void AbortCurrentGeneration(Context& context, Job& job, const std::string& reason);
 
-// Brings a connected worker up to date: generation, abort, drain, exit, whatever it was not told.
-void PushWorker(Context& context, const Job& job, Worker& worker);
+// Brings a connected worker up to date: generation, abort, regroup, drain, exit, whatever it was
+// not told.
+void PushWorker(Context& context, const Job& job, Slot& slot);
 
 }  // namespace lockstep::coordinator
 

@@ -26,10 +26,6 @@ bool Watched(const Worker& worker) {
   return !worker.dead() && !worker.finished && worker.last_heard != absl::InfinitePast();
 }
 
-bool HasActiveGeneration(const Job& job) {
-  return job.generation.message.generation() != 0 && !job.generation.aborted;
-}
-
 void CheckSilence(Context& context, Job& job) {
   const absl::Duration limit = FailureDetection(job);
   Worker* silent = nullptr;
@@ -38,12 +34,14 @@ void CheckSilence(Context& context, Job& job) {
     if (!Watched(worker) || context.now - worker.last_heard <= limit) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
-  if (silent != nullptr)
-    Judge(context, job, *silent, absl::StrCat("no heartbeat for ", Say(limit)));
+  if (silent == nullptr) return;
+  silent->failed_at = std::min(silent->failed_at, silent->last_heard);
+  Judge(context, job, *silent, absl::StrCat("no heartbeat for ", Say(limit)));
 }
 
-// When one worker stands still the others soon wait for it, so the one that stopped first is meant,
-// and nobody is judged while a worker is half-way to being silent.
+// When one worker stands still the others soon wait for it, so one that waits for nobody is meant,
+// of these the one that stopped first; and nobody is judged while a worker is half-way to being
+// silent.
 void CheckStandstill(Context& context, Job& job) {
   if (!HasActiveGeneration(job)) return;
   const absl::Duration detection = FailureDetection(job);
@@ -56,13 +54,44 @@ void CheckStandstill(Context& context, Job& job) {
     if (worker.progress.step() == 0) continue;
     const absl::Duration limit = std::max(detection, 10 * MedianStep(worker));
     if (context.now - worker.progress_moved <= limit) continue;
-    if (hung == nullptr || worker.progress_moved < hung->progress_moved) {
+    const bool before =
+        hung == nullptr ||
+        (worker.waits != hung->waits ? hung->waits : worker.progress_moved < hung->progress_moved);
+    if (before) {
       hung = &worker;
       hung_limit = limit;
     }
   }
-  if (hung != nullptr)
-    Judge(context, job, *hung, absl::StrCat("no progress for ", Say(hung_limit)));
+  if (hung == nullptr) return;
+  hung->failed_at = std::min(hung->failed_at, hung->progress_moved);
+  Judge(context, job, *hung, absl::StrCat("no progress for ", Say(hung_limit)));
+}
+
+// A survivor that does not leave an ended generation holds up all others.
+void CheckLeaving(Context& context, Job& job) {
+  if (!job.generation.aborted || MaxRestarts(job) == 0) return;
+  const absl::Duration limit = FailureDetection(job);
+  if (context.now < job.generation.aborted_at + limit) return;
+  for (Slot& slot : job.slots) {
+    Worker& worker = slot.worker;
+    if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
+    Judge(context, job, worker,
+          absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
+                       Say(limit)));
+  }
+}
+
+// A worker that shall join a job that steps already.
+void CheckJoining(Context& context, Job& job) {
+  if (!job.stepped) return;
+  for (Slot& slot : job.slots) {
+    Worker& worker = slot.worker;
+    if (worker.dead() || worker.ready || worker.left || IsMember(job, worker)) continue;
+    if (context.now < worker.since + StartTimeout(job)) continue;
+    Judge(context, job, worker,
+          absl::StrCat("was not ready to train ", Say(StartTimeout(job)),
+                       " after its start (start_timeout)"));
+  }
 }
 
 void CheckStart(Context& context, Job& job) {
@@ -107,6 +136,8 @@ void CheckHealth(Context& context, Job& job) {
     CheckSilence(context, job);
     CheckStandstill(context, job);
     CheckStart(context, job);
+    CheckLeaving(context, job);
+    CheckJoining(context, job);
     CheckNodes(context, job);
   }
 }
@@ -124,11 +155,14 @@ void ForgiveTime(State& state, absl::Time now) {
   for (auto& [id, job] : state.jobs) {
     if (job.final()) continue;
     if (job.suspected != absl::InfiniteFuture()) job.suspected = now;
+    if (job.generation.aborted) job.generation.aborted_at = now;
+    for (OpenFault& fault : job.open_faults) fault.began = now;
     if (job.ending) {
       job.ending->since = now;
       job.ending->deadline = now + state.options.settle;
     }
     for (Slot& slot : job.slots) {
+      slot.worker.since = now;
       if (slot.worker.last_heard == absl::InfinitePast()) continue;
       slot.worker.last_heard = now;
       slot.worker.progress_moved = now;

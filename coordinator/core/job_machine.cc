@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
+#include "coordinator/core/healing.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -37,11 +38,6 @@ absl::Status CheckSpec(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-bool AllGone(const Job& job) {
-  return std::all_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.worker.gone(); });
-}
-
 // Peak memory by rank and what rank 0 reported about the run.
 void FillResult(const Job& job, JobResult& result) {
   for (const Slot& slot : job.slots) {
@@ -51,7 +47,8 @@ void FillResult(const Job& job, JobResult& result) {
     result.add_peak_rss_bytes(peak);
     if (!worker.finished) continue;
     const WorkerFinished& finished = *worker.finished;
-    if (result.steps() == 0) {
+    // The worker that was there longest saw most of it.
+    if (result.steps() == 0 || finished.train_seconds() > result.train_seconds()) {
       result.set_steps(finished.steps());
       result.set_epochs(finished.epochs());
       result.set_train_seconds(finished.train_seconds());
@@ -77,9 +74,12 @@ void EndJob(Context& context, Job& job) {
   JobResult& result = job.result;
   result.set_state(ending.target);
   result.set_exit_code(ending.exit_code);
+  NameFaults(context, job, /*now=*/true);
   FillResult(job, result);
   result.set_generations(job.generations);
-  result.set_workers(static_cast<int>(job.slots.size()));
+  result.set_workers(job.generation.message.members_size() > 0
+                         ? job.generation.message.members_size()
+                         : static_cast<int>(job.slots.size()));
   for (const Fault& fault : job.faults) *result.add_faults() = fault;
   const absl::Time start = job.started == absl::InfinitePast() ? job.submitted : job.started;
   result.set_wall_seconds(absl::ToDoubleSeconds(context.now - start));
@@ -88,11 +88,22 @@ void EndJob(Context& context, Job& job) {
   SetState(context, job, ending.target, ending.reason);
 }
 
+// The result is there and every other member has finished, or is missed no more.
+bool IsDone(const Job& job) {
+  if (!HasActiveGeneration(job) || !ResultIsThere(job)) return false;
+  const auto& members = job.generation.message.members();
+  return std::all_of(members.begin(), members.end(), [&](const Member& member) {
+    const Worker* worker = FindWorker(job, member.incarnation());
+    return worker == nullptr || worker->finished || Failed(*worker);
+  });
+}
+
 void BeginFinish(Context& context, Job& job) {
   bool drained = false;
   int64_t steps = 0;
   std::string model;
   for (const Slot& slot : job.slots) {
+    if (!slot.worker.finished) continue;
     const WorkerFinished& finished = *slot.worker.finished;
     drained |= finished.drained();
     steps = std::max<int64_t>(steps, finished.steps());
@@ -197,13 +208,9 @@ void Advance(Context& context, Job& job) {
     if (job.state == PENDING && job.ending) EndJob(context, job);
     return;
   }
-  if (!job.ending) LookForFailure(context, job);
+  if (!job.ending) Heal(context, job);
   if (!job.ending) MaybeFormGeneration(context, job);
-  if (!job.ending && std::all_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-        return slot.worker.finished.has_value();
-      })) {
-    BeginFinish(context, job);
-  }
+  if (!job.ending && IsDone(job)) BeginFinish(context, job);
   if (job.ending) AdvanceEnding(context, job);
 }
 
@@ -216,7 +223,7 @@ JobStatus StatusOf(const Job& job) {
   status.set_reason(job.reason);
   status.set_generation(job.generation.message.generation());
   status.set_workers(job.generation.message.members_size());
-  status.set_wanted_workers(job.wanted_workers());
+  status.set_wanted_workers(job.target_workers > 0 ? job.target_workers : job.wanted_workers());
   *status.mutable_progress() = job.progress;
   *status.mutable_submitted() = ToProto(job.submitted);
   if (job.started != absl::InfinitePast()) *status.mutable_started() = ToProto(job.started);

@@ -24,6 +24,54 @@ std::string WorkerKey(const std::string& id, int slot) {
 }
 std::string NodeKey(const std::string& id) { return absl::StrCat("node/", id); }
 
+WorkerRecord ToRecord(const Worker& worker) {
+  WorkerRecord record;
+  record.set_incarnation(worker.incarnation);
+  record.set_slot(worker.slot);
+  record.set_local_rank(worker.local_rank);
+  record.set_node_id(worker.node_id);
+  record.set_host(worker.host);
+  *record.mutable_device() = worker.device;
+  record.set_pid(worker.pid);
+  record.set_started(worker.started);
+  record.set_heard(worker.last_heard != absl::InfinitePast());
+  if (worker.finished) *record.mutable_finished() = *worker.finished;
+  record.set_died_serial(worker.died_serial);
+  record.set_died_order(worker.died_order);
+  if (worker.exited) *record.mutable_exited() = *worker.exited;
+  record.set_failed_serial(worker.failed_serial);
+  if (worker.failed) *record.mutable_failed() = *worker.failed;
+  if (worker.peer_lost) *record.mutable_peer_lost() = *worker.peer_lost;
+  record.set_verdict_serial(worker.verdict_serial);
+  record.set_verdict(worker.verdict);
+  record.set_left(worker.left);
+  record.set_fault(worker.fault);
+  return record;
+}
+
+WorkerRecord ToRecord(const Slot& slot) {
+  WorkerRecord record = ToRecord(slot.worker);
+  record.set_node_id(slot.node_id);
+  record.set_local_rank(slot.local_rank);
+  record.set_lives(slot.lives);
+  record.set_unwanted(!slot.wanted);
+  return record;
+}
+
+OpenFaultRecord ToRecord(const OpenFault& fault) {
+  OpenFaultRecord record;
+  record.set_number(fault.number);
+  *record.mutable_failed() = ToProto(fault.failed);
+  *record.mutable_began() = ToProto(fault.began);
+  record.set_generation(fault.generation);
+  record.set_next_generation(fault.next_generation);
+  record.set_place(fault.place);
+  record.set_to_next_step_ms(fault.to_next_step_ms);
+  record.set_committed(fault.committed);
+  record.set_steps_lost(fault.steps_lost);
+  return record;
+}
+
 JobRecord ToRecord(const Job& job) {
   JobRecord record;
   record.set_job_id(job.id);
@@ -51,41 +99,23 @@ JobRecord ToRecord(const Job& job) {
     ending.set_decided(job.ending->decided);
     ending.set_kill(job.ending->kill);
     ending.set_kill_serial(job.ending->kill_serial);
+    ending.set_note(job.ending->note);
   }
   record.set_suspected(job.suspected != absl::InfiniteFuture());
   record.set_restarts(job.restarts);
   record.set_restart_step(job.restart_step);
   for (const Fault& fault : job.faults) *record.add_faults() = fault;
+  record.set_target_workers(job.target_workers);
+  if (job.generation.regroup) record.set_regroup(*job.generation.regroup);
+  for (const Worker& worker : job.former) *record.add_former() = ToRecord(worker);
+  for (const OpenFault& fault : job.open_faults) *record.add_open_faults() = ToRecord(fault);
+  record.set_fault_number(job.fault_number);
+  record.set_first_cause(job.first_cause);
   if (job.eval) *record.mutable_eval() = *job.eval;
   if (job.final()) {
     *record.mutable_result() = job.result;
     *record.mutable_progress() = job.progress;
   }
-  return record;
-}
-
-WorkerRecord ToRecord(const Slot& slot) {
-  const Worker& worker = slot.worker;
-  WorkerRecord record;
-  record.set_incarnation(worker.incarnation);
-  record.set_slot(worker.slot);
-  record.set_local_rank(worker.local_rank);
-  record.set_node_id(worker.node_id);
-  record.set_host(worker.host);
-  record.set_lives(slot.lives);
-  *record.mutable_device() = worker.device;
-  record.set_pid(worker.pid);
-  record.set_started(worker.started);
-  record.set_heard(worker.last_heard != absl::InfinitePast());
-  if (worker.finished) *record.mutable_finished() = *worker.finished;
-  record.set_died_serial(worker.died_serial);
-  record.set_died_order(worker.died_order);
-  if (worker.exited) *record.mutable_exited() = *worker.exited;
-  record.set_failed_serial(worker.failed_serial);
-  if (worker.failed) *record.mutable_failed() = *worker.failed;
-  if (worker.peer_lost) *record.mutable_peer_lost() = *worker.peer_lost;
-  record.set_verdict_serial(worker.verdict_serial);
-  record.set_verdict(worker.verdict);
   return record;
 }
 
@@ -102,12 +132,53 @@ NodeRecord ToRecord(const Node& node) {
   return record;
 }
 
-absl::Time FromProto(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
+  worker.incarnation = record.incarnation();
+  worker.slot = record.slot();
+  worker.local_rank = record.local_rank();
+  worker.node_id = record.node_id();
+  worker.host = record.host();
+  worker.device = record.device();
+  worker.pid = record.pid();
+  worker.started = record.started();
+  if (record.heard()) worker.last_heard = worker.progress_moved = now;
+  if (record.has_finished()) worker.finished = record.finished();
+  worker.died_serial = record.died_serial();
+  worker.died_order = record.died_order();
+  if (record.has_exited()) worker.exited = record.exited();
+  worker.failed_serial = record.failed_serial();
+  if (record.has_failed()) worker.failed = record.failed();
+  if (record.has_peer_lost()) worker.peer_lost = record.peer_lost();
+  worker.verdict_serial = record.verdict_serial();
+  worker.verdict = record.verdict();
+  worker.left = record.left();
+  worker.fault = record.fault();
+  worker.since = now;
+  if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
+}
+
+void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
+  slot.node_id = record.node_id();
+  slot.local_rank = record.local_rank();
+  slot.lives = record.lives();
+  slot.wanted = !record.unwanted();
+  FromRecord(record, slot.worker, now);
+}
+
+void FromRecord(const OpenFaultRecord& record, OpenFault& fault) {
+  fault.number = record.number();
+  fault.failed = FromProto(record.failed());
+  fault.began = FromProto(record.began());
+  fault.generation = record.generation();
+  fault.next_generation = record.next_generation();
+  fault.place = record.place();
+  fault.to_next_step_ms = record.to_next_step_ms();
+  fault.committed = record.committed();
+  fault.steps_lost = record.steps_lost();
 }
 
 // The request is there already or comes with its own row.
-void FromRecord(const JobRecord& record, Job& job) {
+void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.id = record.job_id();
   job.submit_order = record.submit_order();
   job.run_dir = record.run_dir();
@@ -131,40 +202,27 @@ void FromRecord(const JobRecord& record, Job& job) {
     ending.decided = record.ending().decided();
     ending.kill = record.ending().kill();
     ending.kill_serial = record.ending().kill_serial();
+    ending.note = record.ending().note();
   }
   if (record.suspected()) job.suspected = absl::InfinitePast();
   job.restarts = record.restarts();
   job.restart_step = record.restart_step();
   job.faults.assign(record.faults().begin(), record.faults().end());
+  job.target_workers = record.target_workers();
+  if (record.has_regroup()) job.generation.regroup = record.regroup();
+  if (job.generation.aborted) job.generation.aborted_at = now;
+  for (const WorkerRecord& former : record.former()) {
+    FromRecord(former, job.former.emplace_back(), now);
+  }
+  for (const OpenFaultRecord& fault : record.open_faults()) {
+    FromRecord(fault, job.open_faults.emplace_back());
+  }
+  job.fault_number = record.fault_number();
+  job.first_cause = record.first_cause();
   if (record.has_eval()) job.eval = record.eval();
   job.result = record.result();
   job.progress = record.progress();
   job.next_check = absl::InfinitePast();
-}
-
-void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
-  slot.node_id = record.node_id();
-  slot.local_rank = record.local_rank();
-  slot.lives = record.lives();
-  Worker& worker = slot.worker;
-  worker.incarnation = record.incarnation();
-  worker.slot = record.slot();
-  worker.local_rank = record.local_rank();
-  worker.node_id = record.node_id();
-  worker.host = record.host();
-  worker.device = record.device();
-  worker.pid = record.pid();
-  worker.started = record.started();
-  if (record.heard()) worker.last_heard = worker.progress_moved = now;
-  if (record.has_finished()) worker.finished = record.finished();
-  worker.died_serial = record.died_serial();
-  worker.died_order = record.died_order();
-  if (record.has_exited()) worker.exited = record.exited();
-  worker.failed_serial = record.failed_serial();
-  if (record.has_failed()) worker.failed = record.failed();
-  if (record.has_peer_lost()) worker.peer_lost = record.peer_lost();
-  worker.verdict_serial = record.verdict_serial();
-  worker.verdict = record.verdict();
 }
 
 void FromRecord(const NodeRecord& record, Node& node) {
@@ -194,7 +252,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
   if (kind == "job") {
     JobRecord record;
     if (!record.ParseFromString(row.value) || record.job_id() != id) return false;
-    FromRecord(record, state.jobs[id]);
+    FromRecord(record, state.jobs[id], now);
     return true;
   }
   if (kind == "request") return state.jobs[id].request.ParseFromString(row.value);
@@ -318,6 +376,10 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
     state.submits = std::max(state.submits, job.submit_order);
     if (job.state == PENDING) state.owed_jobs.insert(id);  // why it waits may be another reason now
     if (job.ending) state.serial = std::max(state.serial, job.ending->kill_serial);
+    for (const Worker& worker : job.former) {
+      state.serial =
+          std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
+    }
     for (size_t i = 0; i < job.slots.size(); ++i) {
       const Worker& worker = job.slots[i].worker;
       if (state.saved.count(WorkerKey(id, static_cast<int>(i))) == 0) {

@@ -82,8 +82,10 @@ void Start(Context& context, Job& job, const std::vector<Node*>& nodes) {
       slot.worker.node_id = node->id;
       slot.worker.host = node->host;
       slot.worker.device = PickDevice(*node, job.spec(), local);
+      slot.worker.since = context.now;
     }
   }
+  job.target_workers = static_cast<int>(job.slots.size());
   job.started = context.now;
   SetState(context, job, STARTING,
            absl::StrCat("starting ", Count(job.slots.size(), "worker"), " on ", hosts));
@@ -113,11 +115,32 @@ std::string WhyWaiting(const State& state, const Job& job, const std::string& ah
 
 }  // namespace
 
+void PlaceLife(Context& context, const Job& job, Slot& slot) {
+  State& state = context.state;
+  const auto known = state.nodes.find(slot.node_id);
+  Node* node = known == state.nodes.end() ? nullptr : &known->second;
+  if (node == nullptr || node->session == 0) {
+    for (auto& [id, other] : state.nodes) {
+      if (!Takes(other, job) || UsedSlots(state, other) >= other.slots) continue;
+      node = &other;
+      slot.node_id = id;
+      break;
+    }
+  }
+  Worker& worker = slot.worker;
+  worker.node_id = slot.node_id;
+  worker.local_rank = slot.local_rank;
+  if (node == nullptr) return;  // it waits for its node
+  worker.host = node->host;
+  worker.device = PickDevice(*node, job.spec(), slot.local_rank);
+}
+
 int UsedSlots(const State& state, const Node& node) {
   int used = 0;
   for (const auto& [id, job] : state.jobs) {
     for (const Slot& slot : job.slots) {
-      used += slot.worker.node_id == node.id && !slot.worker.gone();
+      used +=
+          slot.worker.node_id == node.id && !slot.worker.gone() && !slot.worker.incarnation.empty();
     }
   }
   return used;

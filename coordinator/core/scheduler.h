@@ -13,6 +13,9 @@ namespace lockstep::coordinator {
 // later ones, so a large gang is never starved; one that would not fit does not hold others up.
 void Schedule(Context& context);
 
+// Puts the new life of a place on its node, or on another with room when that one is out of reach.
+void PlaceLife(Context& context, const Job& job, Slot& slot);
+
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);
 

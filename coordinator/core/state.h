@@ -59,6 +59,7 @@ struct Worker {
   absl::Time last_heard = absl::InfinitePast();
   absl::Time progress_moved = absl::InfinitePast();
   int64_t progress_counter = -1;
+  bool waits = false;  // in a collective, for another
   Progress progress;
   absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
   std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
@@ -78,11 +79,20 @@ struct Worker {
   // The coordinator's own finding, such as "no heartbeat for 5 s".
   int64_t verdict_serial = 0;
   std::string verdict;
+  // When it failed, as well as that is known; InfiniteFuture: not heard of.
+  absl::Time failed_at = absl::InfiniteFuture();
+  // Since when it is there, or since when it shall leave.
+  absl::Time since = absl::InfinitePast();
+  // The job goes on without it: a place was given up. It leaves, which is no failure.
+  bool left = false;
+  // Of a former life: the fault that it is part of.
+  int64_t fault = 0;
 
   // What this connection was told.
   struct Told {
     int64_t generation = 0;
     int64_t abort = 0;
+    int64_t regroup = 0;
     bool drain = false;
     bool exit = false;
   } told;
@@ -96,13 +106,32 @@ struct Slot {
   std::string node_id;
   int local_rank = 0;
   int64_t lives = 0;  // incarnations that this place has had
-  Worker worker;      // the newest one
+  // False: the job was scaled down. Its worker leaves, and no new one is started.
+  bool wanted = true;
+  Worker worker;  // the newest one
 };
 
 struct GenerationState {
   Generation message;  // number 0: none formed yet
   bool aborted = false;
   std::string abort_reason;
+  absl::Time aborted_at = absl::InfiniteFuture();
+  // The members were asked to leave together after a step; why.
+  std::optional<std::string> regroup;
+};
+
+// A failure that is being healed: from the first sign until it is named and a step was committed
+// after it.
+struct OpenFault {
+  int64_t number = 0;
+  absl::Time failed;  // when the worker failed, as well as that is known
+  absl::Time began;   // when the coordinator knew
+  int64_t generation = 0;
+  int64_t next_generation = 0;  // the first one formed after it; 0: none yet
+  int place = 0;                // in Job::faults, from 1; 0: it is not named yet
+  double to_next_step_ms = -1;  // negative: not known yet
+  int64_t committed = 0;        // the newest step that anyone had committed
+  int64_t steps_lost = 0;
 };
 
 // A job on its way to a final state.
@@ -117,6 +146,7 @@ struct Ending {
   // known.
   bool kill = false;
   int64_t kill_serial = 0;
+  std::string note;  // why the failure was not healed
 };
 
 struct Job {
@@ -143,6 +173,13 @@ struct Job {
   int64_t restart_step =
       -1;  // newest committed step at the last restart; progress resets the budget
   std::vector<Fault> faults;
+  // Lives that failed and have been replaced, until their end is known and told.
+  std::vector<Worker> former;
+  std::vector<OpenFault> open_faults;
+  int64_t fault_number = 0;
+  // How a worker ended before the first step; another such end is no accident.
+  std::string first_cause;
+  int target_workers = 0;  // how many it shall have; 0: not placed yet
   JobResult result;
   std::optional<EvalResult> eval;
 

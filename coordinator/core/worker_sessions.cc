@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/generation.h"
+#include "coordinator/core/healing.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -45,10 +46,14 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
 }
 
 void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbeat& heartbeat) {
+  if (heartbeat.has_first_commit()) {
+    NoteFirstCommit(job, heartbeat.generation(), FromProto(heartbeat.first_commit()));
+  }
   if (heartbeat.progress_counter() != worker.progress_counter) {
     worker.progress_counter = heartbeat.progress_counter();
     worker.progress_moved = context.now;
   }
+  worker.waits = heartbeat.waiting_for() != 0;
   if (!heartbeat.has_progress()) return;
   const int64_t steps = heartbeat.progress().step() - worker.progress.step();
   if (steps > 0) {
@@ -63,7 +68,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     job.stepped = true;
   }
   worker.progress = heartbeat.progress();
-  if (worker.slot != 0) return;
+  if (!IsRankZero(job, worker)) return;
   job.progress = heartbeat.progress();
   job.progress_pending = true;
   const absl::Time due = job.progress_sent + context.state.options.progress_every;
@@ -77,8 +82,11 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
 // Reports its state anew after a connection was lost, or because it left its generation.
 void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& ready) {
   const int64_t number = job.generation.message.generation();
-  const bool left = number != 0 && !job.generation.aborted && ready.highest_generation() >= number;
+  const bool left = HasActiveGeneration(job) && IsMember(job, worker) && !job.generation.regroup &&
+                    ready.highest_generation() >= number;
   worker.ready = ready;
+  job.stepped |= ready.committed_step() > 0;
+  if (job.generation.aborted) worker.finished.reset();  // somebody has to do the rest with it
   context.touched_jobs.insert(job.id);
   if (!left) return;
   job.suspected = std::min(job.suspected, context.now);
@@ -105,6 +113,16 @@ void OnEval(Context& context, Job& job, const EvalResult& eval) {
   AppendEvent(context, job, std::move(event));
 }
 
+// A worker said why it gives up, and its death was heard first.
+void OnLastWords(Context& context, const WorkerMessage& message) {
+  Job* job = FindJob(context.state, message.job_id());
+  Worker* worker = job == nullptr ? nullptr : FindFormer(*job, message.incarnation());
+  if (worker == nullptr || worker->failed) return;
+  worker->failed = message.failed();
+  worker->failed_serial = context.state.serial;
+  context.touched_jobs.insert(job->id);
+}
+
 }  // namespace
 
 void OnWorkerSaid(Context& context, const WorkerSaid& event) {
@@ -112,6 +130,7 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
   if (message.has_hello()) OnHello(context, event.session, message);
   auto known = context.state.worker_sessions.find(event.session);
   if (known == context.state.worker_sessions.end()) {
+    if (message.has_failed()) return OnLastWords(context, message);
     if (!message.has_hello()) SendAway(context, event.session, "say hello first");
     return;
   }
@@ -144,6 +163,7 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
       if (worker->failed || worker->finished) break;
       worker->failed = message.failed();
       worker->failed_serial = context.state.serial;
+      worker->failed_at = std::min(worker->failed_at, context.now);
       context.touched_jobs.insert(job->id);
       break;
     case WorkerMessage::MESSAGE_NOT_SET:

@@ -133,7 +133,7 @@ Hub::Reply Hub::StepLocked(const Event& event, Pumps& pumps) {
     wake_changed_ = effects.wake_at < wake_at_;
     wake_at_ = effects.wake_at;
   }
-  Reply reply = {std::move(effects.reply), std::move(effects.submitted)};
+  Reply reply = {std::move(effects.reply), std::move(effects.submitted), std::move(effects.scaled)};
   if (!saved.ok()) {  // old progress interests nobody
     std::erase_if(effects.events, [](const Append& a) { return a.event.has_progress(); });
   }

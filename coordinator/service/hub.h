@@ -50,6 +50,7 @@ class Hub {
   struct Reply {
     absl::Status status;
     SubmitJobResponse submitted;
+    ScaleJobResponse scaled;
   };
   // Steps the state by `event`, journals the step and carries its effects out. Does not block for
   // the network. The reply is that of the event, or, when the journal could not be written, why;

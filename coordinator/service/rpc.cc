@@ -89,6 +89,20 @@ grpc::ServerUnaryReactor* RpcService::CancelJob(grpc::CallbackServerContext* con
   return reactor;
 }
 
+grpc::ServerUnaryReactor* RpcService::ScaleJob(grpc::CallbackServerContext* context,
+                                               const ScaleJobRequest* request,
+                                               ScaleJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  grpc::Status status = Authorize(*context);
+  if (status.ok()) {
+    Hub::Reply reply = hub_->Handle(ScaleRequested{request->job_id(), request->workers()});
+    *response = std::move(reply.scaled);
+    status = ToGrpc(reply.status);
+  }
+  reactor->Finish(status);
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* RpcService::GetCluster(grpc::CallbackServerContext* context,
                                                  const GetClusterRequest* request,
                                                  GetClusterResponse* response) {

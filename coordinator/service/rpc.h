@@ -28,6 +28,9 @@ class RpcService : public Coordinator::CallbackService {
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
                                       const CancelJobRequest* request,
                                       CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* ScaleJob(grpc::CallbackServerContext* context,
+                                     const ScaleJobRequest* request,
+                                     ScaleJobResponse* response) override;
   grpc::ServerUnaryReactor* GetCluster(grpc::CallbackServerContext* context,
                                        const GetClusterRequest* request,
                                        GetClusterResponse* response) override;

@@ -15,10 +15,13 @@ ReconcileActions Reconcile(const DesiredWorkers& desired, const std::vector<Work
     wanted.insert(assignment.incarnation());
   }
   const std::set<std::string> kill_jobs(desired.kill_jobs().begin(), desired.kill_jobs().end());
+  const std::set<std::string> kill_workers(desired.kill_workers().begin(),
+                                           desired.kill_workers().end());
   for (const WorkerView& worker : workers) {
     known.insert(worker.incarnation);
     if (wanted.contains(worker.incarnation)) continue;
-    const bool at_once = kill_jobs.contains(worker.job_id);
+    const bool at_once =
+        kill_jobs.contains(worker.job_id) || kill_workers.contains(worker.incarnation);
     switch (worker.phase) {
       case Phase::kRunning:
         (at_once ? actions.kill : actions.terminate).push_back(worker.incarnation);

@@ -203,6 +203,44 @@ absl::StatusOr<Command> ParseCompare(const Words& words, const CommonArgs& commo
   return Command(std::move(args));
 }
 
+// `launcher chaos`: a run here with the faults that it is to suffer.
+absl::StatusOr<Command> ParseChaos(const Words& words, const CommonArgs& common) {
+  RunArgs args{common, {}};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs("run", words));
+  for (const char* action : {"kill", "exit", "segv", "stop", "hang", "slow"}) {
+    const auto given = words.flags.find(action);
+    if (given == words.flags.end()) continue;
+    for (const std::string& text : given->second) {
+      LS_ASSIGN_OR_RETURN(const chaos::Injection injection, chaos::Parse(action, text));
+      args.job.faults.push_back(injection);
+    }
+  }
+  LS_ASSIGN_OR_RETURN(const auto random, ParseOptionalCount(words, "random", 1));
+  LS_ASSIGN_OR_RETURN(const auto seed, ParseOptionalCount(words, "seed", 0));
+  LS_ASSIGN_OR_RETURN(const auto within, ParseOptionalCount(words, "within", 2));
+  args.job.random_faults = random.value_or(0);
+  args.job.chaos_seed = static_cast<uint64_t>(seed.value_or(1));
+  args.job.chaos_steps = within.value_or(0);
+  if (args.job.faults.empty() && args.job.random_faults == 0) {
+    return Usage("'launcher chaos' needs a fault, such as --kill rank:2@step:50 or --random 3");
+  }
+  return Command(std::move(args));
+}
+
+absl::StatusOr<Command> ParseScale(const Words& words, const CommonArgs& common,
+                                   const CoordinatorArgs& coordinator) {
+  LS_RETURN_IF_ERROR(NoCommand("scale", words));
+  if (words.positional.size() != 2) {
+    return Usage("'launcher scale' takes a job and a number of workers");
+  }
+  LS_RETURN_IF_ERROR(NeedAddress("scale", coordinator));
+  ScaleArgs args{common, coordinator, words.positional[0], 0};
+  if (!absl::SimpleAtoi(words.positional[1], &args.workers) || args.workers < 1) {
+    return Usage(absl::StrCat("'", words.positional[1], "' is no number of workers"));
+  }
+  return Command(std::move(args));
+}
+
 // Reads the flag's value with parse(text, number), if it is given.
 template <typename Number, typename Parse>
 absl::Status ParseNumber(const Words& words, const std::string& flag, const std::string& expected,
@@ -252,6 +290,8 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
   if (verb == "eval") return ParseEval(words, common);
   if (verb == "predict") return ParsePredict(words, common);
   if (verb == "compare") return ParseCompare(words, common);
+  if (verb == "chaos") return ParseChaos(words, common);
+  if (verb == "scale") return ParseScale(words, common, coordinator);
   if (verb == "generate") return ParseGenerate(words, common);
   if (verb == "version") {
     LS_RETURN_IF_ERROR(NoCommand(verb, words));
@@ -313,14 +353,13 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 
 const std::vector<std::string>& Verbs() {
   static const auto* const verbs = new std::vector<std::string>{
-      "run",  "validate", "plan", "eval",   "predict", "compare", "generate", "submit",
-      "list", "describe", "logs", "cancel", "join",    "version", "help"};
+      "run",      "validate", "plan",   "eval",  "predict", "compare", "generate", "submit", "list",
+      "describe", "logs",     "cancel", "scale", "chaos",   "join",    "version",  "help"};
   return *verbs;
 }
 
 const std::vector<std::string>& LaterVerbs() {
-  static const auto* const verbs =
-      new std::vector<std::string>{"drain", "top", "bench", "chaos", "doctor"};
+  static const auto* const verbs = new std::vector<std::string>{"drain", "top", "bench", "doctor"};
   return *verbs;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/chaos.h"
 
 namespace lockstep::launcher {
 
@@ -54,8 +55,13 @@ struct JobArgs {
   std::vector<std::string> sets;     // --set and what other flags mean, in order
   std::optional<ProcCount> nproc_per_node;
   std::optional<int> nodes;
-  std::string run_dir;   // the folder of this run; empty: runs_dir/<name>-<id>
-  std::string runs_dir;  // empty: runs
+  std::string run_dir;                   // the folder of this run; empty: runs_dir/<name>-<id>
+  std::string runs_dir;                  // empty: runs
+  std::vector<chaos::Injection> faults;  // that the run is to suffer
+  // So many more are drawn, from steps up to chaos_steps (0: the job's, if it says them).
+  int random_faults = 0;
+  uint64_t chaos_seed = 1;
+  int chaos_steps = 0;
 };
 
 struct RunArgs {
@@ -94,6 +100,12 @@ struct CancelArgs {
   CoordinatorArgs coordinator;
   std::string job;
   bool kill = false;  // at once, instead of a drain
+};
+struct ScaleArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;
+  int workers = 1;
 };
 struct JoinArgs {
   CommonArgs common;
@@ -148,8 +160,8 @@ struct HelpArgs {
 };
 
 using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs,
-                             CancelArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs,
-                             GenerateArgs, VersionArgs, HelpArgs>;
+                             CancelArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
+                             CompareArgs, GenerateArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

@@ -11,18 +11,23 @@
 namespace lockstep::launcher {
 namespace {
 
-const std::vector<std::string> kJobVerbs = {"run", "submit"};
+const std::vector<std::string> kJobVerbs = {"run", "submit", "chaos"};
+constexpr char kFault[] = "rank:R@step:S";
 
 // As the table writes it: dashes, no leading ones.
 std::string Canonical(const std::string& name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
 
-const Flag* FindFlag(const std::string& name) {
+// The flag of this name that the verb takes, else any of this name.
+const Flag* FindFlag(const std::string& verb, const std::string& name) {
+  const Flag* found = nullptr;
   for (const Flag& flag : AllFlags()) {
-    if (flag.name == name) return &flag;
-    if (std::find(flag.aliases.begin(), flag.aliases.end(), name) != flag.aliases.end())
-      return &flag;
+    const bool alias =
+        std::find(flag.aliases.begin(), flag.aliases.end(), name) != flag.aliases.end();
+    if (flag.name != name && !alias) continue;
+    if (TakesFlag(verb, flag)) return &flag;
+    if (found == nullptr) found = &flag;
   }
-  return nullptr;
+  return found;
 }
 
 const Flag* FindLetter(char letter) {
@@ -57,16 +62,16 @@ const std::vector<Flag>& AllFlags() {
   static const auto* const flags = new std::vector<Flag>{
       {.name = "nproc-per-node",
        .value = "N",
-       .verbs = {"run", "submit", "plan"},
+       .verbs = {"run", "submit", "chaos", "plan"},
        .help = "workers on each host: a number, auto, cpu (one a core) or gpu (one a GPU)"},
       {.name = "nnodes",
        .value = "N",
-       .verbs = {"run", "submit", "plan"},
+       .verbs = {"run", "submit", "chaos", "plan"},
        .help = "hosts",
        .aliases = {"nodes"}},
       {.name = "set",
        .value = "PATH=VALUE",
-       .verbs = {"run", "submit", "validate", "plan", "compare", "eval", "predict"},
+       .verbs = {"run", "submit", "chaos", "validate", "plan", "compare", "eval", "predict"},
        .help = "override a field of the job file, such as train.epochs=10; may be repeated"},
       {.name = "max-restarts",
        .value = "N",
@@ -130,32 +135,50 @@ const std::vector<Flag>& AllFlags() {
        .value = "K",
        .verbs = {"generate"},
        .help = "draw from the K likeliest tokens alone (0: from all)"},
-      {.name = "seed",
-       .value = "N",
-       .verbs = {"generate"},
-       .help = "another one, another text (0)"},
       {.name = "threads",
        .value = "N",
        .verbs = {"eval", "predict", "generate"},
        .help = "of the engine (1)"},
-      {.name = "run-dir", .value = "DIR", .verbs = {"run"}, .help = "the folder of this run"},
+      {.name = "run-dir",
+       .value = "DIR",
+       .verbs = {"run", "chaos"},
+       .help = "the folder of this run"},
       {.name = "runs-dir",
        .value = "DIR",
-       .verbs = {"run", "join"},
+       .verbs = {"run", "join", "chaos"},
        .help = "where the folders of runs are made (runs)",
        .aliases = {"log-dir"}},
       {.name = "coordinator",
        .value = "ADDRESS",
-       .verbs = {"submit", "list", "describe", "logs", "cancel", "join"},
+       .verbs = {"submit", "list", "describe", "logs", "cancel", "scale", "join"},
        .help = "host:port or unix:/path (the variable LOCKSTEP_COORDINATOR)"},
       {.name = "token-file",
        .value = "FILE",
-       .verbs = {"submit", "list", "describe", "logs", "cancel", "join"},
+       .verbs = {"submit", "list", "describe", "logs", "cancel", "scale", "join"},
        .help = "holds the coordinator's token (LOCKSTEP_TOKEN_FILE)"},
       {.name = "no-follow", .verbs = {"submit"}, .help = "submit, print the job's id and leave"},
       {.name = "follow", .letter = 'f', .verbs = {"logs"}, .help = "go on until the job ends"},
       {.name = "rank", .value = "N", .verbs = {"logs"}, .help = "the lines of one rank"},
       {.name = "kill", .verbs = {"cancel"}, .help = "at once, without draining it first"},
+      {.name = "kill",
+       .value = kFault,
+       .verbs = {"chaos"},
+       .help =
+           "kill the rank there; /reduce, /reduced, /committed, /eval, /save, /join: the place"},
+      {.name = "exit", .value = "rank:R@step:S=CODE", .verbs = {"chaos"}, .help = "let it exit"},
+      {.name = "segv", .value = kFault, .verbs = {"chaos"}, .help = "a segmentation fault"},
+      {.name = "stop", .value = kFault, .verbs = {"chaos"}, .help = "stop it (SIGSTOP)"},
+      {.name = "hang", .value = kFault, .verbs = {"chaos"}, .help = "its step stands still"},
+      {.name = "slow", .value = "rank:R:3x", .verbs = {"chaos"}, .help = "its steps take longer"},
+      {.name = "random", .value = "N", .verbs = {"chaos"}, .help = "N faults drawn from --seed"},
+      {.name = "seed",
+       .value = "N",
+       .verbs = {"chaos", "generate"},
+       .help = "of what is drawn (chaos 1, generate 0)"},
+      {.name = "within",
+       .value = "STEPS",
+       .verbs = {"chaos"},
+       .help = "--random draws steps up to this one (train.steps, else 100)"},
       {.name = "slots",
        .value = "N",
        .verbs = {"join"},
@@ -235,7 +258,7 @@ absl::StatusOr<Words> SplitWords(const std::string& verb,
     const size_t equals = is_long ? word.find('=') : std::string::npos;
     const std::string written = word.substr(0, equals);
     const std::string name = is_long ? Canonical(written.substr(2)) : word.substr(1, 1);
-    const Flag* flag = is_long ? FindFlag(name) : FindLetter(word[1]);
+    const Flag* flag = is_long ? FindFlag(verb, name) : FindLetter(word[1]);
     if (flag == nullptr) return UnknownFlag(verb, written, name);
     if (!TakesFlag(verb, *flag)) {
       return Usage(absl::StrCat("'launcher ", verb, "' takes no '", written, "'; '--", flag->name,

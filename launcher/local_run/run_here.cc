@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -23,6 +24,7 @@
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
+#include "launcher/local_run/chaos_report.h"
 #include "launcher/local_run/private_coordinator.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
@@ -88,6 +90,7 @@ class LocalRun {
   Spawner* const spawner_;
   const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
   Renderer renderer_;
+  std::vector<chaos::Injection> faults_;
   JobStatus known_;  // what is known of the job without the coordinator
 
   absl::Mutex mu_;
@@ -121,6 +124,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
                       }));
   LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
   known_.set_name(request.spec().name());
+  faults_ = FaultsOf(args_.job, request.spec());
   const int workers = MostWorkers(request.spec());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
   AgentOptions options;
@@ -248,13 +252,23 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
 
 // Returns the exit code.
 int LocalRun::ShowEnd(const JobStatus& status, int code) {
-  if (args_.common.output == Output::kJson) return renderer_.Finish(ResultJson(status), code);
-  // What --profile measured goes before the summary.
+  const bool json = args_.common.output == Output::kJson;
   std::stringstream text;
-  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile) {
+  // What --profile measured goes before the summary.
+  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile && !json) {
     text << profile.rdbuf() << "\n";
   }
-  text << ResultSummary(status);
+  std::string result = json ? ResultJson(status) : ResultSummary(status);
+  if (!faults_.empty()) {
+    const std::vector<Suffered> suffered = ReadSuffered(status.run_dir(), faults_);
+    if (json) {
+      result.replace(result.rfind('}'), 1,
+                     absl::StrCat(",\"injections\":", SufferedJson(suffered), "}"));
+    } else {
+      result += SufferedText(suffered);
+    }
+  }
+  text << result;
   return renderer_.Finish(text.str(), code);
 }
 

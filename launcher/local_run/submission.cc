@@ -57,6 +57,20 @@ int MostWorkers(const JobSpec& spec) {
                   spec.elastic().max_workers());
 }
 
+std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec) {
+  std::vector<chaos::Injection> faults = args.faults;
+  if (args.random_faults == 0) return faults;
+  constexpr int64_t kWithin = 100;
+  int64_t within = args.chaos_steps > 0 ? args.chaos_steps : spec.train().steps();
+  if (within < 2) within = kWithin;
+  const int ranks = spec.resources().nodes() * spec.resources().nproc_per_node();
+  for (const chaos::Injection& drawn :
+       chaos::Draw(args.chaos_seed, args.random_faults, ranks, within, /*stops=*/true)) {
+    faults.push_back(drawn);
+  }
+  return faults;
+}
+
 absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
   SubmitJobRequest request;
   if (!args.command.empty()) {
@@ -79,6 +93,13 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
         job::OverrideWorkers(args.nodes.value_or(spec.resources().nodes()), procs, &spec));
   }
   LS_RETURN_IF_ERROR(FillSecrets(&spec));
+  const std::vector<chaos::Injection> faults = FaultsOf(args, spec);
+  for (const chaos::Injection& fault : faults) {
+    if (fault.rank < MostWorkers(spec)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", chaos::ToString(fault), "': the job has ", MostWorkers(spec), " workers at most"));
+  }
+  if (!faults.empty()) (*spec.mutable_env())[chaos::kVariable] = chaos::ToString(faults);
   *request.mutable_spec() = std::move(spec);
   request.set_source(loaded.source);
   char folder[PATH_MAX] = {};

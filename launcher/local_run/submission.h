@@ -4,7 +4,10 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_SUBMISSION_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_SUBMISSION_H_
 
+#include <vector>
+
 #include "absl/status/statusor.h"
+#include "common/chaos.h"
 #include "launcher/cli/arguments.h"
 #include "proto/coordinator.pb.h"
 
@@ -12,6 +15,9 @@ namespace lockstep::launcher {
 
 // Workers that the job may have at once.
 int MostWorkers(const JobSpec& spec);
+
+// The faults that a run is to suffer: those given, and those drawn for this job.
+std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec);
 
 // Loads the file, applies the flags, takes secrets without a value from the environment.
 // Errors: InvalidArgument with all diagnostics of the file, ready to be printed;

@@ -165,4 +165,17 @@ int RunCancel(const CancelArgs& args) {
   return kExitOk;
 }
 
+int RunScale(const ScaleArgs& args) {
+  auto client = Connect(args.coordinator);
+  if (!client.ok()) return Complain(client.status());
+  ScaleJobRequest request;
+  request.set_job_id(args.job);
+  request.set_workers(args.workers);
+  const auto response = (*client)->ScaleJob(request, kReplyTimeout);
+  if (!response.ok()) return Complain(response.status());
+  std::cerr << args.job << ": from " << response->workers_before() << " to " << args.workers
+            << " workers at the next step's end\n";
+  return kExitOk;
+}
+
 }  // namespace lockstep::launcher

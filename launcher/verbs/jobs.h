@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of a user of a running coordinator: submit, list, describe, logs, cancel. Each blocks
+// The verbs of a user of a running coordinator: submit, list, describe, logs, cancel,
+// scale. Each blocks
 // until it is through, prints data on stdout and messages on stderr, and returns the exit code.
 // Thread-safety: called by main.
 #ifndef LOCKSTEP_LAUNCHER_VERBS_JOBS_H_
@@ -18,6 +19,7 @@ int RunList(const ListArgs& args);
 int RunDescribe(const DescribeArgs& args);
 int RunLogs(const LogsArgs& args);
 int RunCancel(const CancelArgs& args);
+int RunScale(const ScaleArgs& args);
 
 // The table of `launcher list`.
 std::string JobTable(const ListJobsResponse& response);

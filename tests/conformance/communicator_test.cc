@@ -495,6 +495,35 @@ TEST_P(ErrorTest, OperationsAreRecorded) {
   });
 }
 
+// Rank 1 does not come to the end of the reduction: whoever did its own part knows where the result
+// lies, and the slices of those that did theirs are whole.
+TEST_P(ErrorTest, TheNewestReduceIsKnownAfterAnAbort) {
+  Cluster cluster(GetParam(), 2, 1 << 16);
+  cluster.Run(1, 2, [&](Communicator& c, Transport& transport) {
+    EXPECT_FALSE(c.NewestReduce().has_value());
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    constexpr int64_t kCount = 64;
+    auto* data = static_cast<float*>(*transport.Allocate(kCount * 4, "a leaf"));
+    for (int64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i + 100 * c.rank());
+    const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
+    const TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount,
+                              data + SliceOf(kCount, 2, c.rank()).begin, 7, 0};
+    ASSERT_TRUE(c.TreeReduce(args, Never()).ok());
+    c.Abort("over");
+    EXPECT_TRUE(c.aborted());
+    const auto reduced = c.NewestReduce();
+    ASSERT_TRUE(reduced.has_value());
+    EXPECT_EQ(reduced->step, 7);
+    EXPECT_TRUE(reduced->whole);
+    ASSERT_EQ(reduced->slices.size(), 2);
+    for (const Slice& slice : reduced->slices) {
+      for (int64_t i = slice.begin; i < slice.end; ++i) {
+        EXPECT_EQ(slice.data[i - slice.begin], static_cast<float>(2 * i + 100));
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::Values(Kind::kFake, Kind::kShm),
                          [](const auto& info) { return Name(info.param); });
 

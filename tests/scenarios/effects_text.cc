@@ -30,6 +30,9 @@ std::string ToText(const AgentCommand& command) {
   for (const std::string& job : command.desired().kill_jobs()) {
     absl::StrAppend(&text, "; kill ", job);
   }
+  for (const std::string& worker : command.desired().kill_workers()) {
+    absl::StrAppend(&text, "; kill ", worker);
+  }
   return text;
 }
 
@@ -46,6 +49,10 @@ std::string ToText(const WorkerCommand& command) {
   }
   if (command.has_abort()) {
     return absl::StrCat("abort ", command.abort().generation(), ": ", command.abort().reason());
+  }
+  if (command.has_regroup()) {
+    return absl::StrCat("regroup ", command.regroup().generation(), ": ",
+                        command.regroup().reason());
   }
   if (command.has_drain()) return absl::StrCat("drain: ", command.drain().reason());
   return absl::StrCat("exit ", command.exit().code(), ": ", command.exit().reason());

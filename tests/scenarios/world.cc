@@ -26,7 +26,8 @@ absl::Duration ParseTime(const std::string& text) {
 // What the process of "j.2" has for a pid unless a command says otherwise.
 int64_t Pid(const std::string& worker) {
   int64_t slot = 0;
-  LS_CHECK(absl::SimpleAtoi(worker.substr(worker.find('.') + 1), &slot)) << worker;
+  const std::vector<std::string> parts = absl::StrSplit(worker, '.');
+  LS_CHECK(parts.size() >= 2 && absl::SimpleAtoi(parts[1], &slot)) << worker;
   return 100 + slot;
 }
 
@@ -39,6 +40,8 @@ std::vector<std::string> World::Do(const Command& command) {
     Submit(command);
   } else if (verb == "cancel") {
     Take(CancelRequested{command.word(0), command.flag("kill")});
+  } else if (verb == "scale") {
+    Take(ScaleRequested{command.word(0), static_cast<int>(command.number("workers"))});
   } else if (verb == "agent") {
     Agent(command);
   } else if (verb == "agent-gone") {
@@ -84,6 +87,9 @@ void World::Submit(const Command& command) {
   spec.mutable_resources()->set_device(command.text("device", "auto"));
   spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
   if (command.flag("mixed")) spec.mutable_train()->set_reproducible(false);
+  spec.mutable_restart()->set_max_restarts(static_cast<int>(command.number("restarts")));
+  spec.mutable_elastic()->set_min_workers(static_cast<int>(command.number("min")));
+  spec.mutable_elastic()->set_max_workers(static_cast<int>(command.number("max")));
   SetDuration(command.duration("detect", absl::Seconds(5)), spec.mutable_failure_detection());
   SetDuration(command.duration("start", absl::Minutes(10)), spec.mutable_start_timeout());
   Take(event);
@@ -152,6 +158,11 @@ bool World::AgentReport(const Command& command) {
     for (Slot& slot : job->second.slots) {
       if (slot.worker.incarnation == incarnation) found = &slot.worker;
     }
+    if (found == nullptr) {
+      for (Worker& former : job->second.former) {
+        if (former.incarnation == incarnation) found = &former;
+      }
+    }
     if (found != nullptr) node = found->node_id;
   }
   Take(AgentSaid{sessions_[node], message});
@@ -203,6 +214,10 @@ bool World::WorkerReport(const Command& command) {
 
 void World::Beat(const std::string& worker, int64_t step, bool stands) {
   WorkerMessage message = From(worker);
+  const auto job = state_.jobs.find(worker.substr(0, worker.find('.')));
+  if (job != state_.jobs.end()) {
+    message.mutable_heartbeat()->set_generation(job->second.generation.message.generation());
+  }
   counters_[worker] += stands ? 0 : 1;
   message.mutable_heartbeat()->set_progress_counter(counters_[worker]);
   message.mutable_heartbeat()->mutable_progress()->set_step(step);
@@ -261,7 +276,14 @@ void World::Restart() {
 std::string World::Incarnation(const std::string& worker) const {
   const std::vector<std::string> parts = absl::StrSplit(worker, '.');
   if (parts.size() != 2) return worker;
-  return absl::StrCat(worker, ".1");
+  const auto job = state_.jobs.find(parts[0]);
+  size_t place = 0;
+  int64_t life = 1;
+  if (job != state_.jobs.end() && absl::SimpleAtoi(parts[1], &place) &&
+      place < job->second.slots.size()) {
+    life = job->second.slots[place].lives;
+  }
+  return absl::StrCat(worker, ".", life);
 }
 
 WorkerMessage World::From(const std::string& worker) const {

@@ -55,6 +55,7 @@ class Cluster {
     request.mutable_spec()->mutable_resources()->set_nodes(nodes);
     request.mutable_spec()->mutable_resources()->set_nproc_per_node(per_node);
     request.mutable_spec()->mutable_train()->set_shards(8);
+    request.mutable_spec()->mutable_restart()->set_max_restarts(restarts);
     Step(Submitted{id, request});
   }
   void Connect(int node) {
@@ -108,6 +109,8 @@ class Cluster {
     process.ready = true;
     WorkerMessage message = From(process);
     WorkerReady& ready = *message.mutable_ready();
+    ready.set_highest_generation(process.generation);
+    ready.set_committed_step(process.generation > 0 ? 1 : 0);
     ready.set_plan_hash(plan_hash.count(process.assignment.slot()) ? "other" : "plan");
     ready.set_device_hash(device_hash.count(process.assignment.slot()) ? "other" : "bits");
     ready.set_device_description(absl::StrCat("cpu ", process.assignment.slot()));
@@ -251,6 +254,7 @@ class Cluster {
   std::map<int, SessionId> agents_;
   std::set<int> plan_hash, device_hash, silent, standing;  // slots that are different
   bool finish_at_once = true;
+  int restarts = 0;
   std::map<std::string, std::string> rows_;  // what was written
   std::optional<State> twin_;
 
@@ -316,7 +320,17 @@ class Cluster {
       if (command.has_generation()) {
         CheckGeneration(process.assignment.job_id(), command.generation());
         process.generation = command.generation().generation();
+        process.ready = false;
         if (finish_at_once) SayFinished(process);
+      }
+      if (command.has_abort()) {
+        process.generation = std::max(process.generation, command.abort().generation());
+      }
+      if ((command.has_abort() && command.abort().generation() == process.generation) ||
+          (command.has_regroup() && command.regroup().generation() == process.generation &&
+           !process.finished)) {
+        process.finished = false;
+        SayReady(process);
       }
       if (command.has_drain()) {
         drained_ = true;

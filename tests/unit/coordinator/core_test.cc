@@ -183,6 +183,41 @@ TEST(CoreTest, SurvivesAnyOrder) {
   }
 }
 
+// The same with jobs that heal.
+TEST(CoreTest, HealsInAnyOrder) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Cluster cluster(2, 4);
+    cluster.restarts = 3;
+    int submitted = 0;
+    for (int i = 0; i < 300; ++i) Live(cluster, random, submitted);
+    ExpectAllEnd(cluster, submitted);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CoreTest, ReplacesTheDeadAndGoesOn) {
+  Cluster cluster(1, 4);
+  cluster.finish_at_once = false;
+  cluster.restarts = 3;
+  cluster.Submit("j", 1, 3);
+  cluster.Quiet();
+  cluster.RunFor(absl::Seconds(1));
+  cluster.End("j.1.1", 0, 9);
+  cluster.Quiet();
+  const Job& job = cluster.job("j");
+  EXPECT_EQ(job.state, RUNNING);
+  EXPECT_EQ(job.slots[1].worker.incarnation, "j.1.2");
+  EXPECT_EQ(job.generation.message.members_size(), 3);
+  EXPECT_EQ(job.generation.message.start_step(), 1);
+  ASSERT_EQ(job.faults.size(), 1);
+  EXPECT_EQ(job.faults[0].rank(), 1);
+  EXPECT_EQ(job.faults[0].cause(), "killed by SIGKILL (signal 9)");
+  EXPECT_EQ(job.restarts, 1);
+  EXPECT_TRUE(job.former.empty());
+}
+
 // Killed after any event, a coordinator goes on from its rows as one would that only lost all
 // connections.
 TEST(CoreTest, GoesOnFromItsRowsAfterAnyEvent) {
@@ -191,6 +226,7 @@ TEST(CoreTest, GoesOnFromItsRowsAfterAnyEvent) {
     std::mt19937 random(seed);
     Cluster cluster(2, 4);
     cluster.finish_at_once = seed % 2 == 0;
+    cluster.restarts = seed % 3 == 0 ? 3 : 0;
     int submitted = 0;
     for (unsigned i = 0; i < 2 * seed; ++i) Live(cluster, random, submitted);
     cluster.Restart();
@@ -247,6 +283,7 @@ TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
   request.mutable_spec()->mutable_train();
+  request.mutable_spec()->mutable_restart()->set_max_restarts(0);
   effects = Step(state, Submitted{"lost", request}, now);
   ASSERT_EQ(effects.to_agents.size(), 1);
   SaveFailed(state, effects, now);

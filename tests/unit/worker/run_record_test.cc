@@ -50,6 +50,29 @@ TEST_F(RunRecordTest, WritesLinesAndRecordsOnlyWhenAsked) {
   EXPECT_EQ(hash, 0x0123456789ABCDEFu);
 }
 
+// A survivor writes what rank 0 may not have written; from then on it writes, or ceases to.
+TEST_F(RunRecordTest, RemembersTheNewestAndWritesThemWhenAsked) {
+  const auto record = RunRecord::Remember(dir_, 1000);
+  record->Ledger(1, 0, 1, 11);
+  record->Write();
+  record->Ledger(2, 0, 1, 22);
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/ledger.bin"));
+  ASSERT_TRUE(record->SetWriter(false, true).ok());
+  EXPECT_EQ(Read("ledger.bin").size(), 2 * 24u);
+  record->Ledger(3, 0, 2, 33);
+  ASSERT_TRUE(record->SetWriter(true, false).ok());  // step 3 was somebody else's to write
+  EXPECT_EQ(Read("ledger.bin").size(), 2 * 24u);
+  record->Ledger(4, 0, 2, 44);
+  ASSERT_TRUE(record->SetWriter(false, false).ok());  // writes what it owes before
+  EXPECT_EQ(Read("ledger.bin").size(), 3 * 24u);
+  for (int64_t step = 5; step < 100; ++step) {
+    record->Ledger(step, 0, 3, 0);
+    record->Write();
+  }
+  ASSERT_TRUE(record->SetWriter(true, true).ok());
+  EXPECT_LT(Read("ledger.bin").size(), 60 * 24u);  // the newest seconds alone
+}
+
 TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {
   auto record = RunRecord::Open(dir_, 1000);
   ASSERT_TRUE(record.ok());

@@ -42,7 +42,7 @@ TEST(StepHeader, HashesComeBackWholeWhereverTheSlicesCut) {
   std::vector<uint64_t> hashes;
   for (int shard = 0; shard < shards; ++shard) {
     hashes.push_back(0xFFFEDCBA98765432u ^ (uint64_t{0x1111111111111111u} * shard));
-    StepHeader::Write(shards, shard, hashes.back(), false, false, leaves[shard].data());
+    StepHeader::Write(shards, shard, hashes.back(), {}, leaves[shard].data());
   }
   for (const int64_t cut : {1, 16, 48, 1000}) {
     const Reduced reduced = Reduce(leaves, 32, cut);
@@ -51,6 +51,7 @@ TEST(StepHeader, HashesComeBackWholeWhereverTheSlicesCut) {
     EXPECT_EQ(contents.ids_hash, hashes) << "cut " << cut;
     EXPECT_FALSE(contents.drain);
     EXPECT_FALSE(contents.save);
+    EXPECT_FALSE(contents.regroup);
   }
 }
 
@@ -58,13 +59,14 @@ TEST(StepHeader, OneWishIsSeenByAll) {
   const int shards = 4;
   std::vector<std::vector<float>> leaves(shards, std::vector<float>(StepHeader::Count(shards)));
   for (int shard = 0; shard < shards; ++shard) {
-    StepHeader::Write(shards, shard, 0, shard == 2, shard == 1, leaves[shard].data());
+    StepHeader::Write(shards, shard, 0, {shard == 2, shard == 1, shard == 3}, leaves[shard].data());
   }
   const Reduced reduced = Reduce(leaves, 0, 16);
   StepHeader::Contents contents;
   StepHeader::Read(shards, 0, reduced.slices, &contents);
   EXPECT_TRUE(contents.drain);
   EXPECT_TRUE(contents.save);
+  EXPECT_TRUE(contents.regroup);
 }
 
 }  // namespace

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/chaos.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/philox.h"
+#include "common/status.h"
+
+namespace lockstep::chaos {
+namespace {
+
+constexpr const char* kActions[] = {"kill", "exit", "segv", "stop", "hang", "slow"};
+constexpr const char* kPlaces[] = {"start", "reduce", "reduced", "committed",
+                                   "eval",  "save",   "join"};
+
+absl::Status Wrong(const std::string& action, const std::string& text) {
+  const std::string example = action == "slow"   ? "slow rank:1:3x"
+                              : action == "exit" ? "exit rank:1@step:5=3"
+                                                 : absl::StrCat(action, " rank:2@step:50");
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", action, " ", text, "' is no fault; write it as '", example, "', with one of /",
+      absl::StrJoin(kPlaces, ", /"), " after the step if need be"));
+}
+
+bool TakeNumber(absl::string_view text, int64_t least, int64_t* number) {
+  return absl::SimpleAtoi(text, number) && *number >= least && *number < int64_t{1} << 31;
+}
+
+// "3x" or "2.5x".
+bool TakeFactor(absl::string_view text, double* factor) {
+  return absl::ConsumeSuffix(&text, "x") && absl::SimpleAtod(text, factor) && *factor > 1 &&
+         *factor <= 1000;
+}
+
+// "50", "50/reduced", "5=3".
+bool TakeWhen(absl::string_view text, Injection* injection) {
+  if (const size_t equals = text.find('='); equals != absl::string_view::npos) {
+    int64_t code = 0;
+    if (injection->action != Action::kExit || !TakeNumber(text.substr(equals + 1), 0, &code) ||
+        code > 255) {
+      return false;
+    }
+    injection->exit_code = static_cast<int>(code);
+    text = text.substr(0, equals);
+  }
+  if (const size_t slash = text.find('/'); slash != absl::string_view::npos) {
+    const auto place = std::find(std::begin(kPlaces), std::end(kPlaces), text.substr(slash + 1));
+    if (place == std::end(kPlaces)) return false;
+    injection->place = static_cast<Place>(place - std::begin(kPlaces));
+    text = text.substr(0, slash);
+  }
+  return TakeNumber(text, 1, &injection->step);
+}
+
+}  // namespace
+
+absl::StatusOr<Injection> Parse(const std::string& action, const std::string& text) {
+  const auto known = std::find(std::begin(kActions), std::end(kActions), action);
+  if (known == std::end(kActions)) return Wrong("kill", text);
+  Injection injection;
+  injection.action = static_cast<Action>(known - std::begin(kActions));
+  absl::string_view rest = text;
+  int64_t rank = 0;
+  if (!absl::ConsumePrefix(&rest, "rank:")) return Wrong(action, text);
+  const bool slow = injection.action == Action::kSlow;
+  const size_t end = rest.find(slow ? ':' : '@');
+  if (end == absl::string_view::npos || !TakeNumber(rest.substr(0, end), 0, &rank)) {
+    return Wrong(action, text);
+  }
+  injection.rank = static_cast<int>(rank);
+  rest = rest.substr(end + 1);
+  const bool good = slow ? TakeFactor(rest, &injection.factor)
+                         : absl::ConsumePrefix(&rest, "step:") && TakeWhen(rest, &injection);
+  if (!good) return Wrong(action, text);
+  return injection;
+}
+
+std::string ToString(const Injection& injection) {
+  std::string text =
+      absl::StrCat(kActions[static_cast<int>(injection.action)], " rank:", injection.rank);
+  if (injection.action == Action::kSlow) return absl::StrCat(text, ":", injection.factor, "x");
+  absl::StrAppend(&text, "@step:", injection.step);
+  if (injection.place != Place::kStart) {
+    absl::StrAppend(&text, "/", kPlaces[static_cast<int>(injection.place)]);
+  }
+  if (injection.action == Action::kExit) absl::StrAppend(&text, "=", injection.exit_code);
+  return text;
+}
+
+absl::StatusOr<std::vector<Injection>> ParseAll(const std::string& text) {
+  std::vector<Injection> injections;
+  for (const absl::string_view part : absl::StrSplit(text, ';', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> words = absl::StrSplit(part, absl::MaxSplits(' ', 1));
+    LS_ASSIGN_OR_RETURN(const Injection injection, Parse(words.first, words.second));
+    injections.push_back(injection);
+  }
+  return injections;
+}
+
+std::string ToString(const std::vector<Injection>& injections) {
+  return absl::StrJoin(injections, ";", [](std::string* out, const Injection& injection) {
+    absl::StrAppend(out, ToString(injection));
+  });
+}
+
+std::vector<Injection> Draw(uint64_t seed, int count, int ranks, int64_t steps, bool stops) {
+  const uint64_t key = SiteKey(seed, "chaos");
+  std::vector<Injection> injections;
+  const int64_t span = std::max<int64_t>(1, (steps - 1) / std::max(1, count));
+  for (int i = 0; i < count; ++i) {
+    const auto words = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, key);
+    Injection injection;
+    const uint32_t dice = words[0] % 10;
+    injection.action = dice < 6              ? Action::kKill
+                       : dice < 8            ? Action::kSegv
+                       : dice == 8 || !stops ? Action::kExit
+                                             : Action::kStop;
+    injection.rank = static_cast<int>(words[1] % static_cast<uint32_t>(ranks));
+    injection.step =
+        std::min<int64_t>(steps, 2 + i * span + words[2] % std::max<int64_t>(1, span - 1));
+    injection.place = static_cast<Place>(words[3] % 4);  // places that every step has
+    injection.exit_code = 3;
+    injections.push_back(injection);
+  }
+  return injections;
+}
+
+}  // namespace lockstep::chaos

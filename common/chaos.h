@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults that a run is to suffer, as users write them and as workers are told:
+//   kill rank:2@step:50           SIGKILL when rank 2 begins step 50
+//   kill rank:2@step:50/reduced   at a place within the step, see Place
+//   exit rank:1@step:5=3          ends with exit code 3
+//   segv rank:0@step:9            a segmentation fault
+//   stop rank:1@step:20           SIGSTOP: the process stands still and says nothing
+//   hang rank:1@step:20           the step stands still, heartbeats go on
+//   slow rank:1:3x                from its first step on each of its steps takes three times as
+//   long
+// A rank is the place in the job at full strength, as in the names of the logs.
+//
+// Workers get them in the variable LOCKSTEP_CHAOS, separated by ';', and each happens once: the
+// file that marks it in the run's folder is made just before.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_COMMON_CHAOS_H_
+#define LOCKSTEP_COMMON_CHAOS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::chaos {
+
+inline constexpr const char* kVariable = "LOCKSTEP_CHAOS";
+// Below the run's folder; a file for each injection, named by its number from 0. It holds the time
+// in nanoseconds since the epoch and the pid, separated by a blank.
+inline constexpr const char* kFolder = "chaos";
+
+enum class Action { kKill, kExit, kSegv, kStop, kHang, kSlow };
+
+// Where in the step it happens, in the order of a step's life.
+enum class Place {
+  kStart,      // before its shards are run
+  kReduce,     // its gradients are there, the reduction has not begun
+  kReduced,    // the reduced gradients are there, the update has not begun
+  kCommitted,  // its state is that after the step, which it has published
+  kEval,       // in the evaluation after the step
+  kSave,       // when it writes the model after the step
+  kJoin,       // when it copies the state to go on after the step
+};
+
+struct Injection {
+  Action action = Action::kKill;
+  int rank = 0;
+  int64_t step = 1;
+  Place place = Place::kStart;
+  int exit_code = 1;  // kExit
+  double factor = 1;  // kSlow
+};
+
+// `action` as "kill", `text` as "rank:2@step:50/reduced". Errors: InvalidArgument, with what would
+// be right.
+absl::StatusOr<Injection> Parse(const std::string& action, const std::string& text);
+// "kill rank:2@step:50/reduced".
+std::string ToString(const Injection& injection);
+// Several, as in the variable. Errors: InvalidArgument.
+absl::StatusOr<std::vector<Injection>> ParseAll(const std::string& text);
+std::string ToString(const std::vector<Injection>& injections);
+
+// `count` kills, stops and exits at random ranks, steps in [2, steps] and places, a pure function
+// of the arguments. Two of them are at least two steps apart. REQUIRES: ranks >= 1.
+std::vector<Injection> Draw(uint64_t seed, int count, int ranks, int64_t steps, bool stops);
+
+}  // namespace lockstep::chaos
+
+#endif  // LOCKSTEP_COMMON_CHAOS_H_

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/healing.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/generation.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/scheduler.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Some other host has ended it, or its user: no sign that it would end so again.
+bool IsAccident(const Worker& worker) {
+  return worker.exited &&
+         (worker.exited->signal() == SIGKILL || worker.exited->signal() == SIGTERM);
+}
+
+// Before the first step the cause decides, so it is waited for.
+bool CauseIsKnown(const Context& context, const Worker& worker) {
+  if (worker.gone() || worker.failed || worker.verdict_serial != 0) return true;
+  return context.now >= worker.failed_at + context.state.options.settle;
+}
+
+// The fault that is not followed by a generation yet; null: there is none.
+OpenFault* Unfollowed(Job& job) {
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.next_generation == 0) return &fault;
+  }
+  return nullptr;
+}
+
+OpenFault& BeginFault(Context& context, Job& job, const Worker& worker) {
+  OpenFault& fault = job.open_faults.emplace_back();
+  fault.number = ++job.fault_number;
+  fault.began = context.now;
+  fault.failed = std::min(worker.failed_at, context.now);
+  fault.generation = job.generation.message.generation();
+  fault.committed = NewestCommitted(job);
+  return fault;
+}
+
+void End(Context& context, Job& job, const Worker& worker, const std::string& note) {
+  BeginEnding(context, job, FAILED, absl::StrCat("rank ", worker.slot, " failed: ", Cause(worker)),
+              1);
+  if (job.ending) job.ending->note = note;
+}
+
+// The same end twice before the first step comes again. Remembers the first one.
+bool IsPoison(Job& job, const Slot& slot) {
+  if (job.stepped || IsAccident(slot.worker)) return false;
+  const std::string cause = Cause(slot.worker);
+  if (slot.lives > 1 && job.first_cause == cause) return true;
+  if (slot.lives == 1 || job.first_cause.empty()) job.first_cause = cause;
+  return false;
+}
+
+// The worker is no part of the job any more; its end is still of interest.
+void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
+  Worker& worker = slot.worker;
+  if (worker.session != 0) {
+    ToWorker away;
+    away.session = worker.session;
+    away.command.mutable_exit()->set_reason("the job goes on without this worker");
+    away.command.mutable_exit()->set_code(1);
+    away.close = true;
+    context.effects.to_workers.push_back(std::move(away));
+    context.state.worker_sessions.erase(worker.session);
+    worker.session = 0;
+  }
+  worker.fault = fault;
+  worker.ready.reset();
+  job.former.push_back(std::move(worker));
+}
+
+// Nobody takes the place.
+void Vacate(Slot& slot, int index) {
+  slot.worker = Worker{};
+  slot.worker.slot = index;
+  slot.worker.left = true;
+  slot.worker.exited.emplace();
+}
+
+std::string SayFailed(const Job& job, const Worker& worker) {
+  std::string text = absl::StrCat("rank ", worker.slot, " on ", worker.host);
+  if (worker.pid != 0) absl::StrAppend(&text, " (pid ", worker.pid, ")");
+  const bool known = worker.exited || worker.failed || worker.verdict_serial != 0;
+  return absl::StrCat(text, known ? ": " : " died", known ? Cause(worker) : "");
+}
+
+// One failed worker. Returns whether the job goes on.
+bool HealOne(Context& context, Job& job, Slot& slot) {
+  const Worker& worker = slot.worker;
+  if (MaxRestarts(job) == 0 || IsForGood(job, worker)) {
+    End(context, job, worker, "");
+    return false;
+  }
+  const bool member = IsMember(job, worker);
+  if (!job.stepped && !CauseIsKnown(context, worker)) {
+    if (member) AbortCurrentGeneration(context, job, SayFailed(job, worker));
+    return true;
+  }
+  if (IsPoison(job, slot)) {
+    End(context, job, worker, "it ended so before the first step once before");
+    return false;
+  }
+  // What fails together is one failure; a replacement that fails is another.
+  OpenFault* fault = member || slot.lives == 1 ? Unfollowed(job) : nullptr;
+  if (fault == nullptr) {
+    if (!SpendRestart(job)) {
+      End(context, job, worker,
+          absl::StrCat("that was failure ", job.restarts,
+                       " without a step between them "
+                       "(restart.max_restarts: ",
+                       MaxRestarts(job), ")"));
+      return false;
+    }
+    fault = &BeginFault(context, job, worker);
+  }
+  fault->failed = std::min(fault->failed, worker.failed_at);
+  const std::string failed = SayFailed(job, worker);
+  if (member) AbortCurrentGeneration(context, job, failed);
+  Retire(context, job, slot, fault->number);
+  if (slot.wanted) {
+    StartLife(context, job, slot);
+  } else {
+    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+  }
+  if (member && job.state == RUNNING) {
+    SetState(context, job, RECOVERING, absl::StrCat(failed, "; its replacement starts"));
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t NewestCommitted(const Job& job) {
+  int64_t newest = job.generation.message.start_step();
+  const auto look = [&](const Worker& worker) {
+    newest = std::max<int64_t>(newest, worker.progress.step());
+    if (worker.ready) newest = std::max<int64_t>(newest, worker.ready->committed_step());
+  };
+  for (const Slot& slot : job.slots) look(slot.worker);
+  for (const Worker& worker : job.former) look(worker);
+  return newest;
+}
+
+bool SpendRestart(Job& job) {
+  const int64_t newest = NewestCommitted(job);
+  if (newest > job.restart_step && job.restart_step >= 0) job.restarts = 0;
+  job.restart_step = std::max<int64_t>(newest, 0);
+  return ++job.restarts <= MaxRestarts(job);
+}
+
+void StartLife(Context& context, Job& job, Slot& slot) {
+  slot.worker = Worker{};
+  slot.worker.incarnation = absl::StrCat(job.id, ".", &slot - job.slots.data(), ".", ++slot.lives);
+  slot.worker.slot = static_cast<int>(&slot - job.slots.data());
+  slot.worker.since = context.now;
+  PlaceLife(context, job, slot);
+  context.touched_jobs.insert(job.id);
+  context.push_agents = true;
+}
+
+void Heal(Context& context, Job& job) {
+  const int members = job.generation.message.members_size();
+  const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
+  for (Slot& slot : job.slots) {
+    if (!Failed(slot.worker)) continue;
+    if (done) continue;  // the work is done and its result is safe: nobody is missed
+    if (!HealOne(context, job, slot)) return;
+  }
+  for (const Worker& worker : job.former) {
+    // It said why only after its agent had said that it died.
+    if (worker.failed && IsForGood(job, worker)) return End(context, job, worker, "");
+  }
+  NameFaults(context, job, false);
+  if (MaxRestarts(job) == 0 && context.now >= job.suspected + FailureDetection(job)) {
+    BeginEnding(context, job, FAILED, "workers lost a peer", 1);
+  }
+}
+
+void NoteGeneration(Context& context, Job& job) {
+  const Generation& generation = job.generation.message;
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.next_generation != 0) continue;
+    fault.next_generation = generation.generation();
+    fault.steps_lost = std::max<int64_t>(0, fault.committed - generation.start_step());
+  }
+}
+
+void NoteFirstCommit(Job& job, int64_t generation, absl::Time time) {
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.to_next_step_ms >= 0 || fault.next_generation == 0) continue;
+    if (generation < fault.next_generation) continue;
+    fault.to_next_step_ms = std::max(0.0, absl::ToDoubleMilliseconds(time - fault.failed));
+    if (fault.place > 0) {
+      job.faults[fault.place - 1].set_to_next_step_ms(fault.to_next_step_ms);
+    }
+  }
+}
+
+void NameFaults(Context& context, Job& job, bool now) {
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.place > 0) continue;
+    std::vector<const Worker*> failed;
+    bool known = true;
+    for (const Worker& worker : job.former) {
+      if (worker.fault != fault.number) continue;
+      failed.push_back(&worker);
+      known &= worker.gone();
+    }
+    if (failed.empty()) continue;
+    if (!known && !now && context.now < fault.began + context.state.options.settle) continue;
+    Fault named = NameFault(job, failed);
+    named.set_generation(fault.generation);
+    named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));
+    named.set_to_next_step_ms(std::max(0.0, fault.to_next_step_ms));
+    named.set_steps_lost(fault.steps_lost);
+    job.faults.push_back(named);
+    fault.place = static_cast<int>(job.faults.size());
+    JobEvent event;
+    *event.mutable_fault() = std::move(named);
+    AppendEvent(context, job, std::move(event));
+  }
+  for (const OpenFault& fault : job.open_faults) {
+    if (fault.place > 0) job.faults[fault.place - 1].set_steps_lost(fault.steps_lost);
+  }
+  std::erase_if(job.open_faults, [](const OpenFault& fault) {
+    return fault.place > 0 && fault.to_next_step_ms >= 0;
+  });
+  std::erase_if(job.former, [&](const Worker& worker) {
+    if (!worker.gone()) return false;
+    return std::none_of(job.open_faults.begin(), job.open_faults.end(), [&](const OpenFault& f) {
+      return f.number == worker.fault && f.place == 0;
+    });
+  });
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done about a worker that failed: the job goes on without it and a replacement is started,
+// or the job ends. It ends when the failure would come again (wrong input, no memory, the same end
+// twice before the first step) or when the budget of failures without progress is spent.
+//
+// A failure is one fault with everything that fails until the next generation is formed: the first
+// one is named, the rest are its victims. It is named as soon as its agent has said how it ended,
+// which nobody waits for once the job has stepped.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_HEALING_H_
+#define LOCKSTEP_COORDINATOR_CORE_HEALING_H_
+
+#include <string>
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// Looks at the workers of a job that is not ending, and acts on those that failed.
+void Heal(Context& context, Job& job);
+
+// Counts one failure without progress. Returns whether the job survives it.
+bool SpendRestart(Job& job);
+
+// A generation was formed after the open faults.
+void NoteGeneration(Context& context, Job& job);
+
+// A worker committed its first step of `generation`.
+void NoteFirstCommit(Job& job, int64_t generation, absl::Time time);
+
+// Names the open faults whose workers' ends are known, or that have waited long enough; all of
+// them with `now`.
+void NameFaults(Context& context, Job& job, bool now);
+
+// The newest step that is known to be committed.
+int64_t NewestCommitted(const Job& job);
+
+// A new life for the place, on its node or on one that has room.
+void StartLife(Context& context, Job& job, Slot& slot);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_HEALING_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/scale.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/healing.h"
+#include "coordinator/core/scheduler.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+absl::Status CheckScale(const Job& job, int workers) {
+  if (job.final() || job.ending || job.drain) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id, " cannot be scaled: ", job.reason));
+  }
+  if (job.state == PENDING) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id, " has not started: ", job.reason));
+  }
+  const Elastic& elastic = job.spec().elastic();
+  const int least = elastic.min_workers() > 0 ? elastic.min_workers() : job.wanted_workers();
+  const int most =
+      std::min(std::max(elastic.max_workers(), job.wanted_workers()), job.spec().train().shards());
+  if (workers >= least && workers <= most) return absl::OkStatus();
+  const std::string ask = absl::StrCat("job ", job.id, " cannot have ", workers, " workers: ");
+  if (workers > job.spec().train().shards()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ask, "it has ", Count(job.spec().train().shards(), "shard")));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(ask, "its file allows ", least, " to ", most,
+                                                 " (elastic.min_workers, elastic.max_workers)"));
+}
+
+// Places without the state go first, then the newest.
+void GiveUp(Job& job, int count) {
+  std::vector<Slot*> wanted;
+  for (Slot& slot : job.slots) {
+    if (slot.wanted) wanted.push_back(&slot);
+  }
+  std::stable_sort(wanted.begin(), wanted.end(), [&](const Slot* a, const Slot* b) {
+    const bool a_holds = IsMember(job, a->worker), b_holds = IsMember(job, b->worker);
+    return a_holds != b_holds ? b_holds : a > b;
+  });
+  for (int i = 0; i < count; ++i) {
+    Worker& worker = wanted[static_cast<size_t>(i)]->worker;
+    wanted[static_cast<size_t>(i)]->wanted = false;
+    worker.left |= !IsMember(job, worker);
+  }
+}
+
+// A node for one more place; null: none has room.
+const Node* Room(const State& state, const Job& job) {
+  for (const auto& [id, node] : state.nodes) {
+    const bool takes = !node.is_private || node.private_job.empty() || node.private_job == job.id;
+    if (node.session != 0 && takes && UsedSlots(state, node) < node.slots) return &node;
+  }
+  return nullptr;
+}
+
+int FirstFreeLocalRank(const Job& job, const Node& node) {
+  for (int local = 0;; ++local) {
+    const bool taken = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+      return slot.node_id == node.id && slot.local_rank == local;
+    });
+    if (!taken) return local;
+  }
+}
+
+// Takes a place back that was given up, or opens a new one.
+absl::Status AddPlace(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (slot.wanted) continue;
+    slot.wanted = true;
+    if (!slot.worker.left) return absl::OkStatus();  // it had not left yet
+    if (!slot.worker.gone()) job.former.push_back(slot.worker);
+    StartLife(context, job, slot);
+    return absl::OkStatus();
+  }
+  const Node* node = Room(context.state, job);
+  if (node == nullptr) {
+    return absl::ResourceExhaustedError(
+        "no connected node has a free slot; start one with "
+        "'launcher join', or join with more --slots");
+  }
+  Slot slot;
+  slot.node_id = node->id;
+  slot.local_rank = FirstFreeLocalRank(job, *node);
+  job.slots.push_back(slot);
+  StartLife(context, job, job.slots.back());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Scale(Context& context, const ScaleRequested& event) {
+  Job* job = FindJob(context.state, event.job_id);
+  if (job == nullptr) return absl::NotFoundError(absl::StrCat("there is no job ", event.job_id));
+  if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;
+  context.effects.scaled.set_workers_before(job->target_workers);
+  context.touched_jobs.insert(job->id);
+  if (event.workers < job->target_workers) GiveUp(*job, job->target_workers - event.workers);
+  absl::Status status;
+  int reached = std::min(job->target_workers, event.workers);
+  while (reached < event.workers && status.ok()) {
+    status = AddPlace(context, *job);
+    if (status.ok()) ++reached;
+  }
+  if (reached != job->target_workers) {
+    AppendNotice(
+        context, *job,
+        absl::StrCat("scaled from ", Count(job->target_workers, "worker"), " to ", reached));
+  }
+  job->target_workers = reached;
+  return status;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes the number of a running job's workers.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_SCALE_H_
+#define LOCKSTEP_COORDINATOR_CORE_SCALE_H_
+
+#include "absl/status/status.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// Gives places up, the newest first but none before its state is held elsewhere, or opens new ones
+// on nodes with room; the workers leave and join between steps.
+// Errors: NotFound, InvalidArgument (outside elastic.min_workers to elastic.max_workers, more than
+// shards), FailedPrecondition (ended, draining, not started), ResourceExhausted (no node has room).
+absl::Status Scale(Context& context, const ScaleRequested& event);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_SCALE_H_

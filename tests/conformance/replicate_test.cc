@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// State for newcomers: who has nothing gets it from those that have it, on every implementation.
+#include <string>
+
+#include "collectives/communicator.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/cluster.h"
+
+namespace lockstep {
+namespace {
+
+std::string Name(Kind kind) { return kind == Kind::kFake ? "fake" : "shm"; }
+
+class ReplicateTest : public testing::TestWithParam<Kind> {};
+
+TEST_P(ReplicateTest, WhoHasNothingGetsASliceFromEachHolder) {
+  constexpr int kWorld = 4;
+  for (const int64_t bytes : {0, 1, 100, 4099, 100000}) {
+    for (unsigned have = 1; have < 1u << kWorld; ++have) {
+      Cluster cluster(GetParam(), kWorld, 1 << 18);
+      cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+        auto* data = static_cast<char*>(*transport.Allocate(bytes + 1, "the state"));
+        const bool holds = (have >> c.rank() & 1) != 0;
+        for (int64_t i = 0; i < bytes; ++i) {
+          data[i] = static_cast<char>(holds ? i * 31 + i / 256 : 0x55);
+        }
+        ASSERT_TRUE(c.Replicate(data, bytes, holds, Never()).ok());
+        for (int64_t i = 0; i < bytes; ++i) {
+          ASSERT_EQ(data[i], static_cast<char>(i * 31 + i / 256)) << i << " of " << bytes;
+        }
+        EXPECT_EQ(data[bytes], 0);
+      });
+    }
+  }
+}
+
+TEST_P(ReplicateTest, SomebodyMustHaveIt) {
+  Cluster cluster(GetParam(), 2, 1 << 16);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    void* data = *transport.Allocate(64, "the state");
+    EXPECT_EQ(c.Replicate(data, 64, false, Never()).code(), absl::StatusCode::kInternal);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReplicateTest, testing::Values(Kind::kFake, Kind::kShm),
+                         [](const auto& info) { return Name(info.param); });
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kills, stops and hangs workers by fixed schedules, or by drawn ones, and checks what is promised:
+
+- the final weights, evaluations and losses are those of the undisturbed run, bit for bit;
+- the ledger has every shard of every step, and whatever was done again read the same samples;
+- each fault that was to happen happened, was named, and the job ended well.
+
+Three tiny models: an MLP, a CNN with batch norm, a GPT with dropout and AdamW. As a test it runs the
+36 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+BIN = os.environ.get("LOCKSTEP_BIN", "")
+STEPS = 40
+WORKERS = 4
+LIMIT = 60  # seconds for one run
+
+MODELS = {
+    "mlp": """  model: {mlp: {hidden: [32]}}
+  data: {synthetic: {train_samples: 500, test_samples: 100, features: 24, classes: 5}}
+  optimizer: {sgd: {lr: 0.05, momentum: 0.9}}
+  shards: 5
+  global_batch: 40
+""",
+    "cnn": """  model: {cnn: {channels: [4, 8], batch_norm: true, hidden: [16]}}
+  data: {synthetic: {train_samples: 400, test_samples: 60, shape: [1, 12, 12], classes: 5}}
+  optimizer: {sgd: {lr: 0.05, momentum: 0.9, nesterov: true}}
+  shards: 4
+  global_batch: 32
+""",
+    "gpt": """  model: {gpt: {layers: 1, heads: 2, width: 32, dropout: 0.1}}
+  data: {text: {path: text.txt, length: 16}}
+  optimizer: {adamw: {lr: 0.003}}
+  shards: 4
+  global_batch: 16
+""",
+}
+
+# (name, elastic.min_workers, faults). A rank that is killed at the start of step s leaves the others
+# with step s - 1 or s committed; /join is where its replacement copies the state.
+SCHEDULES = (
+    ("a worker", 1, ["--kill", "rank:1@step:10"]),
+    ("rank 0, which writes", 1, ["--kill", "rank:0@step:10"]),
+    ("before the reduction", 1, ["--kill", "rank:2@step:10/reduce"]),
+    ("between reduction and update", 1, ["--kill", "rank:0@step:10/reduced"]),
+    ("just after the commit", 1, ["--kill", "rank:3@step:10/committed"]),
+    ("two at once", 1, ["--kill", "rank:1@step:10", "--kill", "rank:2@step:10/committed"]),
+    ("one after the other", 1,
+     ["--kill", "rank:0@step:6", "--segv", "rank:1@step:14", "--exit", "rank:2@step:25=3"]),
+    ("all", 1, [f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:10")]),
+    ("stopped", 1, ["--stop", "rank:1@step:12"]),
+    ("hung before the reduction", 1, ["--hang", "rank:2@step:12/reduce"]),
+    ("waits for its replacement, which dies copying", WORKERS,
+     ["--kill", "rank:1@step:10", "--kill", "rank:1@step:9/join", "--segv", "rank:0@step:30"]),
+    ("in the evaluation and while saving", 1,
+     ["--kill", "rank:1@step:20/eval", "--kill", f"rank:0@step:{STEPS}/save"]),
+)
+
+
+def job_text(model, minimum):
+    return f"""name: {model}
+resources: {{nproc_per_node: {WORKERS}, device: cpu}}
+elastic: {{min_workers: {minimum}, max_workers: {WORKERS}}}
+failure_detection: 500ms
+restart: {{max_restarts: 20}}
+train:
+{MODELS[model]}  steps: {STEPS}
+  seed: 5
+  schedule: {{cosine: {{}}}}
+  eval: {{every: 10 steps, block: 20}}
+"""
+
+
+class Wrong(Exception):
+    """The run is not what was promised."""
+
+
+def launch(folder, arguments):
+    """One run; returns its result and its folder."""
+    command = [os.path.join(BIN, "launcher"), *arguments[:1], "-o", "json", *arguments[1:]]
+    child = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True,
+                             env=dict(os.environ, XDG_CACHE_HOME=os.path.join(folder, "cache")))
+    try:
+        out, err = child.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        child.terminate()
+        try:
+            out, err = child.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            out, err = child.communicate()
+        raise Wrong(f"did not end within {LIMIT} s:\n{err[-3000:]}") from None
+    if child.returncode != 0:
+        raise Wrong(f"exit code {child.returncode}:\n{err[-3000:]}")
+    result = json.loads(out.strip().splitlines()[-1])
+    run = os.path.dirname(os.path.dirname(result["model"]["path"]))
+    return result, os.path.join(folder, run)
+
+
+def read_ledger(run):
+    """{(step, shard): hash}; whatever is there twice must be equal."""
+    ledger = {}
+    with open(os.path.join(run, "ledger.bin"), "rb") as file:
+        data = file.read()
+    if len(data) % 24:
+        raise Wrong(f"the ledger has {len(data)} bytes")
+    for step, shard, _, ids in struct.iter_unpack("<qiiQ", data):
+        if ledger.setdefault((step, shard), ids) != ids:
+            raise Wrong(f"step {step} of shard {shard} read other samples when it was done again")
+    return ledger
+
+
+def read_metrics(run):
+    """The last line of each step and of each evaluation."""
+    metrics = {}
+    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+        for line in file:
+            entry = json.loads(line)
+            key = (entry["kind"], entry["step"])
+            if metrics.setdefault(key, entry) != entry:
+                raise Wrong(f"{key} was written with other numbers: {metrics[key]} and {entry}")
+    return metrics
+
+
+def summary(result, run):
+    return {"sha256": result["model"]["sha256"], "steps": result["steps"],
+            "eval": {k: result["eval"][k] for k in ("loss", "accuracy", "samples", "step")},
+            "ledger": read_ledger(run), "metrics": read_metrics(run)}
+
+
+def compare(got, wanted):
+    for name, value in wanted.items():
+        if got[name] == value:
+            continue
+        if name in ("ledger", "metrics"):
+            keys = sorted(k for k in set(got[name]) | set(value) if got[name].get(k) != value.get(k))
+            raise Wrong(f"the {name} differs at {len(keys)} keys, such as {keys[:3]}: "
+                        f"{[got[name].get(k) for k in keys[:3]]}, "
+                        f"undisturbed {[value.get(k) for k in keys[:3]]}")
+        raise Wrong(f"{name}: {got[name]}, undisturbed {value}")
+
+
+def check(result, run, wanted):
+    compare(summary(result, run), wanted)
+    missing = [i["fault"] for i in result["injections"] if not i["happened"]]
+    if missing:
+        raise Wrong(f"did not happen: {missing}")
+    if not result["faults"]:
+        raise Wrong("no fault was reported")
+
+
+class Suite:
+    def __init__(self, folder):
+        self.folder = folder
+        self.undisturbed = {}
+        with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8") as file:
+            file.write("".join(f"{i} sheep jump over {i * i} fences; " for i in range(300)))
+
+    def job(self, model, minimum):
+        path = os.path.join(self.folder, f"{model}-{minimum}.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(job_text(model, minimum))
+        return path
+
+    def run(self, model, minimum, faults):
+        """Returns the result of a run with these faults, checked."""
+        job = self.job(model, minimum)
+        if model not in self.undisturbed:
+            self.undisturbed[model] = summary(*launch(self.folder, ["run", job]))
+        result, run = launch(self.folder, ["chaos", *faults, job])
+        check(result, run, self.undisturbed[model])
+        shutil.rmtree(run, ignore_errors=True)
+        return result
+
+
+def describe(result):
+    delays = [fault["to_next_step_ms"] for fault in result["faults"]]
+    longest = f"{max(delays):.0f} ms at most to the next step" if delays else "no fault"
+    return f"{len(result['faults'])} faults, {result['generations']} generations, {longest}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=sorted(MODELS), action="append")
+    parser.add_argument("--schedule", type=int, help="one of the fixed ones, from 0")
+    parser.add_argument("--random", type=int, default=0, help="so many drawn schedules instead")
+    parser.add_argument("--seed", type=int, default=1, help="of the first drawn one")
+    parser.add_argument("--faults", type=int, default=3, help="in each drawn schedule")
+    args = parser.parse_args()
+    runs = []
+    for model in args.model or MODELS:
+        if args.random:
+            runs += [(model, f"seed {seed}", 1 + seed % 2 * (WORKERS - 1),
+                      ["--random", str(args.faults), "--seed", str(seed), "--within", str(STEPS)])
+                     for seed in range(args.seed, args.seed + args.random)]
+        else:
+            chosen = SCHEDULES if args.schedule is None else (SCHEDULES[args.schedule],)
+            runs += [(model, *schedule) for schedule in chosen]
+    folder = tempfile.mkdtemp(prefix="lockstep-faults-")
+    suite, wrong, begin = Suite(folder), 0, time.monotonic()
+    try:
+        for model, name, minimum, faults in runs:
+            start = time.monotonic()
+            try:
+                said = describe(suite.run(model, minimum, faults))
+            except Wrong as error:
+                wrong += 1
+                said = f"WRONG: {error}\n  again with: launcher chaos {' '.join(faults)} (min_workers {minimum})"
+            print(f"{model} {name}: {said} ({time.monotonic() - start:.1f} s)", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{len(runs)} schedules, {wrong} wrong, {time.monotonic() - begin:.0f} s")
+    return 1 if wrong or not runs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

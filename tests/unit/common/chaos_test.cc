@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/chaos.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::chaos {
+namespace {
+
+TEST(Chaos, TextAndBack) {
+  for (const char* text :
+       {"kill rank:2@step:50", "kill rank:0@step:1/reduced", "exit rank:1@step:5=3",
+        "exit rank:1@step:5/committed=0", "segv rank:0@step:9", "stop rank:1@step:20/join",
+        "hang rank:1@step:20", "slow rank:1:3x", "slow rank:0:2.5x"}) {
+    const auto parsed = ParseAll(text);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    ASSERT_EQ(parsed->size(), 1);
+    EXPECT_EQ(ToString(parsed->front()), text);
+  }
+  const auto two = ParseAll("kill rank:2@step:50;stop rank:0@step:3/save");
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(ToString(*two), "kill rank:2@step:50;stop rank:0@step:3/save");
+  EXPECT_EQ((*two)[1].place, Place::kSave);
+}
+
+TEST(Chaos, SaysWhatWouldBeRight) {
+  for (const char* text :
+       {"kill rank:2", "kill 2@step:50", "kill rank:x@step:50", "kill rank:2@50",
+        "kill rank:2@step:0", "kill rank:2@step:5/nowhere", "kill rank:-1@step:5",
+        "kill rank:2@step:5=3", "exit rank:1@step:5=256", "slow rank:1:1x", "slow rank:1",
+        "slow rank:1:3", "burn rank:1@step:2", "kill"}) {
+    const auto parsed = ParseAll(text);
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  EXPECT_THAT(std::string(Parse("slow", "rank:1").status().message()),
+              ::testing::HasSubstr("slow rank:1:3x"));
+}
+
+TEST(Chaos, DrawnFaultsAreAFunctionOfTheSeed) {
+  const auto one = Draw(7, 20, 4, 200, true);
+  EXPECT_EQ(ToString(one), ToString(Draw(7, 20, 4, 200, true)));
+  EXPECT_NE(ToString(one), ToString(Draw(8, 20, 4, 200, true)));
+  ASSERT_EQ(one.size(), 20);
+  std::set<int> ranks;
+  int64_t before = 0;
+  for (const Injection& injection : one) {
+    ranks.insert(injection.rank);
+    EXPECT_GE(injection.step, before + (before > 0 ? 2 : 0));
+    EXPECT_LE(injection.step, 200);
+    before = injection.step;
+  }
+  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
+  for (const Injection& injection : Draw(7, 50, 4, 200, false)) {
+    EXPECT_NE(injection.action, Action::kStop);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::chaos

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/recovery.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/fake/fake_transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/engine/mlp_job.h"
+#include "worker/state_hash.h"
+
+namespace lockstep::worker {
+namespace {
+
+// One worker with an engine and its state in the arena.
+struct Rank {
+  std::unique_ptr<FakeTransport> transport;
+  std::unique_ptr<engine::Pages> arena;
+  std::unique_ptr<engine::Executor> executor;
+  void* state = nullptr;
+};
+
+class RecoveryTest : public ::testing::Test {
+ protected:
+  RecoveryTest() : plan_(*engine::Plan::Compile(engine::SmallMlp())) {}
+
+  void AddRank() {
+    Rank rank;
+    rank.transport = std::make_unique<FakeTransport>(&network_, plan_->state_bytes() + 4096);
+    rank.state = *rank.transport->Allocate(plan_->state_bytes(), "the state");
+    rank.arena = std::make_unique<engine::Pages>(plan_->arena_bytes());
+    rank.executor = *engine::Executor::Create(plan_, {rank.state, rank.arena->data()});
+    rank.executor->InitState();
+    ranks_.push_back(std::move(rank));
+  }
+
+  // The state after `steps` steps.
+  void Train(Rank* rank, int64_t steps) {
+    engine::Pages gradients(plan_->gradient_count() * 4);
+    for (int64_t step = 1; step <= steps; ++step) {
+      const engine::TestBatch batch = engine::MakeBatch(plan_->spec(), step, 0);
+      ASSERT_TRUE(
+          rank->executor->RunShard(step, 0, 0, batch.fields(), gradients.floats(), {}).ok());
+      const engine::GradientSlice whole{0, plan_->gradient_count(), gradients.floats()};
+      rank->executor->Update(step, absl::MakeConstSpan(&whole, 1));
+    }
+  }
+
+  // AgreeOnState on every rank at once.
+  std::vector<absl::StatusOr<StateAgreement>> Agree(int64_t start_step,
+                                                    const std::vector<int64_t>& evaluated) {
+    std::vector<GroupMember> members;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      GroupMember member;
+      member.rank = static_cast<int>(r);
+      member.shm_address = ranks_[r].transport->address();
+      member.key = ranks_[r].transport->key();
+      member.shards = {member.rank, member.rank + 1};
+      members.push_back(member);
+    }
+    const absl::Time deadline = absl::Now() + absl::Seconds(100);
+    std::vector<absl::StatusOr<StateAgreement>> results(ranks_.size(), absl::UnknownError(""));
+    {
+      std::vector<std::jthread> threads;
+      for (size_t r = 0; r < ranks_.size(); ++r) {
+        threads.emplace_back([&, r] {
+          Rank& rank = ranks_[r];
+          auto communicator = rank.transport->Connect(1, members, static_cast<int>(r), deadline);
+          ASSERT_TRUE(communicator.ok()) << communicator.status();
+          results[r] = AgreeOnState(communicator->get(), rank.executor.get(), rank.state,
+                                    plan_->state_bytes(), start_step, evaluated[r], deadline);
+        });
+      }
+    }
+    return results;
+  }
+
+  const std::shared_ptr<const engine::Plan> plan_;
+  FakeNetwork network_;
+  std::vector<Rank> ranks_;
+};
+
+TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
+  for (int i = 0; i < 4; ++i) AddRank();
+  Train(&ranks_[1], 5);
+  Train(&ranks_[3], 5);
+  const auto results = Agree(5, {0, 5, 0, 4});
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    ASSERT_TRUE(results[r].ok()) << results[r].status();
+    EXPECT_EQ(results[r]->first_holder, 1);
+    EXPECT_EQ(results[r]->copied, r == 0 || r == 2);
+    EXPECT_EQ(results[r]->evaluated_step, 4);
+    EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
+    EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[1].state, plan_->state_bytes()), 0);
+  }
+  // And they go on alike.
+  engine::Pages gradients(plan_->gradient_count() * 4);
+  const engine::TestBatch batch = engine::MakeBatch(plan_->spec(), 6, 0);
+  for (Rank& rank : ranks_) {
+    ASSERT_TRUE(rank.executor->RunShard(6, 0, 0, batch.fields(), gradients.floats(), {}).ok());
+    const engine::GradientSlice whole{0, plan_->gradient_count(), gradients.floats()};
+    rank.executor->Update(6, absl::MakeConstSpan(&whole, 1));
+    EXPECT_EQ(std::memcmp(rank.state, ranks_[1].state, plan_->state_bytes()), 0);
+  }
+}
+
+// A holder that has counted the evaluation of the step and one that has not: the copy is like one
+// of them and no mixture.
+TEST_F(RecoveryTest, DecisionsAboutEvaluationsComeFromOneHolder) {
+  for (int i = 0; i < 3; ++i) AddRank();
+  Train(&ranks_[0], 3);
+  Train(&ranks_[1], 3);
+  engine::Tracking after;
+  after.evaluated_step = 3;
+  after.best_step = 3;
+  after.best = 0.5;
+  after.stop_step = 3;
+  after.stop_best = 0.25;
+  after.stop_count = 2;
+  ranks_[1].executor->SetTracking(after);
+  const auto results = Agree(3, {0, 3, 0});
+  ASSERT_TRUE(results[2].ok()) << results[2].status();
+  const engine::Tracking tracking = ranks_[2].executor->tracking();
+  EXPECT_EQ(tracking.evaluated_step, 0);
+  EXPECT_EQ(tracking.best_step, 0);
+  EXPECT_EQ(tracking.stop_count, 0);
+  EXPECT_EQ(results[2]->evaluated_step, 0);  // so that all evaluate it again
+}
+
+TEST_F(RecoveryTest, AtTheStartAllHaveTheInitialState) {
+  for (int i = 0; i < 2; ++i) AddRank();
+  for (const auto& result : Agree(0, {0, 0})) {
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_FALSE(result->copied);
+  }
+}
+
+TEST_F(RecoveryTest, SaysWhenNobodyHasTheState) {
+  for (int i = 0; i < 2; ++i) AddRank();
+  for (const auto& result : Agree(9, {0, 0})) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("after step 9"));
+  }
+}
+
+TEST(StateHash, SeesEveryByte) {
+  for (const size_t bytes : {0, 1, 7, 8, 31, 32, 33, 100, 4096}) {
+    std::string data(bytes, 'x');
+    const uint64_t hash = HashBytes(data.data(), bytes);
+    for (size_t i = 0; i < bytes; ++i) {
+      for (const int bit : {0, 7}) {
+        data[i] = static_cast<char>(data[i] ^ (1 << bit));
+        EXPECT_NE(HashBytes(data.data(), bytes), hash) << i << " of " << bytes;
+        data[i] = static_cast<char>(data[i] ^ (1 << bit));
+      }
+    }
+    EXPECT_EQ(HashBytes(data.data(), bytes), hash);
+    data += '\0';
+    EXPECT_NE(HashBytes(data.data(), bytes + 1), hash);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/fault_injector.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+void CarryOut(const chaos::Injection& injection) {
+  switch (injection.action) {
+    case chaos::Action::kKill:
+      ::kill(::getpid(), SIGKILL);
+      break;
+    case chaos::Action::kSegv:
+      ::signal(SIGSEGV, SIG_DFL);
+      ::kill(::getpid(), SIGSEGV);
+      break;
+    case chaos::Action::kStop:
+      ::kill(::getpid(), SIGSTOP);
+      return;  // somebody woke it
+    case chaos::Action::kExit:
+      ::_exit(injection.exit_code);
+    case chaos::Action::kHang:
+    case chaos::Action::kSlow:
+      break;
+  }
+  while (true) absl::SleepFor(absl::Seconds(1));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
+    int slot, const std::string& run_dir) {
+  const char* text = std::getenv(chaos::kVariable);
+  if (text == nullptr) return std::unique_ptr<FaultInjector>();
+  LS_ASSIGN_OR_RETURN(const std::vector<chaos::Injection> all, chaos::ParseAll(text));
+  double factor = 1;
+  std::vector<Due> due;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].rank != slot) continue;
+    if (all[i].action == chaos::Action::kSlow) {
+      factor = all[i].factor;
+    } else {
+      due.push_back({all[i], static_cast<int>(i)});
+    }
+  }
+  if (due.empty() && factor == 1) return std::unique_ptr<FaultInjector>();
+  auto injector = std::unique_ptr<FaultInjector>(new FaultInjector(run_dir, factor));
+  injector->due_ = std::move(due);
+  return injector;
+}
+
+void FaultInjector::At(chaos::Place place, int64_t step) {
+  for (const Due& due : due_) {
+    if (due.injection.step != step || due.injection.place != place || !Mark(due.number)) continue;
+    CarryOut(due.injection);
+  }
+}
+
+void FaultInjector::Slow(absl::Duration time) const {
+  if (factor_ > 1) absl::SleepFor(time * (factor_ - 1));
+}
+
+bool FaultInjector::Mark(int number) const {
+  const std::string folder = absl::StrCat(run_dir_, "/", chaos::kFolder);
+  ::mkdir(folder.c_str(), 0755);
+  const std::string file = absl::StrCat(folder, "/", number);
+  UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!fd.valid()) return false;
+  const std::string text = absl::StrCat(absl::GetCurrentTimeNanos(), " ", ::getpid(), "\n");
+  return ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/state_hash.h"
+
+#include <cstring>
+
+namespace lockstep::worker {
+namespace {
+
+constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // odd: multiplying by it loses nothing
+
+uint64_t Mix(uint64_t lane, uint64_t word) {
+  const uint64_t product = (lane ^ word) * kFactor;
+  return product << 29 | product >> 35;
+}
+
+}  // namespace
+
+uint64_t HashBytes(const void* data, size_t bytes) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  uint64_t lanes[4] = {1, 2, 3, 4};
+  size_t left = bytes;
+  for (; left >= 32; left -= 32, at += 32) {
+    uint64_t words[4];
+    std::memcpy(words, at, 32);
+    for (int i = 0; i < 4; ++i) lanes[i] = Mix(lanes[i], words[i]);
+  }
+  for (; left > 0; left -= left < 8 ? left : 8) {
+    uint64_t word = 0;
+    const size_t size = left < 8 ? left : 8;
+    std::memcpy(&word, at, size);
+    at += size;
+    lanes[0] = Mix(lanes[0], word);
+  }
+  uint64_t hash = bytes;
+  for (const uint64_t lane : lanes) hash = Mix(hash, lane);
+  return hash;
+}
+
+}  // namespace lockstep::worker
