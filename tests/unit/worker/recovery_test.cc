@@ -106,6 +106,8 @@ TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
     ASSERT_TRUE(rank.executor->RunShard(6, 0, 0, batch.fields(), gradients.floats(), {}).ok());
     const engine::GradientSlice whole{0, plan_->gradient_count(), gradients.floats()};
     rank.executor->Update(6, absl::MakeConstSpan(&whole, 1));
+  }
+  for (const Rank& rank : ranks_) {
     EXPECT_EQ(std::memcmp(rank.state, ranks_[1].state, plan_->state_bytes()), 0);
   }
 }
