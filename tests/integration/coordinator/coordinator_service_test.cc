@@ -38,6 +38,7 @@ class CoordinatorServiceTest : public ::testing::Test {
     request.mutable_spec()->mutable_resources()->set_nodes(1);
     request.mutable_spec()->mutable_resources()->set_nproc_per_node(workers);
     request.mutable_spec()->mutable_train()->set_shards(4);
+    request.mutable_spec()->mutable_restart()->set_max_restarts(0);  // a death ends the job
     return request;
   }
   // All events up to the end of the job.

@@ -41,6 +41,7 @@ SubmitJobRequest Request() {
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
   request.mutable_spec()->mutable_train();
+  request.mutable_spec()->mutable_restart()->set_max_restarts(0);  // a death ends it
   return request;
 }
 
