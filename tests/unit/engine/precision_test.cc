@@ -84,8 +84,8 @@ TEST_P(PrecisionTest, DealOfShardsDoesNotChangeTheState) {
   }
 }
 
-// The norm of the gradients and of the difference from `other`'s, over all parameters. (Norms, because
-// a maximum that two values share after rounding sends its whole gradient elsewhere.)
+// The norm of the gradients and of the difference from `other`'s, over all parameters. (Norms,
+// because a maximum that two values share after rounding sends its whole gradient elsewhere.)
 std::pair<double, double> Compare(Job* job, const std::vector<float>& gradients, Job* other,
                                   const std::vector<float>& others, double scale) {
   const auto slots = SlotsOf(*other->plan);
@@ -102,10 +102,11 @@ std::pair<double, double> Compare(Job* job, const std::vector<float>& gradients,
   return {std::sqrt(norm), std::sqrt(difference)};
 }
 
-// Of the norm: some 20 roundings of 2^-9 (2^-12) each, on the way to a gradient. Batch norm over the few
-// values of these small models divides by small deviations, and a rounding that crosses a ReLU or a
-// maximum moves a whole gradient: there the bound is what was seen and a third more. (Against float64,
-// operator by operator, see the conformance suite; against PyTorch's autocast, the golden test.)
+// Of the norm: some 20 roundings of 2^-9 (2^-12) each, on the way to a gradient. Batch norm over
+// the few values of these small models divides by small deviations, and a rounding that crosses a
+// ReLU or a maximum moves a whole gradient: there the bound is what was seen and a third more.
+// (Against float64, operator by operator, see the conformance suite; against PyTorch's autocast,
+// the golden test.)
 double BoundOf(const std::string& model, bool fp16) {
   if (model == "cnn" || model == "resnet") return fp16 ? 0.14 : 0.5;
   return 20 * (fp16 ? 0x1p-12 : 0x1p-9);
