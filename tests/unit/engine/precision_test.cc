@@ -20,32 +20,12 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-struct Case {
-  const char* name;
-  TrainSpec (*spec)();
-};
-constexpr Case kCases[] = {{"mlp", DeepMlp},
-                           {"cnn", NormedCnn},
-                           {"resnet", TinyResnet},
-                           {"gpt", TinyGpt},
-                           {"bert", TinyBert}};
-
-class PrecisionTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
- protected:
-  static TrainSpec Spec() {
-    TrainSpec spec = std::get<0>(GetParam()).spec();
-    spec.precision = std::get<1>(GetParam());
-    return spec;
-  }
-};
+class PrecisionTest : public EveryModelTest {};
 INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
-                         testing::Combine(testing::ValuesIn(kCases),
+                         testing::Combine(testing::ValuesIn(kModelCases),
                                           testing::Values("bf16", "fp16", "pure_bf16",
                                                           "pure_fp16")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) + "_" +
-                                  std::get<1>(info.param);
-                         });
+                         NameOf);
 
 TEST_P(PrecisionTest, PlannedMemoryGivesTheSameBits) {
   TrainSpec spec = Spec();

@@ -14,31 +14,11 @@ namespace {
 
 using Mode = RecomputeSpec::Mode;
 
-struct Case {
-  const char* name;
-  TrainSpec (*spec)();
-};
-constexpr Case kCases[] = {{"mlp", DeepMlp},
-                           {"cnn", NormedCnn},
-                           {"resnet", TinyResnet},
-                           {"gpt", TinyGpt},
-                           {"bert", TinyBert}};
-
-class RecomputeTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
- protected:
-  static TrainSpec Spec() {
-    TrainSpec spec = std::get<0>(GetParam()).spec();
-    spec.precision = std::get<1>(GetParam());
-    return spec;
-  }
-};
+class RecomputeTest : public EveryModelTest {};
 INSTANTIATE_TEST_SUITE_P(Models, RecomputeTest,
-                         testing::Combine(testing::ValuesIn(kCases),
+                         testing::Combine(testing::ValuesIn(kModelCases),
                                           testing::Values("fp32", "bf16")),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) + "_" +
-                                  std::get<1>(info.param);
-                         });
+                         NameOf);
 
 // Dropout is addressed and batch norm sees the same values: nothing may differ.
 TEST_P(RecomputeTest, GivesTheSameBits) {

@@ -4,9 +4,12 @@
 #ifndef LOCKSTEP_TESTS_UNIT_ENGINE_STEP_JOB_H_
 #define LOCKSTEP_TESTS_UNIT_ENGINE_STEP_JOB_H_
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/unit/engine/mlp_job.h"
@@ -129,6 +132,30 @@ inline StepResult WholeStep(Job* job, int64_t step) {
 
 inline bool EqualBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// A kind of model in a precision: what the suites over all models are instantiated with.
+struct ModelCase {
+  const char* name;
+  TrainSpec (*spec)();
+};
+inline constexpr ModelCase kModelCases[] = {{"mlp", DeepMlp},
+                                            {"cnn", NormedCnn},
+                                            {"resnet", TinyResnet},
+                                            {"gpt", TinyGpt},
+                                            {"bert", TinyBert}};
+
+class EveryModelTest : public testing::TestWithParam<std::tuple<ModelCase, std::string>> {
+ protected:
+  static TrainSpec Spec() {
+    TrainSpec spec = std::get<0>(GetParam()).spec();
+    spec.precision = std::get<1>(GetParam());
+    return spec;
+  }
+};
+
+inline std::string NameOf(const testing::TestParamInfo<EveryModelTest::ParamType>& info) {
+  return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param);
 }
 
 }  // namespace lockstep::engine
