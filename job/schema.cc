@@ -146,6 +146,8 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Npy.train_inputs", .required = true},
       {.field = "Npy.train_labels", .required = true},
       {.field = "Npy.std", .min = 0, .min_excluded = true},
+      {.field = "Npy.vocab", .min = 0, .max = 1 << 24},
+      {.field = "Npy.padding", .min = 0, .max = 1 << 24},
       {.field = "Csv.train", .required = true},
       {.field = "Csv.label", .fallback = "-1"},
       {.field = "Csv.header", .fallback = "auto", .choices = {"auto", "yes", "no"}},

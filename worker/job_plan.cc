@@ -342,7 +342,9 @@ absl::StatusOr<data::Source> DataSource(const Train& train) {
                              npy.test_inputs(),
                              npy.test_labels(),
                              {npy.mean().begin(), npy.mean().end()},
-                             {npy.std().begin(), npy.std().end()}};
+                             {npy.std().begin(), npy.std().end()},
+                             npy.vocab(),
+                             npy.has_padding() ? npy.padding() : -1};
     }
     case Data::kCsv: {
       const Csv& csv = train.data().csv();
