@@ -217,7 +217,8 @@ void NameFaults(Context& context, Job& job, bool now) {
       known &= worker.gone();
     }
     if (failed.empty()) continue;
-    if (!known && !now && context.now < fault.began + context.state.options.settle) continue;
+    const absl::Time until = std::max(fault.began, job.forgiven) + context.state.options.settle;
+    if (!known && !now && context.now < until) continue;
     Fault named = NameFault(job, failed);
     named.set_generation(fault.generation);
     named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));

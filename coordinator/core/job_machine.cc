@@ -148,7 +148,7 @@ absl::Status Submit(Context& context, const Submitted& event) {
   job.submit_order = ++state.submits;
   job.submitted = context.now;
   job.run_dir = absl::StrCat("runs/", request.spec().name(), "-", event.job_id);
-  context.effects.new_job = true;
+  context.effects.new_jobs.push_back(job.id);
   context.effects.submitted.set_job_id(job.id);
   context.effects.submitted.set_run_dir(job.run_dir);
   context.schedule = true;

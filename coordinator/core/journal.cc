@@ -353,7 +353,8 @@ void SaveFailed(State& state, Effects& effects, absl::Time now) {
   }
   std::erase_if(effects.to_agents, [](const ToAgent& m) { return m.command.has_desired(); });
   std::erase_if(effects.to_workers, [](const ToWorker& m) { return !m.close; });
-  if (effects.new_job) Withdraw(state, effects, effects.submitted.job_id());
+  for (const std::string& id : effects.new_jobs) Withdraw(state, effects, id);
+  effects.new_jobs.clear();
   effects.wake_at = std::min(effects.wake_at, now + kSaveAgain);
 }
 
@@ -389,7 +390,8 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
   }
-  ForgiveTime(state, now);
+  // Nobody is judged before everybody had the time to connect again.
+  ForgiveTime(state, now + options.reconnect);
   state.last_step = now;
   return state;
 }

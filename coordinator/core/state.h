@@ -187,6 +187,8 @@ struct Job {
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
   absl::Time next_check = absl::InfiniteFuture();
+  // The time before does not count against its start.
+  absl::Time forgiven = absl::InfinitePast();
 
   const JobSpec& spec() const { return request.spec(); }
   bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
@@ -203,6 +205,9 @@ struct Options {
   absl::Duration settle = absl::Seconds(1);
   // How long finished workers may take to leave before the agent ends them.
   absl::Duration leave = absl::Seconds(5);
+  // How long agents and workers may take to come back to a coordinator that was away: twice their
+  // longest wait between two tries.
+  absl::Duration reconnect = absl::Seconds(1);
   // Followers see progress at most this often.
   absl::Duration progress_every = absl::Milliseconds(100);
 };
