@@ -147,6 +147,7 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
     member.set_host(slot.worker.host);
     member.set_pid(slot.worker.pid);
     member.set_incarnation(slot.worker.incarnation);
+    member.set_standby(slot.standby);
     *member.mutable_progress() = slot.worker.progress;
   }
   return response;

@@ -55,6 +55,7 @@ WorkerRecord ToRecord(const Slot& slot) {
   record.set_local_rank(slot.local_rank);
   record.set_lives(slot.lives);
   record.set_unwanted(!slot.wanted);
+  record.set_standby(slot.standby);
   return record;
 }
 
@@ -162,6 +163,7 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
   slot.local_rank = record.local_rank();
   slot.lives = record.lives();
   slot.wanted = !record.unwanted();
+  slot.standby = record.standby();
   FromRecord(record, slot.worker, now);
 }
 

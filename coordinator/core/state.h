@@ -108,7 +108,12 @@ struct Slot {
   int64_t lives = 0;  // incarnations that this place has had
   // False: the job was scaled down. Its worker leaves, and no new one is started.
   bool wanted = true;
-  Worker worker;  // the newest one
+  // Its worker is a spare that waits to take over (standby.h).
+  bool standby = false;
+  Worker worker;
+
+  // Whether its worker is to be in the generations.
+  bool works() const { return wanted && !standby; }  // the newest one
 };
 
 struct GenerationState {
@@ -187,6 +192,8 @@ struct Job {
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
   absl::Time next_check = absl::InfiniteFuture();
+  // A spare cannot run; no other is tried.
+  bool no_standby = false;
   // The time before does not count against its start.
   absl::Time forgiven = absl::InfinitePast();
 

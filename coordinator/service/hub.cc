@@ -27,16 +27,22 @@ std::string RandomId() {
   return id;
 }
 
+// A run on one machine tells its user itself.
+bool IsPrivate(const State& state, const Job& job) {
+  return std::any_of(state.nodes.begin(), state.nodes.end(), [&](const auto& node) {
+    return node.second.is_private && node.second.private_job == job.id;
+  });
+}
+
 // What followers of a job that was there before this coordinator begin with.
 std::vector<JobEvent> WhereItStands(const State& state, const Job& job, absl::Time now) {
-  std::vector<JobEvent> events(1);
-  *events[0].mutable_state() = DescribeJob(state, job.id)->status();
-  if (!job.final() && !job.slots.empty()) {
+  std::vector<JobEvent> events;
+  if (!job.final() && !job.slots.empty() && !IsPrivate(state, job)) {
     events.emplace_back().set_notice(
         absl::StrCat("the coordinator was started again and goes on from its journal; what the ",
                      "workers printed before is in ", job.run_dir, "/logs"));
-    std::swap(events[0], events[1]);
   }
+  *events.emplace_back().mutable_state() = DescribeJob(state, job.id)->status();
   for (JobEvent& event : events) *event.mutable_time() = ToProto(now);
   return events;
 }

@@ -76,6 +76,7 @@ class SqliteStore : public Store {
 absl::Status SqliteStore::Init(bool sync) {
   absl::MutexLock lock(&mu_);
   // Exclusive before WAL: the lock is then kept, and there is no shared index beside the file.
+  LS_RETURN_IF_ERROR(database_->Run(absl::StrCat("PRAGMA synchronous=", sync ? "FULL" : "OFF")));
   LS_RETURN_IF_ERROR(database_->Run("PRAGMA locking_mode=EXCLUSIVE"));
   LS_RETURN_IF_ERROR(database_->Run("BEGIN IMMEDIATE"));
   const absl::Status kind = CheckKind();
@@ -89,7 +90,6 @@ absl::Status SqliteStore::Init(bool sync) {
     return absl::FailedPreconditionError(absl::StrCat(
         "'", database_->path(), "': the file system cannot hold it; use a local disk"));
   }
-  LS_RETURN_IF_ERROR(database_->Run(absl::StrCat("PRAGMA synchronous=", sync ? "FULL" : "OFF")));
   LS_ASSIGN_OR_RETURN(const std::string tables,
                       database_->Ask("SELECT count(*) FROM sqlite_master"));
   if (tables == "0") {
