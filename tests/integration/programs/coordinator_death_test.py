@@ -11,8 +11,8 @@ import unittest
 import harness
 from harness import wait_until
 
-STEPS = 800
-TRAIN = "  eval: {every: 300 steps, block: 40}\n"
+STEPS = 400
+TRAIN = "  eval: {every: 100 steps, block: 40}\n"
 HEAL = "elastic: {min_workers: 1, max_workers: 4}\nfailure_detection: 1s\nrestart: {max_restarts: 20}\n"
 
 
@@ -210,8 +210,8 @@ class CoordinatorDeath(harness.ProgramTest):
         wanted = self.undisturbed()
         code, out, err = self.launch(
             "chaos", "-o", "json", "--kill", "coordinator@step:100", "--kill", "rank:2@step:101",
-            "--kill", "coordinator@step:300/reduced", "--kill", "rank:0@step:500",
-            "--kill", "coordinator@step:500", self.job)
+            "--kill", "coordinator@step:200/reduced", "--kill", "rank:0@step:300",
+            "--kill", "coordinator@step:300", self.job)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], wanted)
