@@ -71,8 +71,8 @@ grpc::ServerUnaryReactor* RpcService::DescribeJob(grpc::CallbackServerContext* c
   grpc::Status status = Authorize(*context);
   if (status.ok()) {
     absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id());
-    if (described.ok()) *response = *std::move(described);
     status = ToGrpc(described.status());
+    if (described.ok()) *response = *std::move(described);
   }
   reactor->Finish(status);
   return reactor;
