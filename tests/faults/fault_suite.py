@@ -8,7 +8,7 @@ checks what is promised:
 - each fault that was to happen happened, those of workers were named, and the job ended well.
 
 Three tiny models: an MLP, a CNN with batch norm, a GPT with dropout and AdamW. As a test it runs the
-51 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
+54 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
 """
 
 import argparse
@@ -74,6 +74,9 @@ SCHEDULES = (
     ("the coordinator, then all at once, then again", 1,
      ["--kill", "coordinator@step:9", *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:10")],
       "--kill", "coordinator@step:30"]),
+    ("spares take over", WORKERS,
+     ["--set", "resources.standby=1", "--kill", "rank:1@step:15", "--kill", "coordinator@step:20",
+      "--kill", "rank:2@step:28"]),
     ("the coordinator at the end", 1, ["--kill", f"coordinator@step:{STEPS}/save"]),
 )
 
