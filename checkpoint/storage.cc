@@ -111,7 +111,7 @@ class DiskStorage : public Storage {
     std::vector<std::string> names;
     DIR* folder = ::opendir(path.c_str());
     if (folder == nullptr) {
-      if (errno == ENOENT) return names;
+      if (errno == ENOENT || errno == ENOTDIR) return names;
       return Failed("open", path);
     }
     while (const dirent* entry = ::readdir(folder)) {

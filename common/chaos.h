@@ -40,6 +40,7 @@ enum class Place {
   kEval,       // in the evaluation after the step
   kSave,       // when it writes the model after the step
   kJoin,       // when it copies the state to go on after the step
+  kCheckpoint,  // its part of the checkpoint after the step is durable, the checkpoint is not whole
 };
 
 struct Injection {

@@ -11,9 +11,6 @@
 namespace lockstep::worker {
 namespace {
 
-// Below this a part is not worth a writer, a file and a flush of its own.
-constexpr size_t kPartBytes = size_t{64} << 20;
-
 std::string FileName(const char* stem, int part, int parts) {
   if (parts == 1) return absl::StrCat(stem, ".safetensors");
   return absl::StrFormat("%s-%05d-of-%05d.safetensors", stem, part + 1, parts);
@@ -47,8 +44,8 @@ std::string TensorDtype(const engine::StateEntry& entry) {
   return "F16";
 }
 
-int CheckpointLayout::PartsFor(size_t bytes, int world) {
-  return static_cast<int>(std::clamp<size_t>(bytes / kPartBytes, 1, static_cast<size_t>(world)));
+int CheckpointLayout::PartsFor(size_t bytes, int world, size_t part_bytes) {
+  return static_cast<int>(std::clamp<size_t>(bytes / part_bytes, 1, static_cast<size_t>(world)));
 }
 
 CheckpointLayout::CheckpointLayout(const engine::Plan* plan, int parts) {

@@ -25,8 +25,10 @@ struct LayoutFile {
 
 class CheckpointLayout {
  public:
+  // Below this a part is not worth a writer, a file and a flush of its own.
+  static constexpr size_t kPartBytes = size_t{16} << 20;
   // The parts of a state of `bytes` that `world` workers write: one, by rank 0, while it is small.
-  static int PartsFor(size_t bytes, int world);
+  static int PartsFor(size_t bytes, int world, size_t part_bytes = kPartBytes);
 
   // `plan` outlives this.
   CheckpointLayout(const engine::Plan* plan, int parts);

@@ -68,8 +68,7 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (saved) restored_step_ = step;
   if (std::exchange(entered_, true)) return;
   newest_ = settings_.clock->Now();
-  const CheckpointLayout layout(
-      settings_.plan, CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_));
+  const CheckpointLayout layout(settings_.plan, Parts());
   if (rank_ == 0) {
     thread_.Post([this] {
       absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
@@ -133,7 +132,7 @@ void Checkpointer::AtBoundary(int64_t step, bool due, const StepHeader::Contents
 }
 
 void Checkpointer::Begin(int64_t step, const Decided& decided) {
-  parts_ = CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_);
+  parts_ = Parts();
   owed_ = busy_ = false;
   under_way_ = true;
   newest_ = settings_.clock->Now();
@@ -168,9 +167,9 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   thread_.Post([this, job = job_, copy = copying_, begun = newest_] {
     if (copy) job->Copy();
     job->Write();
-    if (job->parts() == 1 && job->state() == CheckpointJob::State::kDurable) {
-      Publish(job.get(), begun);
-    }
+    if (job->state() != CheckpointJob::State::kDurable) return;
+    if (settings_.on_durable != nullptr) settings_.on_durable(job->step());
+    if (job->parts() == 1) Publish(job.get(), begun);
   });
 }
 

@@ -17,6 +17,7 @@
 #ifndef LOCKSTEP_WORKER_CHECKPOINTER_H_
 #define LOCKSTEP_WORKER_CHECKPOINTER_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,10 @@ class Checkpointer {
     const engine::Plan* plan = nullptr;
     const void* state = nullptr;  // the state region
     ProgressBoard* board = nullptr;
+    size_t part_bytes = CheckpointLayout::kPartBytes;
+    // Called by the thread when this rank's part is durable and the checkpoint is not whole yet.
+    // May be empty.
+    std::function<void(int64_t step)> on_durable;
   };
   // What has been decided about evaluations at a boundary.
   struct Decided {
@@ -97,6 +102,10 @@ class Checkpointer {
 
  private:
   explicit Checkpointer(const Settings& settings);
+  // Parts of a checkpoint of this generation.
+  int Parts() const {
+    return CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_, settings_.part_bytes);
+  }
   void Begin(int64_t step, const Decided& decided);
   // Gives up the checkpoint under way.
   void Drop();

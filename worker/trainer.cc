@@ -64,7 +64,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
       RoundUp(compiled.plan->state_bytes()) +
       compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
   compiled.need =
-      MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
   if (automatic) {
     // By the plan alone: what the arena may take is what the rest leaves of the limit.
     const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
@@ -72,7 +72,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
     compiled.need =
-        MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
   }
   LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
   return compiled;
@@ -307,7 +307,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   evaluate_first_ = EvalDue(step) && evaluated_step_ < step;
   board_->step.store(step, std::memory_order_relaxed);
   board_->epoch.store(compiled_.sampler->EpochsAfter(step), std::memory_order_relaxed);
-  board_->start_step.store(step, std::memory_order_relaxed);
+  board_->resumed_step.store(step, std::memory_order_relaxed);
   if (communicator->rank() != 0) return absl::OkStatus();
   LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << restored->path;
   BringBest(*restored, run_dir + "/model/best.safetensors", checkpointer_);

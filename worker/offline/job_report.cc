@@ -141,6 +141,7 @@ std::string ReportText(const JobReport& report) {
   line("  activations", bytes(need.activations));
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));
+  if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
   line("precision", report.precision);
   if (report.recompute_level > 0) {
     line("recompute",
@@ -185,7 +186,7 @@ std::string ReportJson(const JobReport& report) {
       ",\"accumulate\":", report.accumulate, ",\"memory\":{\"total\":", need.total(),
       ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
       ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
-      ",\"workspace\":", need.workspace, ",\"data\":", need.data,
+      ",\"workspace\":", need.workspace, ",\"data\":", need.data, ",\"checkpoint\":", need.checkpoint,
       ",\"without_recompute\":", report.without_recompute, ",\"limit\":", report.memory_limit,
       "},\"precision\":", JsonString(report.precision),
       ",\"recompute_level\":", report.recompute_level,
