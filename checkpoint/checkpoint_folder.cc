@@ -100,8 +100,8 @@ absl::Status CheckFile(const std::string& folder, const FileRecord& record, cons
   const std::string path = In(folder, record.name);
   LS_ASSIGN_OR_RETURN(const HashedFile found, HashFile(path, go_on));
   if (found.bytes != record.bytes) {
-    return absl::DataLossError(absl::StrCat(path, " has ", found.bytes, " bytes, ", record.bytes,
-                                            " were written"));
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", found.bytes, " bytes, ", record.bytes, " were written"));
   }
   if (found.sha256 == record.sha256) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, " is not what was written: its sha256 differs"));
@@ -110,8 +110,7 @@ absl::Status CheckFile(const std::string& folder, const FileRecord& record, cons
 absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folder,
                                       const std::string& name,
                                       const std::vector<TensorView>& tensors, const GoOn& go_on) {
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::File> file,
-                      storage->Create(In(folder, name)));
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::File> file, storage->Create(In(folder, name)));
   LS_ASSIGN_OR_RETURN(
       const StreamedFile streamed,
       StreamSafetensors(tensors, {{"format", "pt"}}, [&](const void* data, size_t bytes) {

@@ -165,8 +165,7 @@ absl::StatusOr<std::vector<FileRecord>> ReadFiles(const json& list) {
 
 // `body` with its hash.
 std::string Sealed(const json& body) {
-  const json whole =
-      json::object({{"checkpoint", body}, {"sha256", Sha256Hex(Canonical(body))}});
+  const json whole = json::object({{"checkpoint", body}, {"sha256", Sha256Hex(Canonical(body))}});
   return whole.dump(1, ' ', true, json::error_handler_t::replace) + "\n";
 }
 
@@ -193,19 +192,19 @@ std::string FormatManifest(const Manifest& manifest) {
   if (!manifest.eval.empty()) eval = json::parse(manifest.eval, nullptr, false);
   LS_CHECK(eval.is_null() || eval.is_object()) << "the manifest's evaluation is no JSON object";
   return Sealed(json::object({{"schema", kSchema},
-                 {"step", manifest.step},
-                 {"sequence", manifest.sequence},
-                 {"run", manifest.run},
-                 {"plan_hash", manifest.plan_hash},
-                 {"device_hash", manifest.device_hash},
-                 {"device", manifest.device},
-                 {"threads", manifest.threads},
-                 {"train", train},
-                 {"eval", eval},
-                 {"evaluated_step", manifest.evaluated_step},
-                 {"best_step", manifest.best_step},
-                 {"best_sha256", manifest.best_sha256},
-                 {"files", FilesOf(manifest.files)}}));
+                              {"step", manifest.step},
+                              {"sequence", manifest.sequence},
+                              {"run", manifest.run},
+                              {"plan_hash", manifest.plan_hash},
+                              {"device_hash", manifest.device_hash},
+                              {"device", manifest.device},
+                              {"threads", manifest.threads},
+                              {"train", train},
+                              {"eval", eval},
+                              {"evaluated_step", manifest.evaluated_step},
+                              {"best_step", manifest.best_step},
+                              {"best_sha256", manifest.best_sha256},
+                              {"files", FilesOf(manifest.files)}}));
 }
 
 absl::StatusOr<Manifest> ParseManifest(std::string_view text) {

@@ -93,9 +93,9 @@ absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
                                              const std::map<std::string, std::string>& metadata) {
   LS_RETURN_IF_ERROR(MakeHeader(tensors, metadata).status());  // before the path is touched
   LS_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
-  auto streamed = StreamSafetensors(
-      tensors, metadata,
-      [&file](const void* data, size_t bytes) { return file.Append(data, bytes); });
+  auto streamed = StreamSafetensors(tensors, metadata, [&file](const void* data, size_t bytes) {
+    return file.Append(data, bytes);
+  });
   if (absl::IsInvalidArgument(streamed.status())) return Annotate(streamed.status(), path);
   LS_RETURN_IF_ERROR(streamed.status());
   LS_RETURN_IF_ERROR(file.Commit());

@@ -24,8 +24,8 @@ absl::StatusOr<std::unique_ptr<Snapshot>> Snapshot::Reserve(size_t bytes) {
   void* data = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return ErrnoStatus(errno, absl::StrCat("no room for a copy of ", bytes,
-                                           " bytes of the training state"));
+    return ErrnoStatus(
+        errno, absl::StrCat("no room for a copy of ", bytes, " bytes of the training state"));
   }
   // Fewer and cheaper page faults where the machine has large pages to give.
   ::madvise(data, whole, MADV_HUGEPAGE);

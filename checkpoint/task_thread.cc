@@ -40,9 +40,8 @@ void TaskThread::Loop() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNiceness);
   absl::MutexLock lock(&mu_);
   while (true) {
-    const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return stop_ || !tasks_.empty();
-    };
+    const auto ready = [this]()
+                           ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || !tasks_.empty(); };
     mu_.Await(absl::Condition(&ready));
     if (tasks_.empty()) return;
     const std::function<void()> task = std::move(tasks_.front());

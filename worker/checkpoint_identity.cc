@@ -83,8 +83,8 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
     differences.push_back("this build of lockstep compiles another plan for the same job");
   }
   if (differences.empty() && saved.device_hash != job.device_hash) {
-    differences.push_back(absl::StrCat("the device computes other bits: ", saved.device, " -> ",
-                                       job.device));
+    differences.push_back(
+        absl::StrCat("the device computes other bits: ", saved.device, " -> ", job.device));
   }
   return absl::StrJoin(differences, "; ");
 }

@@ -74,8 +74,7 @@ absl::Status CheckpointJob::WriteFiles() {
     records_.push_back(std::move(record));
   }
   if (settings_.part == 0) return absl::OkStatus();  // it is this rank that collects
-  return checkpoint::WriteWhole(storage,
-                                absl::StrCat(saving_path(), "/", PartName(settings_.part)),
+  return checkpoint::WriteWhole(storage, absl::StrCat(saving_path(), "/", PartName(settings_.part)),
                                 checkpoint::FormatFileRecords(records_));
 }
 
@@ -105,8 +104,8 @@ absl::StatusOr<std::vector<checkpoint::FileRecord>> CheckpointJob::Collect() {
   }
   const std::string index = settings_.layout->Index();
   if (!index.empty()) {
-    LS_RETURN_IF_ERROR(checkpoint::WriteWhole(
-        settings_.storage, absl::StrCat(saving_path(), "/", kIndexName), index));
+    LS_RETURN_IF_ERROR(checkpoint::WriteWhole(settings_.storage,
+                                              absl::StrCat(saving_path(), "/", kIndexName), index));
     all.push_back({kIndexName, index.size(), checkpoint::Sha256Hex(index)});
   }
   return all;

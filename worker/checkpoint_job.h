@@ -66,9 +66,7 @@ class CheckpointJob {
   void NoteHeld(absl::Duration time) {
     held_.fetch_add(absl::ToInt64Nanoseconds(time), std::memory_order_relaxed);
   }
-  absl::Duration held() const {
-    return absl::Nanoseconds(held_.load(std::memory_order_relaxed));
-  }
+  absl::Duration held() const { return absl::Nanoseconds(held_.load(std::memory_order_relaxed)); }
   int64_t step() const { return settings_.manifest.step; }
   int parts() const { return settings_.layout->parts(); }
 

@@ -82,13 +82,14 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   }
   if (rank_ < layout.parts()) {
     const size_t bytes = layout.BytesOf(rank_);
-    thread_.Post([this, bytes] { snapshot_->Touch(bytes, [] { return true; }); });
+    thread_.Post(
+        [this, bytes] { snapshot_->Touch(bytes, [this] { return writing_.load() == 0; }); });
   }
 }
 
 bool Checkpointer::WantsSave() const {
   if (under_way_) return false;
-  if (owed_) return thread_.idle();
+  if (owed_) return writing_.load() == 0;
   return settings_.every != absl::InfiniteDuration() &&
          settings_.clock->Now() - newest_ >= settings_.every;
 }
@@ -138,7 +139,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   newest_ = settings_.clock->Now();
   job_.reset();
   if (rank_ >= parts_) return;
-  if (!thread_.idle()) {  // of an earlier generation; the copy is not free
+  if (writing_.load() > 0) {  // for an earlier generation
     busy_ = true;
     return;
   }
@@ -148,8 +149,8 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   CheckpointJob::Settings own;
   own.storage = settings_.storage;
   own.folder = settings_.folder;
-  own.saving = checkpoint::SavingName(
-      step, absl::StrCat(settings_.identity.run, "-g", generation_));
+  own.saving =
+      checkpoint::SavingName(step, absl::StrCat(settings_.identity.run, "-g", generation_));
   own.layout = layout_;
   own.part = rank_;
   own.keep = settings_.keep;
@@ -164,9 +165,11 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
     job_->Copy();
     job_->NoteHeld(settings_.clock->Now() - newest_);
   }
+  writing_.fetch_add(1);
   thread_.Post([this, job = job_, copy = copying_, begun = newest_] {
     if (copy) job->Copy();
     job->Write();
+    writing_.fetch_sub(1);
     if (job->state() != CheckpointJob::State::kDurable) return;
     if (settings_.on_durable != nullptr) settings_.on_durable(job->step());
     if (job->parts() == 1) Publish(job.get(), begun);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves the training state while training goes on. After a step on which all ranks agree each copies
-// its part of the state; a thread of its own writes and flushes the copy, and when the step header
-// has told that all parts are durable, rank 0's publishes the checkpoint. The copy is made beside
-// the next step's forward and backward pass, which never write the state; the update waits for it.
+// Saves the training state while training goes on. After a step on which all ranks agree each
+// copies its part of the state; a thread of its own writes and flushes the copy, and when the step
+// header has told that all parts are durable, rank 0's publishes the checkpoint. The copy is made
+// beside the next step's forward and backward pass, which never write the state; the update waits
+// for it.
 //
 //   at each step:    wishes.save = WantsSave(), wishes.part = part()   // into the step header
 //   before updates:  WaitForCopy()
@@ -13,10 +14,12 @@
 // generation's end cut short is saved in the next one. A checkpoint that cannot be written costs
 // the checkpoint and a warning, never the run.
 //
-// Thread-safety: confined to the worker's main thread, but for the thread "checkpoint" that it owns.
+// Thread-safety: confined to the worker's main thread, but for the thread "checkpoint" that it
+// owns.
 #ifndef LOCKSTEP_WORKER_CHECKPOINTER_H_
 #define LOCKSTEP_WORKER_CHECKPOINTER_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -124,13 +127,14 @@ class Checkpointer {
   int rank_ = 0;
   int world_ = 1;
   int64_t generation_ = 0;
-  bool under_way_ = false;              // a checkpoint is, on all ranks
-  int64_t step_ = 0;                    // of the newest one that was begun
-  int parts_ = 1;                       // of it
-  bool owed_ = false;                   // one is to be begun as soon as can be
-  bool busy_ = false;      // the thread was not free for the one under way
-  bool entered_ = false;   // some generation
-  absl::Time newest_;      // when the newest was begun
+  bool under_way_ = false;                  // a checkpoint is, on all ranks
+  int64_t step_ = 0;                        // of the newest one that was begun
+  int parts_ = 1;                           // of it
+  bool owed_ = false;                       // one is to be begun as soon as can be
+  bool busy_ = false;                       // the copy's memory was not free for the one under way
+  std::atomic<int> writing_{0};             // jobs that use the copy's memory
+  bool entered_ = false;                    // some generation
+  absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one
   bool copying_ = false;                    // that job's copy may still be made

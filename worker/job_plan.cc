@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -282,8 +282,8 @@ absl::StatusOr<Every> ParseEvery(const std::string& text) {
     return Every{.time = absl::Hours(24) * count};
   }
   if (absl::ParseDuration(text, &time) && time > absl::ZeroDuration()) return Every{.time = time};
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is not an interval: write '500 steps', '1 epoch', '30s' or 'never'"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is not an interval: write '500 steps', '1 epoch', '30s' or 'never'"));
 }
 
 absl::StatusOr<data::Source> DataSource(const Train& train) {

@@ -23,9 +23,7 @@ struct Every {
   int64_t steps = 0;
   int64_t epochs = 0;
   absl::Duration time = absl::InfiniteDuration();
-  bool never() const {
-    return steps == 0 && epochs == 0 && time == absl::InfiniteDuration();
-  }
+  bool never() const { return steps == 0 && epochs == 0 && time == absl::InfiniteDuration(); }
 };
 
 // "500 steps", "1 epoch", "30s" (also ms, m, h, d), "never"; empty: never. Errors: InvalidArgument.

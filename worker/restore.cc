@@ -48,9 +48,9 @@ class Candidates {
     given_ = true;
     LS_RETURN_IF_ERROR(Add(source_.resume, false));
     if (!found_.empty()) return absl::OkStatus();
-    return absl::NotFoundError(
-        absl::StrCat("checkpoint.resume: there is no whole checkpoint at ", source_.resume,
-                     damaged_.empty() ? "" : ": ", absl::StrJoin(damaged_, "; ")));
+    return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
+                                            source_.resume, damaged_.empty() ? "" : ": ",
+                                            absl::StrJoin(damaged_, "; ")));
   }
 
   // The next one to try. Errors: InvalidArgument when it is of another job.
@@ -109,10 +109,9 @@ absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorView&
       tensor.shape == entry.shape) {
     return absl::OkStatus();
   }
-  return absl::DataLossError(absl::StrCat("tensor '", tensor.name, "' is ", tensor.dtype, "[",
-                                          absl::StrJoin(tensor.shape, ","), "], this job has ",
-                                          TensorDtype(entry), "[", absl::StrJoin(entry.shape, ","),
-                                          "]"));
+  return absl::DataLossError(absl::StrCat(
+      "tensor '", tensor.name, "' is ", tensor.dtype, "[", absl::StrJoin(tensor.shape, ","),
+      "], this job has ", TensorDtype(entry), "[", absl::StrJoin(entry.shape, ","), "]"));
 }
 
 // Fills the state from tensors by name.
@@ -168,10 +167,10 @@ absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates
 }
 
 absl::StatusOr<checkpoint::Manifest> ReadManifest(const std::string& path) {
-  LS_ASSIGN_OR_RETURN(const std::string text,
-                      checkpoint::Storage::Disk()->Read(
-                          absl::StrCat(path, "/", checkpoint::kManifestName),
-                          checkpoint::kMaxManifestBytes));
+  LS_ASSIGN_OR_RETURN(
+      const std::string text,
+      checkpoint::Storage::Disk()->Read(absl::StrCat(path, "/", checkpoint::kManifestName),
+                                        checkpoint::kMaxManifestBytes));
   return checkpoint::ParseManifest(text);
 }
 

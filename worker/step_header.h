@@ -28,7 +28,7 @@ class StepHeader {
   struct Contents {
     bool drain = false;
     bool save = false;
-    bool regroup = false;            // the members leave the generation after this step
+    bool regroup = false;  // the members leave the generation after this step
     // Workers whose part of the checkpoint under way is durable, or failed.
     int parts_durable = 0;
     int parts_failed = 0;

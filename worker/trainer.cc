@@ -295,10 +295,10 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
 absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_dir) {
   if (resume_source_ == nullptr) return absl::OkStatus();
   board_->Enter(LOADING);
-  LS_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
-                      RestoreState(communicator, *resume_source_,
-                                   {compiled_.plan.get(), executor_.get(), state_}, board_,
-                                   Deadline()));
+  LS_ASSIGN_OR_RETURN(
+      const std::optional<Restored> restored,
+      RestoreState(communicator, *resume_source_, {compiled_.plan.get(), executor_.get(), state_},
+                   board_, Deadline()));
   if (!restored.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
   restored_ = true;

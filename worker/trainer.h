@@ -96,8 +96,8 @@ class Trainer {
     on_first_commit_ = std::move(on_first_commit);
   }
 
-  // Saves checkpoints with `checkpointer`, and begins with one of `source` when nobody has any state.
-  // Both are null without checkpoints, and outlive this.
+  // Saves checkpoints with `checkpointer`, and begins with one of `source` when nobody has any
+  // state. Both are null without checkpoints, and outlive this.
   void SaveWith(Checkpointer* checkpointer, const ResumeSource* source) {
     checkpointer_ = checkpointer;
     resume_source_ = source;

@@ -146,9 +146,7 @@ class Worker {
     settings.state = trainer_->state();
     settings.board = &board_;
     if (faults_ != nullptr) {
-      settings.on_durable = [this](int64_t step) {
-        faults_->At(chaos::Place::kCheckpoint, step);
-      };
+      settings.on_durable = [this](int64_t step) { faults_->At(chaos::Place::kCheckpoint, step); };
     }
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
                !job_.train().has_reproducible() || job_.train().reproducible()};

@@ -136,11 +136,11 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
   Touch("step-me");
   ASSERT_TRUE(Prune(&storage_, folder_, 3).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 2));
-  EXPECT_THAT(Names(), ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
-                                   "best-0000000004.safetensors", "best-0000000005.safetensors",
-                                   "best-0000000006.safetensors", "notes.txt", "step-0000000002",
-                                   "step-0000000004", "step-0000000005", "step-0000000006",
-                                   "step-me"))
+  EXPECT_THAT(Names(),
+              ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
+                          "best-0000000004.safetensors", "best-0000000005.safetensors",
+                          "best-0000000006.safetensors", "notes.txt", "step-0000000002",
+                          "step-0000000004", "step-0000000005", "step-0000000006", "step-me"))
       << "a best one that is newer than every checkpoint is the next one's";
   ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 2));

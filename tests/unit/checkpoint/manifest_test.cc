@@ -71,7 +71,9 @@ TEST(Manifest, EveryCutAndEveryFlippedBitIsFound) {
       damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
       const auto got = ParseManifest(damaged);
       // What is left may be the same in other words (a blank as a tab), never something else.
-      if (got.ok()) EXPECT_EQ(FormatManifest(*got), whole) << at;
+      if (got.ok()) {
+        EXPECT_EQ(FormatManifest(*got), whole) << at;
+      }
     }
   }
 }
@@ -91,13 +93,15 @@ TEST(Manifest, AChangeIsNotWhatWasWritten) {
 }
 
 TEST(Manifest, NamesThatLeaveTheFolderAreRefused) {
-  for (const std::string name : {"../model", "/etc/passwd", ".hidden", "", "manifest.json", "a b"}) {
+  for (const std::string name :
+       {"../model", "/etc/passwd", ".hidden", "", "manifest.json", "a b"}) {
     const auto got = ParseFileRecords(FormatFileRecords({{name, 1, Sha256Hex("a")}}));
     EXPECT_EQ(got.status().code(), absl::StatusCode::kDataLoss) << name;
   }
   EXPECT_FALSE(ParseFileRecords(FormatFileRecords({{"a", 1, "short"}})).ok());
   EXPECT_FALSE(
-      ParseFileRecords(FormatFileRecords({{"a", 1, Sha256Hex("a")}, {"a", 2, Sha256Hex("b")}})).ok());
+      ParseFileRecords(FormatFileRecords({{"a", 1, Sha256Hex("a")}, {"a", 2, Sha256Hex("b")}}))
+          .ok());
   EXPECT_TRUE(ParseFileRecords(FormatFileRecords({{"a-1.x_Y", 1, Sha256Hex("a")}})).ok());
 }
 

@@ -32,9 +32,7 @@ class CheckpointIdentityTest : public ::testing::Test {
   checkpoint::Manifest Of(const JobSpec& job, const std::string& device = "d") {
     return IdentityOf(job, "run", *plan_, device, "device " + device);
   }
-  std::string Difference(const JobSpec& now) {
-    return DifferenceOf(Of(ExampleJob()), Of(now));
-  }
+  std::string Difference(const JobSpec& now) { return DifferenceOf(Of(ExampleJob()), Of(now)); }
   const std::shared_ptr<const engine::Plan> plan_ = *engine::Plan::Compile(engine::SmallMlp());
 };
 

@@ -102,8 +102,8 @@ class Job {
   void Complete() {
     Each([&](int, Rank& rank) {
       EXPECT_TRUE(rank.checkpointer
-                      ->Complete(rank.communicator.get(), rank.executor->committed_step(),
-                                 decided_, Deadline())
+                      ->Complete(rank.communicator.get(), rank.executor->committed_step(), decided_,
+                                 Deadline())
                       .ok());
     });
   }
@@ -260,10 +260,9 @@ TEST_F(CheckpointerTest, OneThatFallsDueMeanwhileIsSavedAfterIt) {
   int64_t second = 0;
   for (int i = 0; i < 100'000 && second == 0; ++i) {
     job.Step();
-    for (const auto& found :
-         checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_)->checkpoints) {
-      if (found.manifest.step > 1) second = found.manifest.step;
-    }
+    const auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_);
+    if (!found->checkpoints.empty()) second = found->checkpoints[0].manifest.step;
+    if (second == 1) second = 0;
   }
   EXPECT_GT(second, 2);
 }
@@ -340,7 +339,7 @@ TEST_F(CheckpointerTest, WhereARunLooks) {
   job.Complete();
   const std::string state = job.State();
   EXPECT_EQ(Resumed(2, "never", state, "another run"), -1);
-  EXPECT_EQ(Resumed(2, "never", state, ""), 1) << "its own, after the loss of all its workers";
+  EXPECT_EQ(Resumed(2, "never", state), 1) << "its own, after the loss of all its workers";
   const std::string moved = folder_ + "/moved";
   fs::create_directory(moved);
   fs::rename(folder_ + "/step-0000000001", moved + "/step-0000000001");
