@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the training step of one of the models of the comparison with PyTorch, on one worker and
-// made data: milliseconds a step, samples/s, the share of this machine's FMA peak, and with --ops
-// what each kind of node of the plan takes.
+// Times the training step, or with --inference the logits of a batch, of one of the models of the
+// comparison with PyTorch, on one worker and made data: milliseconds a step, samples/s, the share
+// of this machine's FMA peak, and with --ops what each kind of node of the plan takes.
 //
-//   bench_model NAME [--batch N] [--threads N] [--steps N] [--ops | --nodes]
+//   bench_model NAME [--batch N] [--threads N] [--steps N] [--inference] [--ops | --nodes]
 //
 // Prints a table, or with --json one object.
 #include <algorithm>
@@ -34,6 +34,7 @@ struct Options {
   bool ops = false;
   bool nodes = false;
   bool json = false;
+  bool inference = false;
 };
 
 // A batch that is the same in every run: fp32 uniform in [-1, 1), integers spread over their range.
@@ -89,10 +90,26 @@ Times RunSteps(const Plan& plan, Executor* executor, int steps) {
   return times;
 }
 
-void Report(const Options& options, const Plan& plan, const Times& times, double peak) {
+Times RunInference(const Plan& plan, Executor* executor, int steps) {
+  const Batch batch(plan.spec());
+  Times times;
+  const int warm = std::max(1, steps / 10);
+  for (int s = 1; s <= steps + warm; ++s) {
+    const double start = bench::Now();
+    if (!executor->Predict(batch.fields(), plan.spec().eval_block).ok()) std::abort();
+    const double seconds = bench::Now() - start;
+    if (s > warm) times.step.push_back(seconds);
+  }
+  times.shard = times.step;
+  times.update = {0};
+  return times;
+}
+
+void Report(const Options& options, const CompiledPlan& plan, const Times& times, double peak) {
   const double step = bench::Median(times.step);
   const double samples = static_cast<double>(plan.spec().micro_batch);
-  const double share = plan.flops() / step / peak;
+  const double flops = options.inference ? plan.evaluate().graph.Flops() : plan.flops();
+  const double share = flops / step / peak;
   if (options.json) {
     std::printf(
         "{\"model\":\"%s\",\"batch\":%.0f,\"threads\":%d,\"step_s\":%.6f,\"step_min_s\":%.6f,"
@@ -101,7 +118,7 @@ void Report(const Options& options, const Plan& plan, const Times& times, double
         options.name.c_str(), samples, options.threads, step,
         *std::min_element(times.step.begin(), times.step.end()),
         *std::max_element(times.step.begin(), times.step.end()), bench::Median(times.update),
-        samples / step, plan.flops(), peak * 1e-9, share);
+        samples / step, flops, peak * 1e-9, share);
     return;
   }
   std::printf("%s, batch %.0f, %.2f M parameters, arena %.0f MiB, FMA peak %.1f GFLOP/s\n",
@@ -112,18 +129,18 @@ void Report(const Options& options, const Plan& plan, const Times& times, double
       "%.1f %% of the peak\n",
       step * 1e3, *std::min_element(times.step.begin(), times.step.end()) * 1e3,
       *std::max_element(times.step.begin(), times.step.end()) * 1e3,
-      bench::Median(times.update) * 1e3, samples / step, plan.flops() / step * 1e-9, share * 100);
+      bench::Median(times.update) * 1e3, samples / step, flops / step * 1e-9, share * 100);
 }
 
 int Run(const Options& options) {
   PinNumerics(options.threads);
-  const std::optional<TrainSpec> spec =
-      bench::ModelSpecOf(options.name, options.batch, options.threads);
+  std::optional<TrainSpec> spec = bench::ModelSpecOf(options.name, options.batch, options.threads);
   if (!spec.has_value()) {
     std::fprintf(stderr, "no model is named %s: use one of %s\n", options.name.c_str(),
                  bench::ModelNames().c_str());
     return 2;
   }
+  spec->inference = options.inference;
   const auto plan = CompiledPlan::Make(*spec);
   if (!plan.ok()) {
     std::fprintf(stderr, "%s\n", plan.status().ToString().c_str());
@@ -134,7 +151,8 @@ int Run(const Options& options) {
   const auto executor = Executor::Create(*plan, {state.get(), arena.get()}).value();
   executor->InitState();
   double peak = MeasureFmaPeak() * options.threads;
-  const Times times = RunSteps(**plan, executor.get(), options.steps);
+  const Times times = options.inference ? RunInference(**plan, executor.get(), options.steps)
+                                        : RunSteps(**plan, executor.get(), options.steps);
   peak = std::max(peak, MeasureFmaPeak() * options.threads);
   Report(options, **plan, times, peak);
   if (options.ops || options.nodes) {
@@ -163,6 +181,8 @@ int main(int argc, char** argv) {
       options.ops = true;
     } else if (argument == "--nodes") {
       options.nodes = true;
+    } else if (argument == "--inference") {
+      options.inference = true;
     } else if (argument == "--json") {
       options.json = true;
     } else {

@@ -24,6 +24,11 @@ void Resnet18(TrainSpec* spec) {
   spec->input = engine::ClassificationInput({3, 32, 32}, 10);
 }
 
+void Resnet50(TrainSpec* spec) {
+  spec->model = engine::ResnetSpec{.depth = 50};
+  spec->input = engine::ClassificationInput({3, 224, 224}, 1000);
+}
+
 void Bert(TrainSpec* spec, bool every_token) {
   constexpr int64_t kLength = 128;
   engine::BertSpec& bert = spec->model.emplace<engine::BertSpec>();
@@ -57,6 +62,7 @@ constexpr Row kRows[] = {
     {"mlp", 64, Mlp},
     {"cnn", 64, Cnn},
     {"resnet18", 64, Resnet18},
+    {"resnet50", 32, Resnet50},
     {"bert", 16, [](TrainSpec* spec) { Bert(spec, false); }},
     {"bert-mlm", 16, [](TrainSpec* spec) { Bert(spec, true); }},
     {"gpt", 8, Gpt},

@@ -1,63 +1,134 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training speed of the models of the comparison, beside PyTorch: one worker, one thread.
+"""Speed of the models of the comparison, beside PyTorch.
 
+Training with one worker of one thread, or with two workers (`--workers 2`; PyTorch's
+DistributedDataParallel over gloo), and inference of ResNet-50 with two threads and batches of 1 and 32.
 Both sides do the same work on data that is made before the clock starts: the same sizes, optimizer and
 batch; a step is forward, backward and update. They alternate, so that a drift of the machine meets
-both; each repetition is a process of its own and gives the median of its steps. Convolutional models
-of the peer run with both of its memory layouts and the quicker one counts.
+both; each repetition is a process of its own and gives the median of its steps (of two workers: the
+mean). Of the peer's memory layouts, and for inference of eager and compiled with frozen weights, the
+quickest counts. With two threads a repetition starts only when they get two whole cores.
 
-    ./dev bench models [NAME..]     mlp cnn resnet18 bert bert-mlm gpt
+    ./dev bench models [NAME..]     mlp cnn resnet18 bert bert-mlm gpt resnet50-1 resnet50-32
 """
 import os
+import struct
+import tempfile
 
-from common import (BIN, ROOT, fail, last_json, machine, note, parser, peer_python, report, run,
-                    summary, text)
+from common import (BIN, LAUNCHER, ROOT, fail, last_json, machine, note, parser, peer_python, report,
+                    run, summary, text, wait_for_whole_cores)
 
-# name -> (our steps, the peer's steps, whether it has images)
-MODELS = {"mlp": (1000, 500, False), "cnn": (50, 30, True), "resnet18": (3, 2, True),
-          "bert": (5, 5, False), "bert-mlm": (3, 2, False), "gpt": (3, 3, False)}
+# name -> (our steps, the peer's steps, the peer's variants)
+PLAIN, IMAGES = ("",), ("", "--channels-last")
+INFERENCE = ("--inference --channels-last", "--inference --channels-last --compile")
+MODELS = {"mlp": (1000, 500, PLAIN), "cnn": (50, 30, IMAGES), "resnet18": (3, 2, IMAGES),
+          "bert": (5, 5, PLAIN), "bert-mlm": (3, 2, PLAIN), "gpt": (3, 3, PLAIN),
+          "resnet50-1": (20, 20, INFERENCE), "resnet50-32": (3, 3, INFERENCE)}
+
+# What a job file says of the models that two workers train: model, data, samples a worker, optimizer.
+SGD = "{sgd: {lr: 0.01, momentum: 0.9}}"
+ADAMW = "{adamw: {lr: 1.0e-4}}"
+JOBS = {
+    "cnn": ("{cnn: {channels: [32, 64]}}", "{synthetic: {shape: [1, 28, 28]}}", 64, SGD),
+    "resnet18": ("{resnet: {depth: 18, stem: cifar}}", "{synthetic: {shape: [3, 32, 32]}}", 64, SGD),
+    "bert": ("{bert: {preset: bert-mini, context: 512}}",
+             "{npy: {train_inputs: FOLDER/x.npy, train_labels: FOLDER/y.npy, vocab: 30522}}", 16, ADAMW),
+    "bert-mlm": ("{bert: {preset: bert-mini, context: 512}}",
+                 "{npy: {train_inputs: FOLDER/x.npy, train_labels: FOLDER/x.npy, vocab: 30522}}", 16,
+                 ADAMW),
+    "gpt": ("{gpt: {layers: 6, heads: 6, width: 384, dropout: 0}}",
+            "{tokens: {length: 256, vocab: 256}}", 8, ADAMW)}
+JOB = """name: bench-models
+resources: {{nproc_per_node: {workers}}}
+failure_detection: 60s
+train:
+  model: {model}
+  data: {data}
+  global_batch: {batch}
+  shards: {workers}
+  steps: {steps}
+  optimizer: {optimizer}
+  eval: {{every: never}}
+"""
 
 
-def ours(name):
-    """One process of ours."""
-    program = os.path.join(BIN, "bench_model")
-    return last_json(run([program, name, "--steps", str(MODELS[name][0]), "--json"])[0])
+def write_npy(path, kind, shape, values):
+    """An array in NumPy's format; `kind` as in `<i8`, with its letter for struct in front."""
+    letter, kind = kind.split()
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        file.write(struct.pack(f"<{len(values)}{letter}", *values))
 
 
-def peer(name, layout):
-    """One process of the peer, with the memory layout `layout` of images."""
-    command = [peer_python(), f"{ROOT}/bench/peers/models.py", name, "--steps",
-               str(MODELS[name][1])]
-    if layout == "channels-last":
-        command.append("--channels-last")
+def ours(name, args):
+    """One process of ours, or a run with several workers."""
+    steps = MODELS[name][0]
+    if args.workers == 1:
+        model, _, batch = name.partition("-")
+        inference = ["--inference", "--threads", "2", "--batch", batch] if batch.isdigit() else []
+        return last_json(run([os.path.join(BIN, "bench_model"), model if inference else name,
+                              "--steps", str(steps), "--json", *inference])[0])
+    model, data, batch, optimizer = JOBS[name]
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
+        if "FOLDER" in data:
+            words = [(i * 2654435761 >> 7) % 30522 for i in range(256 * 128)]
+            write_npy(f"{folder}/x.npy", "q <i8", (256, 128), words)
+            write_npy(f"{folder}/y.npy", "q <i8", (256,), [i % 2 for i in range(256)])
+        with open(f"{folder}/job.yaml", "w", encoding="utf-8") as file:
+            file.write(JOB.format(workers=args.workers, model=model, steps=4 * steps,
+                                  data=data.replace("FOLDER", folder),
+                                  batch=batch * args.workers, optimizer=optimizer))
+        result = last_json(run([LAUNCHER, "-o", "json", "--run-dir", f"{folder}/run",
+                                f"{folder}/job.yaml"])[0])
+    if result.get("state") != "SUCCEEDED":
+        fail(f"our run did not succeed: {result}")
+    return {"samples_per_second": result["samples_per_second"]}
+
+
+def peer(name, variant, args):
+    """One process of the peer, or its ranks under torchrun."""
+    model, _, batch = name.partition("-")
+    command = [peer_python()]
+    if args.workers > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.workers}"]
+    command += [f"{ROOT}/bench/peers/models.py", model if batch.isdigit() else name, "--steps",
+                str(MODELS[name][1]), *variant.split()]
+    if batch.isdigit():
+        command += ["--batch", batch, "--threads", "2"]
     return last_json(run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})[0])
 
 
 def measure(name, args):
     """The result of one model, and its lines for people."""
-    layouts = ["plain", "channels-last"] if MODELS[name][2] else ["plain"]
-    mine, theirs = [], {layout: [] for layout in layouts}
+    variants = MODELS[name][2]
+    threads = 2 if args.workers > 1 or name.startswith("resnet50") else 1
+    mine, theirs = [], {variant: [] for variant in variants}
     for repetition in range(args.repetitions):
-        mine.append(ours(name))
+        if threads > 1:
+            wait_for_whole_cores(threads)
+        mine.append(ours(name, args))
         note(f"{name} {repetition + 1}/{args.repetitions} ours: "
              f"{mine[-1]['samples_per_second']:,.1f} samples/s")
-        if args.ours_only:
-            continue
-        for layout in layouts:
-            theirs[layout].append(peer(name, layout)["samples_per_second"])
-            note(f"{name} {repetition + 1}/{args.repetitions} PyTorch {layout}: "
-                 f"{theirs[layout][-1]:,.1f} samples/s")
-    result = {"samples_per_second": summary([r["samples_per_second"] for r in mine]),
-              "of_peak": summary([r["of_peak"] for r in mine])}
-    lines = [(f"{name}: ours, samples/s", text(result["samples_per_second"])),
-             ("  of the FMA peak", text(result["of_peak"]))]
+        for variant in () if args.ours_only else variants:
+            if threads > 1:
+                wait_for_whole_cores(threads)
+            theirs[variant].append(peer(name, variant, args)["samples_per_second"])
+            note(f"{name} {repetition + 1}/{args.repetitions} PyTorch {variant}: "
+                 f"{theirs[variant][-1]:,.1f} samples/s")
+    result = {"samples_per_second": summary([r["samples_per_second"] for r in mine])}
+    lines = [(f"{name}: ours, samples/s", text(result["samples_per_second"]))]
+    if "of_peak" in mine[0]:
+        result["of_peak"] = summary([r["of_peak"] for r in mine])
+        lines.append(("  of the FMA peak", text(result["of_peak"])))
     if not args.ours_only:
-        best = max(layouts, key=lambda layout: summary(theirs[layout])["median"])
-        result["peer"] = {layout: summary(values) for layout, values in theirs.items()}
+        best = max(variants, key=lambda variant: summary(theirs[variant])["median"])
+        result["peer"] = {variant: summary(values) for variant, values in theirs.items()}
         result["ratio"] = summary([a["samples_per_second"] / b
                                    for a, b in zip(mine, theirs[best])])
-        lines += [(f"  PyTorch ({best})", text(result["peer"][best])),
+        lines += [(f"  PyTorch {best.replace('--', '')}", text(result["peer"][best])),
                   ("  ours against it", text(result["ratio"], " x"))]
     return result, lines
 
@@ -65,11 +136,13 @@ def measure(name, args):
 def main():
     options = parser(__doc__.splitlines()[0], repetitions=3)
     options.add_argument("models", nargs="*", metavar="NAME")
+    options.add_argument("--workers", type=int, choices=(1, 2), default=1)
     args = options.parse_args()
-    names = args.models or list(MODELS)
+    known = list(MODELS) if args.workers == 1 else list(JOBS)
+    names = args.models or known
     for name in names:
-        if name not in MODELS:
-            fail(f"no model is named {name}: use {' '.join(MODELS)}", 2)
+        if name not in known:
+            fail(f"no such model with {args.workers} workers: {name}; use {' '.join(known)}", 2)
     if not args.ours_only:
         peer_python()
     result = {"machine": machine(len(os.sched_getaffinity(0))), "models": {}}

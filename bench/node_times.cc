@@ -47,7 +47,7 @@ void PrintRow(const std::string& name, const Row& row, double all, double peak) 
 
 void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
                     engine::Fields fields, int runs, double peak, bool each) {
-  const engine::Program& program = plan.train();
+  const engine::Program& program = plan.spec().inference ? plan.evaluate() : plan.train();
   const std::vector<Node>& nodes = program.graph.nodes();
   std::vector<std::unique_ptr<engine::CpuKernel>> kernels(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {

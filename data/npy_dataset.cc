@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "data/array_dataset.h"
 #include "data/npy.h"
+#include "data/npy_tokens.h"
 
 namespace lockstep::data {
 namespace {
@@ -80,6 +81,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split 
     return absl::NotFoundError(
         absl::StrCat("data.npy names no ", prefix, "_inputs and ", prefix, "_labels"));
   }
+  if (source.vocab > 0) return OpenNpyTokens(source, split);
   LS_ASSIGN_OR_RETURN(ArraySamples samples, InputsOf(inputs, source));
   LS_ASSIGN_OR_RETURN(samples.labels, LabelsOf(labels));
   samples.classes = ClassesOf(samples.labels);
@@ -99,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split 
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyInputs(const std::string& path,
                                                        const NpySource& normalisation) {
+  if (normalisation.vocab > 0) return OpenNpyTokenInputs(path, normalisation);
   LS_ASSIGN_OR_RETURN(ArraySamples samples, InputsOf(path, normalisation));
   samples.labels.assign(static_cast<size_t>(samples.stretches[0].samples), 0);
   samples.classes = 1;

@@ -15,7 +15,7 @@ namespace lockstep::data {
 // The training labels say how many classes there are, for both splits. Errors: as Open (dataset.h).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split split);
 
-// The inputs of `path` alone, every label 0: for prediction. mean and std as in NpySource.
+// The inputs of `path` alone, every label 0: for prediction. What they are as in NpySource.
 // Errors: as Open (dataset.h).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyInputs(const std::string& path,
                                                        const NpySource& normalisation);

@@ -129,7 +129,7 @@ std::string Decoder::UnknownKey(const YamlNode& key, const std::string& path,
                                 const Descriptor& type) {
   std::string message = absl::StrCat("unknown key ", Quoted(key.text), " in ", Owner(path));
   const std::vector<std::string> names = FieldNames(type);
-  const std::string nearest = NearestName(key.text, names);
+  std::string nearest = NearestName(key.text, names);
   const std::vector<std::string> parents = ParentsOfField(key.text);
   if (key.text == "<<") {
     absl::StrAppend(&message, "; merge keys are not supported, write the keys out");

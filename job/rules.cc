@@ -39,7 +39,7 @@ class Rules {
 
   // At the value of the first of `paths` that the file has, else at the nearest mapping around it.
   void Error(const std::vector<std::string>& paths, std::string message) {
-    for (std::string path : paths) {
+    for (const std::string& path : paths) {
       const auto found = written_.find(path);
       if (found != written_.end()) return reporter_.Error(ValuePlace(*found->second), message);
     }

@@ -4,9 +4,9 @@
 
 Only files of the repository that the compilation database knows are looked at (generated ones are
 not), the slowest first; tests and benchmarks are not, because GoogleTest's headers alone would take
-half of the time, and the sanitizers run the tests anyway. A file that passed is not looked at again until it, a header of ours, the
-checks or its flags change: the record is in the build folder. --changed takes only files that differ
-from the newest commit of the main line.
+half of the time, and the sanitizers run the tests anyway. A file that passed is not looked at again
+until it, a header of ours, the checks or its flags change: the record is in the build folder.
+--changed takes only files that differ from the newest commit of the main line.
 """
 import argparse
 import concurrent.futures
@@ -24,13 +24,14 @@ from source_files import ROOT, cxx_files, read
 # What clang must not complain about: flags of gcc that it does not know.
 EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unused-command-line-argument",
          "--extra-arg=-Wthread-safety"]
+# Precompiled headers are gcc's; sources include what they need without them.
+PRECOMPILED = re.compile(r" (-Winvalid-pch|-include \S*cmake_pch\.hxx)(?= )")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 
 
 def clang_arguments(entry):
     """The entry's flags that decide its meaning, for the record."""
-    words = shlex.split(entry["command"]) if "command" in entry else entry["arguments"]
-    return [w for w in words if w.startswith(("-D", "-I", "-std", "-m", "-isystem", "-f"))]
+    return [w for w in shlex.split(entry["command"]) if w.startswith(("-D", "-I", "-std", "-m", "-isystem", "-f"))]
 
 
 def own_headers(path, texts, seen=None):
@@ -41,6 +42,17 @@ def own_headers(path, texts, seen=None):
             seen.add(header)
             own_headers(header, texts, seen)
     return seen
+
+
+def write_database(build, entries):
+    """Writes the compilation database as clang can read it, and returns its folder."""
+    folder = os.path.join(ROOT, build, "clang_tidy")
+    os.makedirs(folder, exist_ok=True)
+    for entry in entries:
+        entry["command"] = PRECOMPILED.sub("", entry["command"])
+    with open(os.path.join(folder, "compile_commands.json"), "w", encoding="utf-8") as file:
+        json.dump(entries, file)
+    return folder
 
 
 def fingerprint(path, entry, texts, config):
@@ -86,8 +98,9 @@ def main():
     args = parser.parse_args()
 
     with open(os.path.join(ROOT, args.build, "compile_commands.json"), encoding="utf-8") as file:
-        entries = {os.path.relpath(os.path.join(e["directory"], e["file"]), ROOT): e
-                   for e in json.load(file)}
+        database = json.load(file)
+    folder = write_database(args.build, database)
+    entries = {os.path.relpath(os.path.join(e["directory"], e["file"]), ROOT): e for e in database}
     texts = {name: read(ROOT, name) for name in cxx_files()}
     config = read(ROOT, ".clang-tidy") + " ".join(EXTRA)
     record_path = os.path.join(ROOT, args.build, "clang_tidy_passed.json")
@@ -107,7 +120,7 @@ def main():
 
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for path, code, out, err, _ in pool.map(lambda f: tidy(f, args.build), todo):
+        for path, code, out, err, _ in pool.map(lambda f: tidy(f, folder), todo):
             if code == 0 and "warning:" not in out:
                 passed[path] = prints[path]
                 continue

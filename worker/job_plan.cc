@@ -350,7 +350,9 @@ absl::StatusOr<data::Source> DataSource(const Train& train) {
                              npy.test_inputs(),
                              npy.test_labels(),
                              {npy.mean().begin(), npy.mean().end()},
-                             {npy.std().begin(), npy.std().end()}};
+                             {npy.std().begin(), npy.std().end()},
+                             npy.vocab(),
+                             npy.has_padding() ? npy.padding() : -1};
     }
     case Data::kCsv: {
       const Csv& csv = train.data().csv();
@@ -382,6 +384,17 @@ absl::StatusOr<engine::RecomputeSpec::Mode> RecomputeModeOf(const std::string& n
       absl::StrCat("recompute ", name, " is not none, selective, blocks or auto"));
 }
 
+engine::PassOptions PassOptionsOf(const Passes& passes) {
+  engine::PassOptions options;
+  if (passes.has_fuse()) options.fuse = passes.fuse();
+  if (passes.has_in_place()) options.in_place = passes.in_place();
+  if (passes.has_reuse_memory()) options.reuse_memory = passes.reuse_memory();
+  if (passes.bucket_size() > 0) {
+    options.bucket_elements = passes.bucket_size() / static_cast<int64_t>(sizeof(float));
+  }
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
@@ -404,6 +417,7 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
                        scale.growth_interval()};
   }
   LS_ASSIGN_OR_RETURN(spec.recompute.mode, RecomputeModeOf(train.recompute()));
+  spec.passes = PassOptionsOf(train.passes());
   spec.label_smoothing = train.label_smoothing();
   spec.seed = train.seed();
   spec.spare_norms_and_biases = train.optimizer().no_decay() == "auto";

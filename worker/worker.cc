@@ -204,7 +204,7 @@ class Worker {
     }
     if (rank < 0) return absl::InternalError("the generation does not have this worker");
     SetLogPrefix(absl::StrCat("r", rank, " g", highest_generation_));
-    const absl::Status status = RunIn(generation, members, rank);
+    absl::Status status = RunIn(generation, members, rank);
     link_.UnwatchGeneration();
     if (absl::IsAborted(status) && !link_.exit_requested().has_value()) {
       LS_LOG_INFO << "generation " << highest_generation_ << " ended after step "

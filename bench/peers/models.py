@@ -2,7 +2,8 @@
 """The peer of bench/models.py: PyTorch trains one of the models; prints one line of JSON.
 
 Under torchrun the ranks train data-parallel over gloo. Each step has the same work as ours: the same
-sizes, optimizer and batch per rank; its data is made once, before the clock starts.
+sizes, optimizer and batch per rank; its data is made once, before the clock starts. With --inference
+it computes logits instead; with --compile by torch.compile with frozen weights.
 """
 import argparse
 import json
@@ -61,6 +62,39 @@ def resnet18():
             before = width
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
     return nn.Sequential(*layers), lambda b: (torch.randn(b, 3, 32, 32), torch.randint(10, (b,)))
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3, 1 x 1 convolutions around a shortcut."""
+
+    def __init__(self, before, width, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(before, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.downsample = None
+        if before != 4 * width:
+            self.downsample = nn.Sequential(nn.Conv2d(before, 4 * width, 1, stride, bias=False),
+                                            nn.BatchNorm2d(4 * width))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn3(self.conv3(F.relu(self.bn2(self.conv2(y)), inplace=True)))
+        y += x if self.downsample is None else self.downsample(x)
+        return F.relu(y, inplace=True)
+
+
+def resnet50():
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+              nn.MaxPool2d(3, 2, 1)]
+    before = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for i in range(blocks):
+            layers.append(Bottleneck(before, width, 2 if i == 0 and width > 64 else 1))
+            before = 4 * width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)]
+    return nn.Sequential(*layers), lambda b: (torch.randn(b, 3, 224, 224), torch.randint(1000, (b,)))
 
 
 class Bert(nn.Module):
@@ -131,6 +165,7 @@ def gpt():
 
 # name -> (model and data, batch, whether AdamW trains it)
 MODELS = {"mlp": (mlp, 64, False), "cnn": (cnn, 64, False), "resnet18": (resnet18, 64, False),
+          "resnet50": (resnet50, 32, False),
           "bert": (bert, 16, True), "bert-mlm": (bert_mlm, 16, True), "gpt": (gpt, 8, True)}
 
 
@@ -142,6 +177,8 @@ def main():
     parser.add_argument("--warm", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--inference", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -165,6 +202,17 @@ def main():
         optimizer.zero_grad()
         F.cross_entropy(model(x).flatten(0, -2), labels.flatten()).backward()
         optimizer.step()
+
+    if args.inference:
+        if args.compile:
+            from torch._inductor import config
+            config.freezing = True
+        model.eval()
+        infer = torch.compile(model) if args.compile else model
+
+        def step():
+            with torch.inference_mode(not args.compile), torch.no_grad():
+                infer(x)
 
     for _ in range(args.warm):
         step()

@@ -121,7 +121,7 @@ absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
   absl::Time last_heard = absl::Now();
   for (int attempt = 0;; ++attempt) {
     bool heard = false;
-    const absl::Status status = FollowOnce(rest, on_event, heard);
+    absl::Status status = FollowOnce(rest, on_event, heard);
     if (status.code() != absl::StatusCode::kUnavailable) return status;
     if (heard) {
       last_heard = absl::Now();

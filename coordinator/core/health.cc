@@ -11,8 +11,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Ticks come at least this often while a job runs, so a longer gap is the coordinator's own.
-constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
+// Ticks come every fraction of a second while a job runs, so a gap of this length is the
+// coordinator's own.
 constexpr absl::Duration kPause = absl::Seconds(2);
 
 absl::Duration MedianStep(const Worker& worker) {

@@ -46,8 +46,8 @@ grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* con
   grpc::Status status = Authorize(*context);
   if (status.ok()) {
     absl::StatusOr<SubmitJobResponse> submitted = hub_->Submit(*request);
-    if (submitted.ok()) *response = *std::move(submitted);
     status = ToGrpc(submitted.status());
+    if (submitted.ok()) *response = *std::move(submitted);
   }
   reactor->Finish(status);
   return reactor;
@@ -70,8 +70,8 @@ grpc::ServerUnaryReactor* RpcService::DescribeJob(grpc::CallbackServerContext* c
   grpc::Status status = Authorize(*context);
   if (status.ok()) {
     absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id());
-    if (described.ok()) *response = *std::move(described);
     status = ToGrpc(described.status());
+    if (described.ok()) *response = *std::move(described);
   }
   reactor->Finish(status);
   return reactor;

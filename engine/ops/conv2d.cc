@@ -13,17 +13,19 @@ TensorType OutputOf(const ConvGeometry& g) {
   return {DType::kF32, {g.images, g.out_height, g.out_width, g.filters}};
 }
 
+// How many places all images have together.
+double Places(const TensorType& images) {
+  return static_cast<double>(images.elements()) / static_cast<double>(images.shape[3]);
+}
+
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return 2.0 * static_cast<double>(outputs[0].elements() / outputs[0].shape[3]) *
-         static_cast<double>(inputs[1].elements());
+  return 2.0 * Places(outputs[0]) * static_cast<double>(inputs[1].elements());
 }
 double InputFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return 2.0 * static_cast<double>(inputs[0].elements() / inputs[0].shape[3]) *
-         static_cast<double>(inputs[1].elements());
+  return 2.0 * Places(inputs[0]) * static_cast<double>(inputs[1].elements());
 }
 double WeightFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return 2.0 * static_cast<double>(inputs[0].elements() / inputs[0].shape[3]) *
-         static_cast<double>(outputs[0].elements());
+  return 2.0 * Places(inputs[0]) * static_cast<double>(outputs[0].elements());
 }
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,

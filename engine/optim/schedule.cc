@@ -43,7 +43,10 @@ double OneCycle(const ScheduleSpec& s, double t, double total) {
 }
 
 double Step(const ScheduleSpec& s, int64_t t) {
-  if (s.milestones.empty()) return std::pow(s.gamma, static_cast<double>(t / s.step_updates));
+  if (s.milestones.empty()) {
+    const int64_t decays = t / s.step_updates;
+    return std::pow(s.gamma, static_cast<double>(decays));
+  }
   const auto passed = std::upper_bound(s.milestones.begin(), s.milestones.end(), t);
   return std::pow(s.gamma, static_cast<double>(passed - s.milestones.begin()));
 }

@@ -63,7 +63,7 @@ absl::Status LogFile::Append(const std::vector<std::string>& lines) {
     const ssize_t n = ::write(fd_.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      const absl::Status failed =
+      absl::Status failed =
           ErrnoStatus(errno, absl::StrCat("cannot write ", path_, " (the job goes on without it)"));
       fd_.reset();
       return failed;

@@ -59,7 +59,7 @@ Renderer::Sinks Renderer::StandardSinks() {
 }
 
 Renderer::Renderer(RenderOptions options, Sinks sinks, Clock* clock)
-    : options_(std::move(options)), sinks_(std::move(sinks)), clock_(clock) {}
+    : options_(options), sinks_(std::move(sinks)), clock_(clock) {}
 
 std::string Renderer::Colored(const char* code, const std::string& text) const {
   if (!options_.color) return std::string(text);

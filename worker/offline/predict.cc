@@ -40,6 +40,8 @@ data::NpySource NormalisationOf(const data::Source& source) {
   } else if (const auto* npy = std::get_if<data::NpySource>(&source)) {
     like.mean = npy->mean;
     like.std = npy->std;
+    like.vocab = npy->vocab;
+    like.padding = npy->padding;
   }
   return like;
 }

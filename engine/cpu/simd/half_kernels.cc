@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/simd/half_kernels.h"
 
+#include <cpuid.h>
+
 #include <bit>
 
 #include "common/half.h"
@@ -8,10 +10,14 @@
 namespace lockstep::engine {
 namespace {
 
+// __builtin_cpu_supports asks the operating system about AVX's registers, which F16C needs; clang
+// 14's does not know F16C itself.
 bool HasF16c() {
   static const bool has = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     __builtin_cpu_init();
-    return __builtin_cpu_supports("f16c") != 0;
+    return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+           (ecx & bit_F16C) != 0;
   }();
   return has;
 }

@@ -188,5 +188,61 @@ TEST_F(FormatsTest, CsvTablesAsDataSets) {
   EXPECT_THAT(std::string(Open(source, Split::kTest).status().message()), HasSubstr("features"));
 }
 
+class NpyTokensTest : public FormatsTest {
+ protected:
+  // Two samples of three tokens, the second padded with 0.
+  NpySource Source(const std::vector<int64_t>& label_shape, const std::vector<int32_t>& labels) {
+    NpySource source;
+    source.train_inputs = WriteNpy<int64_t>("x.npy", NpyType::kInt64, {2, 3}, {5, 1, 2, 9, 0, 0});
+    source.train_labels = WriteNpy<int32_t>("y.npy", NpyType::kInt32, label_shape, labels);
+    source.vocab = 10;
+    return source;
+  }
+};
+
+TEST_F(NpyTokensTest, OneLabelForEachSampleAndPadding) {
+  NpySource source = Source({2}, {1, 2});
+  source.padding = 0;
+  const auto dataset = OpenNpy(source, Split::kTrain);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  ASSERT_EQ((*dataset)->fields().size(), 3u);
+  EXPECT_EQ((*dataset)->fields()[0].name, "tokens");
+  EXPECT_EQ((*dataset)->fields()[0].limit, 10);
+  EXPECT_EQ((*dataset)->fields()[1].name, "lengths");
+  EXPECT_EQ((*dataset)->classes(), 3);
+  int32_t tokens[6], lengths[2], labels[2];
+  void* const fields[] = {tokens, lengths, labels};
+  const int64_t indices[] = {1, 0};
+  ASSERT_TRUE((*dataset)->ReadBatch({indices}, fields).ok());
+  EXPECT_THAT(tokens, ElementsAre(9, 0, 0, 5, 1, 2));
+  EXPECT_THAT(lengths, ElementsAre(1, 3));
+  EXPECT_THAT(labels, ElementsAre(2, 1));
+}
+
+TEST_F(NpyTokensTest, OneLabelForEachTokenOfWhichNegativeOnesAreNoTargets) {
+  const auto dataset = OpenNpy(Source({2, 3}, {-100, 4, -1, 9, 0, -100}), Split::kTrain);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->classes(), 10);
+  int32_t tokens[3], labels[3];
+  void* const fields[] = {tokens, labels};
+  const int64_t indices[] = {0};
+  ASSERT_TRUE((*dataset)->ReadBatch({indices}, fields).ok());
+  EXPECT_THAT(tokens, ElementsAre(5, 1, 2));
+  EXPECT_THAT(labels, ElementsAre(-1, 4, -1));
+}
+
+TEST_F(NpyTokensTest, SaysWhatDoesNotFit) {
+  NpySource source = Source({3}, {1, 2, 3});
+  EXPECT_THAT(std::string(OpenNpy(source, Split::kTrain).status().message()),
+              HasSubstr("y.npy: labels have the shape [3], but"));
+  source = Source({2}, {1, 2});
+  source.vocab = 9;
+  EXPECT_THAT(std::string(OpenNpy(source, Split::kTrain).status().message()),
+              HasSubstr("x.npy: sample 1 has the number 9; it must be in [0, 9)"));
+  source.train_inputs = WriteNpy<float>("x.npy", NpyType::kFloat32, {2, 1}, {1, 2});
+  EXPECT_THAT(std::string(OpenNpy(source, Split::kTrain).status().message()),
+              HasSubstr("not float32"));
+}
+
 }  // namespace
 }  // namespace lockstep::data

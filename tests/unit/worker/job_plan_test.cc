@@ -50,6 +50,32 @@ TEST(MakeSampler, RefusesAnEpochWithoutAStep) {
   EXPECT_THAT(std::string(sampler.status().message()), HasSubstr("tail: carry"));
 }
 
+TEST(EngineSpec, TakesThePassesThatTheJobSwitchesOff) {
+  JobSpec job;
+  Train& train = *job.mutable_train();
+  train.mutable_model()->mutable_mlp()->add_hidden(8);
+  train.mutable_data()->mutable_synthetic()->set_features(4);
+  train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
+  train.set_global_batch(8);
+  train.set_shards(2);
+  const auto source = DataSource(train);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto dataset = data::Open(*source, data::Split::kTrain);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  auto spec = EngineSpec(job, **dataset, 1);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->passes.fuse && spec->passes.in_place && spec->passes.reuse_memory);
+  EXPECT_EQ(spec->passes.bucket_elements, 262144);
+  train.mutable_passes()->set_fuse(false);
+  train.mutable_passes()->set_in_place(false);
+  train.mutable_passes()->set_reuse_memory(false);
+  train.mutable_passes()->set_bucket_size(4096);
+  spec = EngineSpec(job, **dataset, 1);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_FALSE(spec->passes.fuse || spec->passes.in_place || spec->passes.reuse_memory);
+  EXPECT_EQ(spec->passes.bucket_elements, 1024);
+}
+
 TEST(DataSource, KeepsTheDataSetsUsualNormalisationUnlessTold) {
   Train train;
   train.mutable_data()->mutable_fashion_mnist();
