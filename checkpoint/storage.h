@@ -25,6 +25,7 @@ class Storage {
   class File {
    public:
     virtual ~File() = default;
+    // Adds to the end of the file. Errors: ResourceExhausted (disk or file size limit).
     virtual absl::Status Append(const void* data, size_t bytes) = 0;
     // Blocks until what was appended is durable. A failure is final: it is not tried again, since
     // the kernel may have dropped the pages.
