@@ -166,12 +166,12 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
     job_->NoteHeld(settings_.clock->Now() - newest_);
   }
   writing_.fetch_add(1);
-  thread_.Post([this, job = job_, copy = copying_, begun = newest_] {
+  thread_.Post([this, job = job_, copy = copying_, begun = newest_, first = rank_ == 0] {
     if (copy) job->Copy();
     job->Write();
     writing_.fetch_sub(1);
     if (job->state() != CheckpointJob::State::kDurable) return;
-    if (settings_.on_durable != nullptr) settings_.on_durable(job->step());
+    if (settings_.on_durable != nullptr) settings_.on_durable(job->step(), first);
     if (job->parts() == 1) Publish(job.get(), begun);
   });
 }

@@ -56,9 +56,9 @@ class Checkpointer {
     const void* state = nullptr;  // the state region
     ProgressBoard* board = nullptr;
     size_t part_bytes = CheckpointLayout::kPartBytes;
-    // Called by the thread when this rank's part is durable and the checkpoint is not whole yet.
-    // May be empty.
-    std::function<void(int64_t step)> on_durable;
+    // Called by the thread when this rank's part is durable and the checkpoint is not whole yet:
+    // `first` on the rank of part 0, which makes it whole. May be empty.
+    std::function<void(int64_t step, bool first)> on_durable;
   };
   // What has been decided about evaluations at a boundary.
   struct Decided {

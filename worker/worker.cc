@@ -145,9 +145,11 @@ class Worker {
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.board = &board_;
-    if (faults_ != nullptr) {
-      settings.on_durable = [this](int64_t step) { faults_->At(chaos::Place::kCheckpoint, step); };
-    }
+    settings.on_durable = [this](int64_t step, bool first) {
+      // What went before a checkpoint is on record before anybody can go on from it.
+      if (first) record_->Write();
+      if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
+    };
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
                !job_.train().has_reproducible() || job_.train().reproducible()};
     if (resume_.resume.empty()) resume_.resume = "auto";

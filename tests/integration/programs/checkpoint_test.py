@@ -118,9 +118,9 @@ class Checkpoints(harness.ProgramTest):
         """A state of two parts: the writer of either dies between its flush and the manifest."""
         big = job(steps=50, hidden="[3000, 1000]", nproc=2, shards=2, extra="restart: {max_restarts: 9}\n")
         wanted = self.outcome(self.train(self.write("big.yaml", big)))
-        saving = self.write("tiny.yaml", big + "checkpoint: {every: 10 steps}\nelastic: {min_workers: 1}\n")
+        saving = self.write("tiny.yaml", big + "checkpoint: {every: 10 steps}\n")
         code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:0@step:10/checkpoint", "--kill",
-                                     "rank:1@step:30/checkpoint", saving)
+                                     "rank:1@step:50/checkpoint", saving)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertTrue(all(injection["happened"] for injection in result["injections"]), result)
