@@ -133,7 +133,8 @@ absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
   return to;
 }
 
-absl::Status Prune(Storage* storage, const std::string& folder, int keep) {
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const std::string& writer,
+                   int64_t settled) {
   LS_ASSIGN_OR_RETURN(const FolderContents contents, FindCheckpoints(storage, folder));
   // What cannot be read is nobody's to remove.
   std::set<std::string> removed;
@@ -151,6 +152,8 @@ absl::Status Prune(Storage* storage, const std::string& folder, int keep) {
   }
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
   for (const std::string& name : names) {
+    // Its other ranks may have made the folder and not yet said that they hold it.
+    if (StepOf(name, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
     if (absl::StartsWith(name, kSavingPrefix) || absl::StartsWith(name, kRemovingPrefix)) {
       LS_RETURN_IF_ERROR(RemoveLeft(storage, In(folder, name)));
     } else if (removed.count(name) > 0) {

@@ -64,9 +64,10 @@ absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
                                     const std::string& saving, const Manifest& manifest);
 
 // Removes all checkpoints but the `keep` newest and that of their best step, the best weights that
-// none of them knows of, and what was left half done by writers that are gone. Errors: those of the
-// storage; a later call goes on.
-absl::Status Prune(Storage* storage, const std::string& folder, int keep);
+// none of them knows of, and what was left half done by writers that are gone; not what `writer`
+// puts together for a step after `settled`. Errors: those of the storage; a later call goes on.
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const std::string& writer,
+                   int64_t settled);
 
 }  // namespace lockstep::checkpoint
 

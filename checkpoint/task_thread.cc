@@ -9,10 +9,11 @@
 
 namespace lockstep::checkpoint {
 namespace {
-constexpr int kNiceness = 10;
+constexpr int kNiceness = 5;
 }  // namespace
 
-TaskThread::TaskThread(const std::string& name) : thread_(name, [this] { Loop(); }) {}
+TaskThread::TaskThread(const std::string& name, std::function<void()> first)
+    : thread_(name, [this, first = std::move(first)] { Loop(first); }) {}
 
 TaskThread::~TaskThread() {
   absl::MutexLock lock(&mu_);
@@ -35,7 +36,8 @@ bool TaskThread::WaitIdle(absl::Duration timeout) const {
   return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
 
-void TaskThread::Loop() {
+void TaskThread::Loop(const std::function<void()>& first) {
+  if (first != nullptr) first();
   // On Linux niceness is a thread's own. Without leave to change it the thread works as any other.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNiceness);
   absl::MutexLock lock(&mu_);

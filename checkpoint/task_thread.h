@@ -18,8 +18,9 @@ namespace lockstep::checkpoint {
 
 class TaskThread {
  public:
-  // Starts the thread.
-  explicit TaskThread(const std::string& name);
+  // Starts the thread. `first`, which may be empty, is done before its priority is lowered; it does
+  // not count as a task.
+  TaskThread(const std::string& name, std::function<void()> first);
   // Does what was posted, and joins.
   ~TaskThread();
 
@@ -31,7 +32,7 @@ class TaskThread {
   bool WaitIdle(absl::Duration timeout) const;
 
  private:
-  void Loop();
+  void Loop(const std::function<void()>& first);
 
   mutable absl::Mutex mu_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);

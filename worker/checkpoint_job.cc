@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint_job.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -13,6 +14,7 @@
 namespace lockstep::worker {
 namespace {
 
+constexpr size_t kPiece = size_t{1} << 20;  // of the copy
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // What a rank says of its part to the one that publishes.
@@ -26,23 +28,37 @@ std::string SavingAdvice(const absl::Status& why) {
   return "look at the disk, or change checkpoint.dir";
 }
 
-std::string CheckpointJob::saving_path() const {
-  return absl::StrCat(settings_.folder, "/", settings_.saving);
+CheckpointJob::CheckpointJob(Settings settings, const void* state, checkpoint::Snapshot* snapshot)
+    : settings_(std::move(settings)),
+      state_memory_(static_cast<const char*>(state)),
+      snapshot_(snapshot) {
+  size_t to = 0;
+  for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
+    for (const engine::StateEntry* entry : file.entries) {
+      for (size_t at = 0; at < entry->bytes; at += kPiece) {
+        const size_t bytes = std::min(kPiece, entry->bytes - at);
+        pieces_.push_back({entry->offset + at, to, bytes});
+        to += bytes;
+      }
+    }
+  }
+  copied_ = pieces_.empty();
 }
 
 void CheckpointJob::Copy() {
-  char* to = snapshot_->data();
-  for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
-    for (const engine::StateEntry* entry : file.entries) {
-      std::memcpy(to, state_memory_ + entry->offset, entry->bytes);
-      to += entry->bytes;
-    }
+  while (true) {
+    const size_t number = next_piece_.fetch_add(1, std::memory_order_relaxed);
+    if (number >= pieces_.size()) return;
+    const Piece& piece = pieces_[number];
+    std::memcpy(snapshot_->data() + piece.to, state_memory_ + piece.from, piece.bytes);
+    if (copied_pieces_.fetch_add(1, std::memory_order_acq_rel) + 1 < pieces_.size()) continue;
+    absl::MutexLock lock(&mu_);
+    copied_ = true;
   }
-  absl::MutexLock lock(&mu_);
-  copied_ = true;
 }
 
-void CheckpointJob::WaitForCopy() const {
+void CheckpointJob::WaitForCopy() {
+  Copy();
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&copied_));
 }
@@ -79,6 +95,7 @@ absl::Status CheckpointJob::WriteFiles() {
 }
 
 void CheckpointJob::Write() {
+  WaitForCopy();
   const absl::Status written = GoOn() ? WriteFiles() : absl::CancelledError("given up");
   if (written.ok()) {
     state_.store(State::kDurable, std::memory_order_release);
@@ -132,7 +149,7 @@ absl::StatusOr<std::string> CheckpointJob::Publish() {
                         checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
     manifest.sequence =
         others.checkpoints.empty() ? 1 : others.checkpoints[0].manifest.sequence + 1;
-    return checkpoint::Publish(settings_.storage, settings_.folder, settings_.saving, manifest);
+    return checkpoint::Publish(settings_.storage, settings_.folder, saving(), manifest);
   };
   absl::StatusOr<std::string> path = publish();
   if (!path.ok()) {
@@ -143,7 +160,8 @@ absl::StatusOr<std::string> CheckpointJob::Publish() {
   hold_.reset();
   state_.store(State::kPublished, std::memory_order_release);
   checkpoint::Storage* const storage = settings_.storage;
-  absl::Status tidied = checkpoint::Prune(storage, settings_.folder, settings_.keep);
+  absl::Status tidied =
+      checkpoint::Prune(storage, settings_.folder, settings_.keep, settings_.writer, step());
   if (tidied.ok()) {
     tidied = storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step()));
   }

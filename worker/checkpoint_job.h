@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "checkpoint/checkpoint_folder.h"
@@ -29,7 +30,7 @@ class CheckpointJob {
   struct Settings {
     checkpoint::Storage* storage = nullptr;
     std::string folder;
-    std::string saving;  // the name in it of what is being put together
+    std::string writer;  // names what is being put together, as for SavingName
     std::shared_ptr<const CheckpointLayout> layout;
     int part = 0;
     checkpoint::Manifest manifest;  // but for the files, the sequence and the hash of the best
@@ -38,15 +39,14 @@ class CheckpointJob {
   enum class State { kWorking, kDurable, kPublished, kFailed };
 
   // `state` and `snapshot` outlive the copy, and the job.
-  CheckpointJob(Settings settings, const void* state, checkpoint::Snapshot* snapshot)
-      : settings_(std::move(settings)),
-        state_memory_(static_cast<const char*>(state)),
-        snapshot_(snapshot) {}
+  CheckpointJob(Settings settings, const void* state, checkpoint::Snapshot* snapshot);
 
-  // Copies this rank's part of the state. Called once, before Write.
+  // Copies what is left of this rank's part of the state, piece by piece; two threads share the
+  // work. Thread-safe.
   void Copy();
-  // Blocks until Copy has returned.
-  void WaitForCopy() const;
+  // Copies too, and blocks until the whole copy is there: whoever waits does not wait for a thread
+  // that the machine has no time for. Thread-safe.
+  void WaitForCopy();
 
   // Writes and flushes this rank's part. The checkpoint thread. A failure is said once.
   void Write();
@@ -79,7 +79,16 @@ class CheckpointJob {
   absl::StatusOr<std::vector<checkpoint::FileRecord>> Collect();
   // The hash of the best weights beside the checkpoint; empty when they are not there.
   std::string BestHash();
-  std::string saving_path() const;
+  std::string saving() const {
+    return checkpoint::SavingName(settings_.manifest.step, settings_.writer);
+  }
+  std::string saving_path() const { return absl::StrCat(settings_.folder, "/", saving()); }
+  // A stretch of the state, and where its copy lies.
+  struct Piece {
+    size_t from = 0;
+    size_t to = 0;
+    size_t bytes = 0;
+  };
   void Fail(const absl::Status& why);
 
   const Settings settings_;
@@ -91,6 +100,9 @@ class CheckpointJob {
   std::atomic<bool> cancelled_{false};
   std::atomic<int64_t> moves_{0};
   std::atomic<int64_t> held_{0};
+  std::vector<Piece> pieces_;
+  std::atomic<size_t> next_piece_{0};
+  std::atomic<size_t> copied_pieces_{0};
   mutable absl::Mutex mu_;
   bool copied_ ABSL_GUARDED_BY(mu_) = false;
 };

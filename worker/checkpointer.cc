@@ -36,15 +36,19 @@ std::string JsonOf(const EvalResult& eval) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Settings& settings) {
-  std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(settings));
-  // The range alone: pages come with a part's size.
-  LS_ASSIGN_OR_RETURN(checkpointer->snapshot_,
+  // The range for any number of workers; memory comes with a part's size.
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Snapshot> snapshot,
                       checkpoint::Snapshot::Reserve(settings.plan->state_bytes()));
-  return checkpointer;
+  return std::unique_ptr<Checkpointer>(new Checkpointer(settings, std::move(snapshot)));
 }
 
-Checkpointer::Checkpointer(const Settings& settings)
-    : settings_(settings), newest_(settings.clock->Now()), thread_("checkpoint") {}
+Checkpointer::Checkpointer(const Settings& settings, std::unique_ptr<checkpoint::Snapshot> snapshot)
+    : settings_(settings),
+      snapshot_(std::move(snapshot)),
+      newest_(settings.clock->Now()),
+      thread_("checkpoint", [this] {
+        snapshot_->Touch(settings_.ready_bytes, [this] { return writing_.load() == 0; });
+      }) {}
 
 Checkpointer::~Checkpointer() {
   if (job_ != nullptr && job_->parts() > 1) job_->Cancel();
@@ -53,6 +57,10 @@ Checkpointer::~Checkpointer() {
 size_t Checkpointer::CopyBytes(const engine::Plan& plan, int least_workers) {
   return CheckpointLayout(&plan, CheckpointLayout::PartsFor(plan.state_bytes(), least_workers))
       .MostBytes();
+}
+
+std::string Checkpointer::Writer() const {
+  return absl::StrCat(settings_.identity.run, "-g", generation_);
 }
 
 void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool saved) {
@@ -68,22 +76,16 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (saved) restored_step_ = step;
   if (std::exchange(entered_, true)) return;
   newest_ = settings_.clock->Now();
-  const CheckpointLayout layout(settings_.plan, Parts());
   if (rank_ == 0) {
-    thread_.Post([this] {
+    thread_.Post([this, writer = Writer()] {
       absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
       if (ready.ok()) {
-        ready = checkpoint::Prune(settings_.storage, settings_.folder, settings_.keep);
+        ready = checkpoint::Prune(settings_.storage, settings_.folder, settings_.keep, writer, -1);
       }
       if (ready.ok()) return;
       LS_LOG_WARNING << "checkpoints cannot be saved now: " << ready.message()
                      << "; training goes on: " << SavingAdvice(ready);
     });
-  }
-  if (rank_ < layout.parts()) {
-    const size_t bytes = layout.BytesOf(rank_);
-    thread_.Post(
-        [this, bytes] { snapshot_->Touch(bytes, [this] { return writing_.load() == 0; }); });
   }
 }
 
@@ -149,8 +151,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   CheckpointJob::Settings own;
   own.storage = settings_.storage;
   own.folder = settings_.folder;
-  own.saving =
-      checkpoint::SavingName(step, absl::StrCat(settings_.identity.run, "-g", generation_));
+  own.writer = Writer();
   own.layout = layout_;
   own.part = rank_;
   own.keep = settings_.keep;

@@ -56,6 +56,8 @@ class Checkpointer {
     const void* state = nullptr;  // the state region
     ProgressBoard* board = nullptr;
     size_t part_bytes = CheckpointLayout::kPartBytes;
+    // Bytes of the copy that get their memory now, not with the first checkpoint.
+    size_t ready_bytes = 0;
     // Called by the thread when this rank's part is durable and the checkpoint is not whole yet:
     // `first` on the rank of part 0, which makes it whole. May be empty.
     std::function<void(int64_t step, bool first)> on_durable;
@@ -100,11 +102,13 @@ class Checkpointer {
   // The file that holds them, whether it is there or not.
   std::string BestPath(int64_t step) const;
 
-  // Bytes of the copy that a worker of a job with so many workers may have to make.
+  // Bytes of the largest copy that a worker of a job with so many workers may have to make.
   static size_t CopyBytes(const engine::Plan& plan, int least_workers);
 
  private:
-  explicit Checkpointer(const Settings& settings);
+  Checkpointer(const Settings& settings, std::unique_ptr<checkpoint::Snapshot> snapshot);
+  // Who puts together what this generation saves.
+  std::string Writer() const;
   // Parts of a checkpoint of this generation.
   int Parts() const {
     return CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_, settings_.part_bytes);

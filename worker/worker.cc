@@ -145,6 +145,11 @@ class Worker {
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.board = &board_;
+    const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
+    if (bootstrap_.assignment().slot() <
+        CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
+      settings.ready_bytes = Checkpointer::CopyBytes(trainer_->plan(), workers);
+    }
     settings.on_durable = [this](int64_t step, bool first) {
       // What went before a checkpoint is on record before anybody can go on from it.
       if (first) record_->Write();

@@ -134,7 +134,7 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
   }
   Touch("notes.txt");
   Touch("step-me");
-  ASSERT_TRUE(Prune(&storage_, folder_, 3).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 2));
   EXPECT_THAT(Names(),
               ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
@@ -142,7 +142,7 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
                           "best-0000000006.safetensors", "notes.txt", "step-0000000002",
                           "step-0000000004", "step-0000000005", "step-0000000006", "step-me"))
       << "a best one that is newer than every checkpoint is the next one's";
-  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 1, "me", -1).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 2));
 }
 
@@ -150,7 +150,7 @@ TEST_F(CheckpointFolderTest, WhatCannotBeReadIsLeftAlone) {
   ASSERT_TRUE(Save(100, 1).ok());
   ASSERT_TRUE(Save(200, 2).ok());
   fs::resize_file(folder_ + "/step-0000000100/manifest.json", 20);
-  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 1, "me", -1).ok());
   EXPECT_THAT(Names(), ElementsAre("step-0000000100", "step-0000000200"));
   const auto found = FindCheckpoints(&storage_, folder_);
   ASSERT_THAT(found->damaged, SizeIs(1));
@@ -169,10 +169,12 @@ TEST_F(CheckpointFolderTest, WhatTheDeadLeftGoesAndWhatTheLivingWriteStays) {
   auto hold = storage_.TakeHold(alive, /*exclusive=*/false);
   ASSERT_TRUE(hold.ok() && *hold != nullptr);
   EXPECT_EQ(*storage_.TakeHold(alive, /*exclusive=*/true), nullptr);
-  ASSERT_TRUE(Prune(&storage_, folder_, 3).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
   EXPECT_THAT(Names(), ElementsAre(SavingName(200, "alive"), "step-0000000100"));
   hold->reset();
-  ASSERT_TRUE(Prune(&storage_, folder_, 3).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "alive", 100).ok());
+  EXPECT_THAT(Names(), ElementsAre(SavingName(200, "alive"), "step-0000000100"));
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
   EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
 }
 
