@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kActions[] = {"kill", "exit", "segv", "stop", "hang", "slow"};
 constexpr const char* kPlaces[] = {"start", "reduce", "reduced", "committed",
-                                   "eval",  "save",   "join"};
+                                   "eval",  "save",   "join",    "checkpoint"};
 
 absl::Status Wrong(const std::string& action, const std::string& text) {
   const std::string example = action == "slow"   ? "slow rank:1:3x"

@@ -37,13 +37,14 @@ enum class Action { kKill, kExit, kSegv, kStop, kHang, kSlow };
 
 // Where in the step it happens, in the order of a step's life.
 enum class Place {
-  kStart,      // before its shards are run
-  kReduce,     // its gradients are there, the reduction has not begun
-  kReduced,    // the reduced gradients are there, the update has not begun
-  kCommitted,  // its state is that after the step, which it has published
-  kEval,       // in the evaluation after the step
-  kSave,       // when it writes the model after the step
-  kJoin,       // when it copies the state to go on after the step
+  kStart,       // before its shards are run
+  kReduce,      // its gradients are there, the reduction has not begun
+  kReduced,     // the reduced gradients are there, the update has not begun
+  kCommitted,   // its state is that after the step, which it has published
+  kEval,        // in the evaluation after the step
+  kSave,        // when it writes the model after the step
+  kJoin,        // when it copies the state to go on after the step
+  kCheckpoint,  // its part of the checkpoint after the step is durable, the checkpoint is not whole
 };
 
 struct Injection {

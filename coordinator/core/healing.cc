@@ -207,10 +207,14 @@ void NoteGeneration(Context& context, Job& job) {
   }
 }
 
-void NoteFirstCommit(Job& job, int64_t generation, absl::Time time) {
+void NoteFirstCommit(Job& job, int64_t generation, absl::Time time, int64_t resumed_step) {
   for (OpenFault& fault : job.open_faults) {
     if (fault.to_next_step_ms >= 0 || fault.next_generation == 0) continue;
     if (generation < fault.next_generation) continue;
+    const Generation& now = job.generation.message;
+    if (generation == now.generation() && now.start_step() == 0) {
+      fault.steps_lost = std::max<int64_t>(0, fault.committed - resumed_step);
+    }
     fault.to_next_step_ms = std::max(0.0, absl::ToDoubleMilliseconds(time - fault.failed));
     if (fault.place > 0) {
       job.faults[fault.place - 1].set_to_next_step_ms(fault.to_next_step_ms);

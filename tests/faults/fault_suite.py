@@ -8,7 +8,7 @@ checks what is promised:
 - each fault that was to happen happened, those of workers were named, and the job ended well.
 
 Three tiny models: an MLP, a CNN with batch norm, a GPT with dropout and AdamW. As a test it runs the
-54 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
+60 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
 """
 
 import argparse
@@ -59,6 +59,12 @@ SCHEDULES = (
     ("one after the other", 1,
      ["--kill", "rank:0@step:6", "--segv", "rank:1@step:14", "--exit", "rank:2@step:25=3"]),
     ("all", 1, [f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:10")]),
+    ("all, with checkpoints", 1,
+     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved-1",
+      *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:25")]]),
+    ("while saving, then all", 1,
+     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved-2", "--kill",
+      "rank:0@step:7/checkpoint", *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:30")]]),
     ("stopped", 1, ["--stop", "rank:1@step:12"]),
     ("hung before the reduction", 1, ["--hang", "rank:2@step:12/reduce"]),
     ("waits for its replacement, which dies copying", WORKERS,
