@@ -112,7 +112,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   if (member) AbortCurrentGeneration(context, job, failed);
   Retire(context, job, slot, fault->number);
   const bool promoted = slot.wanted && TakeOver(job, slot);
-  if (slot.wanted) {
+  if (slot.wanted && !promoted) {
     StartLife(context, job, slot);
   } else {
     Vacate(slot, static_cast<int>(&slot - job.slots.data()));

@@ -30,6 +30,13 @@ void Replace(Context& context, Job& job, Slot& slot) {
   StartLife(context, job, slot);
 }
 
+// Whether no failure is being healed: a spare that starts takes time from those who heal it.
+bool IsCalm(const Job& job) {
+  return HasActiveGeneration(job) &&
+         std::none_of(job.open_faults.begin(), job.open_faults.end(),
+                      [](const OpenFault& fault) { return fault.to_next_step_ms < 0; });
+}
+
 }  // namespace
 
 void KeepStandbys(Context& context, Job& job) {
@@ -39,7 +46,11 @@ void KeepStandbys(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (!slot.standby) continue;
     ++there;
-    if (Failed(slot.worker)) Replace(context, job, slot);
+    if (Failed(slot.worker)) {
+      Replace(context, job, slot);
+    } else if (slot.worker.left && IsCalm(job)) {
+      StartLife(context, job, slot);
+    }
   }
   for (; there < wanted && !job.no_standby; ++there) {
     Slot* slot = AddSlot(context.state, job);

@@ -217,8 +217,8 @@ bool World::WorkerReport(const Command& command) {
     if (command.has("step")) ready.set_committed_step(command.number("step"));
   } else if (command.verb() == "beat") {
     for (size_t i = 0; !command.word(i).empty(); ++i) {
-      if (command.word(i) == "stands") continue;
-      Beat(command.word(i), command.number("step"), command.flag("stands"));
+      if (command.word(i) == "stands" || command.word(i) == "first") continue;
+      Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"));
     }
     return true;
   } else if (command.verb() == "peer-lost") {
@@ -243,7 +243,7 @@ bool World::WorkerReport(const Command& command) {
   return true;
 }
 
-void World::Beat(const std::string& worker, int64_t step, bool stands) {
+void World::Beat(const std::string& worker, int64_t step, bool stands, bool first) {
   WorkerMessage message = From(worker);
   const auto job = state_.jobs.find(worker.substr(0, worker.find('.')));
   if (job != state_.jobs.end()) {
@@ -252,6 +252,9 @@ void World::Beat(const std::string& worker, int64_t step, bool stands) {
   counters_[worker] += stands ? 0 : 1;
   message.mutable_heartbeat()->set_progress_counter(counters_[worker]);
   message.mutable_heartbeat()->mutable_progress()->set_step(step);
+  if (first) {
+    message.mutable_heartbeat()->mutable_first_commit()->set_seconds(absl::ToUnixSeconds(now_));
+  }
   Take(WorkerSaid{sessions_[worker], message});
 }
 

@@ -7,7 +7,7 @@
 //   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."]
 //   hello W [pid=100] [version=1]                worker-gone W
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
-//   beat W... [step=0] [stands]                  peer-lost W rank=1 [generation=1]
+//   beat W... [step=0] [stands] [first]          peer-lost W rank=1 [generation=1]
 //   finished W [steps=10] [drained]              failed W code=13 message="..."
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
@@ -50,7 +50,7 @@ class World {
   bool AgentReport(const Command& command);
   // Something that a worker says.
   bool WorkerReport(const Command& command);
-  void Beat(const std::string& worker, int64_t step, bool stands);
+  void Beat(const std::string& worker, int64_t step, bool stands, bool first = false);
   void Tick(const Command& command);
   void Up(const std::string& job);
   void Restart();
