@@ -78,8 +78,25 @@ void FlightRecorder::Begin(const Operation& operation, int64_t bytes) {
 void FlightRecorder::Started() {
   current_.stage = OpStage::kMoving;
   current_.started_ns = NowNanos();
+  if (current_.operation.kind == OpKind::kTreeReduce) CountArrival();
   current_.waiting_for = -1;
   Write();
+}
+
+// One thread writes: no read-modify-write is needed.
+void FlightRecorder::CountArrival() {
+  const auto add = [](std::atomic<int64_t>& sum, int64_t more) {
+    sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  };
+  add(reductions_, 1);
+  add(arrived_last_, current_.waiting_for < 0 ? 1 : 0);
+  add(waited_ns_, std::max<int64_t>(0, current_.started_ns - current_.enqueued_ns));
+}
+
+ArrivalCounts FlightRecorder::Arrivals() const {
+  return {reductions_.load(std::memory_order_relaxed),
+          arrived_last_.load(std::memory_order_relaxed),
+          waited_ns_.load(std::memory_order_relaxed)};
 }
 
 void FlightRecorder::Waiting(int rank) {

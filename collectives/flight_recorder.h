@@ -2,8 +2,8 @@
 // The flight recorder: a ring of the last operations of this worker, 128 bytes each, always on. It
 // tells which operation a rank is in, since when, whether everyone has come to it and for whom it
 // waits. Thread-safety: Begin, Started, Waiting and End belong to one thread (the worker's main
-// thread); Latest and Snapshot are thread-safe, never block the writer, and skip a record that is
-// being changed.
+// thread); Latest, Snapshot and Arrivals are thread-safe, never block the writer, and skip a
+// record that is being changed.
 #ifndef LOCKSTEP_COLLECTIVES_FLIGHT_RECORDER_H_
 #define LOCKSTEP_COLLECTIVES_FLIGHT_RECORDER_H_
 
@@ -40,6 +40,13 @@ struct FlightRecord {
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
+// How this worker came to its tree_reduces, of all generations.
+struct ArrivalCounts {
+  int64_t reductions = 0;
+  int64_t last = 0;       // without waiting for anybody: the others were there
+  int64_t waited_ns = 0;  // for the others to come, in all
+};
+
 // "all_reduce 4071 f32[25600000] sum fixed, waiting for rank 2 for 1.5s" and the like; `now_ns` as
 // the stamps.
 std::string ToString(const FlightRecord& record, int64_t now_ns);
@@ -61,6 +68,8 @@ class FlightRecorder {
   std::optional<FlightRecord> Latest() const;
   // Oldest first, `limit` at most.
   std::vector<FlightRecord> Snapshot(size_t limit = SIZE_MAX) const;
+  // The counts may be those of two neighbouring reductions.
+  ArrivalCounts Arrivals() const;
 
  private:
   static constexpr size_t kWords = 15;
@@ -71,12 +80,16 @@ class FlightRecorder {
   };
   static_assert(sizeof(Cell) == 128);
 
+  void CountArrival();
   void Write();
   bool Read(uint64_t number, FlightRecord* record) const;
 
   std::vector<Cell> cells_;
   std::atomic<uint64_t> last_{0};  // number of the newest record
   FlightRecord current_;           // the writer's copy
+  std::atomic<int64_t> reductions_{0};
+  std::atomic<int64_t> arrived_last_{0};
+  std::atomic<int64_t> waited_ns_{0};
 };
 
 }  // namespace lockstep

@@ -30,6 +30,7 @@ struct ProgressBoard {
   std::atomic<double> train_seconds{0};
   std::atomic<double> samples_per_second{0};
   std::atomic<int> phase{PHASE_UNSPECIFIED};
+  std::atomic<int> activity{ACTIVITY_UNSPECIFIED};
   // Counts everything that moves on: steps, shards, evaluation blocks, phases.
   std::atomic<int64_t> moves{0};
 
@@ -38,6 +39,8 @@ struct ProgressBoard {
     phase.store(next, std::memory_order_relaxed);
     Moved();
   }
+  // Says what the worker is at within a step.
+  void Do(Activity next) { activity.store(next, std::memory_order_relaxed); }
   // Something moved on; the watch for stalls starts again.
   void Moved() {
     moves.store(moves.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -3,8 +3,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "collectives/reduce.h"
 
 namespace lockstep::worker {
 namespace {
@@ -17,6 +23,50 @@ int64_t ResidentBytes() {
     std::fclose(file);
   }
   return int64_t{resident} * ::sysconf(_SC_PAGESIZE);
+}
+
+bool IsNumbered(const Operation& operation) {
+  return operation.kind != OpKind::kWaitCommitted && operation.kind != OpKind::kConnect;
+}
+
+// What the operation that the worker is in says of itself.
+void Describe(const FlightRecord& record, FlightState* flight) {
+  const Operation& operation = record.operation;
+  flight->set_operation(std::string(OpKindName(operation.kind)));
+  if (IsNumbered(operation)) flight->set_sequence(operation.sequence);
+  if (IsNumbered(operation) && operation.kind != OpKind::kBarrier) {
+    flight->set_dtype(std::string(DTypeName(operation.dtype)));
+    flight->set_count(operation.count);
+  }
+  flight->set_step(operation.step);
+  flight->set_bucket(operation.bucket);
+  flight->set_moving(record.stage == OpStage::kMoving);
+  const int64_t now = absl::GetCurrentTimeNanos();
+  flight->set_open_us(std::max<int64_t>(0, now - record.enqueued_ns) / 1000);
+}
+
+// The newest records in a compact form.
+void ReadRecorder(const FlightRecorder& recorder, WorkerHeartbeat* heartbeat) {
+  // The newest numbered call is among these: commits are waited for once between two of them.
+  constexpr size_t kLook = 6;
+  const std::vector<FlightRecord> records = recorder.Snapshot(kLook);
+  FlightState* flight = heartbeat->mutable_flight();
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->stage != OpStage::kDone || !IsNumbered(record->operation) ||
+        record->operation.generation != heartbeat->generation()) {
+      continue;
+    }
+    flight->set_last_completed(record->operation.sequence);
+    break;
+  }
+  if (!records.empty() && records.back().stage < OpStage::kDone) {
+    heartbeat->set_waiting_for(records.back().waiting_for + 1);
+    Describe(records.back(), flight);
+  }
+  const ArrivalCounts counts = recorder.Arrivals();
+  heartbeat->mutable_arrivals()->set_reductions(counts.reductions);
+  heartbeat->mutable_arrivals()->set_last(counts.last);
+  heartbeat->mutable_arrivals()->set_waited_us(counts.waited_ns / 1000);
 }
 
 }  // namespace
@@ -84,10 +134,8 @@ void Telemetry::Beat() {
     record = record_;
     recorder = recorder_;
   }
-  if (const auto latest = recorder == nullptr ? std::nullopt : recorder->Latest();
-      latest.has_value() && latest->stage < OpStage::kDone) {
-    heartbeat.set_waiting_for(latest->waiting_for + 1);
-  }
+  heartbeat.set_activity(static_cast<Activity>(board_->activity.load(std::memory_order_relaxed)));
+  if (recorder != nullptr) ReadRecorder(*recorder, &heartbeat);
   link_->SendHeartbeat(heartbeat);
   if (record != nullptr) record->Write();
 }

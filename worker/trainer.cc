@@ -242,6 +242,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record) {
   const int64_t step = committed_step() + 1;
   if (profiler_ != nullptr) profiler_->BeginStep(step, executor_.get());
+  board_->Do(BETWEEN_STEPS);
   Suffer(chaos::Place::kStart, step);
   LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
   Suffer(chaos::Place::kReduce, step);
@@ -251,16 +252,19 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   args.owned =
       sums_->first() + SliceOf(args.count, communicator->world_size(), communicator->rank()).begin;
   args.step = step;
+  board_->Do(REDUCING);
   PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
   LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
                       communicator->TreeReduce(args, Deadline()));
   reducing.Stop();
   StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
                    &header_);
+  board_->Do(UPDATING);
   Suffer(chaos::Place::kReduced, step);
   PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
   const engine::StepResult result = Commit(communicator, reduced, step, record, header_);
   updating.Stop();
+  board_->Do(BETWEEN_STEPS);
   if (profiler_ != nullptr) profiler_->EndStep();
   Suffer(chaos::Place::kCommitted, step);
   return CheckFinite(step, result);
@@ -379,9 +383,11 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   }
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
+    board_->Do(IN_DATA_LOADER);
     PhaseTimer waiting(profiler_.get(), StepPhase::kDataWait);
     LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
     waiting.Stop();
+    board_->Do(COMPUTING);
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     float* leaf = sums_->NextLeaf();
     const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : Clock::Real()->Now();
@@ -412,7 +418,11 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
     if (slice.begin >= gradients) break;
     gradient_slices_.push_back({slice.begin, std::min(slice.end, gradients), slice.data});
   }
-  if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
+  if (checkpointer_ != nullptr) {
+    board_->Do(COPYING_CHECKPOINT);
+    checkpointer_->WaitForCopy();
+    board_->Do(UPDATING);
+  }
   const engine::StepResult result = executor_->Update(step, gradient_slices_);
   communicator->PublishCommitted(step);
   const double epoch = compiled_.sampler->EpochsAfter(step);

@@ -14,6 +14,8 @@
 #include "coordinator/core/scale.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/sessions.h"
+#include "coordinator/core/stall.h"
+#include "coordinator/core/straggler.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -73,6 +75,8 @@ void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
     Job& job = context.state.jobs.at(id);
     CheckHealth(context, job);
     Advance(context, job);
+    WatchStall(context, job);
+    WatchStragglers(context, job);
   }
   looked_at.insert(touched.begin(), touched.end());
   context.touched_jobs.clear();

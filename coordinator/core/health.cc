@@ -15,13 +15,6 @@ namespace {
 // coordinator's own.
 constexpr absl::Duration kPause = absl::Seconds(2);
 
-absl::Duration MedianStep(const Worker& worker) {
-  if (worker.step_times.empty()) return absl::ZeroDuration();
-  std::vector<absl::Duration> times = worker.step_times;
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
-
 bool Watched(const Worker& worker) {
   return !worker.dead() && !worker.finished && worker.last_heard != absl::InfinitePast();
 }
@@ -130,6 +123,13 @@ void CheckNodes(Context& context, Job& job) {
 }
 
 }  // namespace
+
+absl::Duration MedianStep(const Worker& worker) {
+  if (worker.step_times.empty()) return absl::ZeroDuration();
+  std::vector<absl::Duration> times = worker.step_times;
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
 
 void CheckHealth(Context& context, Job& job) {
   if (job.final() || job.state == PENDING) return;

@@ -12,6 +12,9 @@ namespace lockstep::coordinator {
 // Judges the workers of a running job by the time, and sets when to look again.
 void CheckHealth(Context& context, Job& job);
 
+// The middle one of the worker's newest steps; 0: it has done none.
+absl::Duration MedianStep(const Worker& worker);
+
 // A coordinator that stood still itself (stopped, suspended) knows nothing about the time in
 // between: all workers and nodes count as heard from now.
 void ForgivePause(Context& context);

@@ -235,6 +235,8 @@ JobStatus StatusOf(const Job& job) {
   status.set_restarts(job.restarts);
   status.set_standbys(ReadyStandbys(job));
   status.set_wanted_standbys(job.spec().resources().standby());
+  if (job.stall && job.stall->said) status.set_stall(job.stall->text);
+  status.set_straggler(job.straggler.text);
   if (job.final()) *status.mutable_result() = job.result;
   return status;
 }

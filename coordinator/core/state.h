@@ -59,7 +59,8 @@ struct Worker {
   absl::Time last_heard = absl::InfinitePast();
   absl::Time progress_moved = absl::InfinitePast();
   int64_t progress_counter = -1;
-  bool waits = false;  // in a collective, for another
+  bool waits = false;         // in a collective, for another
+  WorkerHeartbeat heartbeat;  // the newest
   Progress progress;
   absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
   std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
@@ -154,6 +155,25 @@ struct Ending {
   std::string note;  // why the failure was not healed
 };
 
+// The members wait for some that do not come (stall.h).
+struct Stall {
+  int64_t generation = 0;
+  absl::Time began;
+  bool said = false;
+  std::string text;       // as it is now
+  std::string operation;  // "step 812, bucket 3, tree_reduce 4071"
+  std::string missing;    // "rank 2"
+};
+
+// A stretch of training in which slow workers are looked for (straggler.h).
+struct StragglerWatch {
+  int64_t generation = 0;
+  absl::Time began = absl::InfinitePast();
+  std::vector<WorkerHeartbeat> first;  // of the members, by rank
+  std::string text;                    // who was slow in the last one; empty: nobody
+  absl::Time said = absl::InfinitePast();
+};
+
 struct Job {
   std::string id;
   SubmitJobRequest request;
@@ -192,6 +212,9 @@ struct Job {
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
   absl::Time next_check = absl::InfiniteFuture();
+  // What is told of a job that runs; not journaled.
+  std::optional<Stall> stall;
+  StragglerWatch straggler;
   // A spare cannot run; no other is tried.
   bool no_standby = false;
   // The time before does not count against its start.

@@ -55,6 +55,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     worker.progress_moved = context.now;
   }
   worker.waits = heartbeat.waiting_for() != 0;
+  worker.heartbeat = heartbeat;
   if (!heartbeat.has_progress()) return;
   const int64_t steps = heartbeat.progress().step() - worker.progress.step();
   if (steps > 0) {

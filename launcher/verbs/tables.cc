@@ -66,6 +66,8 @@ std::string JobText(const DescribeJobResponse& response) {
     absl::StrAppend(&text, "standby     ", job.standbys(), " of ", job.wanted_standbys(),
                     " ready to take over\n");
   }
+  if (!job.stall().empty()) absl::StrAppend(&text, "stands      ", job.stall(), "\n");
+  if (!job.straggler().empty()) absl::StrAppend(&text, "slowed by   ", job.straggler(), "\n");
   if (response.members_size() > 0) {
     std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STEP"}};
     for (const MemberStatus& member : response.members()) {
