@@ -82,8 +82,8 @@ std::string MissingText(const MemberView& member) {
   absl::StrAppend(&text, completed > 0 ? absl::StrCat(" last completed ", completed)
                                        : " has completed nothing yet");
   if (member.is_silent) {
-    absl::StrAppend(&text, ", has said nothing for ", Say(member.silent), " (it last ",
-                    Doing(member.heartbeat), ")");
+    absl::StrAppend(&text, ", has said nothing for ", Say(member.silent),
+                    " (before: ", Doing(member.heartbeat), ")");
   } else {
     absl::StrAppend(&text, ", ", Doing(member.heartbeat));
   }

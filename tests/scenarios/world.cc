@@ -221,6 +221,11 @@ bool World::WorkerReport(const Command& command) {
       Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"));
     }
     return true;
+  } else if (command.verb() == "does") {
+    for (size_t i = 0; !command.word(i).empty(); ++i) {
+      if (command.word(i).find('.') != std::string::npos) SetDoing(command.word(i), command);
+    }
+    return true;
   } else if (command.verb() == "peer-lost") {
     message.mutable_peer_lost()->set_rank(static_cast<int>(command.number("rank")));
     message.mutable_peer_lost()->set_generation(command.number("generation", 1));
@@ -243,6 +248,37 @@ bool World::WorkerReport(const Command& command) {
   return true;
 }
 
+void World::SetDoing(const std::string& worker, const Command& command) {
+  Doing& doing = doings_[worker];
+  doing.since = now_;
+  WorkerHeartbeat& heartbeat = doing.heartbeat;
+  heartbeat.Clear();
+  heartbeat.mutable_progress()->set_phase(TRAINING);
+  heartbeat.mutable_progress()->set_train_seconds(
+      absl::ToDoubleSeconds(command.duration("trained", absl::ZeroDuration())));
+  heartbeat.set_activity(REDUCING);
+  for (int value = Activity_MIN; value <= Activity_MAX; ++value) {
+    if (command.flag(Activity_Name(static_cast<Activity>(value)))) {
+      heartbeat.set_activity(static_cast<Activity>(value));
+    }
+  }
+  FlightState& flight = *heartbeat.mutable_flight();
+  flight.set_last_completed(command.number("completed"));
+  if (command.has("for")) {
+    heartbeat.set_waiting_for(static_cast<int>(command.number("for")) + 1);
+    flight.set_operation("tree_reduce");
+    flight.set_sequence(command.number("sequence"));
+    flight.set_dtype("f32");
+    flight.set_count(25'600'000);
+    flight.set_step(812);
+    flight.set_bucket(3);
+  }
+  heartbeat.mutable_arrivals()->set_reductions(command.number("reductions"));
+  heartbeat.mutable_arrivals()->set_last(command.number("last"));
+  heartbeat.mutable_arrivals()->set_waited_us(
+      absl::ToInt64Microseconds(command.duration("waited", absl::ZeroDuration())));
+}
+
 void World::Beat(const std::string& worker, int64_t step, bool stands, bool first) {
   WorkerMessage message = From(worker);
   const auto job = state_.jobs.find(worker.substr(0, worker.find('.')));
@@ -252,6 +288,13 @@ void World::Beat(const std::string& worker, int64_t step, bool stands, bool firs
   counters_[worker] += stands ? 0 : 1;
   message.mutable_heartbeat()->set_progress_counter(counters_[worker]);
   message.mutable_heartbeat()->mutable_progress()->set_step(step);
+  if (const auto doing = doings_.find(worker); doing != doings_.end()) {
+    message.mutable_heartbeat()->MergeFrom(doing->second.heartbeat);
+    if (message.heartbeat().waiting_for() != 0) {
+      message.mutable_heartbeat()->mutable_flight()->set_open_us(
+          absl::ToInt64Microseconds(now_ - doing->second.since));
+    }
+  }
   if (first) {
     message.mutable_heartbeat()->mutable_first_commit()->set_seconds(absl::ToUnixSeconds(now_));
   }

@@ -8,6 +8,9 @@
 //   hello W [pid=100] [version=1]                worker-gone W
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
 //   beat W... [step=0] [stands] [first]          peer-lost W rank=1 [generation=1]
+//   does W... [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
+//          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
+//          reduction
 //   finished W [steps=10] [drained]              failed W code=13 message="..."
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
@@ -50,6 +53,7 @@ class World {
   bool AgentReport(const Command& command);
   // Something that a worker says.
   bool WorkerReport(const Command& command);
+  void SetDoing(const std::string& worker, const Command& command);
   void Beat(const std::string& worker, int64_t step, bool stands, bool first = false);
   void Tick(const Command& command);
   void Up(const std::string& job);
@@ -68,6 +72,11 @@ class World {
   Names names_;
   std::map<std::string, SessionId> sessions_;  // by name: "node-a", "j.0"
   std::map<std::string, int64_t> counters_;
+  struct Doing {
+    absl::Time since;
+    WorkerHeartbeat heartbeat;
+  };
+  std::map<std::string, Doing> doings_;
   Lines lines_;
 };
 

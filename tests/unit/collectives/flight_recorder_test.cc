@@ -57,6 +57,29 @@ TEST(FlightRecorderTest, SaysWhereTheRankIs) {
   EXPECT_EQ(recorder.Latest()->code, absl::StatusCode::kAborted);
 }
 
+TEST(FlightRecorderTest, CountsHowTheRankComesToReductions) {
+  FlightRecorder recorder(4);
+  recorder.Begin(Reduce(1), 4);
+  recorder.Waiting(2);
+  recorder.Started();
+  recorder.Waiting(2);  // within the operation: no matter
+  recorder.End(absl::StatusCode::kOk);
+  recorder.Begin(Reduce(2), 4);
+  recorder.Started();
+  recorder.End(absl::StatusCode::kOk);
+  Operation barrier;
+  barrier.kind = OpKind::kBarrier;
+  recorder.Begin(barrier, 0);
+  recorder.Started();
+  recorder.End(absl::StatusCode::kOk);
+  const ArrivalCounts counts = recorder.Arrivals();
+  EXPECT_EQ(counts.reductions, 2);
+  EXPECT_EQ(counts.last, 1);
+  const auto records = recorder.Snapshot();
+  EXPECT_EQ(counts.waited_ns, records[0].started_ns - records[0].enqueued_ns +
+                                  records[1].started_ns - records[1].enqueued_ns);
+}
+
 TEST(FlightRecorderTest, ReadersNeverSeeATornRecord) {
   FlightRecorder recorder(8);
   std::atomic<bool> stop{false};
