@@ -21,14 +21,14 @@ class Diagnosis(harness.ProgramTest):
 
     def stall(self, fault, detection):
         job = self.write("job.yaml", harness.synthetic_job(
-            steps=2500, train_extra="  eval: {every: never}\n",
+            steps=700, train_extra="  eval: {every: never}\n",
             extra=f"failure_detection: {detection}\nelastic: {{min_workers: 1}}\n"))
         lines, code = self.lines_of(fault, job=job)
         text = "".join(line for _, line in lines)
         self.assertEqual(code, 0, text)
         said = STALL.findall(text)
         self.assertEqual(len(said), 1, text)
-        self.assertEqual(said[0][0], "2000", text)
+        self.assertEqual(said[0][0], "600", text)
         self.assertLess(float(said[0][2]), 2.0 * harness.PATIENCE, text)
         stalled = next(when for when, line in lines if STALL.match(line))
         judged = next(when for when, line in lines if line.startswith("error: "))
@@ -37,11 +37,11 @@ class Diagnosis(harness.ProgramTest):
         return said[0][3], text
 
     def test_a_rank_that_stands_still_is_named(self):
-        doing, text = self.stall("--hang=rank:2@step:2000", "5s")
+        doing, text = self.stall("--hang=rank:2@step:600", "5s")
         self.assertEqual(doing, "is between two steps", text)
 
     def test_a_stopped_rank_is_named(self):
-        doing, text = self.stall("--stop=rank:2@step:2000", "5s")
+        doing, text = self.stall("--stop=rank:2@step:600", "5s")
         self.assertRegex(doing, r"^has said nothing for [\d.]+ s \(before: .+\)$", text)
 
     def test_a_slow_rank_is_named(self):
