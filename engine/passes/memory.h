@@ -48,6 +48,7 @@ struct MemoryPlan {
   // When the first node of each run would begin: after what is done once.
   int runs_begin = 0;
 
+  // Whether node `id` is one of `once`.
   bool RunsOnce(int id) const { return !once.empty() && once[static_cast<size_t>(id)]; }
   // Whether the kernel of node `id` has an input packed once, after the nodes before it that run
   // once.
