@@ -166,19 +166,7 @@ PatchOuterProduct::PatchOuterProduct(const PatchShape& patches, int64_t images, 
   sum_floats_ = Aligned(rows * sum_stride_);
   panel_floats_ = Aligned(kOuterChunk * simd_.tile_columns);
   thread_floats_ =
-      panel_floats_ + Aligned(kOuterChunk * DivideUp(rows, simd_.tile_rows) * simd_.tile_rows);
-}
-
-// To [group of tile_rows][pixel][tile_rows].
-void PatchOuterProduct::PackRows(const float* dy, int64_t p0, int64_t p1, float* packed) const {
-  const int64_t height = simd_.tile_rows;
-  for (int64_t i = 0; i < rows_; i += height) {
-    const int64_t valid = std::min(height, rows_ - i);
-    const float* from = dy + p0 * dy_stride_ + i;
-    for (int64_t p = p0; p < p1; ++p, packed += height, from += dy_stride_) {
-      for (int64_t r = 0; r < valid; ++r) packed[r] = from[r];
-    }
-  }
+      panel_floats_ + Aligned(kOuterChunk * DivideUp(rows, simd_.tile_rows) * simd_.tile_rows + 16);
 }
 
 const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scratch,
@@ -192,7 +180,7 @@ const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scra
     if (begin == end) return;
     for (int64_t p0 = 0; p0 < pixels_; p0 += kOuterChunk) {
       const int64_t p1 = std::min(p0 + kOuterChunk, pixels_);
-      PackRows(dy, p0, p1, packed);
+      simd_.pack_rows(dy + p0 * dy_stride_, 1, dy_stride_, rows_, p1 - p0, packed);
       Tile tile;
       tile.k = p1 - p0;
       tile.a_row = 1;

@@ -87,8 +87,6 @@ class PatchOuterProduct {
   const float* Run(const float* dy, const float* x, float* scratch, ThreadPool* pool) const;
 
  private:
-  void PackRows(const float* dy, int64_t p0, int64_t p1, float* packed) const;
-
   const SimdKernels& simd_;
   const size_t threads_;
   const Patches patches_;
