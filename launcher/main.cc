@@ -68,6 +68,8 @@ int RunVerb(const Args& args) {
     return RunCompare(args);
   } else if constexpr (std::is_same_v<Args, GenerateArgs>) {
     return RunGenerate(args);
+  } else if constexpr (std::is_same_v<Args, BenchArgs>) {
+    return RunBench(args);
   } else if constexpr (std::is_same_v<Args, VersionArgs>) {
     std::cout << "launcher " << kVersion << "\n";
     return kExitOk;

@@ -70,7 +70,12 @@ def check(files, reader):
     problems = []
     for path in files:
         base = os.path.basename(path)
-        if path.endswith(SOURCES):
+        # The peers' programs are compiled by the benchmark that runs them.
+        if path.endswith(SOURCES) and path.startswith("bench/peers/"):
+            others = {f: t for f, t in runners.items() if f != path}
+            if not input_is_named(path, others):
+                problems.append((path, "a benchmark must use this program"))
+        elif path.endswith(SOURCES):
             if not cmake_names(path, cmake_files):
                 kind = "test" if base.endswith("_test.cc") else "source"
                 problems.append((path, f"no CMakeLists.txt names this {kind}"))

@@ -7,8 +7,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/status.h"
 #include "job/nearest_name.h"
+#include "job/units.h"
 #include "launcher/cli/flags.h"
 
 namespace lockstep::launcher {
@@ -272,6 +274,52 @@ absl::StatusOr<Command> ParseGenerate(const Words& words, const CommonArgs& comm
   return Command(std::move(args));
 }
 
+// `launcher bench collectives`, with nccl-tests' flags for sizes.
+absl::StatusOr<Command> ParseBench(const Words& words, const CommonArgs& common) {
+  static const auto* const kOperations = new std::vector<std::string>{
+      "tree_reduce", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+      "sendrecv",    "barrier",    "local_sum",      "memcpy"};
+  LS_ASSIGN_OR_RETURN(const std::string what, OnePositional("bench", words, "subject"));
+  if (what != "collectives") {
+    return Usage(absl::StrCat("'launcher bench ", what, "': it measures: collectives"));
+  }
+  BenchArgs args;
+  args.common = common;
+  if (words.Has("nproc-per-node")) {
+    LS_ASSIGN_OR_RETURN(args.ranks, ParseCount("nproc-per-node", words.Last("nproc-per-node"), 1));
+  }
+  args.shards = args.ranks;
+  if (words.Has("shards")) {
+    LS_ASSIGN_OR_RETURN(args.shards, ParseCount("shards", words.Last("shards"), args.ranks));
+  }
+  const auto size = [](const std::string& text, int64_t* bytes) {
+    const absl::StatusOr<int64_t> parsed = job::ParseSize(text);
+    if (parsed.ok()) *bytes = *parsed;
+    return (parsed.ok() || absl::SimpleAtoi(text, bytes)) && *bytes > 0;
+  };
+  const auto seconds = [](const std::string& text, double* number) {
+    return absl::SimpleAtod(text, number) && *number > 0 && *number <= 600;
+  };
+  LS_RETURN_IF_ERROR(ParseNumber(words, "min-bytes", "a size, such as 4B", size, &args.min_bytes));
+  LS_RETURN_IF_ERROR(
+      ParseNumber(words, "max-bytes", "a size, such as 256MiB", size, &args.max_bytes));
+  LS_RETURN_IF_ERROR(ParseNumber(words, "seconds", "a number above 0", seconds, &args.seconds));
+  if (args.max_bytes < args.min_bytes) return Usage("--max-bytes is less than --min-bytes");
+  if (words.Has("factor")) {
+    LS_ASSIGN_OR_RETURN(args.factor, ParseCount("factor", words.Last("factor"), 2));
+  }
+  args.operations = *kOperations;
+  if (words.Has("operations")) {
+    args.operations = absl::StrSplit(words.Last("operations"), ',');
+    for (const std::string& each : args.operations) {
+      if (IsIn(*kOperations, each)) continue;
+      return Usage(
+          absl::StrCat("--operations ", each, job::Suggest(each, *kOperations, "there are")));
+    }
+  }
+  return Command(std::move(args));
+}
+
 absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
                                   const Environment& environment) {
   LS_ASSIGN_OR_RETURN(const CommonArgs common, ParseCommon(words));
@@ -293,6 +341,7 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
   if (verb == "chaos") return ParseChaos(words, common);
   if (verb == "scale") return ParseScale(words, common, coordinator);
   if (verb == "generate") return ParseGenerate(words, common);
+  if (verb == "bench") return ParseBench(words, common);
   if (verb == "version") {
     LS_RETURN_IF_ERROR(NoCommand(verb, words));
     if (!words.positional.empty()) return Usage("'launcher version' takes no argument");
@@ -352,14 +401,15 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 }  // namespace
 
 const std::vector<std::string>& Verbs() {
-  static const auto* const verbs = new std::vector<std::string>{
-      "run",      "validate", "plan",   "eval",  "predict", "compare", "generate", "submit", "list",
-      "describe", "logs",     "cancel", "scale", "chaos",   "join",    "version",  "help"};
+  static const auto* const verbs =
+      new std::vector<std::string>{"run",      "validate", "plan", "eval",     "predict", "compare",
+                                   "generate", "submit",   "list", "describe", "logs",    "cancel",
+                                   "scale",    "chaos",    "join", "bench",    "version", "help"};
   return *verbs;
 }
 
 const std::vector<std::string>& LaterVerbs() {
-  static const auto* const verbs = new std::vector<std::string>{"drain", "top", "bench", "doctor"};
+  static const auto* const verbs = new std::vector<std::string>{"drain", "top", "doctor"};
   return *verbs;
 }
 

@@ -152,6 +152,16 @@ struct GenerateArgs {
   uint64_t seed = 0;
   int threads = 1;
 };
+struct BenchArgs {
+  CommonArgs common;
+  int ranks = 2;
+  int shards = 2;
+  int64_t min_bytes = 4;
+  int64_t max_bytes = 64 << 20;
+  int factor = 8;
+  std::vector<std::string> operations;
+  double seconds = 0.25;  // for each size of each operation
+};
 struct VersionArgs {
   CommonArgs common;
 };
@@ -161,7 +171,7 @@ struct HelpArgs {
 
 using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs,
                              CancelArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
-                             CompareArgs, GenerateArgs, VersionArgs, HelpArgs>;
+                             CompareArgs, GenerateArgs, BenchArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

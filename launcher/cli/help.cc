@@ -71,6 +71,11 @@ const std::map<std::string, VerbText>& VerbTexts() {
       {"join",
        {"launcher join [flags]", "Makes this machine a node of a coordinator until Ctrl-C.",
         "launcher join --coordinator 127.0.0.1:7070 --slots 4"}},
+      {"bench",
+       {"launcher bench [flags] collectives",
+        "Measures the data plane between ranks on this machine, in the columns and bus bandwidths "
+        "of nccl-tests.",
+        "launcher bench collectives --nproc-per-node=4 --max-bytes 256MiB"}},
       {"version", {"launcher version", "Shows the version.", "launcher version"}},
       {"help", {"launcher help [VERB]", "Shows how a verb is used.", "launcher help submit"}},
   };

@@ -139,6 +139,20 @@ int RunGenerate(const GenerateArgs& args) {
   return Finish(request, "");
 }
 
+int RunBench(const BenchArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  BenchCollectivesRequest* bench = request.mutable_bench_collectives();
+  bench->set_ranks(args.ranks);
+  bench->set_shards(args.shards);
+  bench->set_min_bytes(args.min_bytes);
+  bench->set_max_bytes(args.max_bytes);
+  bench->set_factor(args.factor);
+  for (const std::string& operation : args.operations) bench->add_operations(operation);
+  bench->set_seconds(args.seconds);
+  return Finish(request, "");
+}
+
 int RunCompare(const CompareArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);

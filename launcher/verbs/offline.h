@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs that need the engine for one answer: plan, eval, predict, compare. The launcher does
-// not link the engine; it runs the worker program as a child that prints the answer. Thread-safety:
+// The verbs that need the engine or the data plane for one answer: plan, eval, predict, generate,
+// compare, bench. The launcher does not link these; it runs the worker program as a child that prints the answer. Thread-safety:
 // called by main.
 #ifndef LOCKSTEP_LAUNCHER_VERBS_OFFLINE_H_
 #define LOCKSTEP_LAUNCHER_VERBS_OFFLINE_H_
@@ -15,6 +15,7 @@ int RunEval(const EvalArgs& args);
 int RunPredict(const PredictArgs& args);
 int RunCompare(const CompareArgs& args);
 int RunGenerate(const GenerateArgs& args);
+int RunBench(const BenchArgs& args);
 
 }  // namespace lockstep::launcher
 

@@ -20,6 +20,10 @@ absl::Status AnswerPredict(const PredictRequest& request);
 // that it cannot read.
 absl::Status AnswerGenerate(const GenerateRequest& request, bool json);
 
+// Times of the data plane's operations between forked ranks: a table, or with `json` one object.
+// Errors: those of RunForked; DataLoss when a result is wrong.
+absl::Status AnswerBenchCollectives(const BenchCollectivesRequest& request, bool json);
+
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_OFFLINE_ANSWERS_H_

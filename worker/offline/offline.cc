@@ -57,6 +57,7 @@ int ThreadsOf(const OfflineRequest& request) {
       return std::max(1, request.predict().threads());
     case OfflineRequest::kGenerate:
       return std::max(1, request.generate().threads());
+    case OfflineRequest::kBenchCollectives:
     case OfflineRequest::VERB_NOT_SET:
       break;
   }
@@ -81,6 +82,9 @@ int RunOffline(const OfflineRequest& request) {
       break;
     case OfflineRequest::kGenerate:
       status = AnswerGenerate(request.generate(), request.json());
+      break;
+    case OfflineRequest::kBenchCollectives:
+      status = AnswerBenchCollectives(request.bench_collectives(), request.json());
       break;
     case OfflineRequest::VERB_NOT_SET:
       status = absl::InternalError("the request has no verb");

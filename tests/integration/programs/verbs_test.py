@@ -44,6 +44,25 @@ class Verbs(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         self.assertTrue(out.startswith("digraph"), out[:50])
 
+    def test_bench_collectives_measures_and_checks_every_operation(self):
+        code, out, err = self.launch("bench", "collectives", "--nproc-per-node=3", "--shards=4", "-b", "12",
+                                     "-e", "48KiB", "--factor=64", "--seconds=0.01", "-o", "json")
+        self.assertEqual(code, 0, err)
+        result = json.loads(out)
+        self.assertTrue(result["ok"])
+        self.assertEqual({row["operation"] for row in result["rows"]},
+                         {"tree_reduce", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                          "sendrecv", "barrier", "local_sum", "memcpy"})
+        for row in result["rows"]:
+            self.assertGreater(row["microseconds"], 0, row)
+            self.assertIn(row["wrong"], (0, None), row)
+
+    def test_bench_collectives_without_the_memory_says_so(self):
+        code, out, err = self.launch("bench", "collectives", "-e", "900GiB", "--operations=barrier")
+        self.assertNotEqual(code, 0, out)
+        self.assertIn("error: ", err)
+        self.assertEqual(err.count("\n"), 1, err)
+
     def test_a_job_that_cannot_fit_is_refused_before_it_starts(self):
         job = self.write("job.yaml", harness.synthetic_job())
         few = ("--set", "resources.memory=20KiB", job)

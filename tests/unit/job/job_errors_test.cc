@@ -31,7 +31,7 @@ TEST(JobErrors, GoldenTextOfSeveral) {
             R"(job.yaml:2:1: error: duplicate key 'name'; the first is on line 1
     2 | name: b
       | ^~~~
-job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute
+job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute, passes
     5 |   batch_sise: 32
       |   ^~~~~~~~~~
 job.yaml:6:3: error: unknown key 'globl_batch' in 'train'; did you mean 'global_batch'?

@@ -89,6 +89,22 @@ TEST(Arguments, Generate) {
   EXPECT_EQ(args.threads, 2);
 }
 
+TEST(Arguments, Bench) {
+  const BenchArgs plain = Parse<BenchArgs>({"bench", "collectives"});
+  EXPECT_EQ(plain.ranks, 2);
+  EXPECT_EQ(plain.shards, 2);
+  EXPECT_EQ(plain.operations.size(), 9u);
+  const BenchArgs args =
+      Parse<BenchArgs>({"bench", "collectives", "--nproc_per_node=3", "--shards=4", "-b", "1KiB",
+                        "-e", "256MiB", "--factor=4", "--operations=barrier,memcpy"});
+  EXPECT_EQ(args.ranks, 3);
+  EXPECT_EQ(args.shards, 4);
+  EXPECT_EQ(args.min_bytes, 1024);
+  EXPECT_EQ(args.max_bytes, 256 << 20);
+  EXPECT_EQ(args.factor, 4);
+  EXPECT_THAT(args.operations, ElementsAre("barrier", "memcpy"));
+}
+
 TEST(Arguments, OtherVerbs) {
   EXPECT_FALSE(Parse<SubmitArgs>({"submit", "--coordinator=a:1", "--no-follow", "j.yaml"}).follow);
   const auto environment = [](const std::string& name) {
@@ -125,6 +141,10 @@ TEST(Arguments, EveryMistakeIsExplained) {
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"--nproc-per-nod=4", "j.yaml"}, "did you mean '--nproc-per-node'?"},
       {{"generate"}, "takes one model, none is given"},
+      {{"bench", "colectives"}, "it measures: collectives"},
+      {{"bench", "collectives", "--operations=barier"}, "did you mean 'barrier'?"},
+      {{"bench", "collectives", "--nproc-per-node=3", "--shards=2"}, "at least 3"},
+      {{"bench", "collectives", "-b", "2MiB", "-e", "1MiB"}, "--max-bytes is less"},
       {{"generate", "m", "--tokens=-1"}, "--tokens -1: expected a whole number"},
       {{"generate", "m", "--temperature=warm"}, "--temperature warm: expected a number from 0 on"},
       {{"generate", "m", "--temperature=nan"}, "--temperature nan: expected a number from 0 on"},
