@@ -121,11 +121,12 @@ void PatchProduct::RunChunk(const float* x, const float* panels, float* y,
 void PatchProduct::RunPanel(const float* a, int64_t rows, Tile* tile, const float* next) const {
   constexpr int64_t kLine = 16;  // floats
   const int64_t tiles = DivideUp(rows, simd_.tile_rows);
+  const int64_t fewest = rows / tiles, more = rows % tiles;  // rows of a tile; tiles of one more
   const int64_t ahead = DivideUp(DivideUp(tile->k * simd_.tile_columns, kLine), tiles);
   const TileEpilogue epilogue = tile->epilogue;
   float* const c = tile->c;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t i = rows * t / tiles, end = rows * (t + 1) / tiles;
+  for (int64_t t = 0, i = 0, end = 0; t < tiles; ++t, i = end) {
+    end = i + fewest + (t < more ? 1 : 0);
     for (int64_t l = 0; next != nullptr && l < ahead; ++l) {
       __builtin_prefetch(next + (t * ahead + l) * kLine, 0, 2);
     }
