@@ -5,7 +5,8 @@
 Ours: examples/bench-mlp.yaml under `launcher chaos`, killed at the start of a step. "survivors" is the
 first commit without the dead worker, "full strength" the first with its replacement; "out of the
 collective" is when the survivors left theirs. With elastic.min_workers at its default the survivors
-wait for the replacement ("waiting"). Times are those of the workers' logs, in milliseconds. The peer:
+wait for the replacement ("waiting"). With resources.standby: 1 a spare is in the next generation. --job
+takes another job, such as one that compiles for long. Times are those of the workers' logs, in milliseconds. The peer:
 torchrun --standalone --max-restarts with a script that resumes from a checkpoint of every 10 steps.
 """
 import os
@@ -41,13 +42,15 @@ def read_logs(folder):
     return lines
 
 
-def heal(ranks, minimum):
+def heal(args, minimum, standby=0):
     """Seconds from the kill to: survivors out, next commit, full strength."""
+    ranks = args.ranks
     with tempfile.TemporaryDirectory() as folder:
-        command = [LAUNCHER, "chaos", "--kill", f"rank:1@step:{KILL_AT}", "-o", "json",
-                   f"--nproc-per-node={ranks}", "--run-dir", folder, "--set", f"train.steps={STEPS}",
+        command = [LAUNCHER, "chaos", "--kill", f"rank:1@step:{args.kill_at}", "-o", "json",
+                   f"--nproc-per-node={ranks}", "--run-dir", folder, "--set", f"train.steps={args.steps}",
                    "--set", f"train.shards={ranks}", "--set", f"elastic.min_workers={minimum}",
-                   "--set", f"elastic.max_workers={ranks}", "examples/bench-mlp.yaml"]
+                   "--set", f"elastic.max_workers={ranks}", "--set", f"resources.standby={standby}",
+                   args.job]
         result = last_json(run(command, env={**os.environ, "LOCKSTEP_LOG": "debug"})[0])
         lines = read_logs(folder)
     killed = of_day(result["injections"][0]["time"])
@@ -87,15 +90,21 @@ def main():
     options = parser(__doc__.splitlines()[0], repetitions=5)
     options.add_argument("--peer-repetitions", type=int, default=2)
     options.add_argument("--ranks", type=int, default=4)
+    options.add_argument("--job", default="examples/bench-mlp.yaml")
+    options.add_argument("--steps", type=int, default=STEPS)
+    options.add_argument("--kill-at", type=int, default=KILL_AT)
     args = options.parse_args()
     description = machine(len(os.sched_getaffinity(0)))
-    times = {name: [] for name in ("out", "next", "full", "waiting", "torchrun")}
+    times = {name: [] for name in ("out", "next", "full", "waiting", "standby", "standby_waiting",
+                                 "torchrun")}
     again = 0
     for repetition in range(args.repetitions):
-        healed = heal(args.ranks, 1)
+        healed = heal(args, 1)
         for name in ("out", "next", "full"):
             times[name].append(healed[name])
-        times["waiting"].append(heal(args.ranks, args.ranks)["next"])
+        times["waiting"].append(heal(args, args.ranks)["next"])
+        times["standby"].append(heal(args, 1, standby=1)["full"])
+        times["standby_waiting"].append(heal(args, args.ranks, standby=1)["next"])
         if not args.ours_only and repetition < args.peer_repetitions:
             seconds, redone = torchrun(args.ranks)
             times["torchrun"].append(seconds)
@@ -104,6 +113,8 @@ def main():
              + ", ".join(f"{name} {v[-1]:.3f} s" for name, v in times.items() if v))
     labels = {"out": "survivors out of the collective", "next": "on with the survivors",
               "full": "back at full strength", "waiting": "waiting for the replacement",
+              "standby": "back at full strength, with a spare",
+              "standby_waiting": "waiting, with a spare",
               "torchrun": f"torchrun, all restarted, {again} steps again"}
     result = {"machine": description, "ranks": args.ranks,
               "seconds": {name: summary(v) for name, v in times.items() if v},

@@ -50,13 +50,13 @@ absl::StatusOr<SafetensorsHeader> MakeHeader(const std::vector<TensorView>& tens
   return header;
 }
 
-// Appends to the file and to its hash.
-absl::Status Append(const void* data, size_t bytes, DurableFile* file, Sha256* hash) {
+// Gives the bytes to the sink and to the hash.
+absl::Status Append(const void* data, size_t bytes, const ByteSink& sink, Sha256* hash) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const size_t piece = bytes < kPiece ? bytes : kPiece;
     hash->Update(next, piece);
-    LS_RETURN_IF_ERROR(file->Append(next, piece));
+    LS_RETURN_IF_ERROR(sink(next, piece));
     next += piece;
     bytes -= piece;
   }
@@ -65,25 +65,41 @@ absl::Status Append(const void* data, size_t bytes, DurableFile* file, Sha256* h
 
 }  // namespace
 
-absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
-                                             const std::vector<TensorView>& tensors,
-                                             const std::map<std::string, std::string>& metadata) {
+absl::StatusOr<StreamedFile> StreamSafetensors(const std::vector<TensorView>& tensors,
+                                               const std::map<std::string, std::string>& metadata,
+                                               const ByteSink& sink) {
   LS_ASSIGN_OR_RETURN(const SafetensorsHeader header, MakeHeader(tensors, metadata));
   LS_ASSIGN_OR_RETURN(const std::string text, FormatSafetensorsHeader(header));
   if (text.size() > kMaxHeaderBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": a header of ", text.size(), " bytes; readers take 100,000,000"));
+        absl::StrCat("a header of ", text.size(), " bytes; readers take 100,000,000"));
   }
-  LS_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
   Sha256 hash;
   const uint64_t length = text.size();
-  LS_RETURN_IF_ERROR(Append(&length, kLengthBytes, &file, &hash));
-  LS_RETURN_IF_ERROR(Append(text.data(), text.size(), &file, &hash));
+  StreamedFile streamed;
+  streamed.bytes = kLengthBytes + length;
+  LS_RETURN_IF_ERROR(Append(&length, kLengthBytes, sink, &hash));
+  LS_RETURN_IF_ERROR(Append(text.data(), text.size(), sink, &hash));
   for (const TensorView& tensor : tensors) {
-    LS_RETURN_IF_ERROR(Append(tensor.data, tensor.bytes, &file, &hash));
+    LS_RETURN_IF_ERROR(Append(tensor.data, tensor.bytes, sink, &hash));
+    streamed.bytes += tensor.bytes;
   }
+  streamed.sha256 = hash.FinishHex();
+  return streamed;
+}
+
+absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
+                                             const std::vector<TensorView>& tensors,
+                                             const std::map<std::string, std::string>& metadata) {
+  LS_RETURN_IF_ERROR(MakeHeader(tensors, metadata).status());  // before the path is touched
+  LS_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
+  auto streamed = StreamSafetensors(tensors, metadata, [&file](const void* data, size_t bytes) {
+    return file.Append(data, bytes);
+  });
+  if (absl::IsInvalidArgument(streamed.status())) return Annotate(streamed.status(), path);
+  LS_RETURN_IF_ERROR(streamed.status());
   LS_RETURN_IF_ERROR(file.Commit());
-  return hash.FinishHex();
+  return streamed->sha256;
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,18 @@ struct TensorView {
   const void* data = nullptr;
   size_t bytes = 0;
 };
+
+// Takes the bytes of a file, in order.
+using ByteSink = std::function<absl::Status(const void* data, size_t bytes)>;
+struct StreamedFile {
+  uint64_t bytes = 0;
+  std::string sha256;  // hex
+};
+// Gives a file's bytes, in pieces of at most 256 KiB, to `sink`, whose first error ends it. Errors:
+// the sink's; InvalidArgument as for WriteSafetensors.
+absl::StatusOr<StreamedFile> StreamSafetensors(const std::vector<TensorView>& tensors,
+                                               const std::map<std::string, std::string>& metadata,
+                                               const ByteSink& sink);
 
 // Writes `path` (folders are made). The bytes depend on the arguments alone. Returns the sha256 of
 // the file, hex. Blocks until the file is durable. Errors: ResourceExhausted (disk full; nothing is

@@ -44,18 +44,28 @@ std::string Sha256Hex(std::string_view data) {
   return hash.FinishHex();
 }
 
-absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+absl::StatusOr<HashedFile> HashFile(const std::string& path, const std::function<bool()>& go_on) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   Sha256 hash;
+  HashedFile hashed;
   std::vector<char> buffer(256 << 10);
   while (true) {
+    if (go_on != nullptr && !go_on()) return absl::CancelledError("given up");
     const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
-    if (n == 0) return hash.FinishHex();
+    if (n == 0) break;
     hash.Update(buffer.data(), static_cast<size_t>(n));
+    hashed.bytes += static_cast<uint64_t>(n);
   }
+  hashed.sha256 = hash.FinishHex();
+  return hashed;
+}
+
+absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
+  LS_ASSIGN_OR_RETURN(HashedFile hashed, HashFile(path, nullptr));
+  return std::move(hashed.sha256);
 }
 
 }  // namespace lockstep::checkpoint

@@ -5,6 +5,8 @@
 #define LOCKSTEP_CHECKPOINT_SHA256_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +32,15 @@ class Sha256 {
 
 // The digest of `data`, 64 hex digits in lower case.
 std::string Sha256Hex(std::string_view data);
+
+// A file's length and digest.
+struct HashedFile {
+  uint64_t bytes = 0;
+  std::string sha256;  // hex
+};
+// Reads a whole file. `go_on`, which may be empty, is asked between pieces of 256 KiB; false ends
+// it with Cancelled. Blocks for the disk. Errors: NotFound, FailedPrecondition, Internal.
+absl::StatusOr<HashedFile> HashFile(const std::string& path, const std::function<bool()>& go_on);
 
 // The digest of a file's content. Blocks for the disk. Errors: NotFound, FailedPrecondition,
 // Internal.

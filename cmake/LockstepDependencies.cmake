@@ -6,6 +6,7 @@ find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
 find_package(yaml-cpp CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(SQLite3 REQUIRED)
 # Decodes whole gzip files about three times as fast as zlib; its package has no CMake file.
 find_path(DEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)
 find_library(DEFLATE_LIBRARY deflate REQUIRED)

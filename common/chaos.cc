@@ -17,12 +17,14 @@ namespace {
 
 constexpr const char* kActions[] = {"kill", "exit", "segv", "stop", "hang", "slow"};
 constexpr const char* kPlaces[] = {"start", "reduce", "reduced", "committed",
-                                   "eval",  "save",   "join"};
+                                   "eval",  "save",   "join",    "checkpoint"};
 
 absl::Status Wrong(const std::string& action, const std::string& text) {
   const std::string example = action == "slow"   ? "slow rank:1:3x"
                               : action == "exit" ? "exit rank:1@step:5=3"
-                                                 : absl::StrCat(action, " rank:2@step:50");
+                              : action == "kill"
+                                  ? "kill rank:2@step:50' or 'kill coordinator@step:50"
+                                  : absl::StrCat(action, " rank:2@step:50");
   return absl::InvalidArgumentError(absl::StrCat(
       "'", action, " ", text, "' is no fault; write it as '", example, "', with one of /",
       absl::StrJoin(kPlaces, ", /"), " after the step if need be"));
@@ -67,6 +69,12 @@ absl::StatusOr<Injection> Parse(const std::string& action, const std::string& te
   injection.action = static_cast<Action>(known - std::begin(kActions));
   absl::string_view rest = text;
   int64_t rank = 0;
+  if (absl::ConsumePrefix(&rest, "coordinator@step:")) {
+    injection.coordinator = true;
+    const bool can = injection.action == Action::kKill && TakeWhen(rest, &injection);
+    if (can) return injection;
+    return Wrong(action, text);
+  }
   if (!absl::ConsumePrefix(&rest, "rank:")) return Wrong(action, text);
   const bool slow = injection.action == Action::kSlow;
   const size_t end = rest.find(slow ? ':' : '@');
@@ -82,8 +90,9 @@ absl::StatusOr<Injection> Parse(const std::string& action, const std::string& te
 }
 
 std::string ToString(const Injection& injection) {
-  std::string text =
-      absl::StrCat(kActions[static_cast<int>(injection.action)], " rank:", injection.rank);
+  std::string text = absl::StrCat(kActions[static_cast<int>(injection.action)], " ");
+  absl::StrAppend(&text,
+                  injection.coordinator ? "coordinator" : absl::StrCat("rank:", injection.rank));
   if (injection.action == Action::kSlow) return absl::StrCat(text, ":", injection.factor, "x");
   absl::StrAppend(&text, "@step:", injection.step);
   if (injection.place != Place::kStart) {
@@ -126,6 +135,10 @@ std::vector<Injection> Draw(uint64_t seed, int count, int ranks, int64_t steps, 
         std::min<int64_t>(steps, 2 + i * span + words[2] % std::max<int64_t>(1, span - 1));
     injection.place = static_cast<Place>(words[3] % 4);  // places that every step has
     injection.exit_code = 3;
+    if (injection.action == Action::kKill && words[0] / 10 % 4 == 0) {
+      injection.coordinator = true;
+      injection.rank = 0;
+    }
     injections.push_back(injection);
   }
   return injections;

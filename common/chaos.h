@@ -6,6 +6,8 @@
 //   segv rank:0@step:9            a segmentation fault
 //   stop rank:1@step:20           SIGSTOP: the process stands still and says nothing
 //   hang rank:1@step:20           the step stands still, heartbeats go on
+//   kill coordinator@step:50      SIGKILL for the run's coordinator when the first worker begins
+//                                 step 50; places as above
 //   slow rank:1:3x                from its first step on each of its steps takes three times as
 //   long
 // A rank is the place in the job at full strength, as in the names of the logs.
@@ -25,6 +27,8 @@
 namespace lockstep::chaos {
 
 inline constexpr const char* kVariable = "LOCKSTEP_CHAOS";
+// The coordinator's journal: the process that holds a lock on this file is the coordinator.
+inline constexpr const char* kJournalVariable = "LOCKSTEP_CHAOS_JOURNAL";
 // Below the run's folder; a file for each injection, named by its number from 0. It holds the time
 // in nanoseconds since the epoch and the pid, separated by a blank.
 inline constexpr const char* kFolder = "chaos";
@@ -33,17 +37,19 @@ enum class Action { kKill, kExit, kSegv, kStop, kHang, kSlow };
 
 // Where in the step it happens, in the order of a step's life.
 enum class Place {
-  kStart,      // before its shards are run
-  kReduce,     // its gradients are there, the reduction has not begun
-  kReduced,    // the reduced gradients are there, the update has not begun
-  kCommitted,  // its state is that after the step, which it has published
-  kEval,       // in the evaluation after the step
-  kSave,       // when it writes the model after the step
-  kJoin,       // when it copies the state to go on after the step
+  kStart,       // before its shards are run
+  kReduce,      // its gradients are there, the reduction has not begun
+  kReduced,     // the reduced gradients are there, the update has not begun
+  kCommitted,   // its state is that after the step, which it has published
+  kEval,        // in the evaluation after the step
+  kSave,        // when it writes the model after the step
+  kJoin,        // when it copies the state to go on after the step
+  kCheckpoint,  // its part of the checkpoint after the step is durable, the checkpoint is not whole
 };
 
 struct Injection {
   Action action = Action::kKill;
+  bool coordinator = false;  // it is meant, and no rank
   int rank = 0;
   int64_t step = 1;
   Place place = Place::kStart;
@@ -60,8 +66,9 @@ std::string ToString(const Injection& injection);
 absl::StatusOr<std::vector<Injection>> ParseAll(const std::string& text);
 std::string ToString(const std::vector<Injection>& injections);
 
-// `count` kills, stops and exits at random ranks, steps in [2, steps] and places, a pure function
-// of the arguments. Two of them are at least two steps apart. REQUIRES: ranks >= 1.
+// `count` kills, stops and exits at random ranks, steps in [2, steps] and places, and kills of the
+// coordinator, a pure function of the arguments. Two of them are at least two steps apart.
+// REQUIRES: ranks >= 1.
 std::vector<Injection> Draw(uint64_t seed, int count, int ranks, int64_t steps, bool stops);
 
 }  // namespace lockstep::chaos

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `coordinator`: flags and wiring.
 // Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start (the address is in use or not
-// allowed, the token file cannot be read); 2 usage.
+// allowed, the token file cannot be read, the journal is in use, damaged or cannot be written);
+// 2 usage.
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,6 +23,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "coordinator/service/server.h"
+#include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
@@ -33,6 +35,10 @@ Takes jobs, finds them nodes, and keeps their workers together.
 
   --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one
                        (default 127.0.0.1:7070; addresses beyond this machine are refused)
+  --state-dir DIR      keep what must outlive this process in DIR/journal.db and go on from there;
+                       without it jobs end with the coordinator
+  --state-sync MODE    full: on the disk before anybody is told (default); off: safe from the end of
+                       the process, but not of the machine
   --token-file FILE    callers must show the token in FILE
   --ready-fd N         write the address and a newline to descriptor N when serving, then close it
   --parent-death[=PID] end (SIGKILL) when the parent process (PID, to be sure that it is it) ends
@@ -45,6 +51,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start; 2 usage.
 struct Flags {
   ServerOptions server;
   std::string token_file;
+  SqliteOptions state;  // folder empty: nothing is kept
   int ready_fd = -1;
   bool parent_death = false;
   int parent = 0;     // 0: whoever it is
@@ -72,6 +79,14 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
     flags.server.listen = std::string(value);
   } else if (name == "token-file") {
     flags.token_file = std::string(value);
+  } else if (name == "state-dir") {
+    flags.state.folder = std::string(value);
+  } else if (name == "state-sync") {
+    if (value != "full" && value != "off") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--state-sync is full or off, not '", value, "'"));
+    }
+    flags.state.sync = value == "full";
   } else if (name == "log-level") {
     return SetLevel(value);
   } else if (name == "ready-fd" || name == "parent-death") {
@@ -153,8 +168,13 @@ int Serve(Flags& flags, const sigset_t& signals) {
     }
     flags.server.token = *std::move(token);
   }
-  const std::unique_ptr<Store> store = MakeMemoryStore();
-  auto server = Server::Start(flags.server, Clock::Real(), store.get());
+  const absl::StatusOr<std::unique_ptr<Store>> store =
+      flags.state.folder.empty() ? MakeMemoryStore() : OpenSqliteStore(flags.state);
+  if (!store.ok()) {
+    std::cerr << "coordinator: " << store.status().message() << "\n";
+    return 1;
+  }
+  auto server = Server::Start(flags.server, Clock::Real(), store->get());
   if (!server.ok()) {
     std::cerr << "coordinator: " << server.status().message() << "\n";
     return 1;

@@ -78,6 +78,9 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
   } else if (!written.count("elastic.min_workers")) {
     elastic.set_min_workers(std::min(elastic.max_workers(), elastic.min_workers()));
   }
+  if (spec->has_checkpoint() && spec->checkpoint().dir().empty()) {
+    spec->mutable_checkpoint()->set_dir(absl::StrCat("runs/", spec->name()));
+  }
   if (!spec->has_train()) return;
   if (!written.count("train.shards")) spec->mutable_train()->set_shards(workers);
   // Language models have a row of activations for each token.

@@ -226,6 +226,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Evaluation.every", .form = Form::kEveryEval, .fallback = "1 epoch"},
       {.field = "Evaluation.block", .min = 1, .max = 1e9, .fallback = "1000"},
       {.field = "Run.command", .required = true},
+      {.field = "JobSpec.checkpoint", .optional = true},
       {.field = "Checkpoint.every", .form = Form::kEvery},
       {.field = "Checkpoint.keep", .min = 1, .fallback = "3"},
       {.field = "Checkpoint.resume", .fallback = "auto"},

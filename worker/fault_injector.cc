@@ -17,6 +17,24 @@
 namespace lockstep::worker {
 namespace {
 
+// The run's coordinator: who holds a lock on its journal. One that is just being started again is
+// waited for. 0: there is none.
+int CoordinatorPid() {
+  const char* journal = std::getenv(chaos::kJournalVariable);
+  if (journal == nullptr) return 0;
+  for (int tries = 0; tries < 2000; ++tries) {
+    const UniqueFd fd(::open(journal, O_RDONLY | O_CLOEXEC));
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (fd.valid() && ::fcntl(fd.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) {
+      return lock.l_pid;
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return 0;
+}
+
 void CarryOut(const chaos::Injection& injection) {
   switch (injection.action) {
     case chaos::Action::kKill:
@@ -48,7 +66,7 @@ absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
   double factor = 1;
   std::vector<Due> due;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].rank != slot) continue;
+    if (!all[i].coordinator && all[i].rank != slot) continue;
     if (all[i].action == chaos::Action::kSlow) {
       factor = all[i].factor;
     } else {
@@ -63,8 +81,13 @@ absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
 
 void FaultInjector::At(chaos::Place place, int64_t step) {
   for (const Due& due : due_) {
-    if (due.injection.step != step || due.injection.place != place || !Mark(due.number)) continue;
-    CarryOut(due.injection);
+    if (due.injection.step != step || due.injection.place != place) continue;
+    if (!due.injection.coordinator) {
+      if (Mark(due.number, ::getpid())) CarryOut(due.injection);
+      continue;
+    }
+    const int pid = CoordinatorPid();
+    if (pid > 0 && Mark(due.number, pid)) ::kill(pid, SIGKILL);
   }
 }
 
@@ -72,13 +95,13 @@ void FaultInjector::Slow(absl::Duration time) const {
   if (factor_ > 1) absl::SleepFor(time * (factor_ - 1));
 }
 
-bool FaultInjector::Mark(int number) const {
+bool FaultInjector::Mark(int number, int pid) const {
   const std::string folder = absl::StrCat(run_dir_, "/", chaos::kFolder);
   ::mkdir(folder.c_str(), 0755);
   const std::string file = absl::StrCat(folder, "/", number);
   UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd.valid()) return false;
-  const std::string text = absl::StrCat(absl::GetCurrentTimeNanos(), " ", ::getpid(), "\n");
+  const std::string text = absl::StrCat(absl::GetCurrentTimeNanos(), " ", pid, "\n");
   return ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 

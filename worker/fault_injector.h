@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Carries out the faults that a run of `launcher chaos` is to suffer (common/chaos.h), in the
-// worker that suffers them. Workers of other runs have none. Thread-safety: confined to the
-// worker's main thread.
+// worker that suffers them; those of the coordinator in the worker that comes there first. Workers
+// of other runs have none. Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_WORKER_FAULT_INJECTOR_H_
 #define LOCKSTEP_WORKER_FAULT_INJECTOR_H_
 
@@ -36,8 +36,8 @@ class FaultInjector {
   };
   FaultInjector(std::string run_dir, double factor)
       : run_dir_(std::move(run_dir)), factor_(factor) {}
-  // Whether this is the first time; marks it.
-  bool Mark(int number) const;
+  // Whether this is the first time; marks it. `pid`: the process that suffers it.
+  bool Mark(int number, int pid) const;
 
   const std::string run_dir_;
   const double factor_;

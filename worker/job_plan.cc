@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -271,11 +273,17 @@ absl::StatusOr<Every> ParseEvery(const std::string& text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
   int64_t count = 0;
   if (words.size() == 2 && absl::SimpleAtoi(words[0], &count) && count > 0) {
-    if (words[1] == "step" || words[1] == "steps") return Every{count, 0};
-    if (words[1] == "epoch" || words[1] == "epochs") return Every{0, count};
+    if (words[1] == "step" || words[1] == "steps") return Every{.steps = count};
+    if (words[1] == "epoch" || words[1] == "epochs") return Every{.epochs = count};
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is not an interval: write '500 steps', '1 epoch' or 'never'"));
+  absl::Duration time;
+  if (words.size() == 1 && absl::EndsWith(text, "d") &&
+      absl::SimpleAtoi(absl::StripSuffix(text, "d"), &count) && count > 0) {
+    return Every{.time = absl::Hours(24) * count};
+  }
+  if (absl::ParseDuration(text, &time) && time > absl::ZeroDuration()) return Every{.time = time};
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is not an interval: write '500 steps', '1 epoch', '30s' or 'never'"));
 }
 
 absl::StatusOr<data::Source> DataSource(const Train& train) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "engine/engine.h"
@@ -16,14 +17,16 @@
 
 namespace lockstep::worker {
 
-// When something happens: after every `steps` steps, after every `epochs` epochs, or never.
+// When something happens: after every `steps` steps, after every `epochs` epochs, every so long by
+// the clock, or never.
 struct Every {
   int64_t steps = 0;
   int64_t epochs = 0;
-  bool never() const { return steps == 0 && epochs == 0; }
+  absl::Duration time = absl::InfiniteDuration();
+  bool never() const { return steps == 0 && epochs == 0 && time == absl::InfiniteDuration(); }
 };
 
-// "500 steps", "1 epoch", "never"; empty: never. Errors: InvalidArgument.
+// "500 steps", "1 epoch", "30s" (also ms, m, h, d), "never"; empty: never. Errors: InvalidArgument.
 absl::StatusOr<Every> ParseEvery(const std::string& text);
 
 // The samples that the job names. Errors: InvalidArgument when there is no data.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "worker/checkpointer.h"
 
 namespace lockstep::worker {
 namespace {
@@ -36,8 +37,9 @@ size_t Workspace(const engine::Plan& plan) {
 
 }  // namespace
 
-MemoryNeed MemoryNeedOf(const Train& train, const engine::Plan& plan, int gradient_buffers,
+MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count) {
+  const Train& train = job.train();
   MemoryNeed need;
   for (const engine::StateEntry& entry : plan.state()) {
     if (entry.role == engine::StateEntry::Role::kParameter) need.weights += entry.bytes;
@@ -53,6 +55,9 @@ MemoryNeed MemoryNeedOf(const Train& train, const engine::Plan& plan, int gradie
   need.data = batches * static_cast<size_t>(spec.micro_batch * spec.accumulate) * SampleBytes(plan);
   if (train.eval().every() != "never") {
     need.data += static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
+  }
+  if (job.has_checkpoint()) {
+    need.checkpoint = Checkpointer::CopyBytes(plan, std::max(1, job.elastic().min_workers()));
   }
   return need;
 }
@@ -72,7 +77,7 @@ absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
   const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
   if (limit == 0 || need.total() <= limit) return absl::OkStatus();
   const Train& train = job.train();
-  const size_t fixed = need.weights + need.gradients + need.optimizer;
+  const size_t fixed = need.weights + need.gradients + need.optimizer + need.checkpoint;
   std::vector<std::string> advice;
   const int64_t of_shard = train.shards() > 0 ? train.global_batch() / train.shards() : 0;
   const int64_t accumulate = std::max(1, train.accumulate());
@@ -109,7 +114,8 @@ absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
       BytesText(static_cast<double>(need.optimizer)), ", activations ",
       BytesText(static_cast<double>(need.activations)), ", workspace ",
       BytesText(static_cast<double>(need.workspace)), ", data ",
-      BytesText(static_cast<double>(need.data)), "), but resources.memory allows ",
+      BytesText(static_cast<double>(need.data)), ", checkpoint copy ",
+      BytesText(static_cast<double>(need.checkpoint)), "), but resources.memory allows ",
       BytesText(static_cast<double>(limit)), "; what would help: ", absl::StrJoin(advice, "; ")));
 }
 

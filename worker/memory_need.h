@@ -22,11 +22,14 @@ struct MemoryNeed {
   size_t activations = 0;  // the arena but for the workspace
   size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
   size_t data = 0;         // batches that are prepared ahead, an evaluation block
-  size_t total() const { return weights + gradients + optimizer + activations + workspace + data; }
+  size_t checkpoint = 0;   // the copy of the state that is written
+  size_t total() const {
+    return weights + gradients + optimizer + activations + workspace + data + checkpoint;
+  }
 };
 
 // `gradient_buffers` vectors of `vector_count` floats are held at the worst deal of shards.
-MemoryNeed MemoryNeedOf(const Train& train, const engine::Plan& plan, int gradient_buffers,
+MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count);
 
 // Whether `need` fits `job`'s resources.memory (0: not checked). Errors: ResourceExhausted that

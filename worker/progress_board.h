@@ -19,6 +19,8 @@ struct ProgressBoard {
   // When the first step of the generation was committed, in nanoseconds since the epoch; 0: not
   // yet.
   std::atomic<int64_t> first_commit{0};
+  // The step of the checkpoint that the run went on from; 0: none.
+  std::atomic<int64_t> resumed_step{0};
   std::atomic<int64_t> step{0};
   std::atomic<int64_t> total_steps{0};
   std::atomic<double> epoch{0};

@@ -31,6 +31,8 @@ void StepHeader::Write(int shards, int shard, uint64_t ids_hash, const Wishes& w
   header[0] = wishes.drain ? 1.0f : 0.0f;
   header[1] = wishes.save ? 1.0f : 0.0f;
   header[2] = wishes.regroup ? 1.0f : 0.0f;
+  header[3] = wishes.part == SavedPart::kDurable ? 1.0f : 0.0f;
+  header[4] = wishes.part == SavedPart::kFailed ? 1.0f : 0.0f;
   for (int part = 0; part < kPartsOfHash; ++part) {
     header[kWishes + kPartsOfHash * shard + part] =
         static_cast<float>((ids_hash >> (16 * part)) & 0xFFFF);
@@ -42,6 +44,8 @@ void StepHeader::Read(int shards, int64_t begin, absl::Span<const Slice> reduced
   contents->drain = At(reduced, begin) != 0;
   contents->save = At(reduced, begin + 1) != 0;
   contents->regroup = At(reduced, begin + 2) != 0;
+  contents->parts_durable = static_cast<int>(At(reduced, begin + 3));
+  contents->parts_failed = static_cast<int>(At(reduced, begin + 4));
   contents->ids_hash.resize(shards);
   for (int shard = 0; shard < shards; ++shard) {
     uint64_t hash = 0;

@@ -17,6 +17,9 @@
 
 namespace lockstep::worker {
 
+// How far a worker's part of the checkpoint under way is.
+enum class SavedPart { kNone, kDurable, kFailed };
+
 class StepHeader {
  public:
   // Floats that the header of a job with `shards` shards takes; a multiple of 16.
@@ -25,7 +28,10 @@ class StepHeader {
   struct Contents {
     bool drain = false;
     bool save = false;
-    bool regroup = false;            // the members leave the generation after this step
+    bool regroup = false;  // the members leave the generation after this step
+    // Workers whose part of the checkpoint under way is durable, or failed.
+    int parts_durable = 0;
+    int parts_failed = 0;
     std::vector<uint64_t> ids_hash;  // by shard
   };
 
@@ -34,6 +40,7 @@ class StepHeader {
     bool drain = false;
     bool save = false;
     bool regroup = false;
+    SavedPart part = SavedPart::kNone;
   };
   // Writes the part of the leaf of `shard` into `header` [Count(shards)]. Wishes are written by the
   // first leaf of a worker.

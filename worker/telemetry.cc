@@ -73,6 +73,7 @@ void Telemetry::Beat() {
     heartbeat.mutable_first_commit()->set_seconds(nanos / 1'000'000'000);
     heartbeat.mutable_first_commit()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
   }
+  heartbeat.set_resumed_step(board_->resumed_step.load(std::memory_order_relaxed));
   heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed));
   heartbeat.set_rss_bytes(ResidentBytes());
   board_->Read(heartbeat.mutable_progress());

@@ -49,6 +49,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   const std::string& every = job.train().eval().every();
   LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
+  LS_ASSIGN_OR_RETURN(compiled.save_every, ParseEvery(job.checkpoint().every()));
   LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
   const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
   if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
@@ -63,7 +64,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
       RoundUp(compiled.plan->state_bytes()) +
       compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
   compiled.need =
-      MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
   if (automatic) {
     // By the plan alone: what the arena may take is what the rest leaves of the limit.
     const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
@@ -71,7 +72,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
     compiled.need =
-        MemoryNeedOf(job.train(), *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
   }
   LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
   return compiled;
@@ -84,6 +85,7 @@ Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard
                 compiled.plan,
                 compiled.total_steps,
                 compiled.eval_every,
+                compiled.save_every,
                 compiled.vector_count,
                 compiled.gradient_buffers,
                 compiled.arena_bytes,
@@ -171,13 +173,20 @@ double Trainer::samples_per_second() const {
   return static_cast<double>(steps_timed_ * compiled_.job.train().global_batch()) / train_seconds_;
 }
 
+bool Trainer::FallsOn(const Every& every, int64_t step) const {
+  if (every.steps > 0) return step % every.steps == 0;
+  if (every.epochs == 0) return false;
+  const int64_t epochs = compiled_.sampler->EpochsCompletedAfter(step);
+  return epochs / every.epochs > compiled_.sampler->EpochsCompletedAfter(step - 1) / every.epochs;
+}
+
 bool Trainer::EvalDue(int64_t step) const {
   if (evaluator_ == nullptr || compiled_.eval_every.never()) return false;
-  if (step == compiled_.total_steps) return true;
-  if (compiled_.eval_every.steps > 0) return step % compiled_.eval_every.steps == 0;
-  const int64_t epochs = compiled_.sampler->EpochsCompletedAfter(step);
-  return epochs / compiled_.eval_every.epochs >
-         compiled_.sampler->EpochsCompletedAfter(step - 1) / compiled_.eval_every.epochs;
+  return step == compiled_.total_steps || FallsOn(compiled_.eval_every, step);
+}
+
+Checkpointer::Decided Trainer::Decided() const {
+  return {eval_, evaluated_step_, executor_->tracking().best_step};
 }
 
 absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
@@ -186,6 +195,9 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   communicator->PublishCommitted(committed_step());
   const Train& train = compiled_.job.train();
   header_ = {};
+  if (checkpointer_ != nullptr) {
+    checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false));
+  }
   // The last generation may have ended between a commit and its evaluation, on some ranks.
   if (std::exchange(evaluate_first_, false)) {
     LS_RETURN_IF_ERROR(Evaluate(communicator, record));
@@ -205,6 +217,10 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
     if (EvalDue(committed_step()) || (header_.drain && evaluator_ != nullptr)) {
       LS_RETURN_IF_ERROR(Evaluate(communicator, record));
     }
+    if (checkpointer_ != nullptr) {
+      checkpointer_->AtBoundary(committed_step(), FallsOn(compiled_.save_every, committed_step()),
+                                header_, Decided());
+    }
   }
   const bool early = StopsEarly(train, executor_->tracking());
   if (early && record != nullptr) {
@@ -216,6 +232,10 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
   outcome.regrouped = !done && !header_.drain;
+  if (checkpointer_ != nullptr && !outcome.regrouped) {
+    LS_RETURN_IF_ERROR(
+        checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
+  }
   return outcome;
 }
 
@@ -254,7 +274,9 @@ absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced)
   return CheckFinite(step, Commit(last, reduced.slices, step, nullptr, header_));
 }
 
-absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step, int* first_holder) {
+absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
+                                const std::string& run_dir, int* first_holder) {
+  if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   if (committed_step() != start_step) Suffer(chaos::Place::kJoin, start_step);
   LS_ASSIGN_OR_RETURN(
       const StateAgreement agreement,
@@ -264,8 +286,31 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step, 
     LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
     evaluated_step_ = agreement.evaluated_step;
   }
-  evaluate_first_ = start_step > 0 && EvalDue(start_step) && agreement.evaluated_step < start_step;
   *first_holder = agreement.first_holder;
+  if (start_step == 0) return Resume(communicator, run_dir);
+  evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_dir) {
+  if (resume_source_ == nullptr) return absl::OkStatus();
+  board_->Enter(LOADING);
+  LS_ASSIGN_OR_RETURN(
+      const std::optional<Restored> restored,
+      RestoreState(communicator, *resume_source_, {compiled_.plan.get(), executor_.get(), state_},
+                   board_, Deadline()));
+  if (!restored.has_value()) return absl::OkStatus();
+  const int64_t step = committed_step();
+  restored_ = true;
+  evaluated_step_ = restored->manifest.evaluated_step;
+  eval_ = EvaluationOf(restored->manifest);
+  evaluate_first_ = EvalDue(step) && evaluated_step_ < step;
+  board_->step.store(step, std::memory_order_relaxed);
+  board_->epoch.store(compiled_.sampler->EpochsAfter(step), std::memory_order_relaxed);
+  board_->resumed_step.store(step, std::memory_order_relaxed);
+  if (communicator->rank() != 0) return absl::OkStatus();
+  LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << restored->path;
+  BringBest(*restored, run_dir + "/model/best.safetensors", checkpointer_);
   return absl::OkStatus();
 }
 
@@ -328,6 +373,10 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   StepHeader::Wishes wishes;
   wishes.drain = link_->drain_requested();
   wishes.regroup = link_->regroup_requested(communicator->generation());
+  if (checkpointer_ != nullptr) {
+    wishes.save = checkpointer_->WantsSave();
+    wishes.part = checkpointer_->part();
+  }
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
     PhaseTimer waiting(profiler_.get(), StepPhase::kDataWait);
@@ -363,6 +412,7 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
     if (slice.begin >= gradients) break;
     gradient_slices_.push_back({slice.begin, std::min(slice.end, gradients), slice.data});
   }
+  if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   const engine::StepResult result = executor_->Update(step, gradient_slices_);
   communicator->PublishCommitted(step);
   const double epoch = compiled_.sampler->EpochsAfter(step);
@@ -413,10 +463,13 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
   executor_->SetTracking(tracking);
   if (record == nullptr || tracking.best_step != result.step()) return absl::OkStatus();
   board_->Enter(SAVING);
-  return WriteWeights(
-             record->run_dir() + "/model/best.safetensors", *compiled_.plan, state_,
-             BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
-      .status();
+  const std::string path = record->run_dir() + "/model/best.safetensors";
+  LS_RETURN_IF_ERROR(
+      WriteWeights(path, *compiled_.plan, state_,
+                   BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
+          .status());
+  if (checkpointer_ != nullptr) checkpointer_->KeepBest(result.step(), path);
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

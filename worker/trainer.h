@@ -30,6 +30,7 @@
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job.pb.h"
+#include "worker/checkpointer.h"
 #include "worker/control_link.h"
 #include "worker/evaluator.h"
 #include "worker/fault_injector.h"
@@ -39,6 +40,7 @@
 #include "worker/profile/interpreter.h"
 #include "worker/profile/step_profiler.h"
 #include "worker/progress_board.h"
+#include "worker/restore.h"
 #include "worker/run_record.h"
 #include "worker/step_header.h"
 
@@ -59,6 +61,7 @@ struct CompiledJob {
   std::shared_ptr<const engine::Plan> plan;
   int64_t total_steps = 0;
   Every eval_every;
+  Every save_every;
   // The vector that is reduced: the plan's gradients, then the step header.
   int64_t vector_count = 0;
   int gradient_buffers = 0;
@@ -93,6 +96,13 @@ class Trainer {
     on_first_commit_ = std::move(on_first_commit);
   }
 
+  // Saves checkpoints with `checkpointer`, and begins with one of `source` when nobody has any
+  // state. Both are null without checkpoints, and outlive this.
+  void SaveWith(Checkpointer* checkpointer, const ResumeSource* source) {
+    checkpointer_ = checkpointer;
+    resume_source_ = source;
+  }
+
   // Hash that tells kinds of devices apart.
   absl::StatusOr<std::string> DeviceHash() {
     sums_->Begin({0, 1});
@@ -105,8 +115,10 @@ class Trainer {
   absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
   // Brings the state to that after `start_step` with the other members. `evaluated` is set when all
   // who held it had evaluated it, if that was due; `first_holder` to the lowest rank that held it.
-  // Blocks. Errors: as AgreeOnState.
-  absl::Status JoinState(Communicator* communicator, int64_t start_step, int* first_holder);
+  // When that is step 0, the members go on from a checkpoint if there is one; `run_dir` then gets
+  // the best weights so far. Blocks. Errors: as AgreeOnState and RestoreState.
+  absl::Status JoinState(Communicator* communicator, int64_t start_step, const std::string& run_dir,
+                         int* first_holder);
 
   // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
   // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is
@@ -144,7 +156,11 @@ class Trainer {
                             int64_t step, RunRecord* record, const StepHeader::Contents& header);
   // What the job wants done about a step that is not finite.
   absl::Status CheckFinite(int64_t step, const engine::StepResult& result) const;
+  // Whether `every`, counted in steps or epochs, comes after this step.
+  bool FallsOn(const Every& every, int64_t step) const;
   bool EvalDue(int64_t step) const;
+  absl::Status Resume(Communicator* communicator, const std::string& run_dir);
+  Checkpointer::Decided Decided() const;
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
   // Counts an evaluation for the best weights and the early stop.
   absl::Status Track(const EvalResult& result, RunRecord* record);
@@ -167,6 +183,9 @@ class Trainer {
   std::unique_ptr<Interpreter> interpreter_;
   RunRecord* notes_ = nullptr;
   FaultInjector* faults_ = nullptr;
+  Checkpointer* checkpointer_ = nullptr;
+  const ResumeSource* resume_source_ = nullptr;
+  bool restored_ = false;  // the state is still that of a checkpoint
   std::function<void()> on_first_commit_;
   int64_t evaluated_step_ = 0;
   bool evaluate_first_ = false;

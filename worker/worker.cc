@@ -15,10 +15,13 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "engine/engine.h"
+#include "worker/checkpoint_identity.h"
+#include "worker/checkpointer.h"
 #include "worker/control_link.h"
 #include "worker/model_writer.h"
 #include "worker/profile/profile_report.h"
 #include "worker/progress_board.h"
+#include "worker/restore.h"
 #include "worker/run_record.h"
 #include "worker/telemetry.h"
 #include "worker/trainer.h"
@@ -123,8 +126,40 @@ class Worker {
     LS_ASSIGN_OR_RETURN(faults_,
                         FaultInjector::FromEnvironment(bootstrap_.assignment().slot(), run_dir));
     trainer_->Observe(record_.get(), faults_.get(), [this] { telemetry_->BeatSoon(); });
+    LS_RETURN_IF_ERROR(PrepareCheckpoints());
     telemetry_->SetRecord(record_.get());
     telemetry_->SetRecorder(&transport_->flight_recorder());
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareCheckpoints() {
+    if (!job_.has_checkpoint() || job_.checkpoint().dir().empty()) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(const Every every, ParseEvery(job_.checkpoint().every()));
+    Checkpointer::Settings settings;
+    settings.folder = job_.checkpoint().dir();
+    settings.keep = std::max(1, job_.checkpoint().keep());
+    settings.every = every.time;
+    settings.identity =
+        IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(), device_hash_,
+                   engine::DescribeDevice(trainer_->plan().spec().threads));
+    settings.plan = &trainer_->plan();
+    settings.state = trainer_->state();
+    settings.board = &board_;
+    const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
+    if (bootstrap_.assignment().slot() <
+        CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
+      settings.ready_bytes = Checkpointer::CopyBytes(trainer_->plan(), workers);
+    }
+    settings.on_durable = [this](int64_t step, bool first) {
+      // What went before a checkpoint is on record before anybody can go on from it.
+      if (first) record_->Write();
+      if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
+    };
+    resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
+               !job_.train().has_reproducible() || job_.train().reproducible()};
+    if (resume_.resume.empty()) resume_.resume = "auto";
+    LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
+    trainer_->SaveWith(checkpointer_.get(), &resume_);
     return absl::OkStatus();
   }
 
@@ -235,7 +270,8 @@ class Worker {
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
                                      ShardRange held) {
     int first_holder = 0;
-    LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(), &first_holder));
+    LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
+                                           RunDir(bootstrap_.assignment()), &first_holder));
     // What a rank 0 that is gone did not write, a survivor does.
     const bool gone =
         !writer_.empty() &&
@@ -286,6 +322,8 @@ class Worker {
   std::unique_ptr<FaultInjector> faults_;
   ControlLink link_;
   std::unique_ptr<Trainer> trainer_;
+  ResumeSource resume_;
+  std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state
   std::unique_ptr<Telemetry> telemetry_;
   std::string device_hash_;
   int64_t highest_generation_ = 0;

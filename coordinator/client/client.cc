@@ -3,10 +3,12 @@
 
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/grpc_status.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -57,19 +59,27 @@ class GrpcClient : public Client {
     if (!options_.token.empty()) context.AddMetadata(kTokenKey, options_.token);
   }
 
-  // A coordinator that is just starting may not listen yet, so the call waits for the connection.
+  // A coordinator that is just starting may not listen yet, so the call waits for the connection;
+  // one that ends meanwhile may be started again, so the call is repeated. All calls may be.
   template <typename Response, typename Request>
   absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
                                                                           const Request&,
                                                                           Response*),
                                 const Request& request, absl::Duration timeout) {
-    grpc::ClientContext context;
-    Prepare(context);
-    context.set_wait_for_ready(true);
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    Response response;
-    const grpc::Status status = ((*stub_).*method)(&context, request, &response);
-    if (status.ok()) return response;
+    const absl::Time deadline = absl::Now() + timeout;
+    grpc::Status status;
+    for (int attempt = 0; attempt == 0 || absl::Now() < deadline; ++attempt) {
+      grpc::ClientContext context;
+      Prepare(context);
+      context.set_wait_for_ready(true);
+      context.set_deadline(absl::ToChronoTime(deadline));
+      Response response;
+      status = ((*stub_).*method)(&context, request, &response);
+      if (status.ok()) return response;
+      if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+      const absl::Duration backoff = absl::Milliseconds(BackoffMillis(attempt));
+      absl::SleepFor(std::min(backoff, std::max(deadline - absl::Now(), absl::ZeroDuration())));
+    }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,

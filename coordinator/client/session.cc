@@ -146,8 +146,9 @@ class GrpcSession : public Session<Out, In> {
   using Shared = Box<Out, In>;
 
   void Run();
-  // One stream from its opening to its end. Returns whether it was up at all.
-  bool RunStream(std::string& reason);
+  // One stream from its opening to its end. The first try fails at once when nobody listens, later
+  // ones go through as soon as somebody does. Returns whether it was up at all.
+  bool RunStream(int attempt, std::string& reason);
   // Runs callbacks and starts writes until the stream is to end. Returns whether it was up.
   bool Serve(Stream<Out, In>& stream);
   void DeliverIncoming();
@@ -165,7 +166,7 @@ template <typename Out, typename In>
 void GrpcSession<Out, In>::Run() {
   for (int attempt = 0;; ++attempt) {
     std::string reason;
-    if (RunStream(reason)) attempt = 0;
+    if (RunStream(attempt, reason)) attempt = 0;
     Shared& box = *box_;
     absl::MutexLock lock(&box.mu);
     if (!box.closing) {
@@ -182,7 +183,7 @@ void GrpcSession<Out, In>::Run() {
 }
 
 template <typename Out, typename In>
-bool GrpcSession<Out, In>::RunStream(std::string& reason) {
+bool GrpcSession<Out, In>::RunStream(int attempt, std::string& reason) {
   {
     absl::MutexLock lock(&box_->mu);
     if (box_->closing && (box_->outgoing.empty() || absl::Now() >= box_->close_by)) return false;
@@ -191,6 +192,7 @@ bool GrpcSession<Out, In>::RunStream(std::string& reason) {
   }
   Stream<Out, In> stream(box_);
   if (!options_.token.empty()) stream.context().AddMetadata(kTokenKey, options_.token);
+  stream.context().set_wait_for_ready(attempt > 0);
   open_(*stub_, &stream.context(), &stream);
   {
     absl::MutexLock lock(&box_->mu);
@@ -233,13 +235,14 @@ bool GrpcSession<Out, In>::Serve(Stream<Out, In>& stream) {
     bool end = false;
     {
       absl::MutexLock lock(&box.mu);
+      const absl::Time close_by = box.close_by;
       auto wake = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box.mu) {
-        return !box.incoming.empty() || box.read_ended || box.write_failed || box.done ||
-               (box.connected && !announced) ||
+        return box.close_by != close_by || !box.incoming.empty() || box.read_ended ||
+               box.write_failed || box.done || (box.connected && !announced) ||
                (!box.writing && !box.outgoing.empty() && !half_closed) ||
                (box.closing && !half_closed && !box.writing && box.outgoing.empty());
       };
-      box.mu.AwaitWithDeadline(absl::Condition(&wake), box.close_by);
+      box.mu.AwaitWithDeadline(absl::Condition(&wake), close_by);
       announce = box.connected && !announced;
       end = box.read_ended || box.write_failed || box.done ||
             (box.closing && absl::Now() >= box.close_by);

@@ -151,6 +151,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
     worker.failed_at = std::min(worker.failed_at, TimeOf(context, record.time()));
   }
   worker.exited = record;
+  if (worker.pid == 0) worker.pid = record.pid();
   context.touched_jobs.insert(job.id);
   context.schedule = true;
 }

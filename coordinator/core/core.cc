@@ -2,6 +2,7 @@
 #include "coordinator/core/core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,6 +107,19 @@ void Settle(Context& context) {
 
 }  // namespace
 
+void AppendEffects(Effects& effects, Effects later) {
+  const auto append = [](auto& all, auto& more) {
+    all.insert(all.end(), std::make_move_iterator(more.begin()),
+               std::make_move_iterator(more.end()));
+  };
+  append(effects.rows, later.rows);
+  append(effects.new_jobs, later.new_jobs);
+  append(effects.to_agents, later.to_agents);
+  append(effects.to_workers, later.to_workers);
+  append(effects.events, later.events);
+  effects.wake_at = later.wake_at;
+}
+
 Effects Step(State& state, const Event& event, absl::Time now) {
   Effects effects;
   Context context{state, now, effects, {}, {}};
@@ -133,6 +147,7 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
     member.set_host(slot.worker.host);
     member.set_pid(slot.worker.pid);
     member.set_incarnation(slot.worker.incarnation);
+    member.set_standby(slot.standby);
     *member.mutable_progress() = slot.worker.progress;
   }
   return response;

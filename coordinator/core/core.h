@@ -78,7 +78,7 @@ struct Effects {
   absl::Status reply;
   SubmitJobResponse submitted;
   ScaleJobResponse scaled;
-  bool new_job = false;  // `submitted` names a job that this event made
+  std::vector<std::string> new_jobs;  // made by this event
   std::vector<ToAgent> to_agents;
   std::vector<ToWorker> to_workers;
   std::vector<Append> events;
@@ -89,16 +89,20 @@ struct Effects {
 // Changes `state` by one event. `now` never goes back.
 Effects Step(State& state, const Event& event, absl::Time now);
 
-// The rows of `effects`, the newest of this state, could not be written. What happened to agents
-// and workers stays in the state, as it did happen; a job submitted by the event was never
-// accepted. The rows are written again by the next step, and commands that follow from the state
-// are derived again with them. `effects` keeps what is derived from no state (answers to single
-// messages, events for followers): the caller holds it back until a later step is saved. A Tick is
-// due at `wake_at`.
+// Appends the effects of a later step; its replies are left out.
+void AppendEffects(Effects& effects, Effects later);
+
+// The rows of `effects`, which are those of all steps that are not saved yet, could not be written.
+// What happened to agents and workers stays in the state, as it did happen; jobs submitted by these
+// steps were never accepted. The rows are written again by the next step, and commands that follow
+// from the state are derived again with them. `effects` keeps what is derived from no state
+// (answers to single messages, events for followers): the caller holds it back until a later step
+// is saved. A Tick is due at `wake_at`.
 void SaveFailed(State& state, Effects& effects, absl::Time now);
 
 // The state of a coordinator that was away, from all rows of its journal. Nobody is connected; the
-// time away counts against no worker and no node. The first step may be taken at `now`.
+// time away, and that which everybody needs to come back, counts against no worker and no node. The
+// first step may be taken at `now`.
 // Errors: DataLoss when a row cannot be read; says which.
 absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& options, absl::Time now);
 

@@ -111,7 +111,7 @@ std::vector<const Worker*> Suspects(const Job& job) {
     if (open) suspects.push_back(&worker);
   }
   for (const Slot& slot : job.slots) {
-    if (Failed(slot.worker)) suspects.push_back(&slot.worker);
+    if (!slot.standby && Failed(slot.worker)) suspects.push_back(&slot.worker);
   }
   return suspects;
 }
@@ -199,7 +199,7 @@ void UpdateKill(Context& context, Job& job) {
   if (ending.kill) return;
   bool culprit_known = false;
   for (const Slot& slot : job.slots) {
-    culprit_known |= Failed(slot.worker) && !IsVictim(job, slot.worker);
+    culprit_known |= !slot.standby && Failed(slot.worker) && !IsVictim(job, slot.worker);
   }
   if (!culprit_known && context.now < ending.since + kCulpritWait) return;
   ending.kill = true;

@@ -112,7 +112,7 @@ bool MustWait(const Job& job) {
   if (survivors) return false;
   // Nobody has the state: all begin together.
   return std::any_of(job.slots.begin(), job.slots.end(),
-                     [&](const Slot& slot) { return slot.wanted && !Able(job, slot.worker); });
+                     [&](const Slot& slot) { return slot.works() && !Able(job, slot.worker); });
 }
 
 // When only places that were given up hold the state, one of them stays for a newcomer.
@@ -122,9 +122,9 @@ void KeepAHolder(Job& job) {
   for (Slot& slot : job.slots) {
     if (!Able(job, slot.worker)) continue;
     const bool holds = IsMember(job, slot.worker);
-    if (slot.wanted && holds) return;
+    if (slot.works() && holds) return;
     if (!slot.wanted && holds && holder == nullptr) holder = &slot;
-    if (slot.wanted && !holds) newcomer = &slot;
+    if (slot.works() && !holds) newcomer = &slot;
   }
   if (holder == nullptr || newcomer == nullptr) return;
   holder->wanted = true;
@@ -136,7 +136,7 @@ std::string WhyRegroup(const Job& job) {
   std::vector<std::string> joining, leaving;
   for (const Slot& slot : job.slots) {
     const bool member = IsMember(job, slot.worker);
-    if (slot.wanted && !member && Able(job, slot.worker))
+    if (slot.works() && !member && Able(job, slot.worker))
       joining.push_back(absl::StrCat(slot.worker.slot));
     if (!slot.wanted && member && !slot.worker.dead())
       leaving.push_back(absl::StrCat(slot.worker.slot));
@@ -214,7 +214,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
   KeepAHolder(job);
   Members members;
   for (Slot& slot : job.slots) {
-    if (slot.wanted && Able(job, slot.worker)) members.push_back(&slot.worker);
+    if (slot.works() && Able(job, slot.worker)) members.push_back(&slot.worker);
   }
   const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
   const int size = static_cast<int>(members.size());

@@ -12,6 +12,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/core/standby.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -61,37 +62,20 @@ bool IsPoison(Job& job, const Slot& slot) {
   return false;
 }
 
-// The worker is no part of the job any more; its end is still of interest.
-void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
-  Worker& worker = slot.worker;
-  if (worker.session != 0) {
-    ToWorker away;
-    away.session = worker.session;
-    away.command.mutable_exit()->set_reason("the job goes on without this worker");
-    away.command.mutable_exit()->set_code(1);
-    away.close = true;
-    context.effects.to_workers.push_back(std::move(away));
-    context.state.worker_sessions.erase(worker.session);
-    worker.session = 0;
-  }
-  worker.fault = fault;
-  worker.ready.reset();
-  job.former.push_back(std::move(worker));
-}
-
-// Nobody takes the place.
-void Vacate(Slot& slot, int index) {
-  slot.worker = Worker{};
-  slot.worker.slot = index;
-  slot.worker.left = true;
-  slot.worker.exited.emplace();
-}
-
 std::string SayFailed(const Job& job, const Worker& worker) {
   std::string text = absl::StrCat("rank ", worker.slot, " on ", worker.host);
   if (worker.pid != 0) absl::StrAppend(&text, " (pid ", worker.pid, ")");
   const bool known = worker.exited || worker.failed || worker.verdict_serial != 0;
   return absl::StrCat(text, known ? ": " : " died", known ? Cause(worker) : "");
+}
+
+// A spare works in the place of `slot`, which becomes the spare's. Returns whether there is one.
+bool TakeOver(Job& job, Slot& slot) {
+  Slot* spare = FindStandby(job);
+  if (spare == nullptr) return false;
+  spare->standby = false;
+  slot.standby = true;
+  return true;
 }
 
 // One failed worker. Returns whether the job goes on.
@@ -127,18 +111,45 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   const std::string failed = SayFailed(job, worker);
   if (member) AbortCurrentGeneration(context, job, failed);
   Retire(context, job, slot, fault->number);
-  if (slot.wanted) {
+  const bool promoted = slot.wanted && TakeOver(job, slot);
+  if (slot.wanted && !promoted) {
     StartLife(context, job, slot);
   } else {
     Vacate(slot, static_cast<int>(&slot - job.slots.data()));
   }
   if (member && job.state == RUNNING) {
-    SetState(context, job, RECOVERING, absl::StrCat(failed, "; its replacement starts"));
+    SetState(
+        context, job, RECOVERING,
+        absl::StrCat(failed, promoted ? "; a standby takes over" : "; its replacement starts"));
   }
   return true;
 }
 
 }  // namespace
+
+void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
+  Worker& worker = slot.worker;
+  if (worker.session != 0) {
+    ToWorker away;
+    away.session = worker.session;
+    away.command.mutable_exit()->set_reason("the job goes on without this worker");
+    away.command.mutable_exit()->set_code(1);
+    away.close = true;
+    context.effects.to_workers.push_back(std::move(away));
+    context.state.worker_sessions.erase(worker.session);
+    worker.session = 0;
+  }
+  worker.fault = fault;
+  worker.ready.reset();
+  job.former.push_back(std::move(worker));
+}
+
+void Vacate(Slot& slot, int index) {
+  slot.worker = Worker{};
+  slot.worker.slot = index;
+  slot.worker.left = true;
+  slot.worker.exited.emplace();
+}
 
 int64_t NewestCommitted(const Job& job) {
   int64_t newest = job.generation.message.start_step();
@@ -172,13 +183,14 @@ void Heal(Context& context, Job& job) {
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
   for (Slot& slot : job.slots) {
-    if (!Failed(slot.worker)) continue;
+    if (slot.standby || !Failed(slot.worker)) continue;
     if (done) continue;  // the work is done and its result is safe: nobody is missed
     if (!HealOne(context, job, slot)) return;
   }
   for (const Worker& worker : job.former) {
     // It said why only after its agent had said that it died.
-    if (worker.failed && IsForGood(job, worker)) return End(context, job, worker, "");
+    if (worker.fault != 0 && worker.failed && IsForGood(job, worker))
+      return End(context, job, worker, "");
   }
   NameFaults(context, job, false);
   if (MaxRestarts(job) == 0 && context.now >= job.suspected + FailureDetection(job)) {
@@ -195,10 +207,14 @@ void NoteGeneration(Context& context, Job& job) {
   }
 }
 
-void NoteFirstCommit(Job& job, int64_t generation, absl::Time time) {
+void NoteFirstCommit(Job& job, int64_t generation, absl::Time time, int64_t resumed_step) {
   for (OpenFault& fault : job.open_faults) {
     if (fault.to_next_step_ms >= 0 || fault.next_generation == 0) continue;
     if (generation < fault.next_generation) continue;
+    const Generation& now = job.generation.message;
+    if (generation == now.generation() && now.start_step() == 0) {
+      fault.steps_lost = std::max<int64_t>(0, fault.committed - resumed_step);
+    }
     fault.to_next_step_ms = std::max(0.0, absl::ToDoubleMilliseconds(time - fault.failed));
     if (fault.place > 0) {
       job.faults[fault.place - 1].set_to_next_step_ms(fault.to_next_step_ms);
@@ -217,7 +233,8 @@ void NameFaults(Context& context, Job& job, bool now) {
       known &= worker.gone();
     }
     if (failed.empty()) continue;
-    if (!known && !now && context.now < fault.began + context.state.options.settle) continue;
+    const absl::Time until = std::max(fault.began, job.forgiven) + context.state.options.settle;
+    if (!known && !now && context.now < until) continue;
     Fault named = NameFault(job, failed);
     named.set_generation(fault.generation);
     named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));

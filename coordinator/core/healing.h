@@ -25,8 +25,9 @@ bool SpendRestart(Job& job);
 // A generation was formed after the open faults.
 void NoteGeneration(Context& context, Job& job);
 
-// A worker committed its first step of `generation`.
-void NoteFirstCommit(Job& job, int64_t generation, absl::Time time);
+// A worker committed its first step of `generation`. When that one began without any state it went
+// on after `resumed_step`, that of a checkpoint.
+void NoteFirstCommit(Job& job, int64_t generation, absl::Time time, int64_t resumed_step);
 
 // Names the open faults whose workers' ends are known, or that have waited long enough; all of
 // them with `now`.
@@ -34,6 +35,12 @@ void NameFaults(Context& context, Job& job, bool now);
 
 // The newest step that is known to be committed.
 int64_t NewestCommitted(const Job& job);
+
+// The worker of the place is no part of the job any more and is ended; `fault` says of which fault
+// it is a part (0: of none).
+void Retire(Context& context, Job& job, Slot& slot, int64_t fault);
+// Nobody takes the place `index`.
+void Vacate(Slot& slot, int index);
 
 // A new life for the place, on its node or on one that has room.
 void StartLife(Context& context, Job& job, Slot& slot);

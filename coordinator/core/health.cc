@@ -95,7 +95,8 @@ void CheckJoining(Context& context, Job& job) {
 }
 
 void CheckStart(Context& context, Job& job) {
-  if (job.stepped || context.now < job.started + StartTimeout(job)) return;
+  const absl::Time begin = std::max(job.started, job.forgiven);
+  if (job.stepped || context.now < begin + StartTimeout(job)) return;
   const bool formed = HasActiveGeneration(job);
   auto ready = [&](const Worker& worker) { return formed || worker.ready.has_value(); };
   Worker* late = nullptr;
@@ -150,22 +151,22 @@ void ForgivePause(Context& context) {
   if (paused) ForgiveTime(state, context.now);
 }
 
-void ForgiveTime(State& state, absl::Time now) {
-  for (auto& [id, node] : state.nodes) node.last_contact = now;
+void ForgiveTime(State& state, absl::Time then) {
+  for (auto& [id, node] : state.nodes) node.last_contact = then;
   for (auto& [id, job] : state.jobs) {
     if (job.final()) continue;
-    if (job.suspected != absl::InfiniteFuture()) job.suspected = now;
-    if (job.generation.aborted) job.generation.aborted_at = now;
-    for (OpenFault& fault : job.open_faults) fault.began = now;
+    job.forgiven = then;
+    if (job.suspected != absl::InfiniteFuture()) job.suspected = then;
+    if (job.generation.aborted) job.generation.aborted_at = then;
     if (job.ending) {
-      job.ending->since = now;
-      job.ending->deadline = now + state.options.settle;
+      job.ending->since = then;
+      job.ending->deadline = then + state.options.settle;
     }
     for (Slot& slot : job.slots) {
-      slot.worker.since = now;
+      slot.worker.since = then;
       if (slot.worker.last_heard == absl::InfinitePast()) continue;
-      slot.worker.last_heard = now;
-      slot.worker.progress_moved = now;
+      slot.worker.last_heard = then;
+      slot.worker.progress_moved = then;
     }
   }
 }

@@ -15,8 +15,8 @@ void CheckHealth(Context& context, Job& job);
 // A coordinator that stood still itself (stopped, suspended) knows nothing about the time in
 // between: all workers and nodes count as heard from now.
 void ForgivePause(Context& context);
-// The same for one that was away: what happened before `now` counts as of now.
-void ForgiveTime(State& state, absl::Time now);
+// The same for one that was away: what happened before counts as of `then`, which may lie ahead.
+void ForgiveTime(State& state, absl::Time then);
 
 }  // namespace lockstep::coordinator
 

@@ -9,6 +9,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/standby.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -41,6 +42,7 @@ absl::Status CheckSpec(const JobSpec& spec) {
 // Peak memory by rank and what rank 0 reported about the run.
 void FillResult(const Job& job, JobResult& result) {
   for (const Slot& slot : job.slots) {
+    if (slot.standby) continue;
     const Worker& worker = slot.worker;
     int64_t peak = worker.finished ? worker.finished->peak_rss_bytes() : 0;
     if (worker.exited) peak = std::max<int64_t>(peak, worker.exited->peak_rss_bytes());
@@ -148,7 +150,7 @@ absl::Status Submit(Context& context, const Submitted& event) {
   job.submit_order = ++state.submits;
   job.submitted = context.now;
   job.run_dir = absl::StrCat("runs/", request.spec().name(), "-", event.job_id);
-  context.effects.new_job = true;
+  context.effects.new_jobs.push_back(job.id);
   context.effects.submitted.set_job_id(job.id);
   context.effects.submitted.set_run_dir(job.run_dir);
   context.schedule = true;
@@ -209,6 +211,7 @@ void Advance(Context& context, Job& job) {
     return;
   }
   if (!job.ending) Heal(context, job);
+  if (!job.ending) KeepStandbys(context, job);
   if (!job.ending) MaybeFormGeneration(context, job);
   if (!job.ending && IsDone(job)) BeginFinish(context, job);
   if (job.ending) AdvanceEnding(context, job);
@@ -230,6 +233,8 @@ JobStatus StatusOf(const Job& job) {
   if (job.ended != absl::InfinitePast()) *status.mutable_ended() = ToProto(job.ended);
   status.set_run_dir(job.run_dir);
   status.set_restarts(job.restarts);
+  status.set_standbys(ReadyStandbys(job));
+  status.set_wanted_standbys(job.spec().resources().standby());
   if (job.final()) *status.mutable_result() = job.result;
   return status;
 }

@@ -55,6 +55,7 @@ WorkerRecord ToRecord(const Slot& slot) {
   record.set_local_rank(slot.local_rank);
   record.set_lives(slot.lives);
   record.set_unwanted(!slot.wanted);
+  record.set_standby(slot.standby);
   return record;
 }
 
@@ -162,6 +163,7 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
   slot.local_rank = record.local_rank();
   slot.lives = record.lives();
   slot.wanted = !record.unwanted();
+  slot.standby = record.standby();
   FromRecord(record, slot.worker, now);
 }
 
@@ -353,7 +355,8 @@ void SaveFailed(State& state, Effects& effects, absl::Time now) {
   }
   std::erase_if(effects.to_agents, [](const ToAgent& m) { return m.command.has_desired(); });
   std::erase_if(effects.to_workers, [](const ToWorker& m) { return !m.close; });
-  if (effects.new_job) Withdraw(state, effects, effects.submitted.job_id());
+  for (const std::string& id : effects.new_jobs) Withdraw(state, effects, id);
+  effects.new_jobs.clear();
   effects.wake_at = std::min(effects.wake_at, now + kSaveAgain);
 }
 
@@ -389,7 +392,8 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
   }
-  ForgiveTime(state, now);
+  // Nobody is judged before everybody had the time to connect again.
+  ForgiveTime(state, now + options.reconnect);
   state.last_step = now;
   return state;
 }

@@ -8,6 +8,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/core/standby.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -39,7 +40,7 @@ absl::Status CheckScale(const Job& job, int workers) {
 void GiveUp(Job& job, int count) {
   std::vector<Slot*> wanted;
   for (Slot& slot : job.slots) {
-    if (slot.wanted) wanted.push_back(&slot);
+    if (slot.works()) wanted.push_back(&slot);
   }
   std::stable_sort(wanted.begin(), wanted.end(), [&](const Slot* a, const Slot* b) {
     const bool a_holds = IsMember(job, a->worker), b_holds = IsMember(job, b->worker);
@@ -52,25 +53,7 @@ void GiveUp(Job& job, int count) {
   }
 }
 
-// A node for one more place; null: none has room.
-const Node* Room(const State& state, const Job& job) {
-  for (const auto& [id, node] : state.nodes) {
-    const bool takes = !node.is_private || node.private_job.empty() || node.private_job == job.id;
-    if (node.session != 0 && takes && UsedSlots(state, node) < node.slots) return &node;
-  }
-  return nullptr;
-}
-
-int FirstFreeLocalRank(const Job& job, const Node& node) {
-  for (int local = 0;; ++local) {
-    const bool taken = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-      return slot.node_id == node.id && slot.local_rank == local;
-    });
-    if (!taken) return local;
-  }
-}
-
-// Takes a place back that was given up, or opens a new one.
+// Takes a place back that was given up, lets a spare work, or opens a new place.
 absl::Status AddPlace(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.wanted) continue;
@@ -80,17 +63,17 @@ absl::Status AddPlace(Context& context, Job& job) {
     StartLife(context, job, slot);
     return absl::OkStatus();
   }
-  const Node* node = Room(context.state, job);
-  if (node == nullptr) {
+  if (Slot* spare = FindStandby(job)) {
+    spare->standby = false;
+    return absl::OkStatus();
+  }
+  Slot* slot = AddSlot(context.state, job);
+  if (slot == nullptr) {
     return absl::ResourceExhaustedError(
         "no connected node has a free slot; start one with "
         "'launcher join', or join with more --slots");
   }
-  Slot slot;
-  slot.node_id = node->id;
-  slot.local_rank = FirstFreeLocalRank(job, *node);
-  job.slots.push_back(slot);
-  StartLife(context, job, job.slots.back());
+  StartLife(context, job, *slot);
   return absl::OkStatus();
 }
 

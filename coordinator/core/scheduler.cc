@@ -135,6 +135,21 @@ void PlaceLife(Context& context, const Job& job, Slot& slot) {
   worker.device = PickDevice(*node, job.spec(), slot.local_rank);
 }
 
+Slot* AddSlot(State& state, Job& job) {
+  if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
+  for (const auto& [id, node] : state.nodes) {
+    if (!Takes(node, job) || UsedSlots(state, node) >= node.slots) continue;
+    Slot slot;
+    slot.node_id = id;
+    const auto taken = [&slot](const Slot& other) {
+      return other.node_id == slot.node_id && other.local_rank == slot.local_rank;
+    };
+    while (std::any_of(job.slots.begin(), job.slots.end(), taken)) ++slot.local_rank;
+    return &job.slots.emplace_back(slot);
+  }
+  return nullptr;
+}
+
 int UsedSlots(const State& state, const Node& node) {
   int used = 0;
   for (const auto& [id, job] : state.jobs) {

@@ -16,6 +16,10 @@ void Schedule(Context& context);
 // Puts the new life of a place on its node, or on another with room when that one is out of reach.
 void PlaceLife(Context& context, const Job& job, Slot& slot);
 
+// Opens one more place for a worker, on a connected node that has room and takes the job; it has no
+// life yet. Null: there is no such node, or the job has all the places that it may have.
+Slot* AddSlot(State& state, Job& job);
+
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);
 

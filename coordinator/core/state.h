@@ -108,7 +108,12 @@ struct Slot {
   int64_t lives = 0;  // incarnations that this place has had
   // False: the job was scaled down. Its worker leaves, and no new one is started.
   bool wanted = true;
-  Worker worker;  // the newest one
+  // Its worker is a spare that waits to take over (standby.h).
+  bool standby = false;
+  Worker worker;
+
+  // Whether its worker is to be in the generations.
+  bool works() const { return wanted && !standby; }  // the newest one
 };
 
 struct GenerationState {
@@ -187,6 +192,10 @@ struct Job {
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
   absl::Time next_check = absl::InfiniteFuture();
+  // A spare cannot run; no other is tried.
+  bool no_standby = false;
+  // The time before does not count against its start.
+  absl::Time forgiven = absl::InfinitePast();
 
   const JobSpec& spec() const { return request.spec(); }
   bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
@@ -203,6 +212,9 @@ struct Options {
   absl::Duration settle = absl::Seconds(1);
   // How long finished workers may take to leave before the agent ends them.
   absl::Duration leave = absl::Seconds(5);
+  // How long agents and workers may take to come back to a coordinator that was away: twice their
+  // longest wait between two tries.
+  absl::Duration reconnect = absl::Seconds(1);
   // Followers see progress at most this often.
   absl::Duration progress_every = absl::Milliseconds(100);
 };

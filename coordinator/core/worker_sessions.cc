@@ -47,7 +47,8 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
 
 void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbeat& heartbeat) {
   if (heartbeat.has_first_commit()) {
-    NoteFirstCommit(job, heartbeat.generation(), FromProto(heartbeat.first_commit()));
+    NoteFirstCommit(job, heartbeat.generation(), FromProto(heartbeat.first_commit()),
+                    heartbeat.resumed_step());
   }
   if (heartbeat.progress_counter() != worker.progress_counter) {
     worker.progress_counter = heartbeat.progress_counter();

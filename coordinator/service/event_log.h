@@ -19,6 +19,9 @@ class EventLog {
   static constexpr int64_t kMaxLogLines = 20000;
   static constexpr size_t kMaxEvents = 5000;
 
+  // Sequence numbers begin after `last`.
+  explicit EventLog(int64_t last = 0) : last_(last) {}
+
   // Gives the event the next sequence number.
   void Append(JobEvent event);
 
@@ -33,7 +36,7 @@ class EventLog {
  private:
   using Ring = std::deque<std::shared_ptr<const JobEvent>>;
 
-  int64_t last_ = 0;
+  int64_t last_;
   bool ended_ = false;
   Ring logs_;
   int64_t log_lines_ = 0;

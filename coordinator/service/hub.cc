@@ -7,11 +7,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
 namespace {
+
+// A coordinator's events are numbered within so many bits.
+constexpr int kLifeShift = 40;
 
 // Six letters and digits that are not mistaken for one another.
 std::string RandomId() {
@@ -22,33 +27,43 @@ std::string RandomId() {
   return id;
 }
 
-void PumpAll(const std::vector<std::shared_ptr<Pumped>>& pumps) {
-  for (const auto& pump : pumps) pump->Pump();
+// A run on one machine tells its user itself.
+bool IsPrivate(const State& state, const Job& job) {
+  return std::any_of(state.nodes.begin(), state.nodes.end(), [&](const auto& node) {
+    return node.second.is_private && node.second.private_job == job.id;
+  });
 }
 
 // What followers of a job that was there before this coordinator begin with.
-JobEvent WhereItStands(const State& state, const std::string& job_id) {
-  JobEvent event;
-  *event.mutable_state() = DescribeJob(state, job_id)->status();
-  return event;
-}
-
-template <typename T>
-void AppendTo(std::vector<T>& all, std::vector<T>& more) {
-  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+std::vector<JobEvent> WhereItStands(const State& state, const Job& job, absl::Time now) {
+  std::vector<JobEvent> events;
+  if (!job.final() && !job.slots.empty() && !IsPrivate(state, job)) {
+    events.emplace_back().set_notice(
+        absl::StrCat("the coordinator was started again and goes on from its journal; what the ",
+                     "workers printed before is in ", job.run_dir, "/logs"));
+  }
+  *events.emplace_back().mutable_state() = DescribeJob(state, job.id)->status();
+  for (JobEvent& event : events) *event.mutable_time() = ToProto(now);
+  return events;
 }
 
 }  // namespace
 
-Hub::Hub(Clock* clock, Store* store, State state)
-    : clock_(clock), store_(store), state_(std::move(state)) {
+Hub::Hub(Clock* clock, Store* store, State state, int64_t life)
+    : clock_(clock),
+      store_(store),
+      first_sequence_((life - 1) << kLifeShift),
+      state_(std::move(state)) {
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [id, job] : state_.jobs) {
-      logs_[id].Append(WhereItStands(state_, id));
+      EventLog& log = logs_.try_emplace(id, first_sequence_).first->second;
+      for (JobEvent& event : WhereItStands(state_, job, clock_->Now()))
+        log.Append(std::move(event));
     }
     if (!state_.jobs.empty()) wake_at_ = clock_->Now();
   }
+  journal_ = Thread("coord-journal", [this] { RunJournal(); });
   ticker_ = Thread("coord-ticker", [this] { RunTicker(); });
 }
 
@@ -59,11 +74,19 @@ Hub::~Hub() {
     wake_changed_ = true;
   }
   ticker_.Join();
+  journal_.Join();
+}
+
+void Hub::Calls::Make() {
+  for (const auto& pump : pumps) pump->Pump();
+  for (auto& [done, reply] : answers) {
+    if (done) done(std::move(reply));
+  }
 }
 
 void Hub::RunTicker() {
   for (;;) {
-    Pumps pumps;
+    Calls calls;
     {
       absl::MutexLock lock(&mu_);
       const absl::Duration wait = wake_at_ - clock_->Now();
@@ -72,99 +95,140 @@ void Hub::RunTicker() {
       }
       wake_changed_ = false;
       if (stopping_) return;
-      if (clock_->Now() >= wake_at_) StepLocked(Tick{}, pumps);
+      if (clock_->Now() >= wake_at_) StepLocked(Tick{}, nullptr, calls);
     }
-    PumpAll(pumps);
+    calls.Make();
   }
 }
 
-absl::Status Hub::Save(const Effects& effects) {
-  if (effects.rows.empty()) return absl::OkStatus();
-  std::vector<Put> puts;
-  for (const Row& row : effects.rows) puts.push_back({row.key, row.value});
-  return store_->PutBatch(puts).status();
+void Hub::RunJournal() {
+  for (;;) {
+    Batch batch;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(this, &Hub::HasWork));
+      if (queued_.effects.rows.empty()) return;
+      batch = std::exchange(queued_, {});
+      writing_ = true;
+    }
+    std::vector<Put> puts;
+    for (const Row& row : batch.effects.rows) puts.push_back({row.key, row.value});
+    const absl::Status saved = store_->PutBatch(puts).status();
+    Calls calls;
+    bool end = false;
+    {
+      absl::MutexLock lock(&mu_);
+      writing_ = false;
+      if (saved.ok()) {
+        if (std::exchange(failing_, false)) {
+          LS_LOG_WARNING << "the journal is written again";
+        }
+        Tell(std::move(batch), calls);
+        if (queued_.effects.rows.empty()) Tell(std::exchange(queued_, {}), calls);
+      } else {
+        HoldBack(std::move(batch), saved, calls);
+        end = stopping_;
+      }
+    }
+    calls.Make();
+    if (end) return;
+  }
 }
 
-void Hub::HoldBack(Effects& effects) {
-  AppendTo(held_.to_agents, effects.to_agents);
-  AppendTo(held_.to_workers, effects.to_workers);
-  AppendTo(held_.events, effects.events);
+// Nothing of `batch` and of the steps after it is saved, and they are not told.
+void Hub::HoldBack(Batch batch, const absl::Status& why, Calls& calls) {
+  if (!std::exchange(failing_, true)) {
+    LS_LOG_ERROR << "cannot write the journal, nobody is told anything: " << why.message();
+  }
+  AppendEffects(batch.effects, std::move(queued_.effects));
+  std::move(queued_.answers.begin(), queued_.answers.end(), std::back_inserter(batch.answers));
+  SaveFailed(state_, batch.effects, clock_->Now());
+  // Old progress interests nobody.
+  std::erase_if(batch.effects.events, [](const Append& a) { return a.event.has_progress(); });
+  for (Answer& answer : batch.answers) {
+    if (!answer.second.status.ok()) continue;
+    answer.second.status = Annotate(why, "the coordinator's journal cannot be written");
+  }
+  WakeAt(std::min(wake_at_, batch.effects.wake_at));
+  calls.answers = std::move(batch.answers);
+  queued_ = Batch();
+  queued_.effects = std::move(batch.effects);
 }
 
-void Hub::Tell(Effects effects, Pumps& pumps) {
-  for (ToAgent& message : effects.to_agents) {
+void Hub::Tell(Batch batch, Calls& calls) {
+  Pumps& pumps = calls.pumps;
+  for (ToAgent& message : batch.effects.to_agents) {
     const auto found = agents_.find(message.session);
     if (found == agents_.end()) continue;
     found->second->Enqueue(std::move(message.command), message.close);
     pumps.push_back(found->second);
   }
-  for (ToWorker& message : effects.to_workers) {
+  for (ToWorker& message : batch.effects.to_workers) {
     const auto found = workers_.find(message.session);
     if (found == workers_.end()) continue;
     found->second->Enqueue(std::move(message.command), message.close);
     pumps.push_back(found->second);
   }
-  for (Append& append : effects.events) {
+  for (Append& append : batch.effects.events) {
     if (append.event.has_state()) {
       LS_LOG_INFO << "job " << append.job_id << " " << JobState_Name(append.event.state().state())
                   << ": " << append.event.state().reason();
     }
-    logs_[append.job_id].Append(std::move(append.event));
+    logs_.try_emplace(append.job_id, first_sequence_).first->second.Append(std::move(append.event));
     const auto found = followers_.find(append.job_id);
     if (found == followers_.end()) continue;
     pumps.insert(pumps.end(), found->second.begin(), found->second.end());
   }
   std::sort(pumps.begin(), pumps.end());
   pumps.erase(std::unique(pumps.begin(), pumps.end()), pumps.end());
+  std::move(batch.answers.begin(), batch.answers.end(), std::back_inserter(calls.answers));
 }
 
-Hub::Reply Hub::StepLocked(const Event& event, Pumps& pumps) {
-  const absl::Time now = clock_->Now();
-  Effects effects = Step(state_, event, now);
-  const absl::Status saved = Save(effects);
-  if (!saved.ok()) {
-    LS_LOG_ERROR << "cannot write the journal, nobody is told anything: " << saved.message();
-    SaveFailed(state_, effects, now);
-    if (effects.reply.ok()) {
-      effects.reply = Annotate(saved, "the coordinator's journal cannot be written");
-    }
+void Hub::WakeAt(absl::Time time) {
+  if (time == wake_at_) return;
+  wake_changed_ |= time < wake_at_;
+  wake_at_ = time;
+}
+
+void Hub::StepLocked(const Event& event, Done done, Calls& calls) {
+  Effects effects = Step(state_, event, clock_->Now());
+  WakeAt(effects.wake_at);
+  queued_.answers.emplace_back(
+      std::move(done),
+      Reply{std::move(effects.reply), std::move(effects.submitted), std::move(effects.scaled)});
+  AppendEffects(queued_.effects, std::move(effects));
+  if (queued_.effects.rows.empty() && !writing_) Tell(std::exchange(queued_, {}), calls);
+}
+
+void Hub::Post(const Event& event, Done done) {
+  Calls calls;
+  {
+    absl::MutexLock lock(&mu_);
+    StepLocked(event, std::move(done), calls);
   }
-  if (effects.wake_at != wake_at_) {
-    wake_changed_ = effects.wake_at < wake_at_;
-    wake_at_ = effects.wake_at;
-  }
-  Reply reply = {std::move(effects.reply), std::move(effects.submitted), std::move(effects.scaled)};
-  if (!saved.ok()) {  // old progress interests nobody
-    std::erase_if(effects.events, [](const Append& a) { return a.event.has_progress(); });
-  }
-  HoldBack(effects);
-  if (saved.ok()) Tell(std::exchange(held_, {}), pumps);
-  return reply;
+  calls.Make();
 }
 
 Hub::Reply Hub::Handle(const Event& event) {
-  Pumps pumps;
+  absl::Notification there;
   Reply reply;
-  {
-    absl::MutexLock lock(&mu_);
-    reply = StepLocked(event, pumps);
-  }
-  PumpAll(pumps);
+  Post(event, [&](Reply given) {
+    reply = std::move(given);
+    there.Notify();
+  });
+  there.WaitForNotification();
   return reply;
 }
 
-absl::StatusOr<SubmitJobResponse> Hub::Submit(const SubmitJobRequest& request) {
-  Pumps pumps;
-  Reply reply;
+void Hub::Submit(const SubmitJobRequest& request, Done done) {
+  Calls calls;
   {
     absl::MutexLock lock(&mu_);
     std::string id = RandomId();
     while (state_.jobs.count(id) != 0) id = RandomId();
-    reply = StepLocked(Submitted{id, request}, pumps);
+    StepLocked(Submitted{id, request}, std::move(done), calls);
   }
-  PumpAll(pumps);
-  if (!reply.status.ok()) return reply.status;
-  return std::move(reply.submitted);
+  calls.Make();
 }
 
 SessionId Hub::AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet) {
@@ -184,7 +248,7 @@ void Hub::RemoveAgent(SessionId session) {
     absl::MutexLock lock(&mu_);
     if (agents_.erase(session) == 0) return;
   }
-  Handle(AgentGone{session});
+  Post(AgentGone{session});
 }
 
 void Hub::RemoveWorker(SessionId session) {
@@ -192,7 +256,7 @@ void Hub::RemoveWorker(SessionId session) {
     absl::MutexLock lock(&mu_);
     if (workers_.erase(session) == 0) return;
   }
-  Handle(WorkerGone{session});
+  Post(WorkerGone{session});
 }
 
 absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id) {

@@ -43,13 +43,14 @@ grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* con
                                                 const SubmitJobRequest* request,
                                                 SubmitJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  grpc::Status status = Authorize(*context);
-  if (status.ok()) {
-    absl::StatusOr<SubmitJobResponse> submitted = hub_->Submit(*request);
-    status = ToGrpc(submitted.status());
-    if (submitted.ok()) *response = *std::move(submitted);
+  if (const grpc::Status status = Authorize(*context); !status.ok()) {
+    reactor->Finish(status);
+    return reactor;
   }
-  reactor->Finish(status);
+  hub_->Submit(*request, [reactor, response](Hub::Reply reply) {
+    *response = std::move(reply.submitted);
+    reactor->Finish(ToGrpc(reply.status));
+  });
   return reactor;
 }
 
@@ -81,11 +82,12 @@ grpc::ServerUnaryReactor* RpcService::CancelJob(grpc::CallbackServerContext* con
                                                 const CancelJobRequest* request,
                                                 CancelJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  grpc::Status status = Authorize(*context);
-  if (status.ok()) {
-    status = ToGrpc(hub_->Handle(CancelRequested{request->job_id(), request->kill()}).status);
+  if (const grpc::Status status = Authorize(*context); !status.ok()) {
+    reactor->Finish(status);
+    return reactor;
   }
-  reactor->Finish(status);
+  hub_->Post(CancelRequested{request->job_id(), request->kill()},
+             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
   return reactor;
 }
 
@@ -93,13 +95,15 @@ grpc::ServerUnaryReactor* RpcService::ScaleJob(grpc::CallbackServerContext* cont
                                                const ScaleJobRequest* request,
                                                ScaleJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  grpc::Status status = Authorize(*context);
-  if (status.ok()) {
-    Hub::Reply reply = hub_->Handle(ScaleRequested{request->job_id(), request->workers()});
-    *response = std::move(reply.scaled);
-    status = ToGrpc(reply.status);
+  if (const grpc::Status status = Authorize(*context); !status.ok()) {
+    reactor->Finish(status);
+    return reactor;
   }
-  reactor->Finish(status);
+  hub_->Post(ScaleRequested{request->job_id(), request->workers()},
+             [reactor, response](Hub::Reply reply) {
+               *response = std::move(reply.scaled);
+               reactor->Finish(ToGrpc(reply.status));
+             });
   return reactor;
 }
 
@@ -130,7 +134,7 @@ grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
        },
        [hub](SessionId session) { hub->RemoveAgent(session); },
        [hub](SessionId session, AgentMessage message) {
-         hub->Handle(AgentSaid{session, std::move(message)});
+         hub->Post(AgentSaid{session, std::move(message)});
        }});
 }
 
@@ -146,7 +150,7 @@ grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* RpcService::WorkerSession
        },
        [hub](SessionId session) { hub->RemoveWorker(session); },
        [hub](SessionId session, WorkerMessage message) {
-         hub->Handle(WorkerSaid{session, std::move(message)});
+         hub->Post(WorkerSaid{session, std::move(message)});
        }});
 }
 

@@ -7,6 +7,7 @@
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,18 +16,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/address.h"
 #include "coordinator/service/rpc.h"
+#include "proto/journal.pb.h"
 
 namespace lockstep::coordinator {
 namespace {
 
+constexpr const char* kCoordinatorKey = "coordinator";
+
 class GrpcServer : public Server {
  public:
-  GrpcServer(const ServerOptions& options, Clock* clock, Store* store, State state)
-      : hub_(clock, store, std::move(state)), service_(&hub_, options.token) {}
+  GrpcServer(const ServerOptions& options, Clock* clock, Store* store, State state, int64_t life)
+      : hub_(clock, store, std::move(state), life), service_(&hub_, options.token) {}
 
   ~GrpcServer() override {
     if (server_ == nullptr) return;
@@ -75,6 +80,27 @@ class GrpcServer : public Server {
   std::string address_;
 };
 
+// Counts this coordinator in `store`, and takes its count out of `rows`. Of two that start at the
+// same time only one gets a number.
+absl::StatusOr<int64_t> BeginLife(std::vector<StoredRow>& rows, Store* store) {
+  CoordinatorRecord record;
+  int64_t revision = 0;
+  const auto found = std::find_if(rows.begin(), rows.end(),
+                                  [](const StoredRow& row) { return row.key == kCoordinatorKey; });
+  if (found != rows.end()) {
+    if (!record.ParseFromString(found->value)) {
+      return absl::DataLossError(
+          absl::StrCat("row '", kCoordinatorKey, "' of the journal is damaged"));
+    }
+    revision = found->revision;
+    rows.erase(found);
+  }
+  record.set_lives(record.lives() + 1);
+  const Put put = {kCoordinatorKey, record.SerializeAsString(), revision};
+  LS_RETURN_IF_ERROR(store->PutBatch({put}).status());
+  return record.lives();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Clock* clock,
@@ -82,11 +108,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   QuietGrpc();
   LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   LS_RETURN_IF_ERROR(CheckFree(options.listen));
-  LS_ASSIGN_OR_RETURN(const std::vector<StoredRow> stored, store->GetAll());
+  LS_ASSIGN_OR_RETURN(std::vector<StoredRow> stored, store->GetAll());
+  LS_ASSIGN_OR_RETURN(const int64_t life, BeginLife(stored, store));
   std::vector<Row> rows;
   for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
   LS_ASSIGN_OR_RETURN(State state, Restore(rows, options.limits, clock->Now()));
-  auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(state));
+  if (life > 1) {
+    LS_LOG_INFO << "goes on from the journal: " << state.jobs.size() << " jobs, "
+                << state.nodes.size() << " nodes; coordinator number " << life << " of it";
+  }
+  auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(state), life);
   LS_RETURN_IF_ERROR(server->Listen(options.listen));
   return server;
 }

@@ -19,6 +19,7 @@ class MemoryStore : public Store {
 
   absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override {
     absl::MutexLock lock(&mu_);
+    if (rows.empty()) return revision_;
     for (const Put& put : rows) {
       if (put.expected_revision < 0) continue;
       const auto found = rows_.find(put.key);

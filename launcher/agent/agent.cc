@@ -338,6 +338,7 @@ void AgentImpl::Exited(WorkerProcess* worker) {
   record.set_worker_incarnation(worker->incarnation());
   record.set_order(worker->death_order);
   record.set_wanted(worker->wanted_end);
+  record.set_pid(worker->pid);
   for (std::string& line : worker->LastOutput()) record.add_last_lines(std::move(line));
   AgentMessage message;
   *message.mutable_exited() = record;

@@ -66,7 +66,7 @@ const std::map<std::string, VerbText>& VerbTexts() {
         "launcher scale fashion-mnist-1 2"}},
       {"chaos",
        {"launcher chaos [flags] job.yaml",
-        "Runs a job here and lets its workers fail, to see that it heals.",
+        "Runs a job here and lets its workers or its coordinator fail, to see that it heals.",
         "launcher chaos --kill rank:2@step:50 examples/fashion-mnist.yaml"}},
       {"join",
        {"launcher join [flags]", "Makes this machine a node of a coordinator until Ctrl-C.",

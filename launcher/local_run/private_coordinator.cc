@@ -8,9 +8,11 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/status.h"
 #include "launcher/agent/host.h"
@@ -45,36 +47,110 @@ std::string HowItEnded(const Spawner::Exit& exit) {
   return absl::StrCat("exited with code ", exit.code);
 }
 
-absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
-    Spawner* spawner, std::function<void(const std::string& how)> on_exit) {
-  LS_ASSIGN_OR_RETURN(const std::string program,
-                      FindProgram("coordinator", "LOCKSTEP_COORDINATOR_BIN"));
-  LS_ASSIGN_OR_RETURN(const std::string folder, MakeSocketFolder());
-  const std::string socket = absl::StrCat(folder, "/sock");
-  LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(folder));
-  LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(socket));
+// What outlives the owner: a process may end after it.
+struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
+  Spawner* spawner = nullptr;
+  Callbacks callbacks;
+  std::string program, address, folder, journal;
+
+  absl::Mutex mu;
+  bool over ABSL_GUARDED_BY(mu) = false;
+  bool ready ABSL_GUARDED_BY(mu) = false;
+  bool restarts ABSL_GUARDED_BY(mu) = true;
+  std::deque<absl::Time> restarted ABSL_GUARDED_BY(mu);
+
+  // `ready_fd`: what the process says that it serves on; -1: nobody waits for it.
+  absl::Status Spawn(int ready_fd);
+  void OnEnd(const std::string& how);
+  bool TakeRestart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+};
+
+absl::Status PrivateCoordinator::Life::Spawn(int ready_fd) {
+  Spawner::Request request;
+  // The journal has to outlive this process alone: with the machine the whole run ends.
+  request.argv = {program, "--listen",     address, "--state-dir",
+                  folder,  "--state-sync", "off",   "--parent-death"};
+  if (ready_fd >= 0) {
+    request.argv.insert(request.argv.end(), {"--ready-fd", "3"});
+    request.fds = {ready_fd};
+  }
+  // Its messages are the launcher's; what it says while all is well is not for the user.
+  if (std::getenv("LOCKSTEP_LOG") == nullptr) request.set_env = {"LOCKSTEP_LOG=warning"};
+  request.stdout_fd = STDERR_FILENO;
+  request.stderr_fd = STDERR_FILENO;
+  Spawner::Callbacks told;
+  const std::shared_ptr<Life> self = shared_from_this();
+  told.on_exit = [self](const Spawner::Exit& exit) { self->OnEnd(HowItEnded(exit)); };
+  told.on_failed = [self](const absl::Status& why) {
+    self->OnEnd(absl::StrCat("could not be started: ", std::string(why.message())));
+  };
+  return spawner->Spawn(request, std::move(told)).status();
+}
+
+bool PrivateCoordinator::Life::TakeRestart() {
+  const absl::Time now = absl::Now();
+  while (!restarted.empty() && restarted.front() < now - absl::Minutes(1)) restarted.pop_front();
+  if (!ready || !restarts || restarted.size() >= kRestarts) return false;
+  restarted.push_back(now);
+  return true;
+}
+
+void PrivateCoordinator::Life::OnEnd(const std::string& how) {
+  bool again;
+  std::string why = how;
+  {
+    absl::MutexLock lock(&mu);
+    if (over) return;
+    again = TakeRestart();
+    if (!again && restarted.size() >= kRestarts) {
+      absl::StrAppend(&why, " (for the ", kRestarts + 1, "th time within a minute)");
+    }
+  }
+  if (again) {
+    const absl::Status spawned = Spawn(-1);
+    if (spawned.ok()) return callbacks.on_restart(how);
+    absl::StrAppend(&why, " and cannot be started again: ", std::string(spawned.message()));
+  }
+  callbacks.on_lost(why);
+}
+
+absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(Spawner* spawner,
+                                                                              Callbacks callbacks) {
+  auto life = std::make_shared<Life>();
+  life->spawner = spawner;
+  life->callbacks = std::move(callbacks);
+  LS_ASSIGN_OR_RETURN(life->program, FindProgram("coordinator", "LOCKSTEP_COORDINATOR_BIN"));
+  LS_ASSIGN_OR_RETURN(life->folder, MakeSocketFolder());
+  const std::string socket = absl::StrCat(life->folder, "/sock");
+  life->address = absl::StrCat("unix:", socket);
+  life->journal = absl::StrCat(life->folder, "/journal.db");
+  LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder));
+  for (const std::string& file :
+       {socket, life->journal, life->journal + "-wal", life->journal + "-journal"}) {
+    LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(file));
+  }
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for the coordinator");
   UniqueFd write_end(fds[1]);
   std::unique_ptr<PrivateCoordinator> coordinator(new PrivateCoordinator());
   coordinator->ready_.reset(fds[0]);
-  coordinator->address_ = absl::StrCat("unix:", socket);
-
-  Spawner::Request request;
-  request.argv = {program, "--listen", coordinator->address_, "--ready-fd", "3", "--parent-death"};
-  // Its messages are the launcher's; what it says while all is well is not for the user.
-  if (std::getenv("LOCKSTEP_LOG") == nullptr) request.set_env = {"LOCKSTEP_LOG=warning"};
-  request.stdout_fd = STDERR_FILENO;
-  request.stderr_fd = STDERR_FILENO;
-  request.fds = {write_end.get()};
-  Spawner::Callbacks callbacks;
-  callbacks.on_exit = [on_exit](const Spawner::Exit& exit) { on_exit(HowItEnded(exit)); };
-  callbacks.on_failed = [on_exit](const absl::Status& why) {
-    on_exit(absl::StrCat("could not be started: ", std::string(why.message())));
-  };
-  LS_RETURN_IF_ERROR(spawner->Spawn(request, std::move(callbacks)).status());
+  coordinator->life_ = std::move(life);
+  LS_RETURN_IF_ERROR(coordinator->life_->Spawn(write_end.get()));
   return coordinator;
 }
+
+PrivateCoordinator::~PrivateCoordinator() {
+  absl::MutexLock lock(&life_->mu);
+  life_->over = true;
+}
+
+void PrivateCoordinator::SetRestarts(bool restarts) {
+  absl::MutexLock lock(&life_->mu);
+  life_->restarts = restarts;
+}
+
+const std::string& PrivateCoordinator::address() const { return life_->address; }
+const std::string& PrivateCoordinator::journal() const { return life_->journal; }
 
 absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt_fd) {
   const absl::Time deadline = absl::Now() + timeout;
@@ -94,6 +170,8 @@ absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt
     const ssize_t n = ::read(ready_.get(), line, sizeof(line));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return absl::UnavailableError("the private coordinator ended before it was ready");
+    absl::MutexLock lock(&life_->mu);
+    life_->ready = true;
     return absl::OkStatus();
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator of a run on this machine: a child of the spawner on a Unix socket in a folder
-// that only this user can enter. It dies with the launcher, and the folder goes with it.
-// Thread-safety: thread-compatible; `on_exit` is called on the spawner's reader thread.
+// that only this user can enter, with its journal. When it dies it is started again there and goes
+// on from its journal. It dies with the launcher, and the folder goes with it. Thread-safety:
+// thread-safe; the callbacks are called on the spawner's reader thread.
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_PRIVATE_COORDINATOR_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_PRIVATE_COORDINATOR_H_
 
@@ -19,21 +20,37 @@ namespace lockstep::launcher {
 
 class PrivateCoordinator {
  public:
-  // Asks for the process and returns while it starts. `on_exit` is told how it ended, if it does.
+  // How often it is started again within a minute before it is given up.
+  static constexpr int kRestarts = 10;
+
+  struct Callbacks {
+    // It ended and is being started again.
+    std::function<void(const std::string& how)> on_restart;
+    // It ended for good.
+    std::function<void(const std::string& how)> on_lost;
+  };
+  // Asks for the process and returns while it starts.
   // The program: LOCKSTEP_COORDINATOR_BIN, else `coordinator` beside the launcher.
   // Errors: NotFound without the program; whatever making the folder meets.
-  static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start(
-      Spawner* spawner, std::function<void(const std::string& how)> on_exit);
+  static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start(Spawner* spawner,
+                                                                   Callbacks callbacks);
+  // Its end is nobody's concern any more.
+  ~PrivateCoordinator();
 
-  // Blocks until it serves. Errors: Unavailable when it ended, DeadlineExceeded, Cancelled when
-  // `interrupt_fd` became readable.
+  // Blocks until it serves for the first time. An end before that is for good. Errors: Unavailable
+  // when it ended, DeadlineExceeded, Cancelled when `interrupt_fd` became readable.
   absl::Status WaitReady(absl::Duration timeout, int interrupt_fd);
+  // Whether it is started again when it ends; so unless told otherwise.
+  void SetRestarts(bool restarts);
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const;
+  // The file that the running coordinator holds a lock on.
+  const std::string& journal() const;
 
  private:
+  struct Life;
   PrivateCoordinator() = default;
-  std::string address_;
+  std::shared_ptr<Life> life_;
   UniqueFd ready_;
 };
 

@@ -76,6 +76,7 @@ class LocalRun {
     options.pending = false;  // all that it waits for is on its way
     return options;
   }
+  PrivateCoordinator::Callbacks CoordinatorCallbacks();
   absl::StatusOr<JobStatus> RunJob();
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
@@ -116,15 +117,31 @@ int LocalRun::Run() {
   return Finish(ended);
 }
 
+PrivateCoordinator::Callbacks LocalRun::CoordinatorCallbacks() {
+  return {
+      .on_restart =
+          [this](const std::string& how) {
+            renderer_.Message(
+                absl::StrCat("warning: the run's coordinator ", how,
+                             "; it is started again, and the workers go on meanwhile"));
+          },
+      .on_lost =
+          [this](const std::string& how) { OnLost(absl::StrCat("the run's coordinator ", how)); }};
+}
+
 absl::StatusOr<JobStatus> LocalRun::RunJob() {
   // The coordinator starts while the job is read.
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<PrivateCoordinator> coordinator,
-                      PrivateCoordinator::Start(spawner_, [this](const std::string& how) {
-                        OnLost(absl::StrCat("the run's coordinator ", how));
-                      }));
+                      PrivateCoordinator::Start(spawner_, CoordinatorCallbacks()));
   LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
   known_.set_name(request.spec().name());
+  // A job that survives no failure ends with its coordinator, too.
+  const Restart& restart = request.spec().restart();
+  coordinator->SetRestarts(!restart.has_max_restarts() || restart.max_restarts() > 0);
   faults_ = FaultsOf(args_.job, request.spec());
+  if (!faults_.empty()) {
+    (*request.mutable_spec()->mutable_env())[chaos::kJournalVariable] = coordinator->journal();
+  }
   const int workers = MostWorkers(request.spec());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
   AgentOptions options;

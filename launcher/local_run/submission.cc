@@ -54,7 +54,8 @@ absl::Status FillSecrets(JobSpec* spec) {
 
 int MostWorkers(const JobSpec& spec) {
   return std::max(spec.resources().nodes() * spec.resources().nproc_per_node(),
-                  spec.elastic().max_workers());
+                  spec.elastic().max_workers()) +
+         spec.resources().standby();
 }
 
 std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec) {

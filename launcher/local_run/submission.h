@@ -13,7 +13,7 @@
 
 namespace lockstep::launcher {
 
-// Workers that the job may have at once.
+// Workers that the job may have at once, spares among them.
 int MostWorkers(const JobSpec& spec);
 
 // The faults that a run is to suffer: those given, and those drawn for this job.

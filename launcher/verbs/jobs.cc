@@ -139,6 +139,7 @@ int RunLogs(const LogsArgs& args) {
   const absl::Status followed = (*client)->FollowJob(
       request,
       [&](const JobEvent& event) {
+        if (event.has_notice()) std::cerr << event.notice() << std::endl;
         if (!event.has_log()) return true;
         if (args.rank.has_value() && *args.rank != event.log().slot()) return true;
         for (const std::string& line : event.log().lines()) {

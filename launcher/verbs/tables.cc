@@ -35,14 +35,20 @@ std::string StepText(const Progress& progress) {
   return absl::StrCat(progress.step(), "/", progress.total_steps());
 }
 
+// "3/4", with spares "3/4+1".
+std::string WorkersText(const JobStatus& job) {
+  std::string text = absl::StrCat(job.workers(), "/", job.wanted_workers());
+  if (job.wanted_standbys() > 0) absl::StrAppend(&text, "+", job.standbys());
+  return text;
+}
+
 }  // namespace
 
 std::string JobTable(const ListJobsResponse& response) {
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "STATE", "WORKERS", "STEP", "USER", "REASON"}};
   for (const JobStatus& job : response.jobs()) {
-    rows.push_back({job.job_id(), JobState_Name(job.state()),
-                    absl::StrCat(job.workers(), "/", job.wanted_workers()),
+    rows.push_back({job.job_id(), JobState_Name(job.state()), WorkersText(job),
                     StepText(job.progress()), job.user(), job.reason()});
   }
   return Table(rows);
@@ -56,11 +62,15 @@ std::string JobText(const DescribeJobResponse& response) {
       job.job_id(), JobState_Name(job.state()), job.reason(), job.user(), job.workers(),
       job.wanted_workers(), job.generation(), job.restarts(), StepText(job.progress()),
       job.run_dir());
+  if (job.wanted_standbys() > 0) {
+    absl::StrAppend(&text, "standby     ", job.standbys(), " of ", job.wanted_standbys(),
+                    " ready to take over\n");
+  }
   if (response.members_size() > 0) {
     std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STEP"}};
     for (const MemberStatus& member : response.members()) {
       rows.push_back({absl::StrCat(member.rank()), member.host(), absl::StrCat(member.pid()),
-                      StepText(member.progress())});
+                      member.standby() ? "standby" : StepText(member.progress())});
     }
     absl::StrAppend(&text, Table(rows));
   }

@@ -112,8 +112,10 @@ std::vector<std::string> Overview(const State& state) {
   std::vector<std::string> lines;
   const ListJobsResponse jobs = ListJobs(state, /*include_ended=*/true);
   for (const JobStatus& job : jobs.jobs()) {
-    lines.push_back(absl::StrCat(job.job_id(), " ", JobState_Name(job.state()), " ", job.workers(),
-                                 "/", job.wanted_workers(), ": ", job.reason()));
+    lines.push_back(absl::StrCat(
+        job.job_id(), " ", JobState_Name(job.state()), " ", job.workers(), "/",
+        job.wanted_workers(), job.wanted_standbys() == 0 ? "" : absl::StrCat("+", job.standbys()),
+        ": ", job.reason()));
   }
   const GetClusterResponse cluster = GetCluster(state);
   for (const NodeStatus& node : cluster.nodes()) {

@@ -73,6 +73,36 @@ void World::Take(const Event& event) {
   for (const Row& row : effects.rows) rows_[row.key] = row.value;
   if (!effects.reply.ok()) lines_.push_back(absl::StrCat("refused: ", effects.reply.ToString()));
   for (std::string& line : ToText(effects, names_)) lines_.push_back(std::move(line));
+  CheckRestored();
+}
+
+// Whatever has happened: a coordinator that goes on from the rows knows the same of jobs and nodes.
+void World::CheckRestored() {
+  const absl::StatusOr<State> restored = Rows();
+  if (!restored.ok()) {
+    lines_.push_back(absl::StrCat("cannot be restored: ", restored.status().ToString()));
+    return;
+  }
+  State connected = *restored;
+  // What peers say again when they connect.
+  for (auto& [id, node] : connected.nodes) node.session = state_.nodes[id].session;
+  for (auto& [id, job] : connected.jobs) {
+    const std::vector<Slot>& slots = state_.jobs[id].slots;
+    for (size_t i = 0; i < std::min(slots.size(), job.slots.size()); ++i) {
+      job.slots[i].worker.ready = slots[i].worker.ready;
+    }
+  }
+  const Lines now = Overview(state_), then = Overview(connected);
+  for (size_t i = 0; i < std::max(now.size(), then.size()); ++i) {
+    const std::string is = i < now.size() ? now[i] : "", was = i < then.size() ? then[i] : "";
+    if (is != was) lines_.push_back(absl::StrCat("restored as: ", was, "; not: ", is));
+  }
+}
+
+absl::StatusOr<State> World::Rows() const {
+  std::vector<Row> rows;
+  for (const auto& [key, value] : rows_) rows.push_back({key, value});
+  return coordinator::Restore(rows, state_.options, now_);
 }
 
 void World::Submit(const Command& command) {
@@ -86,6 +116,7 @@ void World::Submit(const Command& command) {
   spec.mutable_resources()->set_nproc_per_node(static_cast<int>(command.number("nproc", 1)));
   spec.mutable_resources()->set_device(command.text("device", "auto"));
   spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
+  spec.mutable_resources()->set_standby(static_cast<int>(command.number("standby")));
   if (command.flag("mixed")) spec.mutable_train()->set_reproducible(false);
   spec.mutable_restart()->set_max_restarts(static_cast<int>(command.number("restarts")));
   spec.mutable_elastic()->set_min_workers(static_cast<int>(command.number("min")));
@@ -186,8 +217,8 @@ bool World::WorkerReport(const Command& command) {
     if (command.has("step")) ready.set_committed_step(command.number("step"));
   } else if (command.verb() == "beat") {
     for (size_t i = 0; !command.word(i).empty(); ++i) {
-      if (command.word(i) == "stands") continue;
-      Beat(command.word(i), command.number("step"), command.flag("stands"));
+      if (command.word(i) == "stands" || command.word(i) == "first") continue;
+      Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"));
     }
     return true;
   } else if (command.verb() == "peer-lost") {
@@ -212,7 +243,7 @@ bool World::WorkerReport(const Command& command) {
   return true;
 }
 
-void World::Beat(const std::string& worker, int64_t step, bool stands) {
+void World::Beat(const std::string& worker, int64_t step, bool stands, bool first) {
   WorkerMessage message = From(worker);
   const auto job = state_.jobs.find(worker.substr(0, worker.find('.')));
   if (job != state_.jobs.end()) {
@@ -221,6 +252,9 @@ void World::Beat(const std::string& worker, int64_t step, bool stands) {
   counters_[worker] += stands ? 0 : 1;
   message.mutable_heartbeat()->set_progress_counter(counters_[worker]);
   message.mutable_heartbeat()->mutable_progress()->set_step(step);
+  if (first) {
+    message.mutable_heartbeat()->mutable_first_commit()->set_seconds(absl::ToUnixSeconds(now_));
+  }
   Take(WorkerSaid{sessions_[worker], message});
 }
 
@@ -264,9 +298,7 @@ void World::Up(const std::string& job_id) {
 }
 
 void World::Restart() {
-  std::vector<Row> rows;
-  for (const auto& [key, value] : rows_) rows.push_back({key, value});
-  absl::StatusOr<State> state = Restore(rows, state_.options, now_);
+  absl::StatusOr<State> state = Rows();
   LS_CHECK(state.ok()) << state.status().ToString();
   state_ = *std::move(state);
   for (auto& [name, session] : sessions_) session = 0;

@@ -7,15 +7,17 @@
 //   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."]
 //   hello W [pid=100] [version=1]                worker-gone W
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
-//   beat W... [step=0] [stands]                  peer-lost W rank=1 [generation=1]
+//   beat W... [step=0] [stands] [first]          peer-lost W rank=1 [generation=1]
 //   finished W [steps=10] [drained]              failed W code=13 message="..."
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
-//          [mixed] [request=ID] [restarts=0] [min=N] [max=N]
+//          [mixed] [request=ID] [restarts=0] [min=N] [max=N] [standby=0]
 //   up J                     its agents, workers and their first generation, in order
 //   cancel J [kill]          tick 5s [beat=W,W] [stands=W,W] [step=1]  pause 10s
 //   scale J workers=N
 //   restart                  everything but the rows is lost           show
+//
+// After each command another coordinator is made from the rows and must know the same.
 //
 // W is "j.2": the newest life of place 2 of job j; "j.2.1" is its first one. `tick` lets time pass
 // as the service does, with heartbeats of the named workers every 100 ms; `pause` lets it pass
@@ -48,10 +50,13 @@ class World {
   bool AgentReport(const Command& command);
   // Something that a worker says.
   bool WorkerReport(const Command& command);
-  void Beat(const std::string& worker, int64_t step, bool stands);
+  void Beat(const std::string& worker, int64_t step, bool stands, bool first = false);
   void Tick(const Command& command);
   void Up(const std::string& job);
   void Restart();
+  void CheckRestored();
+  // The state of a coordinator that begins with the rows.
+  absl::StatusOr<State> Rows() const;
   std::string Incarnation(const std::string& worker) const;
   WorkerMessage From(const std::string& worker) const;
 

@@ -141,6 +141,7 @@ std::string ReportText(const JobReport& report) {
   line("  activations", bytes(need.activations));
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));
+  if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
   line("precision", report.precision);
   if (report.recompute_level > 0) {
     line("recompute",
@@ -186,8 +187,8 @@ std::string ReportJson(const JobReport& report) {
       ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
       ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
       ",\"workspace\":", need.workspace, ",\"data\":", need.data,
-      ",\"without_recompute\":", report.without_recompute, ",\"limit\":", report.memory_limit,
-      "},\"precision\":", JsonString(report.precision),
+      ",\"checkpoint\":", need.checkpoint, ",\"without_recompute\":", report.without_recompute,
+      ",\"limit\":", report.memory_limit, "},\"precision\":", JsonString(report.precision),
       ",\"recompute_level\":", report.recompute_level,
       ",\"flops_per_step\":", JsonNumber(report.flops),
       ",\"machine\":{\"device\":", JsonString(report.device),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever dies, nothing is left running and the message says what happened."""
 
+import json
 import os
 import signal
 import time
@@ -49,6 +50,19 @@ class Death(harness.ProgramTest):
         self.assertEqual(code, 128 + signal.SIGSEGV, err)
         self.assertIn("rank 1", err)
         self.assertIn("SIGSEGV", err)
+        self.assert_nothing_left()
+
+    def test_a_spare_takes_over(self):
+        job = self.write("job.yaml", harness.synthetic_job(
+            steps=1300, train_extra="  eval: {every: never}\n", extra="elastic: {min_workers: 4}\n"))
+        wanted = self.train("--nproc-per-node=4", job)["model"]["sha256"]
+        code, out, err = self.launch("chaos", "-o", "json", "--set", "resources.standby=1", "--kill", "rank:1@step:1200",
+                                     "--nproc-per-node=4", job)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], wanted)
+        self.assertEqual([f["rank"] for f in result["faults"]], [1])
+        self.assertIn("a standby takes over", err)
         self.assert_nothing_left()
 
     def test_a_killed_coordinator_takes_all_down_within_a_second(self):

@@ -13,7 +13,8 @@ TEST(Chaos, TextAndBack) {
   for (const char* text :
        {"kill rank:2@step:50", "kill rank:0@step:1/reduced", "exit rank:1@step:5=3",
         "exit rank:1@step:5/committed=0", "segv rank:0@step:9", "stop rank:1@step:20/join",
-        "hang rank:1@step:20", "slow rank:1:3x", "slow rank:0:2.5x"}) {
+        "hang rank:1@step:20", "slow rank:1:3x", "slow rank:0:2.5x", "kill coordinator@step:50",
+        "kill coordinator@step:7/reduced"}) {
     const auto parsed = ParseAll(text);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     ASSERT_EQ(parsed->size(), 1);
@@ -30,7 +31,9 @@ TEST(Chaos, SaysWhatWouldBeRight) {
        {"kill rank:2", "kill 2@step:50", "kill rank:x@step:50", "kill rank:2@50",
         "kill rank:2@step:0", "kill rank:2@step:5/nowhere", "kill rank:-1@step:5",
         "kill rank:2@step:5=3", "exit rank:1@step:5=256", "slow rank:1:1x", "slow rank:1",
-        "slow rank:1:3", "burn rank:1@step:2", "kill"}) {
+        "slow rank:1:3", "burn rank:1@step:2", "kill", "kill coordinator",
+        "stop coordinator@step:5", "kill coordinator:1@step:5", "kill coordinator@step:0",
+        "slow coordinator:3x"}) {
     const auto parsed = ParseAll(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
@@ -44,14 +47,18 @@ TEST(Chaos, DrawnFaultsAreAFunctionOfTheSeed) {
   EXPECT_NE(ToString(one), ToString(Draw(8, 20, 4, 200, true)));
   ASSERT_EQ(one.size(), 20);
   std::set<int> ranks;
+  int coordinators = 0;
   int64_t before = 0;
   for (const Injection& injection : one) {
-    ranks.insert(injection.rank);
+    if (!injection.coordinator) ranks.insert(injection.rank);
+    coordinators += injection.coordinator ? 1 : 0;
     EXPECT_GE(injection.step, before + (before > 0 ? 2 : 0));
     EXPECT_LE(injection.step, 200);
     before = injection.step;
   }
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
+  EXPECT_GT(coordinators, 0);
+  EXPECT_LT(coordinators, 10);
   for (const Injection& injection : Draw(7, 50, 4, 200, false)) {
     EXPECT_NE(injection.action, Action::kStop);
   }

@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "common/clock.h"
 #include "coordinator/store/store.h"
 
@@ -29,6 +34,43 @@ class FullStore : public Store {
   std::unique_ptr<Store> rows_ = MakeMemoryStore();
 };
 
+// Writes when it is let, and counts.
+class SlowStore : public Store {
+ public:
+  absl::StatusOr<std::vector<StoredRow>> GetAll() override { return rows_->GetAll(); }
+  absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override {
+    absl::MutexLock lock(&mu_);
+    ++batches_;
+    mu_.Await(absl::Condition(&go_));
+    if (fail_) return absl::ResourceExhaustedError("no space left on device");
+    return rows_->PutBatch(rows);
+  }
+  void Hold() { Set(false, false); }
+  void Fail() { Set(true, true); }
+  void LetGo() { Set(true, false); }
+  void AwaitWrite() {
+    absl::MutexLock lock(&mu_);
+    const auto writes = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return batches_ > 0; };
+    mu_.Await(absl::Condition(&writes));
+  }
+  int batches() {
+    absl::MutexLock lock(&mu_);
+    return batches_;
+  }
+
+ private:
+  void Set(bool go, bool fail) {
+    absl::MutexLock lock(&mu_);
+    go_ = go;
+    fail_ = fail;
+  }
+  absl::Mutex mu_;
+  std::unique_ptr<Store> rows_ = MakeMemoryStore();
+  bool go_ ABSL_GUARDED_BY(mu_) = true;
+  bool fail_ ABSL_GUARDED_BY(mu_) = false;
+  int batches_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
 class Agent : public Outlet<AgentCommand> {
  public:
   void Enqueue(AgentCommand command, bool close) override { told.push_back(command); }
@@ -43,6 +85,18 @@ SubmitJobRequest Request() {
   request.mutable_spec()->mutable_train();
   request.mutable_spec()->mutable_restart()->set_max_restarts(0);  // a death ends it
   return request;
+}
+
+absl::StatusOr<SubmitJobResponse> Submit(Hub& hub) {
+  absl::Notification there;
+  Hub::Reply reply;
+  hub.Submit(Request(), [&](Hub::Reply given) {
+    reply = std::move(given);
+    there.Notify();
+  });
+  there.WaitForNotification();
+  if (!reply.status.ok()) return reply.status;
+  return reply.submitted;
 }
 
 AgentMessage Hello() {
@@ -63,14 +117,14 @@ TEST(HubTest, TellsNothingThatIsNotSaved) {
   const size_t before = agent->told.size();
 
   store.full = true;
-  const auto lost = hub.Submit(Request());
+  const auto lost = Submit(hub);
   EXPECT_EQ(lost.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(lost.status().message(), HasSubstr("journal"));
   EXPECT_EQ(agent->told.size(), before);
   EXPECT_EQ(hub.List(true).jobs_size(), 0);
 
   store.full = false;
-  const auto accepted = hub.Submit(Request());
+  const auto accepted = Submit(hub);
   ASSERT_TRUE(accepted.ok());
   ASSERT_GT(agent->told.size(), before);
   EXPECT_EQ(agent->told.back().desired().workers_size(), 2);
@@ -92,13 +146,86 @@ TEST(HubTest, TellsNothingThatIsNotSaved) {
   EXPECT_EQ(agent->told[then + 1].desired().kill_jobs_size(), 1);
 }
 
+// Steps go on while a batch is written; what they make is one batch more, told in their order.
+TEST(HubTest, StepsDuringAWriteShareTheNextOne) {
+  FakeClock clock;
+  SlowStore store;
+  Hub hub(&clock, &store, State());
+  auto agent = std::make_shared<Agent>();
+  const SessionId session = hub.AddAgent(agent);
+  store.Hold();
+  hub.Post(AgentSaid{session, Hello()});
+  store.AwaitWrite();
+  absl::BlockingCounter answers(3);
+  std::vector<std::string> order;
+  for (const char* job : {"a", "b"}) {
+    hub.Post(Submitted{job, Request()}, [&, job](Hub::Reply reply) {
+      EXPECT_TRUE(reply.status.ok());
+      order.push_back(job);
+      answers.DecrementCount();
+    });
+  }
+  hub.Post(CancelRequested{"a", true}, [&](Hub::Reply reply) {
+    order.push_back("cancel");
+    answers.DecrementCount();
+  });
+  EXPECT_EQ(hub.List(true).jobs_size(), 2);  // the steps are taken
+  EXPECT_TRUE(agent->told.empty());
+  EXPECT_TRUE(order.empty());
+  store.LetGo();
+  answers.Wait();
+  EXPECT_THAT(order, ::testing::ElementsAre("a", "b", "cancel"));
+  EXPECT_EQ(store.batches(), 2);
+}
+
+TEST(HubTest, AFailedWriteFailsTheStepsBehindItToo) {
+  FakeClock clock;
+  SlowStore store;
+  Hub hub(&clock, &store, State());
+  store.Hold();
+  absl::BlockingCounter answers(2);
+  for (const char* job : {"a", "b"}) {
+    hub.Post(Submitted{job, Request()}, [&](Hub::Reply reply) {
+      EXPECT_EQ(reply.status.code(), absl::StatusCode::kResourceExhausted);
+      answers.DecrementCount();
+    });
+    store.AwaitWrite();
+  }
+  store.Fail();
+  answers.Wait();
+  EXPECT_EQ(hub.List(true).jobs_size(), 0);
+  store.LetGo();
+  EXPECT_TRUE(Submit(hub).ok());
+}
+
+TEST(HubTest, EventsOfALaterCoordinatorHaveHigherNumbers) {
+  FakeClock clock;
+  FullStore store;
+  std::string id;
+  int64_t last = 0;
+  std::vector<Row> rows;
+  {
+    Hub hub(&clock, &store, State());
+    id = Submit(hub)->job_id();
+    while (const auto event = hub.NextEvent(id, last, true)->event) last = event->sequence();
+    EXPECT_GT(last, 0);
+  }
+  const std::vector<StoredRow> stored = *store.GetAll();
+  for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
+  Hub hub(&clock, &store, *Restore(rows, Options(), clock.Now()), /*life=*/2);
+  const auto next = hub.NextEvent(id, last, true);
+  ASSERT_TRUE(next.ok());
+  ASSERT_NE(next->event, nullptr);
+  EXPECT_GT(next->event->sequence(), last);
+}
+
 TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
   FakeClock clock;
   FullStore store;
   std::string id;
   {
     Hub hub(&clock, &store, State());
-    id = hub.Submit(Request())->job_id();
+    id = Submit(hub)->job_id();
   }
   std::vector<Row> rows;
   const std::vector<StoredRow> stored = *store.GetAll();

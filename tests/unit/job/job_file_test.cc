@@ -87,6 +87,16 @@ TEST(JobFile, SetOverridesTheFile) {
   EXPECT_EQ(spec.checkpoint().every(), "");
 }
 
+TEST(JobFile, CheckpointsAreSavedWhenTheFileSaysSo) {
+  EXPECT_FALSE(Load(kTrain).has_checkpoint());
+  const JobSpec spec = Load(std::string(kTrain) + "name: digits\ncheckpoint: {}\n");
+  EXPECT_EQ(spec.checkpoint().dir(), "runs/digits");
+  EXPECT_EQ(spec.checkpoint().every(), "");
+  EXPECT_EQ(spec.checkpoint().keep(), 3);
+  EXPECT_EQ(spec.checkpoint().resume(), "auto");
+  EXPECT_EQ(Load(kTrain, {"checkpoint.dir=a/b"}).checkpoint().dir(), "a/b");
+}
+
 TEST(JobFile, AliasesStandForTheirNodes) {
   const JobSpec spec = Load(
       "resources: {nproc_per_node: &n 4}\nelastic: {min_workers: 1, "

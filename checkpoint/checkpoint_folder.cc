@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/sha256.h"
+#include "common/status.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr const char* kRemovingPrefix = ".removing-";
+
+// The step of "step-0000000500", or -1.
+int64_t StepOf(absl::string_view name, absl::string_view prefix, absl::string_view suffix) {
+  int64_t step = -1;
+  if (!absl::ConsumePrefix(&name, prefix) || !absl::ConsumeSuffix(&name, suffix) ||
+      name.size() < 10 || !absl::c_all_of(name, absl::ascii_isdigit) ||
+      !absl::SimpleAtoi(name, &step)) {
+    return -1;
+  }
+  return step;
+}
+
+int64_t CheckpointStep(const std::string& name) { return StepOf(name, "step-", ""); }
+
+std::string In(const std::string& folder, const std::string& name) {
+  return absl::StrCat(folder, "/", name);
+}
+
+absl::StatusOr<FoundCheckpoint> ReadOne(Storage* storage, const std::string& path) {
+  LS_ASSIGN_OR_RETURN(const std::string text,
+                      storage->Read(In(path, kManifestName), kMaxManifestBytes));
+  LS_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(text));
+  return FoundCheckpoint{path, std::move(manifest)};
+}
+
+// Takes a checkpoint away under another name first, so that it is never there in part.
+absl::Status RemoveCheckpoint(Storage* storage, const std::string& folder,
+                              const std::string& name) {
+  const std::string removing = In(folder, kRemovingPrefix + name);
+  LS_RETURN_IF_ERROR(storage->Remove(removing));
+  LS_RETURN_IF_ERROR(storage->Rename(In(folder, name), removing));
+  return storage->Remove(removing);
+}
+
+// Removes what nobody works on.
+absl::Status RemoveLeft(Storage* storage, const std::string& path) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::Hold> hold,
+                      storage->TakeHold(path, /*exclusive=*/true));
+  return hold == nullptr ? absl::OkStatus() : storage->Remove(path);
+}
+
+}  // namespace
+
+std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%010d", step); }
+
+std::string BestName(int64_t step) { return absl::StrFormat("best-%010d.safetensors", step); }
+
+std::string SavingName(int64_t step, const std::string& writer) {
+  return absl::StrCat(kSavingPrefix, CheckpointName(step), "-", writer);
+}
+
+absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::string& folder) {
+  FolderContents contents;
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
+  const auto look = [&](const std::string& path) {
+    absl::StatusOr<FoundCheckpoint> found = ReadOne(storage, path);
+    if (found.ok()) {
+      contents.checkpoints.push_back(*std::move(found));
+    } else {
+      contents.damaged.push_back(absl::StrCat(path, ": ", found.status().message()));
+    }
+  };
+  if (std::count(names.begin(), names.end(), kManifestName) > 0) {
+    look(folder);
+    return contents;
+  }
+  for (const std::string& name : names) {
+    if (CheckpointStep(name) >= 0) look(In(folder, name));
+  }
+  std::sort(contents.checkpoints.begin(), contents.checkpoints.end(),
+            [](const FoundCheckpoint& a, const FoundCheckpoint& b) {
+              return std::pair(a.manifest.sequence, a.manifest.step) >
+                     std::pair(b.manifest.sequence, b.manifest.step);
+            });
+  return contents;
+}
+
+absl::Status CheckFile(const std::string& folder, const FileRecord& record, const GoOn& go_on) {
+  const std::string path = In(folder, record.name);
+  LS_ASSIGN_OR_RETURN(const HashedFile found, HashFile(path, go_on));
+  if (found.bytes != record.bytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", found.bytes, " bytes, ", record.bytes, " were written"));
+  }
+  if (found.sha256 == record.sha256) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, " is not what was written: its sha256 differs"));
+}
+
+absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folder,
+                                      const std::string& name,
+                                      const std::vector<TensorView>& tensors, const GoOn& go_on) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::File> file, storage->Create(In(folder, name)));
+  LS_ASSIGN_OR_RETURN(
+      const StreamedFile streamed,
+      StreamSafetensors(tensors, {{"format", "pt"}}, [&](const void* data, size_t bytes) {
+        return go_on() ? file->Append(data, bytes) : absl::CancelledError("given up");
+      }));
+  LS_RETURN_IF_ERROR(file->Sync());
+  return FileRecord{name, streamed.bytes, streamed.sha256};
+}
+
+absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
+                                    const std::string& saving, const Manifest& manifest) {
+  const std::string from = In(folder, saving);
+  const std::string to = In(folder, CheckpointName(manifest.step));
+  LS_RETURN_IF_ERROR(WriteWhole(storage, In(from, kManifestName), FormatManifest(manifest)));
+  LS_RETURN_IF_ERROR(storage->SyncFolder(from));
+  LS_RETURN_IF_ERROR(storage->Rename(from, to));
+  LS_RETURN_IF_ERROR(storage->SyncFolder(folder));
+  // What had the name before has the other one now.
+  storage->Remove(from).IgnoreError();
+  return to;
+}
+
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const std::string& writer,
+                   int64_t settled) {
+  LS_ASSIGN_OR_RETURN(const FolderContents contents, FindCheckpoints(storage, folder));
+  // What cannot be read is nobody's to remove.
+  std::set<std::string> removed;
+  std::set<int64_t> bests;
+  int64_t newest_best = 0;
+  int count = 0;
+  for (const FoundCheckpoint& found : contents.checkpoints) {
+    if (count == 0) newest_best = found.manifest.best_step;
+    const bool best = newest_best > 0 && found.manifest.step == newest_best;
+    if (count++ >= keep && !best) {
+      removed.insert(CheckpointName(found.manifest.step));
+    } else {
+      bests.insert(found.manifest.best_step);
+    }
+  }
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
+  for (const std::string& name : names) {
+    // Its other ranks may have made the folder and not yet said that they hold it.
+    if (StepOf(name, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
+    if (absl::StartsWith(name, kSavingPrefix) || absl::StartsWith(name, kRemovingPrefix)) {
+      LS_RETURN_IF_ERROR(RemoveLeft(storage, In(folder, name)));
+    } else if (removed.count(name) > 0) {
+      LS_RETURN_IF_ERROR(RemoveCheckpoint(storage, folder, name));
+    } else if (const int64_t step = StepOf(name, "best-", ".safetensors");
+               step >= 0 && step < newest_best && bests.count(step) == 0) {
+      LS_RETURN_IF_ERROR(storage->Remove(In(folder, name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::checkpoint

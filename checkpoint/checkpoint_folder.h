@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder of checkpoints:
+//   step-0000000500/        a checkpoint: safetensors files and manifest.json
+//   best-0000000450.safetensors   the weights of the best evaluation that a checkpoint knows of
+//   last, best              links to the newest checkpoint and to the best weights, for people
+//   .saving-...             a checkpoint that is being written, or was when its writers died
+// A checkpoint appears with its name whole or not at all, and vanishes likewise.
+//
+// Thread-safety: pure functions of the files; one writer of a folder at a time.
+#ifndef LOCKSTEP_CHECKPOINT_CHECKPOINT_FOLDER_H_
+#define LOCKSTEP_CHECKPOINT_CHECKPOINT_FOLDER_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
+
+namespace lockstep::checkpoint {
+
+// "step-0000000500".
+std::string CheckpointName(int64_t step);
+// "best-0000000450.safetensors".
+std::string BestName(int64_t step);
+// Where `writer` (letters, digits, '.', '-') puts together the checkpoint after `step`.
+std::string SavingName(int64_t step, const std::string& writer);
+// What SavingName begins with.
+inline constexpr const char* kSavingPrefix = ".saving-";
+
+// A checkpoint that was found; its files have not been looked at.
+struct FoundCheckpoint {
+  std::string path;
+  Manifest manifest;
+};
+struct FolderContents {
+  std::vector<FoundCheckpoint> checkpoints;  // newest first
+  std::vector<std::string> damaged;          // why others are none, a sentence each
+};
+// The checkpoints in `folder` (none when it is not there), or `folder` itself when it is one.
+// Errors: those of reading the folder.
+absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::string& folder);
+
+// Called between pieces of long work; false ends it with Cancelled.
+using GoOn = std::function<bool()>;
+
+// Whether a file is the one that was written: its size and its hash. Errors: DataLoss naming it;
+// NotFound; Cancelled.
+absl::Status CheckFile(const std::string& folder, const FileRecord& record, const GoOn& go_on);
+
+// Writes one file of a checkpoint and makes it durable. Errors: those of the storage; Cancelled.
+absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folder,
+                                      const std::string& name,
+                                      const std::vector<TensorView>& tensors, const GoOn& go_on);
+
+// Makes `saving`, a folder in `folder` whose files are durable, the checkpoint of `manifest`:
+// manifest, flush, rename, flush. A checkpoint of that step that was there is replaced. Returns its
+// path. Errors: those of the storage; what was there stays.
+absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
+                                    const std::string& saving, const Manifest& manifest);
+
+// Removes all checkpoints but the `keep` newest and that of their best step, the best weights that
+// none of them knows of, and what was left half done by writers that are gone; not what `writer`
+// puts together for a step after `settled`. Errors: those of the storage; a later call goes on.
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const std::string& writer,
+                   int64_t settled);
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_CHECKPOINT_FOLDER_H_

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes a folder of safetensors files a checkpoint: manifest.json, which is written last. It
+// names the files with their sizes and hashes, the step, and what the state is of; nothing in it
+// says how many workers there were. It carries a hash of itself, so that a flipped bit anywhere in
+// a checkpoint is found.
+//
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_CHECKPOINT_MANIFEST_H_
+#define LOCKSTEP_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lockstep::checkpoint {
+
+inline constexpr const char* kManifestName = "manifest.json";
+// Longer ones are refused.
+inline constexpr uint64_t kMaxManifestBytes = 16 << 20;
+
+// A file of a checkpoint.
+struct FileRecord {
+  std::string name;  // in the checkpoint's folder; letters, digits, '.', '-' and '_'
+  uint64_t bytes = 0;
+  std::string sha256;  // 64 hex digits in lower case
+  bool operator==(const FileRecord&) const = default;
+};
+
+struct Manifest {
+  int64_t step = 0;  // the state is that after it
+  // Counts the checkpoints of the folder that this one lies in; a later one has a higher number.
+  int64_t sequence = 0;
+  std::string run;        // the job's id
+  std::string plan_hash;  // engine::Plan::hash()
+  std::string device_hash;
+  std::string device;  // for people
+  int32_t threads = 1;
+  std::string train;  // the job's `train` section: a JSON object
+  std::string eval;   // the newest evaluation: a JSON object, or empty
+  int64_t evaluated_step = 0;
+  // The step of the best evaluation so far, whose weights lie beside the checkpoint; 0: none.
+  int64_t best_step = 0;
+  std::string best_sha256;  // of that file; empty: it was not there
+  std::vector<FileRecord> files;
+};
+
+// The text of the file. REQUIRES: `train` and `eval` are JSON objects (`eval` may be empty).
+std::string FormatManifest(const Manifest& manifest);
+
+// Reads it strictly: types, ranges, names that stay in the folder, its own hash. Errors: DataLoss,
+// saying what is wrong.
+absl::StatusOr<Manifest> ParseManifest(std::string_view text);
+
+// What one worker wrote, for the one that writes the manifest; the same strictness.
+std::string FormatFileRecords(const std::vector<FileRecord>& files);
+absl::StatusOr<std::vector<FileRecord>> ParseFileRecords(std::string_view text);
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_MANIFEST_H_

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/durable_file.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+absl::Status Failed(const char* what, const std::string& path) {
+  return ErrnoStatus(errno, absl::StrCat(what, " ", path));
+}
+
+class DiskFile : public Storage::File {
+ public:
+  DiskFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  absl::Status Append(const void* data, size_t bytes) override {
+    const char* next = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t n = ::write(fd_.get(), next, bytes);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("write", path_);
+      next += n;
+      bytes -= static_cast<size_t>(n);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override {
+    return ::fsync(fd_.get()) == 0 ? absl::OkStatus() : Failed("fsync", path_);
+  }
+
+ private:
+  const std::string path_;
+  const UniqueFd fd_;
+};
+
+class DiskHold : public Storage::Hold {
+ public:
+  explicit DiskHold(UniqueFd fd) : fd_(std::move(fd)) {}
+
+ private:
+  const UniqueFd fd_;  // the lock is the descriptor's
+};
+
+absl::Status RemoveOne(const std::string& path, int flags) {
+  if (::unlinkat(AT_FDCWD, path.c_str(), flags) == 0 || errno == ENOENT) return absl::OkStatus();
+  return Failed("remove", path);
+}
+
+class DiskStorage : public Storage {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!fd.valid()) return Failed("create", path);
+    return std::make_unique<DiskFile>(path, std::move(fd));
+  }
+
+  absl::Status MakeFolder(const std::string& path) override { return CreateFolders(path); }
+
+  absl::Status SyncFolder(const std::string& path) override {
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd.valid()) return Failed("open", path);
+    // Some file systems cannot flush a folder and say EINVAL; they have nothing to flush.
+    if (::fsync(fd.get()) != 0 && errno != EINVAL) return Failed("fsync", path);
+    return absl::OkStatus();
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      return absl::OkStatus();
+    }
+    if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    if (errno != ENOTEMPTY && errno != EEXIST) return Failed("rename to", to);
+    // A file system that cannot exchange: the old folder goes first.
+    LS_RETURN_IF_ERROR(Remove(to));
+    return ::rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : Failed("rename to", to);
+  }
+
+  absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) override {
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid()) return Failed("open", path);
+    std::string text;
+    char buffer[1 << 16];
+    while (true) {
+      const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("read", path);
+      if (n == 0) return text;
+      text.append(buffer, static_cast<size_t>(n));
+      if (text.size() > limit) {
+        return absl::DataLossError(absl::StrCat(path, " is longer than ", limit, " bytes"));
+      }
+    }
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    std::vector<std::string> names;
+    DIR* folder = ::opendir(path.c_str());
+    if (folder == nullptr) {
+      if (errno == ENOENT || errno == ENOTDIR) return names;
+      return Failed("open", path);
+    }
+    while (const dirent* entry = ::readdir(folder)) {
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+    ::closedir(folder);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  absl::Status Remove(const std::string& path) override {
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0) {
+      return errno == ENOENT ? absl::OkStatus() : Failed("stat", path);
+    }
+    if (!S_ISDIR(info.st_mode)) return RemoveOne(path, 0);
+    LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path));
+    for (const std::string& name : names) {
+      LS_RETURN_IF_ERROR(RemoveOne(absl::StrCat(path, "/", name), 0));
+    }
+    return RemoveOne(path, AT_REMOVEDIR);
+  }
+
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    const std::string beside = absl::StrCat(to, ".", ::getpid(), ".tmp");
+    LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
+    if (::link(from.c_str(), beside.c_str()) != 0) {
+      if (errno != EXDEV && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK) {
+        return Failed("link", from);
+      }
+      LS_RETURN_IF_ERROR(Copy(from, beside));
+    }
+    if (::rename(beside.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    const absl::Status failed = Failed("rename to", to);
+    ::unlink(beside.c_str());
+    return failed;
+  }
+
+  absl::Status Point(const std::string& link, const std::string& target) override {
+    const std::string beside = absl::StrCat(link, ".", ::getpid(), ".tmp");
+    LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
+    if (::symlink(target.c_str(), beside.c_str()) != 0) return Failed("link", link);
+    if (::rename(beside.c_str(), link.c_str()) == 0) return absl::OkStatus();
+    const absl::Status failed = Failed("rename to", link);
+    ::unlink(beside.c_str());
+    return failed;
+  }
+
+  absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd.valid()) return Failed("open", path);
+    if (::flock(fd.get(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) {
+      return std::make_unique<DiskHold>(std::move(fd));
+    }
+    if (errno == EWOULDBLOCK) return std::unique_ptr<Hold>();
+    // No locks there: who wants to remove must not, who only says that it is at work may.
+    if (exclusive) return std::unique_ptr<Hold>();
+    return std::make_unique<DiskHold>(std::move(fd));
+  }
+
+ private:
+  absl::Status Copy(const std::string& from, const std::string& to) {
+    UniqueFd in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!in.valid()) return Failed("open", from);
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<File> out, Create(to));
+    std::string buffer(1 << 18, '\0');
+    while (true) {
+      const ssize_t n = ::read(in.get(), buffer.data(), buffer.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("read", from);
+      if (n == 0) return out->Sync();
+      LS_RETURN_IF_ERROR(out->Append(buffer.data(), static_cast<size_t>(n)));
+    }
+  }
+};
+
+}  // namespace
+
+Storage* Storage::Disk() {
+  static auto* const disk = new DiskStorage;
+  return disk;
+}
+
+absl::Status WriteWhole(Storage* storage, const std::string& path, std::string_view contents) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::File> file, storage->Create(path));
+  LS_RETURN_IF_ERROR(file->Append(contents.data(), contents.size()));
+  return file->Sync();
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The few file operations that checkpoints are made of, behind an interface so that tests can make
+// each of them fail and see their order. Errors name the path and have the codes of ErrnoStatus:
+// ResourceExhausted for a full disk, FailedPrecondition for permission, NotFound.
+//
+// Thread-safety: a Storage is thread-safe; a File and a Hold are thread-compatible.
+#ifndef LOCKSTEP_CHECKPOINT_STORAGE_H_
+#define LOCKSTEP_CHECKPOINT_STORAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lockstep::checkpoint {
+
+class Storage {
+ public:
+  // A file that is being written; closed by its destructor.
+  class File {
+   public:
+    virtual ~File() = default;
+    // Adds to the end of the file. Errors: ResourceExhausted (disk or file size limit).
+    virtual absl::Status Append(const void* data, size_t bytes) = 0;
+    // Blocks until what was appended is durable. A failure is final: it is not tried again, since
+    // the kernel may have dropped the pages.
+    virtual absl::Status Sync() = 0;
+  };
+  // Says that a folder is in use, until it is destroyed or the process ends.
+  class Hold {
+   public:
+    virtual ~Hold() = default;
+  };
+
+  virtual ~Storage() = default;
+
+  // Makes a file, or empties the one that is there.
+  virtual absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) = 0;
+  // Makes a folder and those above it, durably; existing ones are fine.
+  virtual absl::Status MakeFolder(const std::string& path) = 0;
+  // Blocks until the folder's entries are durable.
+  virtual absl::Status SyncFolder(const std::string& path) = 0;
+  // Gives a folder that name. When there is a folder of that name already, the two change their
+  // names at once.
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  // The file's content. Errors: also DataLoss when it is longer than `limit`.
+  virtual absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) = 0;
+  // The names in a folder, sorted. A folder that is not there has none.
+  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
+  // Removes a file, or a folder with the files in it. What is not there is fine.
+  virtual absl::Status Remove(const std::string& path) = 0;
+  // A second name for a file, which replaces what had it. A copy where the file system has no
+  // links.
+  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
+  // A symbolic link to `target`, which replaces what had its name.
+  virtual absl::Status Point(const std::string& link, const std::string& target) = 0;
+  // Any number of shared holds, or one exclusive. Null: somebody else holds the folder. Does not
+  // block.
+  virtual absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path,
+                                                         bool exclusive) = 0;
+
+  // The machine's file systems; lives for the whole program.
+  static Storage* Disk();
+};
+
+// Makes `path` with `contents`, and blocks until they are durable (the folder's entry is not).
+absl::Status WriteWhole(Storage* storage, const std::string& path, std::string_view contents);
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_STORAGE_H_

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/standby.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/healing.h"
+#include "coordinator/core/scheduler.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// A spare that ends is started again so much after its last start.
+constexpr absl::Duration kAgainAfter = absl::Seconds(10);
+
+// One that would end so again is given up, and with it the wish for any.
+void Replace(Context& context, Job& job, Slot& slot) {
+  if (IsForGood(job, slot.worker)) {
+    job.no_standby = true;
+    AppendNotice(context, job,
+                 absl::StrCat("the job goes on without a standby: ", Cause(slot.worker)));
+    Retire(context, job, slot, /*fault=*/0);
+    slot.standby = slot.wanted = false;
+    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+    return;
+  }
+  if (context.now < slot.worker.since + kAgainAfter) return;
+  Retire(context, job, slot, /*fault=*/0);
+  StartLife(context, job, slot);
+}
+
+// Whether no failure is being healed: a spare that starts takes time from those who heal it.
+bool IsCalm(const Job& job) {
+  return HasActiveGeneration(job) &&
+         std::none_of(job.open_faults.begin(), job.open_faults.end(),
+                      [](const OpenFault& fault) { return fault.to_next_step_ms < 0; });
+}
+
+}  // namespace
+
+void KeepStandbys(Context& context, Job& job) {
+  const int wanted = job.spec().resources().standby();
+  if (wanted <= 0 || !job.stepped || job.drain || job.no_standby) return;
+  int there = 0;
+  for (Slot& slot : job.slots) {
+    if (!slot.standby) continue;
+    ++there;
+    if (Failed(slot.worker)) {
+      Replace(context, job, slot);
+    } else if (slot.worker.left && IsCalm(job)) {
+      StartLife(context, job, slot);
+    }
+  }
+  for (; there < wanted && !job.no_standby; ++there) {
+    Slot* slot = AddSlot(context.state, job);
+    if (slot == nullptr) return;
+    slot->standby = true;
+    StartLife(context, job, *slot);
+  }
+}
+
+Slot* FindStandby(Job& job) {
+  Slot* best = nullptr;
+  for (Slot& slot : job.slots) {
+    const Worker& worker = slot.worker;
+    if (!slot.standby || worker.dead() || worker.left || Failed(worker)) continue;
+    const bool better = best == nullptr || (worker.ready && !best->worker.ready) ||
+                        (worker.ready.has_value() == best->worker.ready.has_value() &&
+                         worker.since < best->worker.since);
+    if (better) best = &slot;
+  }
+  return best;
+}
+
+int ReadyStandbys(const Job& job) {
+  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.standby && slot.worker.ready && !Failed(slot.worker);
+  }));
+}
+
+}  // namespace lockstep::coordinator

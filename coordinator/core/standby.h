@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warm spares (resources.standby): workers that are started, compiled and ready, and wait. When a
+// worker fails, one of them takes its part in the next generation, copies the state like any
+// newcomer, and the failed one's place becomes that of the next spare, which starts once the job
+// steps again. They begin when the job has done its first step, take slots that are free, and
+// nothing waits for them; their own ends are no failures of the job. Thread-safety:
+// thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_STANDBY_H_
+#define LOCKSTEP_COORDINATOR_CORE_STANDBY_H_
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// Opens places for the spares that the job wants and lacks, and starts failed ones again.
+void KeepStandbys(Context& context, Job& job);
+
+// The spare that comes first into a generation: one that is ready, else one that is on its way.
+// Null: there is none.
+Slot* FindStandby(Job& job);
+
+// Spares that are ready to take over.
+int ReadyStandbys(const Job& job);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_STANDBY_H_

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/sqlite.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// The system's error of the last read or write that failed, of the database or of its log; 0: it is
+// not known.
+int LastError(sqlite3* database) {
+  if (database == nullptr) return 0;
+  int error = 0;
+  sqlite3_file* log = nullptr;
+  sqlite3_file_control(database, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
+  if (log != nullptr && log->pMethods != nullptr) {
+    log->pMethods->xFileControl(log, SQLITE_FCNTL_LAST_ERRNO, &error);
+  }
+  if (error == 0) sqlite3_file_control(database, "main", SQLITE_FCNTL_LAST_ERRNO, &error);
+  return error == 0 ? sqlite3_system_errno(database) : error;
+}
+
+bool IsFull(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+
+}  // namespace
+
+void SqliteStatement::BindText(int parameter, absl::string_view text) {
+  LS_CHECK(sqlite3_bind_text(statement_.get(), parameter, text.data(),
+                             static_cast<int>(text.size()), SQLITE_STATIC) == SQLITE_OK);
+}
+
+void SqliteStatement::BindBlob(int parameter, absl::string_view bytes) {
+  const char* data = bytes.data() == nullptr ? "" : bytes.data();  // null would be no value at all
+  LS_CHECK(sqlite3_bind_blob(statement_.get(), parameter, data, static_cast<int>(bytes.size()),
+                             SQLITE_STATIC) == SQLITE_OK);
+}
+
+void SqliteStatement::BindInt(int parameter, int64_t number) {
+  LS_CHECK(sqlite3_bind_int64(statement_.get(), parameter, number) == SQLITE_OK);
+}
+
+absl::StatusOr<bool> SqliteStatement::Step() {
+  const int rc = sqlite3_step(statement_.get());
+  if (rc == SQLITE_ROW) return true;
+  if (rc == SQLITE_DONE) return false;
+  return database_->Failure(rc);
+}
+
+std::string SqliteStatement::Bytes(int column) const {
+  const void* data = sqlite3_column_blob(statement_.get(), column);
+  const int size = sqlite3_column_bytes(statement_.get(), column);
+  if (data == nullptr || size <= 0) return std::string();
+  return std::string(static_cast<const char*>(data), static_cast<size_t>(size));
+}
+
+int64_t SqliteStatement::Int(int column) const {
+  return sqlite3_column_int64(statement_.get(), column);
+}
+
+void SqliteStatement::Reset() {
+  sqlite3_reset(statement_.get());
+  sqlite3_clear_bindings(statement_.get());
+}
+
+absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
+                                                                     int busy_millis) {
+  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path));
+  sqlite3* raw = nullptr;
+  const int rc =
+      sqlite3_open_v2(path.c_str(), &raw,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+  database->database_.reset(raw);
+  if (rc != SQLITE_OK) return database->Failure(rc);
+  sqlite3_busy_timeout(raw, busy_millis);
+  return database;
+}
+
+absl::Status SqliteDatabase::Run(const std::string& sql) const { return Ask(sql).status(); }
+
+absl::StatusOr<std::string> SqliteDatabase::Ask(const std::string& sql) const {
+  LS_ASSIGN_OR_RETURN(SqliteStatement statement, Prepare(sql));
+  std::string first;
+  bool fresh = true;
+  while (true) {
+    LS_ASSIGN_OR_RETURN(const bool row, statement.Step());
+    if (!row) return first;
+    if (fresh) first = statement.Bytes(0);
+    fresh = false;
+  }
+}
+
+absl::StatusOr<SqliteStatement> SqliteDatabase::Prepare(const std::string& sql) const {
+  SqliteStatement statement;
+  sqlite3_stmt* raw = nullptr;
+  const int rc =
+      sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()), &raw, nullptr);
+  if (rc != SQLITE_OK) return Failure(rc);
+  statement.statement_.reset(raw);
+  statement.database_ = this;
+  return statement;
+}
+
+void SqliteDatabase::Rollback() const {
+  if (sqlite3_get_autocommit(database_.get()) != 0) return;  // SQLite has ended it already
+  sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+}
+
+absl::Status SqliteDatabase::Failure(int rc) const {
+  const int error = LastError(database_.get());
+  const std::string said = absl::StrCat("'", path_, "': ", sqlite3_errstr(rc),
+                                        error == 0 ? "" : absl::StrCat(" (", strerror(error), ")"));
+  switch (rc & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return absl::DataLossError(
+          absl::StrCat(said, "; the file is damaged: put a copy back, or move it and its '-wal' ",
+                       "away to begin anew without the jobs that it holds"));
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: {
+      const int holder = LockHolder(path_);
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", path_, "' is used by another coordinator",
+                       holder == 0 ? "" : absl::StrCat(" (process ", holder, ")"),
+                       ": stop that one or use another folder"));
+    }
+    case SQLITE_FULL:
+      return absl::ResourceExhaustedError(absl::StrCat(said, "; make room on its disk"));
+    case SQLITE_NOMEM:
+      return absl::ResourceExhaustedError(said);
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+      if (IsFull(error)) return absl::ResourceExhaustedError(said);
+      return absl::FailedPreconditionError(
+          absl::StrCat(said, "; it and its folder must be writable"));
+    case SQLITE_IOERR:
+      if (IsFull(error)) {
+        return absl::ResourceExhaustedError(absl::StrCat(said, "; make room on its disk"));
+      }
+      return absl::UnavailableError(said);
+    default:
+      return absl::InternalError(said);
+  }
+}
+
+int LockHolder(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return 0;
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (::fcntl(fd.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
+  return static_cast<int>(lock.l_pid);
+}
+
+}  // namespace lockstep::coordinator

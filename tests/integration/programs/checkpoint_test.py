@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever stops a run, it goes on from its newest whole checkpoint to the same bits."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import unittest
+
+import harness
+from harness import wait_until
+
+STEPS = 240
+# With evaluations that decide something, so that what they decided must be carried too.
+TRAIN = "  eval: {every: 30 steps}\n  best: {metric: loss}\n  ema: {decay: 0.9}\n"
+SAVED = "runs/tiny"
+
+
+def job(steps=STEPS, extra="", **more):
+    return harness.synthetic_job(steps=steps, train_extra=TRAIN, extra=extra, **more)
+
+
+CHECKPOINT = "checkpoint: {every: 20 steps, keep: 3}\nrestart: {max_restarts: 9}\n"
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)}, by the format's definition."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = file.read()
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}
+
+
+class Checkpoints(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.job = self.write("tiny.yaml", job(extra=CHECKPOINT))
+
+    def in_dir(self, *parts):
+        return os.path.join(self.dir, *parts)
+
+    def files_of(self, result):
+        """The weights that a run leaves, by name."""
+        folder = self.in_dir(os.path.dirname(result["model"]["path"]))
+        found = {}
+        for name in ("model.safetensors", "ema.safetensors", "best.safetensors"):
+            with open(os.path.join(folder, name), "rb") as file:
+                found[name] = file.read()
+        return found
+
+    def outcome(self, result):
+        return {"sha256": result["model"]["sha256"], "steps": result["steps"],
+                "eval": {k: result["eval"][k] for k in ("loss", "accuracy", "step")},
+                "files": self.files_of(result)}
+
+    def undisturbed(self):
+        plain = self.write("plain.yaml", job())
+        return self.outcome(self.train(plain))
+
+    def checkpoints(self):
+        return sorted(name for name in os.listdir(self.in_dir(SAVED)) if name.startswith("step-"))
+
+    def run_until(self, step, *more):
+        """Starts a run that stands still in `step` until somebody ends it."""
+        child = self.start("launcher", "chaos", "--hang", f"rank:1@step:{step}", *more, self.job)
+        wait_until(lambda: os.path.exists(self.in_dir(SAVED, "last"))
+                   and int(os.readlink(self.in_dir(SAVED, "last"))[5:]) >= 40, 30, "a checkpoint")
+        return child
+
+    def kill_run(self, step):
+        child = self.run_until(step)
+        child.kill()
+        child.communicate()
+        self.assert_nothing_left(5)
+
+    def train_and_tell(self, *arguments):
+        """(result, what was said) of a run to its good end."""
+        code, out, err = self.launch("-o", "json", *arguments)
+        self.assertEqual(code, 0, f"stdout:\n{out}\nstderr:\n{err}")
+        return json.loads(out.strip().splitlines()[-1]), err
+
+    def test_a_killed_run_goes_on_at_any_number_of_workers(self):
+        wanted = self.undisturbed()
+        self.kill_run(150)
+        kept = self.in_dir("kept")
+        shutil.copytree(self.in_dir(SAVED), kept, symlinks=True)
+        for workers in (1, 3, 4):
+            shutil.rmtree(self.in_dir(SAVED))
+            shutil.copytree(kept, self.in_dir(SAVED), symlinks=True)
+            result, said = self.train_and_tell(f"--nproc-per-node={workers}", self.job)
+            self.assertIn("goes on after step", said)
+            self.assertEqual(self.outcome(result), wanted, workers)
+        # The run is done: there is nothing to do again, and the same comes out.
+        result, said = self.train_and_tell(self.job)
+        self.assertIn(f"goes on after step {STEPS}", said)
+        self.assertEqual(self.outcome(result), wanted)
+
+    def test_all_workers_at_once(self):
+        wanted = self.undisturbed()
+        faults = [f for rank in range(4) for f in ("--kill", f"rank:{rank}@step:150")]
+        code, out, err = self.launch("chaos", "-o", "json", *faults, self.job)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertIn("goes on after step", err)
+        self.assertEqual(self.outcome(result), wanted)
+        lost = [fault["steps_lost"] for fault in result["faults"]]
+        resumed = int(re.search(r"goes on after step (\d+)", err).group(1))
+        self.assertGreater(resumed, 0)
+        self.assertLessEqual(max(lost), 149 - resumed, "it began at the start again")
+
+    def test_a_death_while_saving_leaves_nothing_half_done(self):
+        """A state of two parts: the writer of either dies between its flush and the manifest."""
+        big = job(steps=50, hidden="[3000, 1000]", nproc=2, shards=2, extra="restart: {max_restarts: 9}\n")
+        wanted = self.outcome(self.train(self.write("big.yaml", big)))
+        saving = self.write("tiny.yaml", big + "checkpoint: {every: 10 steps}\n")
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:0@step:10/checkpoint", "--kill",
+                                     "rank:1@step:50/checkpoint", saving)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertTrue(all(injection["happened"] for injection in result["injections"]), result)
+        self.assertEqual(self.outcome(result), wanted)
+        last = self.in_dir(SAVED, "last")
+        self.assertEqual(int(os.readlink(last)[5:]), 50)
+        self.assertIn("model-00002-of-00002.safetensors", os.listdir(last))
+        self.assertEqual([n for n in os.listdir(self.in_dir(SAVED)) if n.startswith(".")], [])
+        with open(os.path.join(last, "model.safetensors.index.json"), encoding="utf-8") as file:
+            places = json.load(file)["weight_map"]
+        merged = {}
+        for name in set(places.values()):
+            merged.update(read_safetensors(os.path.join(last, name)))
+        self.assertEqual(set(merged), set(places))
+        self.assertEqual(merged, read_safetensors(self.in_dir(result["model"]["path"])))
+        result, said = self.train_and_tell("--nproc-per-node=1", saving)
+        self.assertIn("goes on after step 50", said)
+        self.assertEqual(self.outcome(result), wanted)
+
+    def test_a_damaged_checkpoint_is_left_for_the_one_before(self):
+        wanted = self.undisturbed()
+        self.kill_run(150)
+        newest, before = self.checkpoints()[-1], self.checkpoints()[-2]
+        path = self.in_dir(SAVED, newest, "model.safetensors")
+        with open(path, "r+b") as file:
+            file.seek(-3, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-3, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 4]))
+        result, said = self.train_and_tell(self.job)
+        self.assertIn(f"{newest} is damaged", said)
+        self.assertIn(f"goes on after step {int(before[5:])} from the checkpoint {SAVED}/{before}", said)
+        self.assertEqual(self.outcome(result), wanted)
+
+    def test_a_half_written_checkpoint_is_none(self):
+        wanted = self.undisturbed()
+        self.kill_run(150)
+        newest = self.checkpoints()[-1]
+        with open(self.in_dir(SAVED, newest, "manifest.json"), "r+", encoding="utf-8") as file:
+            file.truncate(400)
+        os.remove(self.in_dir(SAVED, self.checkpoints()[-2], "training.safetensors"))
+        left = self.in_dir(SAVED, ".saving-step-0000000200-dead-g1")
+        os.mkdir(left)
+        result, said = self.train_and_tell(self.job)
+        self.assertIn(f"not a whole checkpoint: {SAVED}/{newest}", said)
+        self.assertIn(f"{self.checkpoints()[0]}", "".join(self.checkpoints()))
+        self.assertEqual(self.outcome(result), wanted)
+        self.assertFalse(os.path.exists(left))
+
+    def test_ctrl_c_and_then_another_number_of_steps(self):
+        child = self.start("launcher", "-o", "json", self.write("tiny.yaml", job(
+            extra="checkpoint: {}\n", steps=STEPS)), "--set", "train.steps=100000000")
+        wait_until(lambda: self.has_metrics() and len(self.processes("worker")) == 4, 20, "it trains")
+        child.send_signal(signal.SIGINT)
+        code, _, err = self.finish(child, 30)
+        self.assertEqual(code, 130, err)
+        self.assertEqual(len(self.checkpoints()), 1)
+        stopped = int(self.checkpoints()[0][5:])
+        self.assertGreater(stopped, 0)
+        # Another number of steps is another schedule: refused by name, not begun anew in silence.
+        code, _, err = self.launch(self.in_dir("tiny.yaml"))
+        self.assertNotEqual(code, 0)
+        self.assertIn("train.steps: 100000000 -> 240", err)
+        result, said = self.train_and_tell("--set", "checkpoint.resume=never", self.in_dir("tiny.yaml"))
+        self.assertNotIn("goes on after", said)
+        self.assertEqual(self.outcome(result), self.undisturbed())
+
+    def has_metrics(self):
+        return any("metrics.jsonl" in files and os.path.getsize(os.path.join(root, "metrics.jsonl")) > 0
+                   for root, _, files in os.walk(self.in_dir("runs")))
+
+    def test_a_drained_run_goes_on_where_it_was(self):
+        wanted = self.undisturbed()
+        child = self.start("launcher", "chaos", "--stop", "rank:1@step:100", "--set",
+                           "failure_detection=60s", self.job)
+        # Rank 1 sleeps in step 100; the wish to stop is there when it wakes.
+        stopped = wait_until(lambda: [p for p in self.processes("worker") if self.is_stopped(p.pid)], 30,
+                             "a stopped worker")
+        child.send_signal(signal.SIGINT)
+        wait_until(lambda: self.said_drain(child), 10, "the wish to stop has come")
+        stopped[0].kill(signal.SIGCONT)
+        code, _, err = self.finish(child, 30)
+        self.assertEqual(code, 130, err)
+        last = int(os.readlink(self.in_dir(SAVED, "last"))[5:])
+        self.assertIn(last, (100, 101))
+        result, said = self.train_and_tell(self.job)
+        self.assertIn(f"goes on after step {last} ", said)
+        self.assertEqual(self.outcome(result), wanted)
+
+    @staticmethod
+    def is_stopped(pid):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] in "Tt"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    @staticmethod
+    def said_drain(child):
+        """The launcher tells at once that it was asked to stop."""
+        line = child.stderr.readline()
+        return "stop" in line or "drain" in line
+
+    def test_another_job_is_refused_by_name(self):
+        self.train(self.job)
+        other = self.write("tiny.yaml", job(extra=CHECKPOINT).replace("lr: 0.05", "lr: 0.1"))
+        code, _, err = self.launch(other)
+        self.assertNotEqual(code, 0)
+        self.assertIn("train.optimizer.sgd.lr: 0.05 -> 0.1", err)
+        self.assertIn("resume: never", err)
+        result, said = self.train_and_tell("--set", "train.reproducible=false", other)
+        self.assertIn("train.optimizer.sgd.lr: 0.05 -> 0.1", said)
+
+    def test_a_path_is_taken_and_a_missing_one_is_said(self):
+        wanted = self.undisturbed()
+        self.kill_run(150)
+        oldest = self.checkpoints()[0]
+        result, said = self.train_and_tell("--set", f"checkpoint.resume={SAVED}/{oldest}", "--set",
+                                           "checkpoint.dir=elsewhere", self.job)
+        self.assertIn(f"goes on after step {int(oldest[5:])} ", said)
+        self.assertEqual(self.outcome(result), wanted)
+        code, _, err = self.launch("--set", "checkpoint.resume=nowhere", self.job)
+        self.assertNotEqual(code, 0)
+        self.assertIn("no whole checkpoint at nowhere", err)
+
+    def test_a_folder_that_cannot_be_made_costs_checkpoints_alone(self):
+        wanted = self.undisturbed()
+        self.write("file", "not a folder")
+        result, said = self.train_and_tell("--set", "checkpoint.dir=file/below", self.job)
+        self.assertEqual(self.outcome(result), wanted)
+        self.assertIn("training goes on", said)
+        self.assertIn("change checkpoint.dir", said)
+
+    def test_a_full_disk_costs_checkpoints_alone(self):
+        disk = self.in_dir("disk")
+        os.mkdir(disk)
+        if os.geteuid() != 0 or subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], check=False).returncode != 0:
+            self.skipTest("a small disk needs root and mount(8)")
+        try:
+            wanted = self.undisturbed()
+            result, said = self.train_and_tell("--set", "checkpoint.dir=disk/saved", self.job)
+            self.assertEqual(self.outcome(result), wanted)
+            self.assertNotIn("not saved", said)
+            before = sorted(os.listdir(os.path.join(disk, "saved")))
+            with open(os.path.join(disk, "filler"), "wb") as file:
+                file.write(bytes(400 << 10))
+        except OSError:
+            shutil.copytree(os.path.join(disk, "saved"), self.in_dir("saved"), symlinks=True)
+            result, said = self.train_and_tell("--set", "checkpoint.dir=disk/saved", "--set",
+                                               "checkpoint.resume=never", self.job)
+            self.assertEqual(self.outcome(result), wanted)
+            self.assertIn("No space left", said)
+            self.assertIn("free some space", said)
+            for name in before:
+                self.assertTrue(os.path.lexists(os.path.join(disk, "saved", name)), name)
+        finally:
+            subprocess.run(["umount", disk], check=False)
+
+    def test_files_are_those_that_the_ecosystem_reads(self):
+        result = self.train(self.job)
+        last = self.in_dir(SAVED, "last")
+        saved = read_safetensors(os.path.join(last, "model.safetensors"))
+        final = read_safetensors(self.in_dir(result["model"]["path"]))
+        self.assertEqual(saved, final)
+        training = read_safetensors(os.path.join(last, "training.safetensors"))
+        for name in final:
+            self.assertEqual(training[f"{name}.momentum"][1], final[name][1])
+            self.assertIn(f"{name}.ema", training)
+        self.assertEqual(struct.unpack("<q", training["lockstep.step"][2])[0], STEPS)
+        # The three newest, and the best one where it is another.
+        self.assertEqual(int(self.checkpoints()[-1][5:]), STEPS)
+        self.assertIn(len(self.checkpoints()), (3, 4))
+        self.assertEqual(read_safetensors(self.in_dir(SAVED, "best")),
+                         read_safetensors(self.in_dir(os.path.dirname(result["model"]["path"]), "best.safetensors")))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

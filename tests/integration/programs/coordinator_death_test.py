@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator dies by SIGKILL and comes back: nothing is lost, and the weights are the same."""
+
+import json
+import os
+import random
+import signal
+import time
+import unittest
+
+import harness
+from harness import wait_until
+
+STEPS = 400
+TRAIN = "  eval: {every: 100 steps, block: 40}\n"
+HEAL = "elastic: {min_workers: 1, max_workers: 4}\nfailure_detection: 1s\nrestart: {max_restarts: 20}\n"
+
+
+def job_text(steps=STEPS, hidden="[64]"):
+    return harness.synthetic_job(steps=steps, hidden=hidden, train_extra=TRAIN, extra=HEAL)
+
+
+class CoordinatorDeath(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.job = self.write("job.yaml", job_text())
+        self.address = None
+
+    def undisturbed(self):
+        return self.train("--nproc-per-node=4", self.job)["model"]["sha256"]
+
+    def start_coordinator(self):
+        """A daemon with a journal; on its second start at the address of the first."""
+        ready_read, ready_write = os.pipe()
+        child = self.start("coordinator", f"--listen={self.address or '127.0.0.1:0'}", "--state-dir=state",
+                           f"--ready-fd={ready_write}", pass_fds=(ready_write,))
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            address = ready.readline().strip()
+        self.assertTrue(address, "the coordinator says where it listens")
+        self.assertIn(self.address, (None, address))
+        self.address = address
+        return child
+
+    def kill(self, child):
+        child.kill()
+        child.communicate()
+
+    def verb(self, *arguments):
+        return self.launch(arguments[0], f"--coordinator={self.address}", *arguments[1:])
+
+    def submit(self, *arguments):
+        code, out, err = self.verb("submit", "--no-follow", "-o", "json", *arguments, self.job)
+        self.assertEqual(code, 0, out + err)
+        return json.loads(out.strip().splitlines()[-1])["job"]
+
+    def describe(self, job):
+        code, out, err = self.verb("describe", "-o", "json", job)
+        self.assertEqual(code, 0, out + err)
+        return json.loads(out)["job"]["status"]
+
+    def metrics(self, job=None):
+        """Lines of the job's metrics, or of the only run's."""
+        runs = os.path.join(self.dir, "runs")
+        for name in os.listdir(runs) if os.path.isdir(runs) else []:
+            path = os.path.join(runs, name, "metrics.jsonl")
+            if (job is None or name.endswith("-" + job)) and os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    return file.read().count("\n")
+        return 0
+
+    def await_training(self, job=None, lines=1):
+        wait_until(lambda: self.metrics(job) >= lines, 30, "the job trains")
+
+    def await_end(self, job, state="SUCCEEDED"):
+        def ended():
+            status = self.describe(job)
+            return status if status["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None
+        status = wait_until(ended, 60, "the job ends")
+        self.assertEqual(status["state"], state, status)
+        return status
+
+    def test_workers_go_on_and_are_taken_back(self):
+        wanted = self.undisturbed()
+        coordinator = self.start_coordinator()
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        job = self.submit()
+        self.await_training(job)
+        follower = self.start("launcher", "logs", "-f", f"--coordinator={self.address}", job)
+        workers = sorted(p.pid for p in self.processes("worker"))
+        draw = random.Random(5)
+        for _ in range(3):
+            time.sleep(draw.uniform(0.01, 0.15))
+            self.kill(coordinator)
+            before = self.metrics(job)
+            wait_until(lambda: self.metrics(job) > before or self.metrics(job) >= STEPS, 10,
+                       "steps without a coordinator")
+            coordinator = self.start_coordinator()
+        status = self.await_end(job)
+        self.assertEqual(status["result"]["model_sha256"], wanted)
+        self.assertEqual(int(status["generation"]), 1, "nobody left the generation")
+        self.assertNotIn("faults", status["result"])
+        code, out, err = self.finish(follower, 20)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(len(workers), 4)
+        self.assertEqual(len(out.splitlines()), len(set(out.splitlines())), "lines came twice:\n" + out)
+
+    def test_a_worker_that_dies_meanwhile_is_replaced(self):
+        wanted = self.undisturbed()
+        coordinator = self.start_coordinator()
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        job = self.submit()
+        self.await_training(job)
+        self.kill(coordinator)
+        victim = sorted(p.pid for p in self.processes("worker"))[1]
+        os.kill(victim, signal.SIGKILL)
+        # The others leave their generation and park with their state.
+        wait_until(lambda: len(self.processes("worker")) == 3, 10, "three workers")
+        stands = -1
+        while stands != self.metrics(job):
+            stands = self.metrics(job)
+            time.sleep(0.3)
+        self.assertEqual(len(self.processes("worker")), 3, "survivors keep their state")
+        self.start_coordinator()
+        status = self.await_end(job)
+        self.assertEqual(status["result"]["model_sha256"], wanted)
+        faults = status["result"]["faults"]
+        self.assertEqual([(f.get("signal"), int(f.get("pid", 0))) for f in faults], [(9, victim)], faults)
+        self.assertEqual(int(faults[0].get("steps_lost", 0)), 0)
+
+    def test_killed_at_the_start_and_again_and_again(self):
+        wanted = self.undisturbed()
+        coordinator = self.start_coordinator()
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        job = self.submit()
+        draw = random.Random(11)
+        for kill_worker in (False, True, False, True):
+            time.sleep(draw.uniform(0.0, 0.08))
+            self.kill(coordinator)
+            workers = self.processes("worker")
+            if kill_worker and workers:
+                draw.choice(workers).kill()
+            time.sleep(draw.uniform(0.0, 0.08))
+            coordinator = self.start_coordinator()
+        status = self.await_end(job)
+        self.assertEqual(status["result"]["model_sha256"], wanted)
+        for fault in status["result"].get("faults", []):
+            self.assertEqual(fault["signal"], 9, fault)
+            self.assertGreater(int(fault["pid"]), 0, fault)
+
+    def test_a_job_that_ended_meanwhile_is_known_to_have(self):
+        coordinator = self.start_coordinator()
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        job = self.submit()
+        follower = self.start("launcher", "logs", "-f", f"--coordinator={self.address}", job)
+        self.await_training()
+        self.kill(coordinator)
+        saved = lambda: [f for _, _, files in os.walk(os.path.join(self.dir, "runs")) for f in files
+                         if f == "model.safetensors"]
+        wait_until(saved, 60, "the model is written without a coordinator")
+        code, _, err = self.verb("submit", "--no-follow", self.job)
+        self.assertEqual(code, 4, err)
+        self.assertIn("no coordinator answers", err)
+        coordinator = self.start_coordinator()
+        self.await_end(job)
+        self.finish(follower, 20)
+        # One that has ended before is remembered, too.
+        self.kill(coordinator)
+        self.start_coordinator()
+        self.assertEqual(self.describe(job)["state"], "SUCCEEDED")
+
+    def test_accepted_jobs_and_wishes_are_kept(self):
+        coordinator = self.start_coordinator()
+        first, second = self.submit(), self.submit()
+        code, _, err = self.verb("cancel", second)
+        self.assertEqual(code, 0, err)
+        self.kill(coordinator)
+        coordinator = self.start_coordinator()
+        self.assertEqual(self.describe(first)["state"], "PENDING")
+        self.assertEqual(self.describe(second)["state"], "CANCELLED")
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        self.await_training()
+        code, _, err = self.verb("cancel", first)  # a drain that the next coordinator sees through
+        self.assertEqual(code, 0, err)
+        self.kill(coordinator)
+        self.start_coordinator()
+        self.await_end(first, "CANCELLED")
+        wait_until(lambda: not self.processes("worker"), 10, "the workers leave")
+
+    def test_one_state_dir_has_one_coordinator(self):
+        self.start_coordinator()
+        code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", "--state-dir=state", seconds=10)
+        self.assertEqual(code, 1)
+        self.assertIn("used by another coordinator (process ", err)
+
+    def test_a_bad_state_dir_is_named(self):
+        self.write("file", "x")
+        for folder in ("file", "file/below"):
+            code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", f"--state-dir={folder}",
+                                            seconds=10)
+            self.assertEqual(code, 1)
+            self.assertIn("file", err)
+        self.write("damaged/journal.db", "no database at all, whatever its name says" * 100)
+        code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", "--state-dir=damaged", seconds=10)
+        self.assertEqual(code, 1)
+        self.assertIn("damaged/journal.db", err)
+        self.assertIn("put a copy back", err)
+
+    def test_a_run_here_starts_its_coordinator_again(self):
+        wanted = self.undisturbed()
+        code, out, err = self.launch(
+            "chaos", "-o", "json", "--kill", "coordinator@step:100", "--kill", "rank:2@step:101",
+            "--kill", "coordinator@step:200/reduced", "--kill", "rank:0@step:300",
+            "--kill", "coordinator@step:300", self.job)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], wanted)
+        self.assertTrue(all(i["happened"] for i in result["injections"]), result["injections"])
+        self.assertEqual([f["signal"] for f in result["faults"]], [9, 9])
+        self.assertIn("coordinator was killed by SIGKILL; it is started again", err)
+        self.assert_nothing_left()
+
+    def test_a_coordinator_that_dies_too_often_ends_the_run(self):
+        job = self.write("long.yaml", job_text(steps=100000000))
+        child = self.start("launcher", "--nproc-per-node=4", job)
+        self.await_training()
+        killed = set()
+        while child.poll() is None and len(killed) < 20:
+            for process in self.processes("coordinator"):
+                if process.pid not in killed:
+                    killed.add(process.pid)
+                    process.kill()
+            time.sleep(0.01)
+        code, _, err = self.finish(child, 20)
+        self.assertEqual(code, 4, err)
+        self.assertIn("for the 11th time within a minute", err)
+        self.assertEqual(len(killed), 11)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

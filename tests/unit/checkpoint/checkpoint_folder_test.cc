@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_folder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/checkpoint/recording_storage.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+bool Always() { return true; }
+
+class CheckpointFolderTest : public ::testing::Test {
+ protected:
+  CheckpointFolderTest() : folder_(std::string(::testing::TempDir()) + "/folder") {
+    fs::remove_all(folder_);
+  }
+  ~CheckpointFolderTest() override { fs::remove_all(folder_); }
+
+  // Saves a state of one number through `storage_`, as the sequence's next.
+  absl::Status Save(int64_t step, int64_t sequence, int64_t best = 0) {
+    const std::string saving = SavingName(step, "test");
+    const std::string path = folder_ + "/" + saving;
+    if (absl::Status s = storage_.MakeFolder(path); !s.ok()) return s;
+    const int64_t value = step * 10;
+    auto file = WriteShard(&storage_, path, "model.safetensors",
+                           {{"value", "I64", {1}, &value, sizeof(value)}}, Always);
+    if (!file.ok()) return file.status();
+    Manifest manifest;
+    manifest.step = step;
+    manifest.sequence = sequence;
+    manifest.train = "{}";
+    manifest.best_step = best;
+    manifest.files = {*file};
+    return Publish(&storage_, folder_, saving, manifest).status();
+  }
+
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  std::vector<int64_t> Steps() {
+    std::vector<int64_t> steps;
+    const auto found = FindCheckpoints(&storage_, folder_);
+    EXPECT_TRUE(found.ok()) << found.status();
+    for (const FoundCheckpoint& one : found->checkpoints) steps.push_back(one.manifest.step);
+    return steps;
+  }
+  void Touch(const std::string& name) { std::ofstream(folder_ + "/" + name) << "x"; }
+
+  const std::string folder_;
+  RecordingStorage storage_;
+};
+
+TEST_F(CheckpointFolderTest, NothingIsDurableAfterTheManifestButItsName) {
+  ASSERT_TRUE(Save(500, 1).ok());
+  EXPECT_THAT(storage_.done(),
+              ElementsAre("mkdir .saving-step-0000000500-test", "create model.safetensors",
+                          "append model.safetensors", "append model.safetensors",
+                          "append model.safetensors", "sync model.safetensors",
+                          "create manifest.json", "append manifest.json", "sync manifest.json",
+                          "sync folder .saving-step-0000000500-test", "rename step-0000000500",
+                          "sync folder folder", "remove .saving-step-0000000500-test"));
+  EXPECT_THAT(Names(), ElementsAre("step-0000000500"));
+}
+
+TEST_F(CheckpointFolderTest, WhereverTheDiskFailsWhatWasThereStays) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  ASSERT_TRUE(Save(200, 2).ok());
+  storage_.FailAt(-1, false);
+  ASSERT_TRUE(Save(300, 3).ok());
+  const int operations = storage_.count();
+  fs::remove_all(folder_ + "/step-0000000300");
+  for (const bool all : {false, true}) {
+    for (int at = 0; at + 1 < operations; ++at) {
+      storage_.FailAt(at, all);
+      const absl::Status saved = Save(300, 3);
+      EXPECT_EQ(saved.code(), absl::StatusCode::kResourceExhausted) << at;
+      const std::vector<int64_t> steps = Steps();
+      // It is there whole when only the flush after its naming failed; else not at all.
+      if (at == operations - 2) {
+        EXPECT_THAT(steps, ElementsAre(300, 200, 100)) << at;
+      } else {
+        EXPECT_THAT(steps, ElementsAre(200, 100)) << at;
+      }
+      storage_.FailAt(-1, false);
+      EXPECT_TRUE(Save(300, 3).ok());
+      EXPECT_THAT(Steps(), ElementsAre(300, 200, 100)) << at;
+      fs::remove_all(folder_ + "/step-0000000300");
+    }
+  }
+}
+
+TEST_F(CheckpointFolderTest, ACheckpointOfTheSameStepIsReplaced) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  ASSERT_TRUE(Save(100, 2).ok());
+  const auto found = FindCheckpoints(&storage_, folder_);
+  ASSERT_THAT(found->checkpoints, SizeIs(1));
+  EXPECT_EQ(found->checkpoints[0].manifest.sequence, 2);
+  EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
+}
+
+TEST_F(CheckpointFolderTest, TheNewestIsWhatWasSavedLast) {
+  ASSERT_TRUE(Save(900, 1).ok());
+  ASSERT_TRUE(Save(100, 2).ok());  // a run that began anew
+  ASSERT_TRUE(Save(200, 3).ok());
+  EXPECT_THAT(Steps(), ElementsAre(200, 100, 900));
+  // A checkpoint itself can be named too.
+  const auto one = FindCheckpoints(&storage_, folder_ + "/step-0000000100");
+  ASSERT_THAT(one->checkpoints, SizeIs(1));
+  EXPECT_EQ(one->checkpoints[0].manifest.step, 100);
+  EXPECT_THAT(FindCheckpoints(&storage_, folder_ + "/nowhere")->checkpoints, IsEmpty());
+}
+
+TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
+  for (int64_t i = 1; i <= 6; ++i) {
+    Touch("best-000000000" + std::to_string(i) + ".safetensors");
+    ASSERT_TRUE(Save(i, i, /*best=*/i < 3 ? i : 2).ok());
+  }
+  Touch("notes.txt");
+  Touch("step-me");
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
+  EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 2));
+  EXPECT_THAT(Names(),
+              ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
+                          "best-0000000004.safetensors", "best-0000000005.safetensors",
+                          "best-0000000006.safetensors", "notes.txt", "step-0000000002",
+                          "step-0000000004", "step-0000000005", "step-0000000006", "step-me"))
+      << "a best one that is newer than every checkpoint is the next one's";
+  ASSERT_TRUE(Prune(&storage_, folder_, 1, "me", -1).ok());
+  EXPECT_THAT(Steps(), ElementsAre(6, 2));
+}
+
+TEST_F(CheckpointFolderTest, WhatCannotBeReadIsLeftAlone) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  ASSERT_TRUE(Save(200, 2).ok());
+  fs::resize_file(folder_ + "/step-0000000100/manifest.json", 20);
+  ASSERT_TRUE(Prune(&storage_, folder_, 1, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-0000000100", "step-0000000200"));
+  const auto found = FindCheckpoints(&storage_, folder_);
+  ASSERT_THAT(found->damaged, SizeIs(1));
+  EXPECT_THAT(found->damaged[0], HasSubstr("step-0000000100: manifest: not JSON"));
+}
+
+TEST_F(CheckpointFolderTest, WhatTheDeadLeftGoesAndWhatTheLivingWriteStays) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  const std::string dead = folder_ + "/" + SavingName(200, "dead");
+  const std::string alive = folder_ + "/" + SavingName(200, "alive");
+  for (const std::string& path : {dead, alive}) {
+    fs::create_directory(path);
+    std::ofstream(path + "/model.safetensors") << "half";
+  }
+  fs::create_directory(folder_ + "/.removing-step-0000000050");
+  auto hold = storage_.TakeHold(alive, /*exclusive=*/false);
+  ASSERT_TRUE(hold.ok() && *hold != nullptr);
+  EXPECT_EQ(*storage_.TakeHold(alive, /*exclusive=*/true), nullptr);
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre(SavingName(200, "alive"), "step-0000000100"));
+  hold->reset();
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "alive", 100).ok());
+  EXPECT_THAT(Names(), ElementsAre(SavingName(200, "alive"), "step-0000000100"));
+  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
+}
+
+TEST_F(CheckpointFolderTest, FilesAreCheckedByTheirHash) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  const auto found = FindCheckpoints(&storage_, folder_);
+  const FoundCheckpoint& one = found->checkpoints[0];
+  const FileRecord& file = one.manifest.files[0];
+  EXPECT_TRUE(CheckFile(one.path, file, Always).ok());
+  EXPECT_EQ(CheckFile(one.path, file, [] { return false; }).code(), absl::StatusCode::kCancelled);
+  const std::string path = one.path + "/" + file.name;
+  const auto size = fs::file_size(path);
+  for (uintmax_t at = 0; at < size; ++at) {
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(at));
+    const char byte = static_cast<char>(stream.get());
+    stream.seekp(static_cast<std::streamoff>(at));
+    stream.put(static_cast<char>(byte ^ 1));
+    stream.close();
+    EXPECT_EQ(CheckFile(one.path, file, Always).code(), absl::StatusCode::kDataLoss) << at;
+    stream.open(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(at));
+    stream.put(byte);
+  }
+  EXPECT_TRUE(CheckFile(one.path, file, Always).ok());
+  fs::resize_file(path, size - 1);
+  EXPECT_THAT(CheckFile(one.path, file, Always).message(), HasSubstr("bytes"));
+  fs::remove(path);
+  EXPECT_EQ(CheckFile(one.path, file, Always).code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk, with a list of what was done to it, that can be told to fail from some operation on, as
+// a full disk does, or to stand for a process that dies there: nothing reaches the disk any more.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_
+#define LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "checkpoint/storage.h"
+
+namespace lockstep::checkpoint {
+
+class RecordingStorage : public Storage {
+ public:
+  // Operation number `at` (0-based) and, with `all`, those after it fail.
+  void FailAt(int at, bool all) {
+    absl::MutexLock lock(&mu_);
+    fail_at_ = at;
+    all_ = all;
+    count_ = 0;
+  }
+  std::vector<std::string> done() const {
+    absl::MutexLock lock(&mu_);
+    return done_;
+  }
+  int count() const {
+    absl::MutexLock lock(&mu_);
+    return count_;
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
+    if (absl::Status s = Note("create", path); !s.ok()) return s;
+    auto file = Disk()->Create(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<RecordedFile>(this, path, *std::move(file));
+  }
+  absl::Status MakeFolder(const std::string& path) override {
+    absl::Status s = Note("mkdir", path);
+    return s.ok() ? Disk()->MakeFolder(path) : s;
+  }
+  absl::Status SyncFolder(const std::string& path) override {
+    absl::Status s = Note("sync folder", path);
+    return s.ok() ? Disk()->SyncFolder(path) : s;
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    absl::Status s = Note("rename", to);
+    return s.ok() ? Disk()->Rename(from, to) : s;
+  }
+  absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) override {
+    return Disk()->Read(path, limit);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    return Disk()->List(path);
+  }
+  absl::Status Remove(const std::string& path) override {
+    absl::Status s = Note("remove", path);
+    return s.ok() ? Disk()->Remove(path) : s;
+  }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    absl::Status s = Note("link", to);
+    return s.ok() ? Disk()->Link(from, to) : s;
+  }
+  absl::Status Point(const std::string& link, const std::string& target) override {
+    absl::Status s = Note("point", link);
+    return s.ok() ? Disk()->Point(link, target) : s;
+  }
+  absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {
+    return Disk()->TakeHold(path, exclusive);
+  }
+
+ private:
+  class RecordedFile : public File {
+   public:
+    RecordedFile(RecordingStorage* storage, std::string path, std::unique_ptr<File> file)
+        : storage_(storage), path_(std::move(path)), file_(std::move(file)) {}
+    absl::Status Append(const void* data, size_t bytes) override {
+      absl::Status s = storage_->Note("append", path_);
+      return s.ok() ? file_->Append(data, bytes) : s;
+    }
+    absl::Status Sync() override {
+      absl::Status s = storage_->Note("sync", path_);
+      return s.ok() ? file_->Sync() : s;
+    }
+
+   private:
+    RecordingStorage* const storage_;
+    const std::string path_;
+    const std::unique_ptr<File> file_;
+  };
+
+  absl::Status Note(const std::string& what, const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    const int number = count_++;
+    if (fail_at_ >= 0 && (number == fail_at_ || (all_ && number > fail_at_))) {
+      return absl::ResourceExhaustedError(absl::StrCat(what, " ", path, ": no space (injected)"));
+    }
+    done_.push_back(absl::StrCat(what, " ", path.substr(path.rfind('/') + 1)));
+    return absl::OkStatus();
+  }
+
+  mutable absl::Mutex mu_;
+  std::vector<std::string> done_ ABSL_GUARDED_BY(mu_);
+  int count_ ABSL_GUARDED_BY(mu_) = 0;
+  int fail_at_ ABSL_GUARDED_BY(mu_) = -1;
+  bool all_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_

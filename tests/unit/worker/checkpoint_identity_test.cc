@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint_identity.h"
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/engine/mlp_job.h"
+#include "worker/checkpoint_layout.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec ExampleJob() {
+  JobSpec job;
+  Train& train = *job.mutable_train();
+  train.mutable_model()->mutable_mlp()->add_hidden(33);
+  train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
+  train.set_seed(7);
+  train.set_shards(4);
+  train.set_epochs(5);
+  train.mutable_data()->mutable_loader()->set_prefetch(4);
+  return job;
+}
+
+class CheckpointIdentityTest : public ::testing::Test {
+ protected:
+  checkpoint::Manifest Of(const JobSpec& job, const std::string& device = "d") {
+    return IdentityOf(job, "run", *plan_, device, "device " + device);
+  }
+  std::string Difference(const JobSpec& now) { return DifferenceOf(Of(ExampleJob()), Of(now)); }
+  const std::shared_ptr<const engine::Plan> plan_ = *engine::Plan::Compile(engine::SmallMlp());
+};
+
+TEST_F(CheckpointIdentityTest, TheSameJobMayGoOnHoweverManyWorkersItHas) {
+  JobSpec job = ExampleJob();
+  job.mutable_resources()->set_nproc_per_node(3);
+  job.mutable_elastic()->set_min_workers(1);
+  job.mutable_checkpoint()->set_keep(9);
+  job.set_name("other");
+  job.mutable_train()->mutable_data()->mutable_loader()->set_threads(3);
+  EXPECT_EQ(Difference(job), "");
+}
+
+TEST_F(CheckpointIdentityTest, WhatDecidesTheMathIsNamed) {
+  JobSpec job = ExampleJob();
+  job.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(0.05);
+  EXPECT_EQ(Difference(job), "train.optimizer.sgd.lr: 0.1 -> 0.05");
+  job.mutable_train()->set_shards(2);
+  EXPECT_THAT(Difference(job), HasSubstr("train.shards: 4 -> 2"));
+  job = ExampleJob();
+  job.mutable_train()->mutable_ema()->set_decay(0.9);
+  EXPECT_THAT(Difference(job), HasSubstr("train.ema"));
+  job = ExampleJob();
+  job.mutable_train()->set_epochs(6);
+  EXPECT_EQ(Difference(job), "train.epochs: 5 -> 6");
+}
+
+TEST_F(CheckpointIdentityTest, PlanThreadsAndDeviceAreLookedAtToo) {
+  const checkpoint::Manifest saved = Of(ExampleJob());
+  checkpoint::Manifest now = saved;
+  now.plan_hash = "another";
+  EXPECT_THAT(DifferenceOf(saved, now), HasSubstr("compiles another plan"));
+  now = saved;
+  now.threads = 2;
+  EXPECT_EQ(DifferenceOf(saved, now), "resources.cpus_per_proc: 1 -> 2");
+  EXPECT_EQ(DifferenceOf(saved, Of(ExampleJob(), "e")),
+            "the device computes other bits: device d -> device e");
+  now = saved;
+  now.train = R"({"field_of_the_future":1})";
+  EXPECT_THAT(DifferenceOf(now, saved), HasSubstr("does not know"));
+}
+
+TEST_F(CheckpointIdentityTest, PartsHaveEveryTensorOnceAndAreAlike) {
+  for (int parts = 1; parts <= 5; ++parts) {
+    const CheckpointLayout layout(plan_.get(), parts);
+    EXPECT_EQ(layout.parts(), parts);
+    std::set<const engine::StateEntry*> seen;
+    std::set<std::string> names;
+    size_t bytes = 0;
+    for (int part = 0; part < parts; ++part) {
+      bytes += layout.BytesOf(part);
+      for (const LayoutFile& file : layout.FilesOf(part)) {
+        EXPECT_TRUE(names.insert(file.name).second);
+        for (const engine::StateEntry* entry : file.entries) {
+          EXPECT_TRUE(seen.insert(entry).second);
+          EXPECT_EQ(file.name[0] == 'm', entry->role == engine::StateEntry::Role::kParameter);
+        }
+      }
+    }
+    EXPECT_EQ(seen.size(), plan_->state().size());
+    EXPECT_GE(layout.MostBytes() * static_cast<size_t>(parts), bytes);
+    EXPECT_EQ(layout.Index().empty(), parts == 1);
+  }
+  EXPECT_EQ(CheckpointLayout::PartsFor(1000, 4), 1);
+  EXPECT_EQ(CheckpointLayout::PartsFor(size_t{1500} << 20, 4), 4);
+  EXPECT_EQ(CheckpointLayout::PartsFor(2 * CheckpointLayout::kPartBytes, 4), 2);
+}
+
+}  // namespace
+}  // namespace lockstep::worker
