@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/timing.h"
+#include "engine/cpu/converting_kernel.h"
 #include "engine/ops/op.h"
-#include "engine/ops/registry.h"
 
 namespace lockstep::bench {
 namespace {
@@ -52,8 +52,8 @@ void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
   std::vector<std::unique_ptr<engine::CpuKernel>> kernels(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].op->leaf || nodes[i].op->view) continue;
-    kernels[i] = engine::CpuKernelOf(*nodes[i].op)
-                     .prepare(program.graph, nodes[i], program.memory.operands[i], plan.target());
+    kernels[i] =
+        engine::PrepareKernel(program.graph, nodes[i], program.memory.operands[i], plan.target());
   }
   const auto gradients = Allocate<float>(static_cast<size_t>(plan.gradient_count()));
   engine::Scalars scalars;
@@ -71,10 +71,15 @@ void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
   bind(Region::kScalars, &scalars);
   for (size_t f = 0; f < fields.size(); ++f) bind(engine::FieldRegion(f), fields[f]);
   context.pool = &pool;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (kernels[i] == nullptr) continue;
+    if (program.memory.Packs(static_cast<int>(i))) kernels[i]->Pack(context);
+    if (program.memory.RunsOnce(static_cast<int>(i))) kernels[i]->Run(context);
+  }
   std::vector<std::vector<double>> times(nodes.size());
   for (int run = 0; run <= runs; ++run) {
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (kernels[i] == nullptr) continue;
+      if (kernels[i] == nullptr || program.memory.RunsOnce(static_cast<int>(i))) continue;
       const double start = Now();
       kernels[i]->Run(context);
       if (run > 0) times[i].push_back(Now() - start);

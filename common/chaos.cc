@@ -15,7 +15,7 @@
 namespace lockstep::chaos {
 namespace {
 
-constexpr const char* kActions[] = {"kill", "exit", "segv", "stop", "hang", "slow"};
+constexpr const char* kActions[] = {"kill", "exit", "segv", "stop", "hang", "flip", "slow"};
 constexpr const char* kPlaces[] = {"start", "reduce", "reduced", "committed",
                                    "eval",  "save",   "join",    "checkpoint"};
 

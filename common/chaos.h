@@ -8,6 +8,7 @@
 //   hang rank:1@step:20           the step stands still, heartbeats go on
 //   kill coordinator@step:50      SIGKILL for the run's coordinator when the first worker begins
 //                                 step 50; places as above
+//   flip rank:1@step:20           one bit of its training state is another one
 //   slow rank:1:3x                from its first step on each of its steps takes three times as
 //   long
 // A rank is the place in the job at full strength, as in the names of the logs.
@@ -33,7 +34,7 @@ inline constexpr const char* kJournalVariable = "LOCKSTEP_CHAOS_JOURNAL";
 // in nanoseconds since the epoch and the pid, separated by a blank.
 inline constexpr const char* kFolder = "chaos";
 
-enum class Action { kKill, kExit, kSegv, kStop, kHang, kSlow };
+enum class Action { kKill, kExit, kSegv, kStop, kHang, kFlip, kSlow };
 
 // Where in the step it happens, in the order of a step's life.
 enum class Place {

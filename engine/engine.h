@@ -219,6 +219,7 @@ struct PassOptions {
   bool fuse = true;                  // off: other roundings, within a stated tolerance
   bool in_place = true;              // off: the same bits in more memory
   bool reuse_memory = true;          // off: the same bits in more memory
+  bool keep_constants = true;        // off: for inference, the same bits in less memory and later
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
   // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
   // best.
@@ -380,7 +381,9 @@ class Plan {
   virtual std::vector<NodeInfo> Nodes(ProgramKind program) const = 0;
 };
 
-// Where the executor works. All regions are 64-byte aligned and outlive it.
+// Where the executor works. All regions are 64-byte aligned and outlive it. Nothing in the arena
+// outlives a call, except in plans of CompileInference: there it is the executor's alone, which
+// keeps in it what it has made of the weights.
 struct Memory {
   void* state = nullptr;  // plan.state_bytes()
   void* arena = nullptr;  // plan.arena_bytes()
@@ -449,7 +452,8 @@ class Executor {
   };
 
   // The state region, to be filled from elsewhere (a peer, a checkpoint): writable until EndLoad.
-  // In debug builds it is read-only outside these calls, InitState and Update.
+  // In debug builds it is read-only outside these calls, InitState and Update. A plan for inference
+  // takes the weights to be the same until the next of these calls.
   virtual void* BeginLoad() = 0;
   virtual void EndLoad() = 0;
 

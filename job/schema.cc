@@ -24,6 +24,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "JobSpec.time_limit", .min = 0},
       {.field = "JobSpec.failure_detection", .min = 0.1, .max = 3600, .fallback = "5s"},
       {.field = "JobSpec.start_timeout", .min = 1, .fallback = "10m"},
+      {.field = "JobSpec.verify_replicas", .form = Form::kEveryEval, .fallback = "never"},
       {.field = "Resources.nodes", .min = 1, .max = 65536, .fallback = "1"},
       {.field = "Resources.nproc_per_node", .min = 1, .max = 4096, .fallback = "1"},
       {.field = "Resources.cpus_per_proc", .min = 1, .max = 1024, .fallback = "1"},

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/check.h"
 #include "common/fd.h"
 #include "common/status.h"
 
@@ -35,7 +36,15 @@ int CoordinatorPid() {
   return 0;
 }
 
-void CarryOut(const chaos::Injection& injection) {
+// Through the kernel, which also writes where the process itself may not.
+void FlipBit(void* at) {
+  const UniqueFd memory(::open("/proc/self/mem", O_RDWR | O_CLOEXEC));
+  unsigned char byte = *static_cast<unsigned char*>(at) ^ 1;
+  const ssize_t n = ::pwrite(memory.get(), &byte, 1, reinterpret_cast<off_t>(at));
+  LS_CHECK_EQ(n, 1) << "cannot write the training state";
+}
+
+void CarryOut(const chaos::Injection& injection, void* state) {
   switch (injection.action) {
     case chaos::Action::kKill:
       ::kill(::getpid(), SIGKILL);
@@ -47,6 +56,9 @@ void CarryOut(const chaos::Injection& injection) {
     case chaos::Action::kStop:
       ::kill(::getpid(), SIGSTOP);
       return;  // somebody woke it
+    case chaos::Action::kFlip:
+      if (state != nullptr) FlipBit(state);
+      return;
     case chaos::Action::kExit:
       ::_exit(injection.exit_code);
     case chaos::Action::kHang:
@@ -83,7 +95,7 @@ void FaultInjector::At(chaos::Place place, int64_t step) {
   for (const Due& due : due_) {
     if (due.injection.step != step || due.injection.place != place) continue;
     if (!due.injection.coordinator) {
-      if (Mark(due.number, ::getpid())) CarryOut(due.injection);
+      if (Mark(due.number, ::getpid())) CarryOut(due.injection, state_);
       continue;
     }
     const int pid = CoordinatorPid();

@@ -24,6 +24,8 @@ class FaultInjector {
   static absl::StatusOr<std::unique_ptr<FaultInjector>> FromEnvironment(int slot,
                                                                         const std::string& run_dir);
 
+  // Where a flipped bit is to lie.
+  void Expose(void* state) { state_ = state; }
   // The worker is at `place` of `step`. Does not return when a fault that ends it is due.
   void At(chaos::Place place, int64_t step);
   // A shard's work took `time`: makes it take longer when the worker is to be slow.
@@ -42,6 +44,7 @@ class FaultInjector {
   const std::string run_dir_;
   const double factor_;
   std::vector<Due> due_;
+  void* state_ = nullptr;
 };
 
 }  // namespace lockstep::worker

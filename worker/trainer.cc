@@ -15,6 +15,7 @@
 #include "worker/eval_tracker.h"
 #include "worker/model_writer.h"
 #include "worker/recovery.h"
+#include "worker/replica_check.h"
 
 namespace lockstep::worker {
 namespace {
@@ -50,6 +51,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   const std::string& every = job.train().eval().every();
   LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
   LS_ASSIGN_OR_RETURN(compiled.save_every, ParseEvery(job.checkpoint().every()));
+  LS_ASSIGN_OR_RETURN(compiled.verify_every, ParseEvery(job.verify_replicas()));
   LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
   const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
   if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
@@ -86,6 +88,7 @@ Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard
                 compiled.total_steps,
                 compiled.eval_every,
                 compiled.save_every,
+                compiled.verify_every,
                 compiled.vector_count,
                 compiled.gradient_buffers,
                 compiled.arena_bytes,
@@ -210,6 +213,10 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
          !StopsEarly(train, executor_->tracking())) {
     const absl::Time start = Clock::Real()->Now();
     LS_RETURN_IF_ERROR(Step(communicator, held, record));
+    if (FallsOn(compiled_.verify_every, committed_step())) {
+      LS_RETURN_IF_ERROR(CheckReplicas(communicator, state_, compiled_.plan->state_bytes(),
+                                       committed_step(), Deadline()));
+    }
     train_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - start);
     ++steps_timed_;
     board_->train_seconds.store(train_seconds_, std::memory_order_relaxed);

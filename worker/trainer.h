@@ -62,6 +62,7 @@ struct CompiledJob {
   int64_t total_steps = 0;
   Every eval_every;
   Every save_every;
+  Every verify_every;
   // The vector that is reduced: the plan's gradients, then the step header.
   int64_t vector_count = 0;
   int gradient_buffers = 0;
@@ -93,6 +94,7 @@ class Trainer {
   void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_first_commit) {
     notes_ = notes;
     faults_ = faults;
+    if (faults_ != nullptr) faults_->Expose(state_);
     on_first_commit_ = std::move(on_first_commit);
   }
 

@@ -84,7 +84,7 @@ class AttentionKernelBase : public CpuKernel {
     const int64_t blocks = (shape_.length + kRandomBlock - 1) / kRandomBlock;
     const int64_t first = (h.random_row + query) * blocks;
     for (int64_t b = 0; b * kRandomBlock < keys; ++b) {
-      rows_.random_words(h.site, static_cast<uint64_t>(first + b), words + b * kRandomBlock);
+      rows_.random_halves(h.site, static_cast<uint64_t>(first + b), words + b * kRandomBlock);
     }
   }
   int64_t WordFloats() const {

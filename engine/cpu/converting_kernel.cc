@@ -292,6 +292,12 @@ size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget&
   return kernel.scratch_bytes != nullptr ? kernel.scratch_bytes(graph, node, target) : 0;
 }
 
+size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
+  const CpuKernelDef& kernel = CpuKernelOf(*node.op);
+  if (kernel.packed_input < 0 || Converts(graph, node)) return 0;
+  return kernel.packed_bytes(graph, node, target);
+}
+
 std::unique_ptr<CpuKernel> PrepareKernel(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target) {
   if (!Converts(graph, node)) {

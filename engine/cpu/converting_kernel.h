@@ -4,7 +4,7 @@
 // the op allows it (HalfRules), this goes by blocks of rows, so that the fp32 copies are small and
 // stay in the caches. How rows are cut depends on the op and its shapes alone.
 //
-// These two functions stand for CpuKernelDef's own: what they return is the plain kernel's where no
+// These functions stand for CpuKernelDef's own: what they return is the plain kernel's where no
 // operand has 16 bits, and for ops that know types themselves (cast).
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_CPU_CONVERTING_KERNEL_H_
@@ -19,7 +19,10 @@ namespace lockstep::engine {
 
 // Bytes of scratch that the node needs, copies included.
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target);
-// The node's kernel. `operands.scratch` has KernelScratchBytes, 64-byte aligned.
+// Bytes of what the node's kernel can make once of input `CpuKernelDef::packed_input`; 0: nothing.
+size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTarget& target);
+// The node's kernel. `operands.scratch` has KernelScratchBytes, 64-byte aligned, less
+// KernelPackedBytes where there is `operands.packed`.
 std::unique_ptr<CpuKernel> PrepareKernel(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target);
 

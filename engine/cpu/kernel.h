@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/cpu/isa.h"
@@ -79,12 +80,17 @@ struct KernelOperands {
   std::vector<Storage> inputs;
   std::vector<Storage> outputs;
   Storage scratch;
+  // What CpuKernel::Pack has made of an input. The scratch is then smaller by as much.
+  std::optional<Storage> packed;
 };
 
 class CpuKernel {
  public:
   virtual ~CpuKernel() = default;
   virtual void Run(const RunContext& context) const = 0;
+  // Fills KernelOperands::packed from CpuKernelDef::packed_input, for all runs until that changes.
+  // REQUIRES: there is such a place.
+  virtual void Pack(const RunContext& context) const { static_cast<void>(context); }
 };
 
 // What a kernel is prepared for.
@@ -99,6 +105,11 @@ struct CpuKernelDef {
   std::unique_ptr<CpuKernel> (*prepare)(const Graph& graph, const Node& node,
                                         const KernelOperands& operands,
                                         const CpuTarget& target) = nullptr;
+  // The input that the kernel brings into an order of its own, and the bytes that this takes: the
+  // first ones of the scratch in each run or, where the input stays the same, memory of its own
+  // that Pack fills once. -1: none.
+  int packed_input = -1;
+  size_t (*packed_bytes)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
 };
 
 }  // namespace lockstep::engine

@@ -12,16 +12,17 @@
 
 namespace lockstep::engine::cpu {
 
-// What a node drops.
+// What a node drops: `rate` of the elements, as a multiple of 2^-16 (below 1). What is kept is
+// scaled by exactly that.
 struct DropRule {
   uint64_t key = 0;
-  uint32_t threshold = 0;  // words below it
+  uint32_t threshold = 0;  // 16-bit numbers below it
   float scale = 1;         // of what is kept
 
   explicit DropRule(const Attrs& attrs)
       : key(static_cast<uint64_t>(attrs.Int("key"))),
-        threshold(static_cast<uint32_t>(attrs.Double("rate") * 0x1.0p32)),
-        scale(static_cast<float>(1 / (1 - attrs.Double("rate")))) {}
+        threshold(std::min(static_cast<uint32_t>(attrs.Double("rate") * 0x1.0p16 + 0.5), 0xFFFFu)),
+        scale(static_cast<float>(0x1.0p16 / (0x1.0p16 - threshold))) {}
 
   // The site of this rule at an address (ops::kAddressWords numbers).
   RandomSite At(const int32_t* address) const {

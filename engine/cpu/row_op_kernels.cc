@@ -204,7 +204,7 @@ class DropoutKernel : public RowKernel {
         const int64_t element = before + at;
         const int64_t in_block = element % kRandomBlock;
         const int64_t count = std::min(kRandomBlock - in_block, end - at);
-        row_simd_.random_words(site, static_cast<uint64_t>(element / kRandomBlock), words);
+        row_simd_.random_halves(site, static_cast<uint64_t>(element / kRandomBlock), words);
         row_simd_.dropout(x + at, words + in_block, rule_.threshold, rule_.scale,
                           residual != nullptr ? residual + at : nullptr, count, y + at);
         at += count;

@@ -106,11 +106,7 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int6
   context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
   context.pool = &pool_;
   for (size_t id = 0; id < decode_.size(); ++id) {
-    if (observer_ != nullptr) {
-      LS_RETURN_IF_ERROR(RunObserved(ProgramKind::kDecode, decode_[id], id, context));
-    } else if (decode_[id].kernel != nullptr) {
-      decode_[id].kernel->Run(context);
-    }
+    LS_RETURN_IF_ERROR(RunStep(ProgramKind::kDecode, decode_[id], id, context));
   }
   decoded_ = position + 1;
   return LogitsOf(ProgramKind::kDecode, context);

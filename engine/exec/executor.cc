@@ -93,7 +93,19 @@ void PlanExecutor::ZeroGaps(float* gradients) const {
   for (const auto& [begin, end] : gaps_) std::fill(gradients + begin, gradients + end, 0.0f);
 }
 
+void PlanExecutor::InitState() {
+  constants_.reset();
+  updater_.InitState();
+}
+
+// One that comes later sees everything too.
+void PlanExecutor::Observe(NodeObserver* observer) {
+  constants_.reset();
+  observer_ = observer;
+}
+
 void* PlanExecutor::BeginLoad() {
+  constants_.reset();
   state_.Open();
   return state_.base();
 }
@@ -134,12 +146,8 @@ absl::Status PlanExecutor::RunSteps(const RunContext& context, int micro, const 
         ZeroGaps(reinterpret_cast<float*>(context.base[static_cast<int>(Region::kGradients)]));
       }
     }
-    if (observer_ != nullptr) {
-      LS_RETURN_IF_ERROR(RunObserved(ProgramKind::kTraining, step,
-                                     static_cast<size_t>(&step - train_.data()), context));
-    } else if (step.kernel != nullptr) {
-      step.kernel->Run(context);
-    }
+    LS_RETURN_IF_ERROR(
+        RunStep(ProgramKind::kTraining, step, static_cast<size_t>(&step - train_.data()), context));
     if (!last || !hooks.bucket_ready) continue;
     for (const int bucket : step.buckets) LS_RETURN_IF_ERROR(hooks.bucket_ready(bucket));
   }
@@ -175,6 +183,23 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   return RunSteps(context, micro, hooks);
 }
 
+absl::Status PlanExecutor::RunOnce(Weights weights, const RunContext& context) {
+  const MemoryPlan& memory = plan_->evaluate().memory;
+  if (memory.once.empty() || constants_ == weights) return absl::OkStatus();
+  constants_.reset();
+  for (size_t id = 0; id < evaluate_.size(); ++id) {
+    const Step& step = evaluate_[id];
+    if (step.kernel == nullptr) continue;
+    if (memory.Packs(static_cast<int>(id))) {
+      step.kernel->Pack(context);
+    } else if (memory.RunsOnce(static_cast<int>(id))) {
+      LS_RETURN_IF_ERROR(RunStep(ProgramKind::kEvaluation, step, id, context));
+    }
+  }
+  constants_ = weights;
+  return absl::OkStatus();
+}
+
 absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
                                     RunContext* context) {
   if (valid < 0 || valid > plan_->spec().eval_block) {
@@ -191,13 +216,10 @@ absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
   BindFields(fields, context);
   context->valid_rows = valid * plan_->targets_per_sample();
   context->pool = &pool_;
-  for (const Step& step : evaluate_) {
-    if (observer_ != nullptr) {
-      LS_RETURN_IF_ERROR(RunObserved(ProgramKind::kEvaluation, step,
-                                     static_cast<size_t>(&step - evaluate_.data()), *context));
-    } else if (step.kernel != nullptr) {
-      step.kernel->Run(*context);
-    }
+  LS_RETURN_IF_ERROR(RunOnce(weights, *context));
+  for (size_t id = 0; id < evaluate_.size(); ++id) {
+    if (plan_->evaluate().memory.RunsOnce(static_cast<int>(id))) continue;
+    LS_RETURN_IF_ERROR(RunStep(ProgramKind::kEvaluation, evaluate_[id], id, *context));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #define LOCKSTEP_ENGINE_EXEC_EXECUTOR_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,7 @@ class PlanExecutor : public Executor {
  public:
   PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory);
 
-  void InitState() override { updater_.InitState(); }
+  void InitState() override;
   void* BeginLoad() override;
   void EndLoad() override { state_.Close(); }
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
@@ -35,7 +36,7 @@ class PlanExecutor : public Executor {
   absl::StatusOr<std::string> DeviceHash(float* gradients) override;
   absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
-  void Observe(NodeObserver* observer) override { observer_ = observer; }
+  void Observe(NodeObserver* observer) override;
 
  private:
   struct Step {
@@ -52,11 +53,20 @@ class PlanExecutor : public Executor {
   absl::Status CheckIntegers(Fields fields, int64_t samples) const;
   static void BindFields(Fields fields, RunContext* context);
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
+  // What the evaluation program does once for its parameters, unless that is done.
+  absl::Status RunOnce(Weights weights, const RunContext& context);
   // The evaluation program on a block.
   absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, RunContext* context);
   // The logits that a program has written.
   absl::Span<const float> LogitsOf(ProgramKind kind, const RunContext& context) const;
-  // Runs node `id` of a program between the observer's calls.
+  // Runs node `id` of a program, if it does anything.
+  absl::Status RunStep(ProgramKind kind, const Step& step, size_t id, const RunContext& context) {
+    if (step.kernel == nullptr) return absl::OkStatus();
+    if (observer_ != nullptr) return RunObserved(kind, step, id, context);
+    step.kernel->Run(context);
+    return absl::OkStatus();
+  }
+  // The same between the observer's calls.
   absl::Status RunObserved(ProgramKind kind, const Step& step, size_t id,
                            const RunContext& context);
 
@@ -71,6 +81,8 @@ class PlanExecutor : public Executor {
   std::vector<Step> decode_;
   int64_t decoded_ = 0;  // positions that are kept
   Storage eval_sums_;
+  // The weights that the arena's constants are made of.
+  std::optional<Weights> constants_;
   std::vector<std::pair<int64_t, int64_t>> gaps_;
   NodeObserver* observer_ = nullptr;
 };

@@ -60,7 +60,8 @@ std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
       info.bytes = cost.bytes;
     }
     for (const ArenaBuffer& buffer : program.memory.buffers) {
-      if (id < buffer.first || id > buffer.last) continue;
+      const int time = program.memory.TimeOf(id);
+      if (time < buffer.first || time > buffer.last) continue;
       info.live_bytes += buffer.bytes;
       if (buffer.what.ends_with(" scratch")) info.scratch_bytes += buffer.bytes;
     }
@@ -82,7 +83,6 @@ absl::StatusOr<std::shared_ptr<const Plan>> Plan::CompileInference(const TrainSp
 
 absl::Status PlanExecutor::RunObserved(ProgramKind kind, const Step& step, size_t id,
                                        const RunContext& context) {
-  if (step.kernel == nullptr) return absl::OkStatus();
   const Program& program = plan_->program(kind);
   observer_->BeforeNode(kind, static_cast<int>(id));
   step.kernel->Run(context);

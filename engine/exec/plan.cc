@@ -16,6 +16,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/autodiff.h"
 #include "engine/passes/fusion.h"
+#include "engine/passes/image_fusion.h"
 #include "engine/passes/recompute.h"
 
 namespace lockstep::engine {
@@ -400,10 +401,13 @@ absl::Status CompiledPlan::CompileEvaluation() {
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
   if (spec_.passes.fuse) graph = Fuse(graph);
+  if (spec_.passes.fuse && spec_.inference) graph = FuseResiduals(graph);
   evaluate_.graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
+  // A decode program writes over the arena, and training changes the parameters.
+  const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;
   evaluate_.memory = PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), target_,
-                                {spec_.passes.reuse_memory, spec_.passes.in_place});
+                                {spec_.passes.reuse_memory, spec_.passes.in_place, keep});
   return absl::OkStatus();
 }
 

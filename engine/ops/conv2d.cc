@@ -32,7 +32,10 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
                                               const Attrs& attrs) {
   LS_ASSIGN_OR_RETURN(const ConvGeometry g, ConvOf(inputs[0], inputs[1], attrs));
   const TensorType bias{DType::kF32, {g.filters}};
-  if (inputs.size() == 3 && inputs[2] != bias) return ShapeError("bias", inputs[2], ToString(bias));
+  if (inputs.size() >= 3 && inputs[2] != bias) return ShapeError("bias", inputs[2], ToString(bias));
+  if (inputs.size() == 4 && inputs[3] != OutputOf(g)) {
+    return ShapeError("residual", inputs[3], ToString(OutputOf(g)));
+  }
   const std::string activation = attrs.String("activation", "none");
   if (activation != "none" && activation != "relu") {
     return absl::InvalidArgumentError("activation " + activation + " is not none or relu");
@@ -90,7 +93,8 @@ void Gradient(GradientContext& context) {
     of_weight.Set("kernel", Shape{weight[2], weight[3]});
     context.Set(1, graph->Add("conv2d_backward_weight", {dy, context.input(0)}, of_weight));
   }
-  if (context.node.inputs.size() == 3 && context.wants(2)) {
+  if (context.node.inputs.size() == 4 && context.wants(3)) context.Set(3, dy);
+  if (context.node.inputs.size() >= 3 && context.wants(2)) {
     const Shape shape = graph->type(dy).shape;
     const Value rows =
         graph->Add("reshape", {dy}, {{"shape", Shape{shape[0] * shape[1] * shape[2], shape[3]}}});
@@ -140,6 +144,10 @@ std::vector<OpCase> Cases() {
   for (const Sample& sample : Samples()) {
     cases.push_back({{F32(sample.x), F32(sample.weight)}, sample.attrs});
     if (cases.size() % 2 == 0) cases.back().inputs.push_back(F32({sample.weight[0]}));
+    if (cases.size() % 4 == 0) {
+      const auto g = ConvOf(F32(sample.x), F32(sample.weight), sample.attrs);
+      cases.back().inputs.push_back(OutputOf(*g));
+    }
     if (cases.size() % 3 == 0) cases.back().attrs.Set("activation", std::string("relu"));
   }
   return cases;
@@ -170,10 +178,12 @@ std::vector<OpCase> WeightCases() {
 
 const OpDef kConv2d = {
     .name = "conv2d",
-    .doc = "(x [n,h,w,c], weight [o,c/groups,kh,kw], bias [o]?) -> activation(x * weight + bias)",
+    .doc =
+        "(x [n,h,w,c], weight [o,c/groups,kh,kw], bias [o]?, residual?) -> "
+        "activation(x * weight + bias + residual)",
     .min_inputs = 2,
-    .max_inputs = 3,
-    .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b001, .cut_outputs = 0b1},
+    .max_inputs = 4,
+    .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b1001, .cut_outputs = 0b1},
     .infer = Infer,
     .gradient = Gradient,
     .flops = Flops,

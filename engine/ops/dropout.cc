@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout by addressed randomness. The mask is a function of (key, step, shard, element), where
 // `element` counts through the shard's micro-batches; it is never stored. The gradient is the same
-// op on dy. Element i has word i of the site, as RowKernels::random_words numbers them, and is
-// dropped when that is below rate * 2^32.
+// op on dy. Element i has a 16-bit number, as RowKernels::random_halves gives them, and is dropped
+// when that is below rate * 2^16, rounded; what is kept is scaled by that rounded rate.
 #include "common/status.h"
 #include "engine/ops/ops.h"
 

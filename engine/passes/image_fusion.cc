@@ -27,6 +27,20 @@ class Walk {
     return Emit([&](int id) { return EmitFolded(id); });
   }
 
+  Graph FuseResidualConvs() {
+    ForNodes([&](int id) {
+      if (!Is(id, "relu") || !IsOnlyRead(Input(id, 0), "add")) return;
+      const int sum = Input(id, 0);
+      for (size_t i = 0; i < 2; ++i) {
+        const int conv = Input(sum, i);
+        if (!IsOnlyRead(conv, "conv2d") || graph_.node(conv).inputs.size() != 3) continue;
+        residual_[id] = graph_.node(sum).inputs[1 - i];
+        return Absorb(id, conv, sum);
+      }
+    });
+    return Emit([&](int id) { return EmitPair(id); });
+  }
+
   Graph FusePairs() {
     ForNodes([&](int id) { FindPair(id); });
     return Emit([&](int id) { return EmitPair(id); });
@@ -153,5 +167,7 @@ Graph FuseImageOps(const Graph& graph) {
   const Graph folded = Walk(graph).FoldBatchNorms();
   return Walk(folded).FusePairs();
 }
+
+Graph FuseResiduals(const Graph& graph) { return Walk(graph).FuseResidualConvs(); }
 
 }  // namespace lockstep::engine

@@ -16,6 +16,9 @@ namespace lockstep::engine {
 
 // `graph` with every pattern above replaced.
 Graph FuseImageOps(const Graph& graph);
+// For inference, after FuseImageOps:
+//   relu(add(conv2d(x, w, bias), r))              -> conv2d(x, w, bias, r) with activation=relu
+Graph FuseResiduals(const Graph& graph);
 
 }  // namespace lockstep::engine
 

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "engine/cpu/converting_kernel.h"
 #include "engine/ops/op.h"
+#include "engine/ops/registry.h"
 
 namespace lockstep::engine {
 namespace {
@@ -23,6 +25,7 @@ class Planner {
       : graph_(graph), fixed_(fixed), target_(target), options_(options) {}
 
   MemoryPlan Run() {
+    if (options_.keep_constants) FindConstants();
     FindLastReads();
     MakeBuffers();
     PlaceBuffers();
@@ -39,13 +42,49 @@ class Planner {
     size_t buffer = 0;
   };
 
+  int count() const { return static_cast<int>(graph_.nodes().size()); }
+
+  bool IsParameter(int id) const {
+    return std::string_view(graph_.node(id).op->name) == "parameter";
+  }
+  bool IsConstant(int id) const { return IsParameter(id) || plan_.RunsOnce(id); }
+
+  // Nodes that run once, and the kernels that pack an input once.
+  void FindConstants() {
+    plan_.once.resize(graph_.nodes().size());
+    plan_.runs_begin = count();
+    for (int id = 0; id < count(); ++id) {
+      const Node& node = graph_.node(id);
+      if (node.op->leaf) continue;
+      plan_.once[static_cast<size_t>(id)] =
+          std::all_of(node.inputs.begin(), node.inputs.end(),
+                      [&](const Value& input) { return IsConstant(input.node); });
+      if (node.op->view || plan_.RunsOnce(id)) continue;
+      const size_t bytes = KernelPackedBytes(graph_, node, target_);
+      const auto input = static_cast<size_t>(CpuKernelOf(*node.op).packed_input);
+      if (bytes > 0 && IsConstant(node.inputs[input].node)) packed_[id] = {bytes, input, 0};
+    }
+  }
+
+  // When `reader` reads `value` for the last time; the graph's outputs are a reader behind all.
+  int TimeOfRead(Value value, int reader) const {
+    const auto packed = packed_.find(reader);
+    if (packed != packed_.end() && graph_.node(reader).inputs[packed->second.input] == value) {
+      return reader;
+    }
+    const int time = reader == count() ? plan_.runs_begin + reader : plan_.TimeOf(reader);
+    // What every run reads is there for the next one too.
+    const bool kept = plan_.RunsOnce(value.node) && time >= plan_.runs_begin;
+    return kept ? plan_.runs_begin + count() : time;
+  }
+
   void FindLastReads() {
     const auto readers = graph_.Readers();
     for (int id = 0; id < static_cast<int>(readers.size()); ++id) {
       for (int o = 0; o < static_cast<int>(readers[static_cast<size_t>(id)].size()); ++o) {
-        int last = id;
+        int last = plan_.TimeOf(id);
         for (const int reader : readers[static_cast<size_t>(id)][static_cast<size_t>(o)]) {
-          last = std::max(last, reader);
+          last = std::max(last, TimeOfRead({id, o}, reader));
         }
         last_read_[{id, o}] = last;
       }
@@ -57,10 +96,17 @@ class Planner {
       const Node& node = graph_.node(id);
       for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) MakeHome(id, o);
       if (node.op->leaf || node.op->view) continue;
-      const size_t bytes = KernelScratchBytes(graph_, node, target_);
+      size_t bytes = KernelScratchBytes(graph_, node, target_);
+      if (const auto packed = packed_.find(id); packed != packed_.end()) {
+        packed->second.buffer = plan_.buffers.size();
+        plan_.buffers.push_back({packed->second.bytes, 0, id, plan_.runs_begin + count(),
+                                 absl::StrCat("%", id, " packed")});
+        bytes -= packed->second.bytes;
+      }
       if (bytes == 0) continue;
       scratch_[id] = plan_.buffers.size();
-      plan_.buffers.push_back({bytes, 0, id, id, absl::StrCat("%", id, " scratch")});
+      const int time = plan_.TimeOf(id);
+      plan_.buffers.push_back({bytes, 0, time, time, absl::StrCat("%", id, " scratch")});
     }
   }
 
@@ -83,7 +129,7 @@ class Planner {
       return;
     }
     homes_[value] = {false, {}, plan_.buffers.size()};
-    plan_.buffers.push_back({graph_.type(value).bytes(), 0, id, last_read_[value],
+    plan_.buffers.push_back({graph_.type(value).bytes(), 0, plan_.TimeOf(id), last_read_[value],
                              o == 0 ? absl::StrCat("%", id) : absl::StrCat("%", id, ".", o)});
   }
 
@@ -102,7 +148,7 @@ class Planner {
       const Value input = node.inputs[static_cast<size_t>(i)];
       const Home& home = homes_.at(input);
       if (home.is_fixed || graph_.type(input) != graph_.type({id, o})) continue;
-      if (LastUse(home) != id || SharedByOther(id, i, home)) continue;
+      if (LastUse(home) != plan_.TimeOf(id) || SharedByOther(id, i, home)) continue;
       return &home;
     }
     return nullptr;
@@ -171,6 +217,9 @@ class Planner {
     if (const auto it = scratch_.find(id); it != scratch_.end()) {
       operands.scratch = {Region::kArena, plan_.buffers[it->second].offset};
     }
+    if (const auto it = packed_.find(id); it != packed_.end()) {
+      operands.packed = {Region::kArena, plan_.buffers[it->second.buffer].offset};
+    }
   }
 
   const Graph& graph_;
@@ -180,6 +229,12 @@ class Planner {
   std::map<Value, int> last_read_;
   std::map<Value, Home> homes_;
   std::map<int, size_t> scratch_;
+  struct Packed {
+    size_t bytes;
+    size_t input;
+    size_t buffer;
+  };
+  std::map<int, Packed> packed_;
   MemoryPlan plan_;
 };
 
@@ -188,8 +243,17 @@ class Planner {
 std::string MemoryPlan::ToText() const {
   std::string text;
   for (const ArenaBuffer& buffer : buffers) {
-    absl::StrAppend(&text, "arena[", buffer.offset, ", ", buffer.offset + buffer.bytes, ") nodes ",
-                    buffer.first, "..", buffer.last, ": ", buffer.what, "\n");
+    absl::StrAppend(&text, "arena[", buffer.offset, ", ", buffer.offset + buffer.bytes, ") ",
+                    once.empty() ? "nodes " : "times ", buffer.first, "..", buffer.last, ": ",
+                    buffer.what, "\n");
+  }
+  if (!once.empty()) {
+    absl::StrAppend(&text, "each run begins at time ", runs_begin, "; once before:");
+    for (int id = 0; id < static_cast<int>(once.size()); ++id) {
+      if (RunsOnce(id)) absl::StrAppend(&text, " %", id);
+      if (Packs(id)) absl::StrAppend(&text, " %", id, ".Pack");
+    }
+    absl::StrAppend(&text, "\n");
   }
   absl::StrAppend(&text, "arena_bytes = ", arena_bytes, "\n");
   return text;

@@ -6,6 +6,11 @@
 // input that is read for the last time, of the same type. Scratch lives during its node. Values
 // outside the arena (parameters, the batch, gradients) are never written over.
 //
+// With `keep_constants`, for programs whose parameters stay the same from run to run, the work has
+// two parts. Once for the parameters: nodes that depend on parameters alone, and what kernels make
+// of such inputs (CpuKernel::Pack), both in the order of the nodes. In each run: the other nodes.
+// What the runs read of the first part lives for ever; the rest of it shares its memory with them.
+//
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_MEMORY_H_
 #define LOCKSTEP_ENGINE_PASSES_MEMORY_H_
@@ -22,9 +27,10 @@ namespace lockstep::engine {
 struct MemoryOptions {
   bool reuse = true;     // false: every buffer has memory of its own
   bool in_place = true;  // false: no op writes over its input
+  bool keep_constants = false;
 };
 
-// One stretch of the arena, alive from the start of node `first` to the end of node `last`.
+// One stretch of the arena, alive from `first` to `last` (MemoryPlan::TimeOf).
 struct ArenaBuffer {
   size_t bytes = 0;
   size_t offset = 0;
@@ -37,6 +43,18 @@ struct MemoryPlan {
   std::vector<KernelOperands> operands;  // for each node: its inputs, outputs, scratch
   std::vector<ArenaBuffer> buffers;
   size_t arena_bytes = 0;  // the high-water mark; a multiple of 64
+  // Nodes that run once for the parameters; empty: none does.
+  std::vector<bool> once;
+  // When the first node of each run would begin: after what is done once.
+  int runs_begin = 0;
+
+  // Whether node `id` is one of `once`.
+  bool RunsOnce(int id) const { return !once.empty() && once[static_cast<size_t>(id)]; }
+  // Whether the kernel of node `id` has an input packed once, after the nodes before it that run
+  // once.
+  bool Packs(int id) const { return operands[static_cast<size_t>(id)].packed.has_value(); }
+  // When node `id` runs.
+  int TimeOf(int id) const { return RunsOnce(id) ? id : runs_begin + id; }
   std::string ToText() const;
 };
 

@@ -60,10 +60,10 @@ SCHEDULES = (
      ["--kill", "rank:0@step:6", "--segv", "rank:1@step:14", "--exit", "rank:2@step:25=3"]),
     ("all", 1, [f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:10")]),
     ("all, with checkpoints", 1,
-     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved-1",
+     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved",
       *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:25")]]),
     ("while saving, then all", 1,
-     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved-2", "--kill",
+     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved", "--kill",
       "rank:0@step:7/checkpoint", *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:30")]]),
     ("stopped", 1, ["--stop", "rank:1@step:12"]),
     ("hung before the reduction", 1, ["--hang", "rank:2@step:12/reduce"]),
@@ -199,6 +199,8 @@ class Suite:
         job = self.job(model, minimum)
         if model not in self.undisturbed:
             self.undisturbed[model] = summary(*launch(self.folder, ["run", job]))
+        # Each run begins without the checkpoints of the one before.
+        shutil.rmtree(os.path.join(self.folder, "saved"), ignore_errors=True)
         result, run = launch(self.folder, ["chaos", *faults, job])
         check(result, run, self.undisturbed[model], "--random" in faults)
         shutil.rmtree(run, ignore_errors=True)
@@ -224,8 +226,12 @@ def main():
     runs = []
     for model in args.model or MODELS:
         if args.random:
+            # Every second run waits for all its workers, others have checkpoints, others a spare.
             runs += [(model, f"seed {seed}", 1 + seed % 2 * (WORKERS - 1),
-                      ["--random", str(args.faults), "--seed", str(seed), "--within", str(STEPS)])
+                      ["--random", str(args.faults), "--seed", str(seed), "--within", str(STEPS)]
+                      + (["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved"]
+                         if seed % 3 == 0 else [])
+                      + (["--set", "resources.standby=1"] if seed % 5 == 0 else []))
                      for seed in range(args.seed, args.seed + args.random)]
         else:
             chosen = SCHEDULES if args.schedule is None else (SCHEDULES[args.schedule],)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d and its gradients as products with patch matrices, or by Winograd's algorithm where the
-// shape is for it. The filters are brought into the product's order in every run: they change every
-// step, and a pixel needs them many times.
+// shape is for it. The filters are brought into the product's order in every run, since training
+// changes them in every step, or once where they stay the same (CpuKernel::Pack).
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -195,12 +195,15 @@ class ConvKernel : public CpuKernel {
     const float* x = context.At<float>(operands_.inputs[0]);
     const float* weight = context.At<float>(operands_.inputs[1]);
     float* y = context.At<float>(operands_.outputs[0]);
-    float* panels = context.At<float>(operands_.scratch);
-    float* scratch = panels + parts_.panel_floats();
+    const bool packed = operands_.packed.has_value();
+    float* panels = context.At<float>(packed ? *operands_.packed : operands_.scratch);
+    float* scratch = packed ? context.At<float>(operands_.scratch) : panels + parts_.panel_floats();
     const float* third =
-        operands_.inputs.size() == 3 ? context.At<float>(operands_.inputs[2]) : nullptr;
+        operands_.inputs.size() >= 3 ? context.At<float>(operands_.inputs[2]) : nullptr;
     for (const Part& part : parts_.parts()) {
-      PackFilters(geometry_, part, order_, weight, width_, panels + part.panels, context.pool);
+      if (!packed) {
+        PackFilters(geometry_, part, order_, weight, width_, panels + part.panels, context.pool);
+      }
       const int64_t first = part.group * order_.outputs;
       TileEpilogue epilogue;
       epilogue.relu = relu_;
@@ -210,7 +213,18 @@ class ConvKernel : public CpuKernel {
       } else if (third != nullptr) {
         epilogue.bias = third + first;
       }
+      if (operands_.inputs.size() == 4) {
+        epilogue.residual = context.At<float>(operands_.inputs[3]) + first;
+        epilogue.residual_stride = geometry_.filters;
+      }
       part.product.Run(x, panels + part.panels, y + first, epilogue, scratch, context.pool);
+    }
+  }
+
+  void Pack(const RunContext& context) const override {
+    for (const Part& part : parts_.parts()) {
+      PackFilters(geometry_, part, order_, context.At<float>(operands_.inputs[1]), width_,
+                  context.At<float>(*operands_.packed) + part.panels, context.pool);
     }
   }
 
@@ -281,17 +295,33 @@ class WinogradKernel : public CpuKernel {
         backward_(backward),
         operands_(operands),
         relu_(relu) {}
-  size_t scratch_bytes() const { return product_.scratch_bytes(); }
+  // Of the transformed filters, which the scratch begins with; of all scratch.
+  size_t filter_bytes() const { return product_.filter_bytes(); }
+  size_t scratch_bytes() const { return product_.filter_bytes() + product_.scratch_bytes(); }
 
   void Run(const RunContext& context) const override {
     TileEpilogue epilogue;
     epilogue.relu = relu_;
-    if (operands_.inputs.size() == 3) {
+    if (operands_.inputs.size() >= 3) {
       (backward_ ? epilogue.mask : epilogue.bias) = context.At<float>(operands_.inputs[2]);
     }
-    product_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
-                 order_, epilogue, context.At<float>(operands_.outputs[0]),
-                 context.At<float>(operands_.scratch), context.pool);
+    if (operands_.inputs.size() == 4) {
+      epilogue.residual = context.At<float>(operands_.inputs[3]);
+    }
+    const bool packed = operands_.packed.has_value();
+    auto* u = context.At<float>(packed ? *operands_.packed : operands_.scratch);
+    auto* scratch =
+        packed ? context.At<float>(operands_.scratch) : u + product_.filter_bytes() / sizeof(float);
+    if (!packed) {
+      product_.TransformFilters(context.At<float>(operands_.inputs[1]), order_, u, context.pool);
+    }
+    product_.Run(context.At<float>(operands_.inputs[0]), u, epilogue,
+                 context.At<float>(operands_.outputs[0]), scratch, context.pool);
+  }
+
+  void Pack(const RunContext& context) const override {
+    product_.TransformFilters(context.At<float>(operands_.inputs[1]), order_,
+                              context.At<float>(*operands_.packed), context.pool);
   }
 
  private:
@@ -336,6 +366,12 @@ size_t ForwardScratch(const Graph& graph, const Node& node, const CpuTarget& tar
   return IsForWinograd(g) ? WinogradKernel(g, false, {}, false, target).scratch_bytes()
                           : ForwardParts(g, target).scratch_bytes();
 }
+// Of the filters in the order of the product.
+size_t ForwardPacked(const Graph& graph, const Node& node, const CpuTarget& target) {
+  const ConvGeometry g = ForwardGeometry(graph, node);
+  return IsForWinograd(g) ? WinogradKernel(g, false, {}, false, target).filter_bytes()
+                          : ForwardParts(g, target).panel_floats() * sizeof(float);
+}
 size_t InputScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = InputGeometry(graph, node);
   return IsForWinograd(g) ? WinogradKernel(g, true, {}, false, target).scratch_bytes()
@@ -373,7 +409,7 @@ std::unique_ptr<CpuKernel> PrepareWeight(const Graph& graph, const Node& node,
 
 }  // namespace
 
-const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward};
+const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward, 1, ForwardPacked};
 const CpuKernelDef kConv2dBackwardInput = {InputScratch, PrepareInput};
 const CpuKernelDef kConv2dBackwardWeight = {WeightScratch, PrepareWeight};
 

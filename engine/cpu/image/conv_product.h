@@ -43,14 +43,21 @@ class PatchProduct {
   // B is [panel of tile_columns][depth][tile_columns], 0 beyond the last column.
   static int64_t PanelFloats(int64_t depth, int64_t columns, Isa isa);
   size_t scratch_bytes() const { return thread_floats_ * sizeof(float) * threads_; }
-  // `y` and `epilogue.mask` point to the first column at pixel 0. Blocks until the product is
-  // whole.
+  // `y`, `epilogue.mask` and `epilogue.residual` point to the first column at pixel 0. Blocks until
+  // the product is whole. REQUIRES: a residual only where the grid is dense.
   void Run(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
            float* scratch, ThreadPool* pool) const;
 
  private:
+  // One thread's part: chunks of pixels and panels of columns.
+  struct Part {
+    int64_t first_chunk, last_chunk;
+    int64_t first_panel, last_panel;
+  };
+  Part PartFor(int index) const;
   void RunChunk(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
-                int64_t chunk, float* scratch) const;
+                int64_t chunk, const Part& part, float* scratch) const;
+  void RunPanel(const float* a, int64_t rows, Tile* tile, const float* next) const;
   void Scatter(const float* from, float* y, const float* mask, int64_t p0, int64_t p1) const;
 
   const SimdKernels& simd_;
@@ -61,6 +68,7 @@ class PatchProduct {
   const int64_t columns_;
   const int64_t y_stride_;
   int64_t k_block_ = 0;
+  int64_t chunk_ = 0;         // pixels
   size_t block_floats_ = 0;   // of patches
   size_t thread_floats_ = 0;  // patches, then a chunk of y when the grid is not dense
 };
@@ -79,8 +87,6 @@ class PatchOuterProduct {
   const float* Run(const float* dy, const float* x, float* scratch, ThreadPool* pool) const;
 
  private:
-  void PackRows(const float* dy, int64_t p0, int64_t p1, float* packed) const;
-
   const SimdKernels& simd_;
   const size_t threads_;
   const Patches patches_;

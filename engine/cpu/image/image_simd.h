@@ -44,10 +44,11 @@ struct ImageSimd {
   void (*winograd_input)(const float* const* d, int64_t channels, int64_t stride, float* v);
   // v = A d A' of the pixels d[2 * row + column].
   void (*winograd_gradient)(const float* const* d, int64_t channels, int64_t stride, float* v);
-  // y = A' m A for the pixels y[2 * row + column] that are not null; + bias, rectified with `relu`,
-  // 0 where mask <= 0. bias and mask may be null; mask's pixels are as far apart as y's.
+  // y = A' m A for the pixels y[2 * row + column] that are not null; + bias + residual, rectified
+  // with `relu`, 0 where mask <= 0. bias, residual and mask may be null.
   void (*winograd_output)(const float* m, int64_t stride, int64_t channels, const float* bias,
-                          bool relu, const float* const* mask, float* const* y);
+                          const float* const* residual, bool relu, const float* const* mask,
+                          float* const* y);
   // u = G g G' for `count` <= 32 filters: tap t of filter j is g[j * step + t], with `rotate`
   // g[j * step + 8 - t].
   void (*winograd_filters)(const float* g, int64_t step, int64_t count, bool rotate, int64_t stride,

@@ -19,6 +19,44 @@ void CopyClipped(const float* row, int64_t width, int64_t offset, int64_t length
   std::fill(out + end, out + length, 0.0f);
 }
 
+// `count` runs of as many floats, `step` apart, to places that are `stride` apart.
+template <size_t kLength>
+void CopyRuns(const float* from, int64_t step, int64_t count, float* out, int64_t stride) {
+  for (int64_t j = 0; j < count; ++j, from += step, out += stride) {
+    std::memcpy(out, from, kLength * sizeof(float));
+  }
+}
+
+// The same for any length. Those of the usual first layers (3 x 3 and 7 x 7 filters of 1 and 3
+// channels) and of a tile are copied without a loop.
+void CopyRuns(const float* from, int64_t step, int64_t length, int64_t count, float* out,
+              int64_t stride) {
+  switch (length) {
+    case 1:
+      return CopyRuns<1>(from, step, count, out, stride);
+    case 3:
+      return CopyRuns<3>(from, step, count, out, stride);
+    case 5:
+      return CopyRuns<5>(from, step, count, out, stride);
+    case 9:
+      return CopyRuns<9>(from, step, count, out, stride);
+    case 16:
+      return CopyRuns<16>(from, step, count, out, stride);
+    case 21:
+      return CopyRuns<21>(from, step, count, out, stride);
+    default:
+      break;
+  }
+  const size_t bytes = static_cast<size_t>(length) * sizeof(float);
+  for (int64_t j = 0; j < count; ++j, from += step, out += stride) {
+    if (length > 8) {
+      std::memcpy(out, from, bytes);
+    } else {
+      for (int64_t l = 0; l < length; ++l) out[l] = from[l];
+    }
+  }
+}
+
 }  // namespace
 
 Patches::Patches(const PatchShape& shape) : shape_(shape) {
@@ -57,17 +95,9 @@ void Patches::FillRow(const float* row, int64_t first, int64_t last, int64_t off
   const int64_t outer = std::clamp(DivideDown(width - offset - length, step) + 1, inner, last);
   int64_t j = first;
   for (; j < inner; ++j, out += stride) CopyClipped(row, width, j * step + offset, length, out);
-  const float* from = row + j * step + offset;
-  if (length == 16) {
-    for (; j < outer; ++j, from += step, out += stride) std::memcpy(out, from, 64);
-  } else if (length <= 8) {
-    for (; j < outer; ++j, from += step, out += stride) {
-      for (int64_t l = 0; l < length; ++l) out[l] = from[l];
-    }
-  } else {
-    const size_t bytes = static_cast<size_t>(length) * sizeof(float);
-    for (; j < outer; ++j, from += step, out += stride) std::memcpy(out, from, bytes);
-  }
+  CopyRuns(row + j * step + offset, step, length, outer - j, out, stride);
+  out += (outer - j) * stride;
+  j = outer;
   for (; j < last; ++j, out += stride) CopyClipped(row, width, j * step + offset, length, out);
 }
 

@@ -94,13 +94,14 @@ WinogradProduct::WinogradProduct(const WinogradShape& shape, Isa isa, int thread
       Aligned(kElements * chunk_ * s_.inputs) + Aligned(kElements * chunk_ * s_.outputs);
 }
 
-size_t WinogradProduct::scratch_bytes() const {
-  return (zero_floats_ + Aligned(kElements * filter_floats_) +
-          thread_floats_ * static_cast<size_t>(threads_)) *
-         sizeof(float);
+size_t WinogradProduct::filter_bytes() const {
+  return Aligned(kElements * filter_floats_) * sizeof(float);
 }
 
-// To u[element][panel][input][tile_columns].
+size_t WinogradProduct::scratch_bytes() const {
+  return (zero_floats_ + thread_floats_ * static_cast<size_t>(threads_)) * sizeof(float);
+}
+
 void WinogradProduct::TransformFilters(const float* filters, const WinogradFilterOrder& order,
                                        float* u, ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns;
@@ -120,14 +121,15 @@ void WinogradProduct::TransformFilters(const float* filters, const WinogradFilte
   });
 }
 
-void WinogradProduct::Multiply(const float* v, const float* u, int64_t tiles, float* m) const {
+void WinogradProduct::Multiply(const float* v, const float* u, int64_t tiles, int64_t begin,
+                               int64_t end, float* m) const {
   const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
   Tile tile;
   tile.a_row = s_.inputs;
   tile.a_k = 1;
   tile.b_stride = width;
   tile.c_stride = s_.outputs;
-  for (int64_t e = 0; e < kElements; ++e) {
+  for (int64_t e = begin; e < end; ++e) {
     for (int64_t k = 0; k < s_.inputs; k += kKBlock) {
       tile.k = std::min(kKBlock, s_.inputs - k);
       tile.accumulate = k > 0;
@@ -147,39 +149,71 @@ void WinogradProduct::Multiply(const float* v, const float* u, int64_t tiles, fl
 void WinogradProduct::PutTile(const float* m, int64_t tile, int64_t stride,
                               const TileEpilogue& epilogue, float* y) const {
   float* pixels[4];
-  const float* mask[4];
+  const float *mask[4], *residual[4];
   OutputPixels<float>(s_, y, tile, nullptr, pixels);
   if (epilogue.mask != nullptr) OutputPixels<const float>(s_, epilogue.mask, tile, nullptr, mask);
-  image_.winograd_output(m, stride, s_.outputs, epilogue.bias, epilogue.relu,
+  if (epilogue.residual != nullptr) {
+    OutputPixels<const float>(s_, epilogue.residual, tile, nullptr, residual);
+  }
+  image_.winograd_output(m, stride, s_.outputs, epilogue.bias,
+                         epilogue.residual != nullptr ? residual : nullptr, epilogue.relu,
                          epilogue.mask != nullptr ? mask : nullptr, pixels);
 }
 
-void WinogradProduct::Run(const float* x, const float* filters, const WinogradFilterOrder& order,
-                          const TileEpilogue& epilogue, float* y, float* scratch,
-                          ThreadPool* pool) const {
+void WinogradProduct::TransformInput(const float* x, const Chunk& chunk, const float* zeros,
+                                     float* v) const {
+  for (int64_t i = chunk.begin; i < chunk.end; ++i) {
+    const float* pixels[kElements];
+    InputPixels(s_, x, chunk.first + i, zeros, pixels);
+    image_.winograd_input(pixels, s_.inputs, chunk_ * s_.inputs, v + i * s_.inputs);
+  }
+}
+
+void WinogradProduct::PutChunk(const float* m, const Chunk& chunk, const TileEpilogue& epilogue,
+                               float* y) const {
+  for (int64_t i = chunk.begin; i < chunk.end; ++i) {
+    PutTile(m + i * s_.outputs, chunk.first + i, chunk_ * s_.outputs, epilogue, y);
+  }
+}
+
+void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& epilogue, float* y,
+                          float* scratch, ThreadPool* pool) const {
   float* const zeros = scratch;
-  float* const u = zeros + zero_floats_;
-  float* const buffers = u + Aligned(kElements * filter_floats_);
   std::fill_n(zeros, s_.inputs, 0.0f);
-  TransformFilters(filters, order, u, pool);
-  const int64_t tiles = s_.tiles();
+  const int64_t tiles = s_.tiles(), chunks = DivideUp(tiles, chunk_);
+  if (chunks < threads_) return RunTogether(x, u, epilogue, y, scratch, pool);
   pool->Run([&](int index) {
-    float* const v = buffers + thread_floats_ * static_cast<size_t>(index);
+    float* const v = zeros + zero_floats_ + thread_floats_ * static_cast<size_t>(index);
     float* const m = v + Aligned(kElements * chunk_ * s_.inputs);
-    const auto [begin, end] = PartOf(DivideUp(tiles, chunk_), index, threads_);
+    const auto [begin, end] = PartOf(chunks, index, threads_);
     for (int64_t first = begin * chunk_; first < std::min(end * chunk_, tiles); first += chunk_) {
-      const int64_t count = std::min(chunk_, tiles - first);
-      for (int64_t i = 0; i < count; ++i) {
-        const float* pixels[kElements];
-        InputPixels(s_, x, first + i, zeros, pixels);
-        image_.winograd_input(pixels, s_.inputs, chunk_ * s_.inputs, v + i * s_.inputs);
-      }
-      Multiply(v, u, count, m);
-      for (int64_t i = 0; i < count; ++i) {
-        PutTile(m + i * s_.outputs, first + i, chunk_ * s_.outputs, epilogue, y);
-      }
+      const Chunk chunk{first, 0, std::min(chunk_, tiles - first)};
+      TransformInput(x, chunk, zeros, v);
+      Multiply(v, u, chunk.end, 0, kElements, m);
+      PutChunk(m, chunk, epilogue, y);
     }
   });
+}
+
+void WinogradProduct::RunTogether(const float* x, const float* u, const TileEpilogue& epilogue,
+                                  float* y, float* scratch, ThreadPool* pool) const {
+  float* const v = scratch + zero_floats_;
+  float* const m = v + Aligned(kElements * chunk_ * s_.inputs);
+  for (int64_t first = 0; first < s_.tiles(); first += chunk_) {
+    const int64_t tiles = std::min(chunk_, s_.tiles() - first);
+    pool->Run([&](int index) {
+      const auto [begin, end] = PartOf(tiles, index, threads_);
+      TransformInput(x, {first, begin, end}, scratch, v);
+    });
+    pool->Run([&](int index) {
+      const auto [begin, end] = PartOf(kElements, index, threads_);
+      Multiply(v, u, tiles, begin, end, m);
+    });
+    pool->Run([&](int index) {
+      const auto [begin, end] = PartOf(tiles, index, threads_);
+      PutChunk(m, {first, begin, end}, epilogue, y);
+    });
+  }
 }
 
 WinogradWeightGradient::WinogradWeightGradient(const WinogradShape& shape, Isa isa, int threads)

@@ -57,15 +57,30 @@ class WinogradProduct {
  public:
   WinogradProduct(const WinogradShape& shape, Isa isa, int threads);
 
+  // Of the transformed filters.
+  size_t filter_bytes() const;
   size_t scratch_bytes() const;
-  // y = epilogue(x * filters); `epilogue.mask` lies as y does. Blocks until y is whole.
-  void Run(const float* x, const float* filters, const WinogradFilterOrder& order,
-           const TileEpilogue& epilogue, float* y, float* scratch, ThreadPool* pool) const;
-
- private:
+  // To u[element][panel][input][tile_columns], filter_bytes(). Blocks until u is whole.
   void TransformFilters(const float* filters, const WinogradFilterOrder& order, float* u,
                         ThreadPool* pool) const;
-  void Multiply(const float* v, const float* u, int64_t tiles, float* m) const;
+  // y = epilogue(x * filters) of the transformed filters; `epilogue.mask` and `epilogue.residual`
+  // lie as y does. Blocks until y is whole.
+  void Run(const float* x, const float* u, const TileEpilogue& epilogue, float* y, float* scratch,
+           ThreadPool* pool) const;
+
+ private:
+  // Tiles [first + begin, first + end) of a chunk that begins with `first`.
+  struct Chunk {
+    int64_t first, begin, end;
+  };
+  void TransformInput(const float* x, const Chunk& chunk, const float* zeros, float* v) const;
+  // The 16 products' elements [begin, end).
+  void Multiply(const float* v, const float* u, int64_t tiles, int64_t begin, int64_t end,
+                float* m) const;
+  void PutChunk(const float* m, const Chunk& chunk, const TileEpilogue& epilogue, float* y) const;
+  // All threads on one chunk after the other.
+  void RunTogether(const float* x, const float* u, const TileEpilogue& epilogue, float* y,
+                   float* scratch, ThreadPool* pool) const;
   void PutTile(const float* m, int64_t tile, int64_t stride, const TileEpilogue& epilogue,
                float* y) const;
 

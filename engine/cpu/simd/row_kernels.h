@@ -49,6 +49,11 @@ struct RowKernels {
   // Words 64 * block to 64 * block + 63 of a site: word e is word (e % 64) / 16 of the Philox
   // counter {c, c >> 32, step, shard} with c = 16 * (e / 64) + e % 16.
   void (*random_words)(const RandomSite& site, uint64_t block, uint32_t* words);
+  // The masks of dropout: `words` becomes numbers below 2^16, those of elements 64 * block to
+  // 64 * block + 63 of a site. That of element e is half e % 2 (0: the low one) of word
+  // (e % 64) / 16 of Philox4x32 with 7 rounds, counter {c, c >> 32, step, shard} with
+  // c = 8 * (e / 64) + e % 16 / 2.
+  void (*random_halves)(const RandomSite& site, uint64_t block, uint32_t* words);
   // y = (word >= threshold ? x * scale : 0), plus `residual` unless it is null.
   void (*dropout)(const float* x, const uint32_t* words, uint32_t threshold, float scale,
                   const float* residual, int64_t n, float* y);

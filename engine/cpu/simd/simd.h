@@ -11,9 +11,12 @@
 
 namespace lockstep::engine {
 
-// What happens to a finished tile of a matrix product: c = act(sum + bias), c = 0 where mask <= 0.
+// What happens to a finished tile of a matrix product: c = act(sum + bias + residual), c = 0 where
+// mask <= 0.
 struct TileEpilogue {
-  const float* bias = nullptr;  // [n]
+  const float* bias = nullptr;      // [n]
+  const float* residual = nullptr;  // [m, n], row stride residual_stride
+  int64_t residual_stride = 0;
   bool relu = false;
   const float* mask = nullptr;  // [m, n], row stride mask_stride
   int64_t mask_stride = 0;

@@ -55,7 +55,8 @@ Doubles Conv(const OpCase& test, const TensorType& output, const std::vector<Dou
   Doubles y = Zeros(output);
   ForProducts(g, [&](size_t x, size_t w, size_t to) { y[to] += in[0][x] * in[1][w]; });
   for (size_t i = 0; i < y.size(); ++i) {
-    if (in.size() == 3) y[i] += in[2][i % static_cast<size_t>(g.filters)];
+    if (in.size() >= 3) y[i] += in[2][i % static_cast<size_t>(g.filters)];
+    if (in.size() == 4) y[i] += in[3][i];
     if (test.attrs.String("activation") == "relu") y[i] = std::max(y[i], 0.0);
   }
   return y;

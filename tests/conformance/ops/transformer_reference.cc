@@ -12,24 +12,24 @@ namespace {
 
 size_t At(int64_t i) { return static_cast<size_t>(i); }
 
-// Word i of a site (engine/cpu/simd/row_kernels.h), by the plain Philox.
-uint32_t WordAt(uint64_t key, const Doubles& address, int64_t i) {
+// The 16 bits of element i of a site (engine/cpu/simd/row_kernels.h), by the plain Philox.
+uint32_t HalfAt(uint64_t key, const Doubles& address, int64_t i) {
   const auto word = [&](size_t w) {
     return static_cast<uint32_t>(static_cast<int32_t>(address[w]));
   };
-  const auto counter = static_cast<uint64_t>(i / 64 * 16 + i % 16);
+  const auto counter = static_cast<uint64_t>(i / 64 * 8 + i % 16 / 2);
   const auto words =
       Philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), word(0),
                   word(2) | word(1) << 16},
-                 key);
-  return words[At(i % 64 / 16)];
+                 key, 7);
+  return words[At(i % 64 / 16)] >> i % 2 * 16 & 0xFFFF;
 }
 
 // What element i is multiplied with.
 double DropFactor(const Attrs& attrs, const Doubles& address, int64_t i) {
-  const double rate = attrs.Double("rate");
-  const uint32_t word = WordAt(static_cast<uint64_t>(attrs.Int("key")), address, i);
-  return static_cast<double>(word) >= std::floor(rate * 0x1.0p32) ? 1 / (1 - rate) : 0;
+  const double dropped = std::round(attrs.Double("rate") * 0x1.0p16);
+  const uint32_t half = HalfAt(static_cast<uint64_t>(attrs.Int("key")), address, i);
+  return half >= dropped ? 1 / (1 - dropped * 0x1.0p-16) : 0;
 }
 
 double NormalDensity(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }

@@ -52,6 +52,20 @@ class Death(harness.ProgramTest):
         self.assertIn("SIGSEGV", err)
         self.assert_nothing_left()
 
+    def test_a_flipped_bit_is_found_and_its_rank_named(self):
+        job = self.write("job.yaml", harness.synthetic_job(
+            steps=60, train_extra="  eval: {every: never}\n", extra="verify_replicas: 10 steps\n"))
+        self.train("--nproc-per-node=4", job)
+        code, out, err = self.launch("chaos", "-o", "json", "--flip", "rank:2@step:15/committed",
+                                     "--nproc-per-node=4", job)
+        self.assertEqual(code, 1, out + err)
+        result = json.loads(out.splitlines()[-1])
+        self.assertEqual(result["state"], "FAILED")
+        self.assertEqual(result["faults"][0]["rank"], 2, result)
+        self.assertIn("silent corruption: after step 20 the training state of rank 2",
+                      result["faults"][0]["cause"])
+        self.assert_nothing_left()
+
     def test_a_spare_takes_over(self):
         job = self.write("job.yaml", harness.synthetic_job(
             steps=1300, train_extra="  eval: {every: never}\n", extra="elastic: {min_workers: 4}\n"))

@@ -27,13 +27,26 @@ TEST(Chaos, TextAndBack) {
 }
 
 TEST(Chaos, SaysWhatWouldBeRight) {
-  for (const char* text :
-       {"kill rank:2", "kill 2@step:50", "kill rank:x@step:50", "kill rank:2@50",
-        "kill rank:2@step:0", "kill rank:2@step:5/nowhere", "kill rank:-1@step:5",
-        "kill rank:2@step:5=3", "exit rank:1@step:5=256", "slow rank:1:1x", "slow rank:1",
-        "slow rank:1:3", "burn rank:1@step:2", "kill", "kill coordinator",
-        "stop coordinator@step:5", "kill coordinator:1@step:5", "kill coordinator@step:0",
-        "slow coordinator:3x"}) {
+  for (const char* text : {"kill rank:2",
+                           "kill 2@step:50",
+                           "kill rank:x@step:50",
+                           "kill rank:2@50",
+                           "kill rank:2@step:0",
+                           "kill rank:2@step:5/nowhere",
+                           "kill rank:-1@step:5",
+                           "kill rank:2@step:5=3",
+                           "exit rank:1@step:5=256",
+                           "slow rank:1:1x",
+                           "slow rank:1",
+                           "slow rank:1:3",
+                           "burn rank:1@step:2",
+                           "flip coordinator@step:5",
+                           "kill",
+                           "kill coordinator",
+                           "stop coordinator@step:5",
+                           "kill coordinator:1@step:5",
+                           "kill coordinator@step:0",
+                           "slow coordinator:3x"}) {
     const auto parsed = ParseAll(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
   }

@@ -212,6 +212,65 @@ TEST_P(ImageModelsTest, APlanForInferenceGivesTheSameAnswers) {
   EXPECT_EQ(trained.correct, served.correct);
 }
 
+// An inference plan in memory of its own.
+struct Served {
+  explicit Served(const TrainSpec& spec)
+      : plan(*Plan::CompileInference(spec)),
+        state(plan->state_bytes()),
+        arena(plan->arena_bytes()),
+        executor(*Executor::Create(plan, {state.data(), arena.data()})) {
+    arena.FillWithNan();
+    executor->InitState();
+  }
+  // Loads the weights of `job`, parameters times `factor`.
+  void Load(const Job& job, float factor) {
+    auto* const loaded = static_cast<char*>(executor->BeginLoad());
+    for (const StateEntry& entry : plan->state()) {
+      if (entry.role == StateEntry::Role::kScalar) continue;
+      std::memcpy(loaded + entry.offset, At(job, entry.name), entry.bytes);
+      if (entry.role != StateEntry::Role::kParameter) continue;
+      auto* const values = reinterpret_cast<float*>(loaded + entry.offset);
+      for (size_t i = 0; i < entry.bytes / 4; ++i) values[i] *= factor;
+    }
+    executor->EndLoad();
+  }
+  std::vector<float> Answers(const TestBatch& batch) {
+    const auto logits = executor->Predict(batch.fields(), 20);
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    return logits.ok() ? std::vector<float>(logits->begin(), logits->end()) : std::vector<float>();
+  }
+
+  std::shared_ptr<const Plan> plan;
+  Pages state, arena;
+  std::unique_ptr<Executor> executor;
+};
+
+TEST_P(ImageModelsTest, WhatIsKeptOfTheWeightsChangesNoBitOfAnAnswer) {
+  Job job(GetParam()());
+  job.Step(1);
+  TrainSpec spec = job.plan->spec();
+  Served kept(spec);
+  spec.threads = 3;
+  spec.passes.keep_constants = false;
+  Served made_again(spec);
+  spec.passes.keep_constants = true;
+  spec.passes.reuse_memory = spec.passes.in_place = false;
+  Served unplanned(spec);
+  EXPECT_LT(kept.plan->arena_bytes(), unplanned.plan->arena_bytes());
+  std::vector<float> before;
+  for (const float factor : {1.0f, 1.5f, 1.0f}) {
+    for (Served* served : {&kept, &made_again, &unplanned}) served->Load(job, factor);
+    for (const int seed : {98, 99}) {
+      const TestBatch batch = MakeBatch(spec, seed, 0, 0, 20);
+      const std::vector<float> answers = kept.Answers(batch);
+      EXPECT_TRUE(SameBits(answers, made_again.Answers(batch)));
+      EXPECT_TRUE(SameBits(answers, unplanned.Answers(batch)));
+      EXPECT_FALSE(SameBits(answers, before));
+      before = answers;
+    }
+  }
+}
+
 // running = (1 - m) running + m x the mean over shards and micro-batches.
 TEST(StatisticsTest, RunningStatisticsAreMeansOverMicroBatches) {
   TrainSpec spec = SmallCnn();

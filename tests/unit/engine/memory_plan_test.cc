@@ -241,7 +241,8 @@ TEST_P(MemoryPlanFuzz, ThePlanChangesNoBit) {
   for (uint32_t seed = 0; seed < 25; ++seed) {
     const RandomGraph made(static_cast<uint32_t>(GetParam()) * 1000 + seed);
     const Tensors plain = RunGraph(made.graph, made.leaves, {.reuse = false, .in_place = false});
-    for (const MemoryOptions options : {MemoryOptions{true, false}, MemoryOptions{true, true}}) {
+    for (const MemoryOptions options :
+         {MemoryOptions{true, false}, MemoryOptions{true, true}, MemoryOptions{true, true, true}}) {
       for (const auto& [name, values] : RunGraph(made.graph, made.leaves, options)) {
         const std::vector<float>& expected = plain.at(name);
         ASSERT_EQ(values.size(), expected.size());
@@ -266,6 +267,31 @@ TEST(MemoryPlanTest, ADumpNamesEachBuffer) {
             "arena[0, 64) nodes 1..3: %1\narena_bytes = 64\n");
   EXPECT_EQ(PlanMemory(graph, fixed, CpuTarget(), {.in_place = false}).ToText(),
             "arena[0, 64) nodes 1..2: %1\narena[64, 128) nodes 2..3: %2\narena_bytes = 128\n");
+}
+
+// The scaled filters are gone when they are packed; the bias and the packed filters stay.
+TEST(MemoryPlanTest, WhatDependsOnParametersAloneRunsOnceAndIsKept) {
+  Graph graph;
+  const Value x = graph.AddLeaf("input", {kF32, {1, 8, 8, 4}}, "x");
+  const Value w = graph.AddLeaf("parameter", {kF32, {16, 4, 1, 1}}, "w");
+  const Value b = graph.AddLeaf("parameter", {kF32, {16}}, "b");
+  const Value filters = graph.Add("scale", {w}, {{"factor", 2.0}});
+  const Value bias = graph.Add("relu", {b});
+  const Value y = graph.Add("conv2d", {x, filters, bias});
+  graph.AddOutput("y", graph.Add("tanh", {y}));
+  ASSERT_TRUE(graph.Verify().ok()) << graph.Verify();
+  Tensors leaves = {
+      {"x", std::vector<float>(256)}, {"w", std::vector<float>(64)}, {"b", std::vector<float>(16)}};
+  const auto fixed = BindTensors(graph, &leaves);
+  const MemoryPlan plan = PlanMemory(graph, fixed, CpuTarget(), {.keep_constants = true});
+  EXPECT_EQ(plan.once, (std::vector<bool>{false, false, false, true, true, false, false}));
+  EXPECT_TRUE(plan.Packs(5));
+  const std::string text = plan.ToText();
+  EXPECT_THAT(text, testing::HasSubstr("times 3..5: %3\n"));
+  EXPECT_THAT(text, testing::HasSubstr("times 4..14: %4\n"));
+  EXPECT_THAT(text, testing::HasSubstr("times 5..14: %5 packed\n"));
+  EXPECT_THAT(text, testing::HasSubstr("times 12..14: %5\n"));
+  EXPECT_THAT(text, testing::HasSubstr("once before: %3 %4 %5.Pack\n"));
 }
 
 TEST(MemoryPlanTest, ALeafIsNeverWrittenOver) {

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "common/check.h"
+#include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/kernel.h"
 #include "engine/ops/op.h"
-#include "engine/ops/registry.h"
 
 namespace lockstep::engine {
 
@@ -37,10 +37,16 @@ Tensors RunGraph(const Graph& graph, Tensors leaves, const MemoryOptions& option
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena[0].bytes;
   context.pool = &pool;
-  for (size_t id = 0; id < graph.nodes().size(); ++id) {
-    const Node& node = graph.nodes()[id];
-    if (node.op->leaf || node.op->view) continue;
-    CpuKernelOf(*node.op).prepare(graph, node, plan.operands[id], target)->Run(context);
+  // What is done once, and two runs: the second one needs all that the first one did.
+  for (int part = plan.once.empty() ? 1 : 0; part < (plan.once.empty() ? 2 : 3); ++part) {
+    for (int id = 0; id < static_cast<int>(graph.nodes().size()); ++id) {
+      const Node& node = graph.node(id);
+      if (node.op->leaf || node.op->view) continue;
+      const auto kernel =
+          PrepareKernel(graph, node, plan.operands[static_cast<size_t>(id)], target);
+      if (part == 0 && plan.Packs(id)) kernel->Pack(context);
+      if (plan.RunsOnce(id) == (part == 0)) kernel->Run(context);
+    }
   }
   Tensors outputs;
   for (const auto& [name, value] : graph.outputs()) {

@@ -74,7 +74,8 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    most = std::max(most, static_cast<double>(std::fabs(a[i] - b[i])));
+    const float size = std::max(1.0f, std::fabs(a[i]));  // the sum of losses at the end is large
+    most = std::max(most, static_cast<double>(std::fabs(a[i] - b[i]) / size));
   }
   return most;
 }
