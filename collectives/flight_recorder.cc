@@ -38,6 +38,11 @@ static_assert(std::is_trivially_copyable_v<Packed>);
 
 }  // namespace
 
+bool IsNumbered(OpKind kind) {
+  return kind != OpKind::kNone && kind != OpKind::kWaitCommitted && kind != OpKind::kConnect &&
+         kind != OpKind::kSend && kind != OpKind::kRecv;
+}
+
 std::string ToString(const FlightRecord& record, int64_t now_ns) {
   std::string text = ToString(record.operation);
   const auto since = [](int64_t from, int64_t to) {
@@ -109,7 +114,16 @@ void FlightRecorder::End(absl::StatusCode code) {
   current_.code = code;
   current_.stage = code == absl::StatusCode::kOk ? OpStage::kDone : OpStage::kFailed;
   current_.ended_ns = NowNanos();
+  if (current_.stage == OpStage::kDone && IsNumbered(current_.operation.kind)) {
+    completed_.store(current_.operation.sequence, std::memory_order_relaxed);
+    completed_generation_.store(current_.operation.generation, std::memory_order_release);
+  }
   Write();
+}
+
+int64_t FlightRecorder::LastCompleted(int64_t generation) const {
+  if (completed_generation_.load(std::memory_order_acquire) != generation) return 0;
+  return completed_.load(std::memory_order_relaxed);
 }
 
 void FlightRecorder::Write() {

@@ -2,8 +2,8 @@
 // The flight recorder: a ring of the last operations of this worker, 128 bytes each, always on. It
 // tells which operation a rank is in, since when, whether everyone has come to it and for whom it
 // waits. Thread-safety: Begin, Started, Waiting and End belong to one thread (the worker's main
-// thread); Latest, Snapshot and Arrivals are thread-safe, never block the writer, and skip a
-// record that is being changed.
+// thread); Latest, Snapshot, Arrivals and LastCompleted are thread-safe, never block the writer,
+// and skip a record that is being changed.
 #ifndef LOCKSTEP_COLLECTIVES_FLIGHT_RECORDER_H_
 #define LOCKSTEP_COLLECTIVES_FLIGHT_RECORDER_H_
 
@@ -47,6 +47,9 @@ struct ArrivalCounts {
   int64_t waited_ns = 0;  // for the others to come, in all
 };
 
+// Whether every rank of the generation makes the call and counts it.
+bool IsNumbered(OpKind kind);
+
 // "all_reduce 4071 f32[25600000] sum fixed, waiting for rank 2 for 1.5s" and the like; `now_ns` as
 // the stamps.
 std::string ToString(const FlightRecord& record, int64_t now_ns);
@@ -70,6 +73,8 @@ class FlightRecorder {
   std::vector<FlightRecord> Snapshot(size_t limit = SIZE_MAX) const;
   // The counts may be those of two neighbouring reductions.
   ArrivalCounts Arrivals() const;
+  // The sequence of the newest numbered call of `generation` that was completed; 0: none.
+  int64_t LastCompleted(int64_t generation) const;
 
  private:
   static constexpr size_t kWords = 15;
@@ -90,6 +95,8 @@ class FlightRecorder {
   std::atomic<int64_t> reductions_{0};
   std::atomic<int64_t> arrived_last_{0};
   std::atomic<int64_t> waited_ns_{0};
+  std::atomic<int64_t> completed_{0};
+  std::atomic<int64_t> completed_generation_{0};
 };
 
 }  // namespace lockstep

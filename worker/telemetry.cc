@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/time/clock.h"
 #include "collectives/reduce.h"
@@ -25,16 +24,12 @@ int64_t ResidentBytes() {
   return int64_t{resident} * ::sysconf(_SC_PAGESIZE);
 }
 
-bool IsNumbered(const Operation& operation) {
-  return operation.kind != OpKind::kWaitCommitted && operation.kind != OpKind::kConnect;
-}
-
 // What the operation that the worker is in says of itself.
 void Describe(const FlightRecord& record, FlightState* flight) {
   const Operation& operation = record.operation;
   flight->set_operation(std::string(OpKindName(operation.kind)));
-  if (IsNumbered(operation)) flight->set_sequence(operation.sequence);
-  if (IsNumbered(operation) && operation.kind != OpKind::kBarrier) {
+  if (IsNumbered(operation.kind)) flight->set_sequence(operation.sequence);
+  if (operation.count > 0) {
     flight->set_dtype(std::string(DTypeName(operation.dtype)));
     flight->set_count(operation.count);
   }
@@ -45,23 +40,14 @@ void Describe(const FlightRecord& record, FlightState* flight) {
   flight->set_open_us(std::max<int64_t>(0, now - record.enqueued_ns) / 1000);
 }
 
-// The newest records in a compact form.
+// The newest record in a compact form.
 void ReadRecorder(const FlightRecorder& recorder, WorkerHeartbeat* heartbeat) {
-  // The newest numbered call is among these: commits are waited for once between two of them.
-  constexpr size_t kLook = 6;
-  const std::vector<FlightRecord> records = recorder.Snapshot(kLook);
   FlightState* flight = heartbeat->mutable_flight();
-  for (auto record = records.rbegin(); record != records.rend(); ++record) {
-    if (record->stage != OpStage::kDone || !IsNumbered(record->operation) ||
-        record->operation.generation != heartbeat->generation()) {
-      continue;
-    }
-    flight->set_last_completed(record->operation.sequence);
-    break;
-  }
-  if (!records.empty() && records.back().stage < OpStage::kDone) {
-    heartbeat->set_waiting_for(records.back().waiting_for + 1);
-    Describe(records.back(), flight);
+  flight->set_last_completed(recorder.LastCompleted(heartbeat->generation()));
+  const std::optional<FlightRecord> latest = recorder.Latest();
+  if (latest.has_value() && latest->stage < OpStage::kDone) {
+    heartbeat->set_waiting_for(latest->waiting_for + 1);
+    Describe(*latest, flight);
   }
   const ArrivalCounts counts = recorder.Arrivals();
   heartbeat->mutable_arrivals()->set_reductions(counts.reductions);

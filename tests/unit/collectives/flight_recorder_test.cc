@@ -58,7 +58,7 @@ TEST(FlightRecorderTest, SaysWhereTheRankIs) {
 }
 
 TEST(FlightRecorderTest, CountsHowTheRankComesToReductions) {
-  FlightRecorder recorder(4);
+  FlightRecorder recorder(8);
   recorder.Begin(Reduce(1), 4);
   recorder.Waiting(2);
   recorder.Started();
@@ -69,9 +69,18 @@ TEST(FlightRecorderTest, CountsHowTheRankComesToReductions) {
   recorder.End(absl::StatusCode::kOk);
   Operation barrier;
   barrier.kind = OpKind::kBarrier;
+  barrier.sequence = 2;
   recorder.Begin(barrier, 0);
   recorder.Started();
   recorder.End(absl::StatusCode::kOk);
+  Operation commit;
+  commit.kind = OpKind::kWaitCommitted;
+  commit.sequence = 900;
+  recorder.Begin(commit, 0);
+  recorder.End(absl::StatusCode::kOk);
+  recorder.Begin(Reduce(3), 4);
+  EXPECT_EQ(recorder.LastCompleted(0), 2);
+  EXPECT_EQ(recorder.LastCompleted(1), 0);  // another generation
   const ArrivalCounts counts = recorder.Arrivals();
   EXPECT_EQ(counts.reductions, 2);
   EXPECT_EQ(counts.last, 1);
