@@ -146,7 +146,7 @@ class DiskStorage : public Storage {
       LS_RETURN_IF_ERROR(Copy(from, beside));
     }
     if (::rename(beside.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    const absl::Status failed = Failed("rename to", to);
+    absl::Status failed = Failed("rename to", to);
     ::unlink(beside.c_str());
     return failed;
   }
@@ -156,7 +156,7 @@ class DiskStorage : public Storage {
     LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
     if (::symlink(target.c_str(), beside.c_str()) != 0) return Failed("link", link);
     if (::rename(beside.c_str(), link.c_str()) == 0) return absl::OkStatus();
-    const absl::Status failed = Failed("rename to", link);
+    absl::Status failed = Failed("rename to", link);
     ::unlink(beside.c_str());
     return failed;
   }

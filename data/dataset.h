@@ -84,8 +84,8 @@ struct Cifar10Source {
 struct NpySource {
   std::string train_inputs, train_labels, test_inputs, test_labels;
   std::vector<double> mean, std;  // one for all, one for each channel, or none: 0 and 1
-  int64_t vocab = 0;     // above 0: the inputs are token numbers below it (npy_tokens.h)
-  int64_t padding = -1;  // the token that fills samples up at their end; negative: none
+  int64_t vocab = 0;              // above 0: the inputs are token numbers below it (npy_tokens.h)
+  int64_t padding = -1;           // the token that fills samples up at their end; negative: none
 };
 struct CsvSource {
   std::string train, test;

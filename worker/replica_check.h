@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Silent corruption: every member holds the same training state after a step, bit for bit, so a rank
-// whose state has another hash than the others' computed or kept something wrong (a flipped bit, a
-// faulty core). Thread-safety: pure function on its arguments.
+// Silent corruption: every member holds the same training state after a step, bit for bit, so a
+// rank whose state has another hash than the others' computed or kept something wrong (a flipped
+// bit, a faulty core). Thread-safety: pure function on its arguments.
 #ifndef LOCKSTEP_WORKER_REPLICA_CHECK_H_
 #define LOCKSTEP_WORKER_REPLICA_CHECK_H_
 

@@ -79,7 +79,7 @@ absl::Status SqliteStore::Init(bool sync) {
   LS_RETURN_IF_ERROR(database_->Run(absl::StrCat("PRAGMA synchronous=", sync ? "FULL" : "OFF")));
   LS_RETURN_IF_ERROR(database_->Run("PRAGMA locking_mode=EXCLUSIVE"));
   LS_RETURN_IF_ERROR(database_->Run("BEGIN IMMEDIATE"));
-  const absl::Status kind = CheckKind();
+  absl::Status kind = CheckKind();
   if (!kind.ok()) {
     database_->Rollback();
     return kind;

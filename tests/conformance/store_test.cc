@@ -257,7 +257,8 @@ TEST(SqliteStore, AFullDiskCostsTheBatchAlone) {
   const auto put = store->PutBatch({{"a", "2", -1}, {"large", std::string(300000, 'x'), -1}});
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(put.status().code(), absl::StatusCode::kResourceExhausted) << put.status();
-  EXPECT_THAT(std::string(put.status().message()), StartsWith(absl::StrCat("'", folder.file(), "'")));
+  EXPECT_THAT(std::string(put.status().message()),
+              StartsWith(absl::StrCat("'", folder.file(), "'")));
   EXPECT_THAT(Texts(*store), testing::ElementsAre("a=1@1"));
   EXPECT_TRUE(store->PutBatch({{"b", "3", 0}}).ok());
   EXPECT_EQ(Texts(*store).size(), 2);
