@@ -11,8 +11,8 @@ import unittest
 import harness
 from harness import wait_until
 
-STEPS = 400
-TRAIN = "  eval: {every: 100 steps, block: 40}\n"
+STEPS = 12000  # seconds, also where nothing else runs
+TRAIN = "  eval: {every: 3000 steps, block: 40}\n"
 HEAL = "elastic: {min_workers: 1, max_workers: 4}\nfailure_detection: 1s\nrestart: {max_restarts: 20}\n"
 
 
@@ -170,6 +170,7 @@ class CoordinatorDeath(harness.ProgramTest):
         self.assertEqual(self.describe(job)["state"], "SUCCEEDED")
 
     def test_accepted_jobs_and_wishes_are_kept(self):
+        self.job = self.write("long.yaml", job_text(steps=100000000))  # ends by the wish alone
         coordinator = self.start_coordinator()
         first, second = self.submit(), self.submit()
         code, _, err = self.verb("cancel", second)
