@@ -132,7 +132,6 @@ class Checkpointer {
   int world_ = 1;
   int64_t generation_ = 0;
   bool under_way_ = false;                  // a checkpoint is, on all ranks
-  int64_t step_ = 0;                        // of the newest one that was begun
   int parts_ = 1;                           // of it
   bool owed_ = false;                       // one is to be begun as soon as can be
   bool busy_ = false;                       // the copy's memory was not free for the one under way
