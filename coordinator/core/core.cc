@@ -20,6 +20,8 @@
 namespace lockstep::coordinator {
 namespace {
 
+constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
+
 template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
@@ -75,8 +77,12 @@ void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
     Job& job = context.state.jobs.at(id);
     CheckHealth(context, job);
     Advance(context, job);
-    WatchStall(context, job);
-    WatchStragglers(context, job);
+    // They look at every member, so not at every heartbeat of one.
+    if (job.final() || context.now >= job.watched + kWatchEvery) {
+      job.watched = context.now;
+      WatchStall(context, job);
+      WatchStragglers(context, job);
+    }
   }
   looked_at.insert(touched.begin(), touched.end());
   context.touched_jobs.clear();

@@ -215,6 +215,7 @@ struct Job {
   // What is told of a job that runs; not journaled.
   std::optional<Stall> stall;
   StragglerWatch straggler;
+  absl::Time watched = absl::InfinitePast();  // when both were brought up to date
   // A spare cannot run; no other is tried.
   bool no_standby = false;
   // The time before does not count against its start.

@@ -4,6 +4,7 @@
 checks what is promised:
 
 - the final weights, evaluations and losses are those of the undisturbed run, bit for bit;
+- after every third step all workers have the same state (verify_replicas finds nothing);
 - the ledger has every shard of every step, and whatever was done again read the same samples;
 - each fault that was to happen happened, those of workers were named, and the job ended well.
 
@@ -93,6 +94,7 @@ resources: {{nproc_per_node: {WORKERS}, device: cpu}}
 elastic: {{min_workers: {minimum}, max_workers: {WORKERS}}}
 failure_detection: 500ms
 restart: {{max_restarts: 20}}
+verify_replicas: 3 steps
 train:
 {MODELS[model]}  steps: {STEPS}
   seed: 5
