@@ -35,6 +35,7 @@ Code LaunchPatches(const PatchArgs& args, Stream stream);
 Code LaunchFilters(const FilterArgs& args, Stream stream);
 Code LaunchUpdate(const UpdateArgs& args, Stream stream);
 Code LaunchSquares(const SquaresArgs& args, Stream stream);
+Code LaunchNormalise(const NormaliseArgs& args, Stream stream);
 Code LaunchMove(const MoveArgs& args, Stream stream);
 Code LaunchStatistic(const StatisticArgs& args, Stream stream);
 

@@ -33,6 +33,7 @@ const Kernels kKernels = {
     .filters = LaunchFilters,
     .update = LaunchUpdate,
     .squares = LaunchSquares,
+    .normalise = LaunchNormalise,
     .move = LaunchMove,
     .statistic = LaunchStatistic,
 };

@@ -95,6 +95,7 @@ struct Kernels {
   Code (*filters)(const FilterArgs& args, Stream stream);
   Code (*update)(const UpdateArgs& args, Stream stream);
   Code (*squares)(const SquaresArgs& args, Stream stream);
+  Code (*normalise)(const NormaliseArgs& args, Stream stream);
   Code (*move)(const MoveArgs& args, Stream stream);
   Code (*statistic)(const StatisticArgs& args, Stream stream);
 };

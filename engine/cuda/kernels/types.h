@@ -439,6 +439,14 @@ struct SquaresArgs {
   const float* gradients = nullptr;
   double* sums = nullptr;
 };
+// x /= max(|x|, eps), |x|^2 being the sum of `sums`.
+struct NormaliseArgs {
+  float* x = nullptr;
+  int64_t count = 0;
+  const double* sums = nullptr;
+  int64_t sum_count = 0;
+  double eps = 0;
+};
 // w = keep w - step x (Muon's last step), rounded and averaged as any update.
 struct MoveArgs {
   UpdateTensor tensor;

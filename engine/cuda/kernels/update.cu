@@ -183,6 +183,15 @@ __global__ void __launch_bounds__(kThreads) SquaresKernel(SquaresArgs args) {
   if (threadIdx.x == 0) args.sums[blockIdx.x] = sum;
 }
 
+__global__ void __launch_bounds__(kThreads) NormaliseKernel(NormaliseArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= args.count) return;
+  double sum = 0;
+  for (int64_t b = 0; b < args.sum_count; ++b) sum += args.sums[b];
+  const double norm = sqrt(sum);
+  args.x[i] *= static_cast<float>(1 / (norm > args.eps ? norm : args.eps));
+}
+
 __global__ void __launch_bounds__(kThreads) MoveKernel(MoveArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.tensor.count) return;
@@ -211,6 +220,10 @@ Code LaunchUpdate(const UpdateArgs& args, Stream stream) {
 
 Code LaunchSquares(const SquaresArgs& args, Stream stream) {
   return Launch(SquaresKernel, Grid(args.block_count), kThreads, stream, args);
+}
+
+Code LaunchNormalise(const NormaliseArgs& args, Stream stream) {
+  return Launch(NormaliseKernel, Grid(DivideUp(args.count, kThreads)), kThreads, stream, args);
 }
 
 Code LaunchMove(const MoveArgs& args, Stream stream) {
