@@ -396,6 +396,9 @@ struct Memory {
   void* arena = nullptr;  // plan.arena_bytes()
   int gpu = 0;            // which one, as the driver counts those that the process sees
   size_t gpu_limit = 0;   // bytes of its memory that may be allocated; 0: all that is free
+  // Where RunShard's gradients will lie, gradient_count() floats each: page-locked for the copies
+  // from a GPU. They outlive the executor too. May be empty.
+  std::vector<float*> gradient_buffers = {};
 };
 
 // Elements [begin, end) of the reduced gradient vector, at data[0..].

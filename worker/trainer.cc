@@ -123,6 +123,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   engine::Memory memory{state_, nullptr};
   if (plan.spec().device == engine::DeviceKind::kCuda) {
     memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
+    memory.gradient_buffers = buffers;
   } else {
     arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
     if (arena_ == nullptr) {

@@ -39,6 +39,10 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(
   LS_RETURN_IF_ERROR(executor->CheckRoom(memory.gpu_limit));
   LS_RETURN_IF_ERROR(executor->AllocateAll());
   LS_RETURN_IF_ERROR(executor->Prepare());
+  for (float* buffer : memory.gradient_buffers) {
+    executor->device_->Pin(buffer,
+                           static_cast<size_t>(executor->plan_->gradient_count()) * sizeof(float));
+  }
   return executor;
 }
 

@@ -39,6 +39,7 @@ struct GemmSpec {
   bool mask = false;
 };
 
+// A product, then bias, residual, relu and mask, rounded once.
 class Gemm {
  public:
   // Scratch of any product with this result.

@@ -38,6 +38,7 @@ struct CudaContext {
   T* At(const Storage& storage) const {
     return reinterpret_cast<T*>(base[static_cast<int>(storage.region)] + storage.offset);
   }
+  // Whether an output at `storage` is to be added to.
   bool Adds(const Storage& storage) const {
     return accumulate && storage.region == Region::kGradients;
   }
@@ -69,7 +70,9 @@ class Operands {
   const Kernels& kernels() const { return *tables_->kernels; }
   const Tables& tables() const { return *tables_; }
   bool has(size_t input) const { return input < inputs_.size(); }
+  // The type of input `i`.
   const TensorType& input(size_t i) const { return input_types_[i]; }
+  // The type of output `i`.
   const TensorType& output(size_t i = 0) const { return output_types_[i]; }
 
   // Input `i` as floats; a null view when the node has not so many.
@@ -87,11 +90,13 @@ class Operands {
   T* Scratch(const CudaContext& context, size_t bytes = 0) const {
     return reinterpret_cast<T*>(context.At<std::byte>(scratch_) + bytes);
   }
+  // Whether an output is to be added to.
   bool Adds(const CudaContext& context, size_t output = 0) const {
     return context.Adds(outputs_[output]);
   }
   // Bytes that divide the address of input or output `i`, at most 64.
   int InAlignment(size_t i) const { return Alignment(inputs_[i]); }
+  // The same of an output.
   int OutAlignment(size_t i = 0) const { return Alignment(outputs_[i]); }
 
  private:

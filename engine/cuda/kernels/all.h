@@ -8,36 +8,40 @@
 
 namespace lockstep::engine::cuda {
 
-Code LaunchPointwise(const PointwiseArgs& args, Stream stream);
-Code LaunchDropout(const DropoutArgs& args, Stream stream);
-Code LaunchEpilogue(const EpilogueArgs& args, Stream stream);
-Code LaunchTakeRows(const TakeRowsArgs& args, Stream stream);
-Code LaunchTranspose(const TransposeArgs& args, Stream stream);
-Code LaunchColumnSum(const ColumnSumArgs& args, Stream stream);
-Code LaunchLayerNorm(const LayerNormArgs& args, Stream stream);
-Code LaunchLayerNormBackwardInput(const LayerNormBackwardInputArgs& args, Stream stream);
-Code LaunchLayerNormBackwardWeight(const LayerNormBackwardWeightArgs& args, Stream stream);
-Code LaunchSoftmax(const SoftmaxArgs& args, Stream stream);
-Code LaunchCrossEntropy(const CrossEntropyArgs& args, Stream stream);
-Code LaunchEmbedding(const EmbeddingArgs& args, Stream stream);
-Code LaunchEmbeddingBackward(const EmbeddingBackwardArgs& args, Stream stream);
-Code LaunchPositions(const PositionsArgs& args, Stream stream);
-Code LaunchPositionsBackward(const PositionsArgs& args, Stream stream);
-Code LaunchAttention(const AttentionArgs& args, Stream stream);
-Code LaunchAttentionBackward(const AttentionBackwardArgs& args, Stream stream);
-Code LaunchAttentionStep(const AttentionStepArgs& args, Stream stream);
-Code LaunchBatchNorm(const BatchNormArgs& args, Stream stream);
-Code LaunchBatchNormBackward(const BatchNormBackwardArgs& args, Stream stream);
-Code LaunchFold(const FoldArgs& args, Stream stream);
-Code LaunchPool(const PoolArgs& args, Stream stream);
-Code LaunchGlobalPool(const GlobalPoolArgs& args, Stream stream);
-Code LaunchPatches(const PatchArgs& args, Stream stream);
-Code LaunchFilters(const FilterArgs& args, Stream stream);
-Code LaunchUpdate(const UpdateArgs& args, Stream stream);
-Code LaunchSquares(const SquaresArgs& args, Stream stream);
-Code LaunchNormalise(const NormaliseArgs& args, Stream stream);
-Code LaunchMove(const MoveArgs& args, Stream stream);
-Code LaunchStatistic(const StatisticArgs& args, Stream stream);
+// Launches kernels on `stream`; waits for nothing. 0, or CUDA's error.
+template <typename Args>
+using Launcher = Code(const Args& args, Stream stream);
+
+Launcher<PointwiseArgs> LaunchPointwise;
+Launcher<DropoutArgs> LaunchDropout;
+Launcher<EpilogueArgs> LaunchEpilogue;
+Launcher<TakeRowsArgs> LaunchTakeRows;
+Launcher<TransposeArgs> LaunchTranspose;
+Launcher<ColumnSumArgs> LaunchColumnSum;
+Launcher<LayerNormArgs> LaunchLayerNorm;
+Launcher<LayerNormBackwardInputArgs> LaunchLayerNormBackwardInput;
+Launcher<LayerNormBackwardWeightArgs> LaunchLayerNormBackwardWeight;
+Launcher<SoftmaxArgs> LaunchSoftmax;
+Launcher<CrossEntropyArgs> LaunchCrossEntropy;
+Launcher<EmbeddingArgs> LaunchEmbedding;
+Launcher<EmbeddingBackwardArgs> LaunchEmbeddingBackward;
+Launcher<PositionsArgs> LaunchPositions;
+Launcher<PositionsArgs> LaunchPositionsBackward;
+Launcher<AttentionArgs> LaunchAttention;
+Launcher<AttentionBackwardArgs> LaunchAttentionBackward;
+Launcher<AttentionStepArgs> LaunchAttentionStep;
+Launcher<BatchNormArgs> LaunchBatchNorm;
+Launcher<BatchNormBackwardArgs> LaunchBatchNormBackward;
+Launcher<FoldArgs> LaunchFold;
+Launcher<PoolArgs> LaunchPool;
+Launcher<GlobalPoolArgs> LaunchGlobalPool;
+Launcher<PatchArgs> LaunchPatches;
+Launcher<FilterArgs> LaunchFilters;
+Launcher<UpdateArgs> LaunchUpdate;
+Launcher<SquaresArgs> LaunchSquares;
+Launcher<NormaliseArgs> LaunchNormalise;
+Launcher<MoveArgs> LaunchMove;
+Launcher<StatisticArgs> LaunchStatistic;
 
 }  // namespace lockstep::engine::cuda
 

@@ -19,6 +19,7 @@ struct Head {
   uint64_t random_row;  // of query 0, in rows of padded length
 };
 
+// Head `head` of sample `sample`, with its mask and its place in the random numbers.
 __device__ __forceinline__ Head HeadOf(const AttentionArgs& args, int64_t sample, int64_t head) {
   Head h;
   h.sample = sample;
@@ -40,6 +41,7 @@ __device__ __forceinline__ Head HeadOf(const AttentionArgs& args, int64_t sample
   return h;
 }
 
+// Whether `key` counts for `query`; false beyond the sequence.
 __device__ __forceinline__ bool Sees(const AttentionArgs& args, const Head& h, int64_t query,
                                      int64_t key) {
   return query < args.length && key < h.keys && (!args.causal || key <= query) &&

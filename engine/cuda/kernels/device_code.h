@@ -21,22 +21,28 @@ inline constexpr int kWarp = 32;
 
 // ---- elements ----
 
+// Bits of 16-bit numbers to fp32, exactly; back, to nearest even.
 __device__ __forceinline__ float WidenBF16(unsigned bits) { return __uint_as_float(bits << 16); }
+// As above.
 __device__ __forceinline__ unsigned NarrowBF16(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
+// As above.
 __device__ __forceinline__ float WidenF16(unsigned bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
+// As above.
 __device__ __forceinline__ unsigned NarrowF16(float x) {
   return __half_as_ushort(__float2half_rn(x));
 }
 
+// Element i.
 __device__ __forceinline__ float Load(const View& view, int64_t i) {
   if (view.type == Type::kF32) return static_cast<const float*>(view.data)[i];
   const unsigned bits = static_cast<const uint16_t*>(view.data)[i];
   return view.type == Type::kBF16 ? WidenBF16(bits) : WidenF16(bits);
 }
+// Element i = x, rounded to nearest even.
 __device__ __forceinline__ void Store(const View& view, int64_t i, float x) {
   if (view.type == Type::kF32) {
     static_cast<float*>(view.data)[i] = x;
@@ -46,10 +52,11 @@ __device__ __forceinline__ void Store(const View& view, int64_t i, float x) {
   }
 }
 
-// Four elements from i on, a multiple of 4; the view is aligned (Aligned).
+// Four elements.
 struct Four {
   float x[4];
 };
+// Elements i to i + 3. REQUIRES: i is a multiple of 4, the view is Aligned.
 __device__ __forceinline__ Four LoadFour(const View& view, int64_t i) {
   Four four;
   if (view.type == Type::kF32) {
@@ -74,6 +81,7 @@ __device__ __forceinline__ Four LoadFour(const View& view, int64_t i) {
   }
   return four;
 }
+// The same, back.
 __device__ __forceinline__ void StoreFour(const View& view, int64_t i, const Four& four) {
   if (view.type == Type::kF32) {
     float4 v;
@@ -103,12 +111,14 @@ inline bool Aligned(const View& view) {
 
 // ---- sums in a fixed order ----
 
+// All lanes get the sum of their values.
 template <typename T>
 __device__ __forceinline__ T WarpSum(T x) {
 #pragma unroll
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kAllLanes, x, lanes);
   return x;
 }
+// All lanes get the largest of their values.
 __device__ __forceinline__ float WarpMax(float x) {
 #pragma unroll
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
@@ -179,6 +189,7 @@ struct Site {
   uint32_t step;
   uint32_t shard;
 };
+// Where a run's numbers are addressed. REQUIRES: drop.address.
 __device__ __forceinline__ Site SiteOf(const Drop& drop) {
   const uint32_t high = static_cast<uint32_t>(drop.address[1]) << 16;
   return {drop.key, static_cast<uint32_t>(drop.address[0]),
@@ -220,6 +231,7 @@ __device__ __attribute__((noinline)) inline uint32_t RandomWord(uint64_t key, ui
 
 // ---- launches ----
 
+// a / b, rounded up.
 inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <typename... P, typename... A>
@@ -231,6 +243,7 @@ Code Launch(void (*kernel)(P...), dim3 grid, dim3 block, Stream stream, const A&
   config.stream = static_cast<cudaStream_t>(stream);
   return static_cast<Code>(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
 }
+// A grid of x * y * z blocks.
 inline dim3 Grid(int64_t x, int64_t y = 1, int64_t z = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
 }

@@ -154,6 +154,9 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
     if (shape.bias) {
       const int32_t type = DataTypeOf(shape.bias_type);
       good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+      // Each run says where the bias lies; until then the choice sees some aligned place.
+      const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
+      good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
     }
   }
   const auto layout = [&](cublasLtMatrixLayout_t* made, Type type, int64_t rows, int64_t columns,

@@ -18,6 +18,13 @@ namespace lockstep::engine::cuda {
 // Grows with every change of a table or of an argument: engine and module must agree.
 inline constexpr int kTablesVersion = 1;
 
+// A function of the module.
+template <typename F>
+using Call = F*;
+// Launches the kernels of one family.
+template <typename Args>
+using KernelCall = Call<Code(const Args& args, Stream stream)>;
+
 struct DeviceProperties {
   char name[256] = {};
   char uuid[64] = {};  // "GPU-..."
@@ -32,89 +39,90 @@ struct DeviceProperties {
 
 // Streams, events, memory. Functions that return a Code leave their outputs alone when it is not 0.
 struct Runtime {
-  const char* (*error_text)(Code code);
-  Code (*device_count)(int* count);
-  Code (*properties)(int device, DeviceProperties* properties);
-  Code (*set_device)(int device);
-  Code (*memory)(size_t* free_bytes, size_t* total_bytes);
+  Call<const char*(Code code)> error_text;
+  Call<Code(int* count)> device_count;
+  Call<Code(int device, DeviceProperties* properties)> properties;
+  Call<Code(int device)> set_device;
+  Call<Code(size_t* free_bytes, size_t* total_bytes)> memory;
 
-  Code (*allocate)(size_t bytes, void** pointer);  // device memory, 256-byte aligned
-  Code (*release)(void* pointer);
-  Code (*allocate_pinned)(size_t bytes, void** pointer);  // host memory
-  Code (*release_pinned)(void* pointer);
+  Call<Code(size_t bytes, void** pointer)> allocate;  // device memory, 256-byte aligned
+  Call<Code(void* pointer)> release;
+  Call<Code(size_t bytes, void** pointer)> allocate_pinned;  // host memory
+  Call<Code(void* pointer)> release_pinned;
   // Page-locks memory of the caller, so that copies of it overlap with kernels.
-  Code (*pin)(void* pointer, size_t bytes);
-  Code (*unpin)(void* pointer);
+  Call<Code(void* pointer, size_t bytes)> pin;
+  Call<Code(void* pointer)> unpin;
 
-  Code (*create_stream)(Stream* stream);
-  Code (*destroy_stream)(Stream stream);
-  Code (*wait_stream)(Stream stream);  // blocks
-  Code (*create_event)(Event* event);
-  Code (*destroy_event)(Event event);
-  Code (*record_event)(Event event, Stream stream);
-  Code (*stream_waits)(Stream stream, Event event);
-  Code (*wait_event)(Event event);  // blocks
+  Call<Code(Stream* stream)> create_stream;
+  Call<Code(Stream stream)> destroy_stream;
+  Call<Code(Stream stream)> wait_stream;  // blocks
+  Call<Code(Event* event)> create_event;
+  Call<Code(Event event)> destroy_event;
+  Call<Code(Event event, Stream stream)> record_event;
+  Call<Code(Stream stream, Event event)> stream_waits;
+  Call<Code(Event event)> wait_event;  // blocks
   // 1: reached; 0: not yet; negative: minus a Code.
-  int (*event_reached)(Event event);
+  Call<int(Event event)> event_reached;
 
-  Code (*copy)(void* to, const void* from, size_t bytes, Stream stream);  // any direction
-  Code (*clear)(void* pointer, size_t bytes, Stream stream);
+  Call<Code(void* to, const void* from, size_t bytes, Stream stream)> copy;  // any direction
+  Call<Code(void* pointer, size_t bytes, Stream stream)> clear;
 
   // What is launched on `stream` between the two is recorded and not run.
-  Code (*begin_capture)(Stream stream);
-  Code (*end_capture)(Stream stream, Recording* recording);
-  Code (*launch_graph)(Recording recording, Stream stream);
-  Code (*destroy_graph)(Recording recording);
+  Call<Code(Stream stream)> begin_capture;
+  Call<Code(Stream stream, Recording* recording)> end_capture;
+  Call<Code(Recording recording, Stream stream)> launch_graph;
+  Call<Code(Recording recording)> destroy_graph;
 };
 
 struct Kernels {
-  Code (*pointwise)(const PointwiseArgs& args, Stream stream);
-  Code (*dropout)(const DropoutArgs& args, Stream stream);
-  Code (*epilogue)(const EpilogueArgs& args, Stream stream);
-  Code (*take_rows)(const TakeRowsArgs& args, Stream stream);
-  Code (*transpose)(const TransposeArgs& args, Stream stream);
-  Code (*column_sum)(const ColumnSumArgs& args, Stream stream);
-  Code (*layer_norm)(const LayerNormArgs& args, Stream stream);
-  Code (*layer_norm_backward_input)(const LayerNormBackwardInputArgs& args, Stream stream);
-  Code (*layer_norm_backward_weight)(const LayerNormBackwardWeightArgs& args, Stream stream);
-  Code (*softmax)(const SoftmaxArgs& args, Stream stream);
-  Code (*cross_entropy)(const CrossEntropyArgs& args, Stream stream);
-  Code (*embedding)(const EmbeddingArgs& args, Stream stream);
-  Code (*embedding_backward)(const EmbeddingBackwardArgs& args, Stream stream);
-  Code (*positions)(const PositionsArgs& args, Stream stream);
-  Code (*positions_backward)(const PositionsArgs& args, Stream stream);
-  Code (*attention)(const AttentionArgs& args, Stream stream);
-  Code (*attention_backward)(const AttentionBackwardArgs& args, Stream stream);
-  Code (*attention_step)(const AttentionStepArgs& args, Stream stream);
-  Code (*batch_norm)(const BatchNormArgs& args, Stream stream);
-  Code (*batch_norm_backward)(const BatchNormBackwardArgs& args, Stream stream);
-  Code (*fold)(const FoldArgs& args, Stream stream);
-  Code (*pool)(const PoolArgs& args, Stream stream);
-  Code (*global_pool)(const GlobalPoolArgs& args, Stream stream);
-  Code (*patches)(const PatchArgs& args, Stream stream);
-  Code (*filters)(const FilterArgs& args, Stream stream);
-  Code (*update)(const UpdateArgs& args, Stream stream);
-  Code (*squares)(const SquaresArgs& args, Stream stream);
-  Code (*normalise)(const NormaliseArgs& args, Stream stream);
-  Code (*move)(const MoveArgs& args, Stream stream);
-  Code (*statistic)(const StatisticArgs& args, Stream stream);
+  KernelCall<PointwiseArgs> pointwise;
+  KernelCall<DropoutArgs> dropout;
+  KernelCall<EpilogueArgs> epilogue;
+  KernelCall<TakeRowsArgs> take_rows;
+  KernelCall<TransposeArgs> transpose;
+  KernelCall<ColumnSumArgs> column_sum;
+  KernelCall<LayerNormArgs> layer_norm;
+  KernelCall<LayerNormBackwardInputArgs> layer_norm_backward_input;
+  KernelCall<LayerNormBackwardWeightArgs> layer_norm_backward_weight;
+  KernelCall<SoftmaxArgs> softmax;
+  KernelCall<CrossEntropyArgs> cross_entropy;
+  KernelCall<EmbeddingArgs> embedding;
+  KernelCall<EmbeddingBackwardArgs> embedding_backward;
+  KernelCall<PositionsArgs> positions;
+  KernelCall<PositionsArgs> positions_backward;
+  KernelCall<AttentionArgs> attention;
+  KernelCall<AttentionBackwardArgs> attention_backward;
+  KernelCall<AttentionStepArgs> attention_step;
+  KernelCall<BatchNormArgs> batch_norm;
+  KernelCall<BatchNormBackwardArgs> batch_norm_backward;
+  KernelCall<FoldArgs> fold;
+  KernelCall<PoolArgs> pool;
+  KernelCall<GlobalPoolArgs> global_pool;
+  KernelCall<PatchArgs> patches;
+  KernelCall<FilterArgs> filters;
+  KernelCall<UpdateArgs> update;
+  KernelCall<SquaresArgs> squares;
+  KernelCall<NormaliseArgs> normalise;
+  KernelCall<MoveArgs> move;
+  KernelCall<StatisticArgs> statistic;
 };
 
 // Matrix products by a library. A product is prepared once and keeps its algorithm.
 struct Matmul {
   // Loads the library. The text is "" or what is missing; it lives for ever.
-  const char* (*load)();
+  Call<const char*()> load;
   // "cuBLASLt 13.1.0".
-  const char* (*version)();
+  Call<const char*()> version;
   // Null with a text in `error` [error_bytes] when the library has no algorithm.
-  void* (*prepare)(const MatmulShape& shape, size_t workspace_bytes, char* error,
-                   size_t error_bytes);
+  Call<void*(const MatmulShape& shape, size_t workspace_bytes, char* error, size_t error_bytes)>
+      prepare;
   // Whether bias and relu are part of the product; else the caller adds them.
-  bool (*fuses)(const void* prepared);
+  Call<bool(const void* prepared)> fuses;
   // 0 or an error of the library, plus 100000.
-  Code (*run)(const void* prepared, const void* a, const void* b, void* c, const void* bias,
-              bool adds, void* workspace, Stream stream);
-  void (*destroy)(void* prepared);
+  Call<Code(const void* prepared, const void* a, const void* b, void* c, const void* bias,
+            bool adds, void* workspace, Stream stream)>
+      run;
+  Call<void(void* prepared)> destroy;
 };
 inline constexpr Code kMatmulErrors = 100000;
 
