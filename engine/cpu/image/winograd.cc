@@ -27,6 +27,9 @@ int64_t ChunkOf(int64_t channels) {
   return std::clamp(channels * 3 / 4 / kMinChunk * kMinChunk, kMinChunk, kMaxChunk);
 }
 
+// Rows of so few floats are read where they lie: a panel of them stays in L1 without being copied.
+constexpr int64_t kDirectFloats = 64;
+
 // Where a tile of 2 x 2 output pixels lies.
 struct Place {
   int64_t image, row, column;
@@ -265,21 +268,24 @@ void WinogradWeightGradient::AddProduct(int64_t element, int64_t tiles, bool acc
   float* const panel = packed;
   float* const strips = packed + Aligned(chunk_ * width);
   const float* v = b.v + element * v_floats_;
+  const float* w = b.w + element * w_floats_;
   float* sum = b.sum + element * sum_floats_;
-  simd_.pack_rows(b.w + element * w_floats_, 1, s_.outputs, s_.outputs, tiles, strips);
+  const bool direct_v = s_.inputs <= kDirectFloats && s_.inputs % width == 0;
+  const bool direct_w = s_.outputs <= kDirectFloats;
+  if (!direct_w) simd_.pack_rows(w, 1, s_.outputs, s_.outputs, tiles, strips);
   Tile tile;
   tile.k = tiles;
   tile.a_row = 1;
-  tile.a_k = height;
-  tile.b = panel;
-  tile.b_stride = width;
+  tile.a_k = direct_w ? s_.outputs : height;
+  tile.b_stride = direct_v ? s_.inputs : width;
   tile.c_stride = s_.inputs;
   tile.accumulate = accumulate;
   for (int64_t j = 0; j < s_.inputs; j += width) {
     tile.columns = std::min(width, s_.inputs - j);
-    simd_.pack(v + j, s_.inputs, tiles, tile.columns, panel);
+    tile.b = direct_v ? v + j : panel;
+    if (!direct_v) simd_.pack(v + j, s_.inputs, tiles, tile.columns, panel);
     for (int64_t i = 0; i < s_.outputs; i += height) {
-      tile.a = strips + i * tiles;
+      tile.a = direct_w ? w + i : strips + i * tiles;
       tile.c = sum + i * s_.inputs + j;
       simd_.tile[std::min(height, s_.outputs - i)](tile);
     }
