@@ -15,11 +15,14 @@ constexpr int64_t kStripUnit = 12;
 constexpr int64_t kMinStrip = 24;
 // A strip's scores: with them, its gradients and one head's operands stay in L2.
 constexpr int64_t kStripFloats = 16 * 1024;
+// A strip's queries stay in L1.
+constexpr int64_t kQueryFloats = 5 * 1024;
 
 // The longer the strip, the longer the sums over its queries, and the fewer passes over what they
 // are added to. Strips are as equal as can be.
-int64_t StripOf(int64_t length) {
-  const int64_t most = std::clamp(kStripFloats / length, kMinStrip, kMaxStrip);
+int64_t StripOf(int64_t length, int64_t depth) {
+  const int64_t fits = std::min(kStripFloats / length, kQueryFloats / depth);
+  const int64_t most = std::clamp(fits, kMinStrip, kMaxStrip);
   const int64_t strips = (length + most - 1) / most;
   return RoundUp((length + strips - 1) / strips, kStripUnit);
 }
@@ -36,7 +39,7 @@ HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd)
       padded_depth(RoundUp(depth, simd.tile_columns)),
       row((RoundUp(padded_length, kLine) / kLine | 1) * kLine),
       stride(shape.packed ? 3 * shape.width : shape.width),
-      strip(StripOf(length)),
+      strip(StripOf(length, padded_depth)),
       causal(shape.causal),
       scale(static_cast<float>(1 / std::sqrt(static_cast<double>(depth)))) {}
 
@@ -116,12 +119,13 @@ void HeadTiles::AddOuter(const Strip& strip, const float* p, const float* b, boo
   tile.b_stride = tile.c_stride = s_.padded_depth;
   tile.columns = simd_.tile_columns;
   tile.accumulate = accumulate;
-  for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
-    for (int64_t i = 0; i < strip.keys; i += height) {
-      // Queries before the tile's first key do not look at it.
-      const int64_t first = s_.causal ? std::max<int64_t>(i - strip.first, 0) : 0;
-      tile.k = strip.rows - first;
-      tile.a = p + first * s_.row + i;
+  // Keys outside: their columns of p are read from memory once, and all of b stays in L1.
+  for (int64_t i = 0; i < strip.keys; i += height) {
+    // Queries before the tile's first key do not look at it.
+    const int64_t first = s_.causal ? std::max<int64_t>(i - strip.first, 0) : 0;
+    tile.k = strip.rows - first;
+    tile.a = p + first * s_.row + i;
+    for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
       tile.b = b + first * s_.padded_depth + j;
       tile.c = out + i * s_.padded_depth + j;
       simd_.tile[std::min(height, strip.keys - i)](tile);
