@@ -68,6 +68,13 @@ class Gpus(harness.ProgramTest):
         cpu = self.train(self.write("cpu.yaml", harness.synthetic_job(nproc=2)))
         self.assertEqual(result["model"]["sha256"], cpu["model"]["sha256"])
 
+    def test_compare_finds_no_node_that_differs(self):
+        path = self.write("job.yaml", job())
+        code, out, err = self.launch("compare", "--a", "cpu", "--b", "cuda", path, env=GPUS)
+        self.assertEqual(code, 0, out + err)
+        code, out, err = self.launch("compare", "--a", "cpu", "--b", "cuda+bf16", path, env=GPUS)
+        self.assertEqual(code, 1, out + err)
+
     def test_doctor_says_what_is_missing(self):
         code, out, _ = self.launch("doctor", "-o", "json", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
         self.assertEqual(code, 1)
