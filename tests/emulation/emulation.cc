@@ -247,8 +247,8 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 }
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (machine.allocated + bytes > machine.total) return cudaErrorMemoryAllocation;
-  *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  LS_CHECK(*pointer != nullptr);
+  // Of exactly these bytes, so that sanitizers see what is beyond them.
+  LS_CHECK_EQ(::posix_memalign(pointer, 256, bytes), 0);
   std::memset(*pointer, 0x7f, bytes);  // fresh device memory is not zero
   machine.allocations[*pointer] = bytes;
   machine.allocated += bytes;

@@ -55,8 +55,11 @@ const Gpu* Real() {
 class Buffer {
  public:
   Buffer(const Gpu& gpu, const TensorType& type, size_t bytes, size_t shift)
-      : gpu_(gpu), type_(type), bytes_(bytes), words_(bytes / 2 + 256, kCanary) {
-    first_ = 128 + shift * SizeOf(type.dtype) / 2;
+      : gpu_(gpu),
+        type_(type),
+        bytes_(bytes),
+        words_(bytes / 2 + shift * SizeOf(type.dtype) / 2 + 2 * kBorder, kCanary) {
+    first_ = kBorder + shift * SizeOf(type.dtype) / 2;
     gpu_.Check(gpu_.tables->runtime->allocate(words_.size() * 2, &device_), "allocate");
   }
   ~Buffer() { gpu_.tables->runtime->release(device_); }
@@ -98,6 +101,11 @@ class Buffer {
 
  private:
   static constexpr uint16_t kCanary = 0x7FDE;
+#ifdef __SANITIZE_ADDRESS__
+  static constexpr size_t kBorder = 0;  // it watches the borders itself, reads too
+#else
+  static constexpr size_t kBorder = 128;
+#endif
   template <typename T>
   void Put(size_t i, T value) {
     std::memcpy(reinterpret_cast<char*>(words_.data() + first_) + i * sizeof(T), &value, sizeof(T));
