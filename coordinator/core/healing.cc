@@ -233,8 +233,9 @@ void NameFaults(Context& context, Job& job, bool now) {
       known &= worker.gone();
     }
     if (failed.empty()) continue;
+    // Those after it wait for it, so that the first one is told first.
     const absl::Time until = std::max(fault.began, job.forgiven) + context.state.options.settle;
-    if (!known && !now && context.now < until) continue;
+    if (!known && !now && context.now < until) break;
     Fault named = NameFault(job, failed);
     named.set_generation(fault.generation);
     named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));
