@@ -76,9 +76,11 @@ class Case:
         self.outside = self.end in ("kill", "stop", "segv", "abort") and draw.random() < 0.4
         self.delay = draw.uniform(0, 0.15)
         self.signalled = 0.0
+        self.finished = False  # the model was written when it was signalled
         others = [rank for rank in range(self.workers) if rank != self.rank]
         falls = self.end != "stop" and self.end != "hang" and (self.end == "big" or draw.random() < 0.5)
         self.victims = draw.sample(others, draw.randint(1, len(others))) if falls else []
+        self.moment = draw.uniform(0.0005, 0.005)  # between two deaths
         self.ways = [draw.choice((signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)) for _ in self.victims]
 
     def number_of_signal(self):
@@ -166,7 +168,7 @@ def signal_pid(pid, number):
         pass
 
 
-def interfere(case, child):
+def interfere(case, child, folder):
     """What somebody outside does to the run. Returns whether all of it was done."""
     if not case.outside and not case.victims:
         return True
@@ -179,11 +181,13 @@ def interfere(case, child):
         time.sleep(case.delay)
         signal_pid(pids[case.rank], case.number_of_signal())
         case.signalled = time.monotonic()
+        case.finished = bool(glob.glob(os.path.join(folder, "runs", "*", "model", "model.safetensors")))
     if not case.victims:
         return child.poll() is None
     if not wait_for(lambda: words.died(case.rank), child):
         return False
     for victim, way in zip(case.victims, case.ways):
+        time.sleep(case.moment)
         signal_pid(pids[victim], way)
     return True
 
@@ -222,7 +226,7 @@ def was_over(case, happened, code, out):
         return False
     lines = [line for line in out.splitlines() if line.startswith("{")]
     good = code == 0 and lines and not json.loads(lines[-1])["faults"]
-    return not happened or (good and time.monotonic() - case.signalled < 0.15)
+    return not happened or (good and (case.finished or time.monotonic() - case.signalled < 0.15))
 
 
 def run(case, folder):
@@ -231,12 +235,13 @@ def run(case, folder):
     with open(job, "w", encoding="utf-8") as file:
         file.write(JOB.format(workers=case.workers, detection="500ms" if case.end in ("stop", "hang") else "5s", steps=1000 if case.outside else STEPS,
                               restarts=10 if case.heals else 0))
+    shutil.rmtree(os.path.join(folder, "runs"), ignore_errors=True)
     flags = case.flags()
     command = [os.path.join(BIN, "launcher"), "chaos" if flags else "run", "-o", "json", *flags, job]
     child = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True)
     try:
-        happened = interfere(case, child)
+        happened = interfere(case, child, folder)
         out, err = child.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         child.kill()
