@@ -82,7 +82,8 @@ class Diagnosis(harness.ProgramTest):
                        if re.search(rf"^1 +\S+ +{p.pid} ", described(), re.MULTILINE))
         stopped.kill(signal.SIGSTOP)
         said = wait_until(lambda: line("stands "), 20, "describe tells of the stall")
-        self.assertRegex(said, rf"^stands +step \d+, bucket 0, tree_reduce \d+ f32\[.*\]: ranks 0,2,3 wait [\d.]+ s; "
+        self.assertRegex(said, r"^stands +(step \d+, bucket 0, tree_reduce \d+ f32\[.*\]|wait_committed of step \d+): "
+                               r"ranks 0,2,3 wait [\d.]+ s; "
                                rf"rank 1 last completed \d+, has said nothing for .*, host \S+ pid {stopped.pid}$")
         longer = wait_until(lambda: line("stands ") != said and line("stands "), 20, "it tells how long now")
         waits = [float(re.search(r"wait ([\d.]+) s", text).group(1)) for text in (said, longer)]
