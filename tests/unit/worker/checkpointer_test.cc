@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/engine/mlp_job.h"
+#include "tests/unit/worker/group_members.h"
 #include "worker/restore.h"
 
 namespace lockstep::worker {
@@ -52,14 +53,8 @@ class Job {
   // Ends the generation, if there is one, and begins the next.
   void Connect() {
     ++generation_;
-    std::vector<GroupMember> members;
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      GroupMember member;
-      member.rank = static_cast<int>(r);
-      member.shm_address = ranks_[r].transport->address();
-      member.key = ranks_[r].transport->key();
-      members.push_back(member);
-    }
+    const std::vector<GroupMember> members =
+        GroupMembers(ranks_, [](const Rank& rank) -> Transport& { return *rank.transport; });
     Each([&](int r, Rank& rank) {
       auto made = rank.transport->Connect(generation_, members, r, Deadline());
       ASSERT_TRUE(made.ok()) << made.status();

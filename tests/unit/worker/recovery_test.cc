@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
+#include "tests/unit/worker/group_members.h"
 #include "worker/state_hash.h"
 
 namespace lockstep::worker {
@@ -55,15 +56,8 @@ class RecoveryTest : public ::testing::Test {
   // AgreeOnState on every rank at once.
   std::vector<absl::StatusOr<StateAgreement>> Agree(int64_t start_step,
                                                     const std::vector<int64_t>& evaluated) {
-    std::vector<GroupMember> members;
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      GroupMember member;
-      member.rank = static_cast<int>(r);
-      member.shm_address = ranks_[r].transport->address();
-      member.key = ranks_[r].transport->key();
-      member.shards = {member.rank, member.rank + 1};
-      members.push_back(member);
-    }
+    const std::vector<GroupMember> members =
+        GroupMembers(ranks_, [](const Rank& rank) -> Transport& { return *rank.transport; });
     const absl::Time deadline = absl::Now() + absl::Seconds(100);
     std::vector<absl::StatusOr<StateAgreement>> results(ranks_.size(), absl::UnknownError(""));
     {

@@ -8,6 +8,7 @@
 #include "collectives/fake/fake_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/group_members.h"
 
 namespace lockstep::worker {
 namespace {
@@ -32,16 +33,11 @@ TEST(RanksThatDiffer, WithoutAMajorityAllMayBeWrong) {
 std::vector<absl::Status> Check(const std::vector<std::string>& states) {
   FakeNetwork network;
   std::vector<std::unique_ptr<FakeTransport>> transports;
-  std::vector<GroupMember> members;
   for (size_t r = 0; r < states.size(); ++r) {
     transports.push_back(std::make_unique<FakeTransport>(&network, 4096));
-    GroupMember member;
-    member.rank = static_cast<int>(r);
-    member.shm_address = transports[r]->address();
-    member.key = transports[r]->key();
-    member.shards = {static_cast<int>(r), static_cast<int>(r) + 1};
-    members.push_back(member);
   }
+  const std::vector<GroupMember> members =
+      GroupMembers(transports, [](const auto& transport) -> Transport& { return *transport; });
   std::vector<absl::Status> results(states.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < states.size(); ++r) {
