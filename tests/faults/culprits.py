@@ -133,7 +133,7 @@ class LifeWords:
                     with open(path, "rb") as file:
                         self.page = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
                     return
-            except OSError:
+            except (OSError, ValueError):  # gone, or not as large as it will be
                 continue
 
     def word(self, rank):
