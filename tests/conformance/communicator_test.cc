@@ -255,7 +255,7 @@ TEST_P(ErrorTest, DifferentCallsAreNamedOnEveryRank) {
     const int64_t count = c.rank() == 2 ? 99 : 100;
     const auto status = c.AllReduce(data.data(), count, DType::kFloat32, ReduceOp::kSum,
                                     ReduceOrder::kFixed, Never());
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("rank 0 calls all_reduce 1 f32[100] sum fixed, rank 2 calls all_reduce "
                           "1 f32[99] sum fixed"));
@@ -270,7 +270,7 @@ TEST_P(ErrorTest, DifferentOperationsAndStepsAreNamed) {
     float data = 1;
     const auto status =
         c.rank() == 0 ? c.Barrier(Never()) : c.Broadcast(&data, 1, DType::kFloat32, 0, Never());
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("rank 0 calls barrier 1, rank 1 calls broadcast 1 f32[1] from rank 0"));
   });
@@ -285,7 +285,7 @@ TEST_P(ErrorTest, AReceiveThatDoesNotMatchNamesBothCalls) {
       return;
     }
     const auto status = c.Recv(data.data(), 9, DType::kFloat32, 0, Never());
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("f32[10]"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("f32[9]"));
   });
