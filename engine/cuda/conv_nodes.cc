@@ -174,7 +174,7 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   shape.alignment = plan.Alignment(std::min(o.InAlignment(0), o.OutAlignment()));
   LS_ASSIGN_OR_RETURN(const BlockProducts products,
                       BlockProducts::Make(target, plan, shape, false));
-  return [o, plan, products, relu, result](const CudaContext& context) {
+  return [o, plan, products, relu](const CudaContext& context) {
     const Parts parts(o, plan, context);
     const ConvGeometry& g = plan.g;
     FilterArgs filters = FiltersOf(plan);

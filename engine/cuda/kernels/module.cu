@@ -7,7 +7,8 @@
 #define LS_TEXT_OF(x) #x
 #define LS_TEXT(x) LS_TEXT_OF(x)
 
-extern "C" __attribute__((visibility("default"))) const lockstep::engine::cuda::Tables* lockstep_cuda_tables() {
+extern "C" __attribute__((visibility("default"))) const lockstep::engine::cuda::Tables*
+lockstep_cuda_tables() {
   using namespace lockstep::engine::cuda;
   static const Tables tables = {
       kTablesVersion, "CUDA " LS_TEXT(CUDART_VERSION) " for " LS_TEXT(LOCKSTEP_CUDA_ARCHITECTURES),
