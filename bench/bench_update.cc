@@ -6,36 +6,18 @@
 //
 //   bench_update [million parameters] [threads] [updates] [sgd|adamw|lamb] [clip norm] [ema decay]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/timing.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/cpu/thread_pool.h"
 #include "engine/engine.h"
 
 namespace lockstep::engine {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct Free {
-  void operator()(void* pointer) const { std::free(pointer); }
-};
-std::unique_ptr<float, Free> Allocate(size_t bytes) {
-  return std::unique_ptr<float, Free>(
-      static_cast<float*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)));
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Options {
   int64_t millions = 124;
@@ -66,9 +48,10 @@ TrainSpec SpecOf(const Options& options) {
 int Run(const Options& options) {
   PinNumerics(options.threads);
   const auto plan = Plan::Compile(SpecOf(options)).value();
-  const auto state = Allocate(plan->state_bytes()), arena = Allocate(plan->arena_bytes());
+  const auto state = bench::Allocate<char>(plan->state_bytes());
+  const auto arena = bench::Allocate<char>(plan->arena_bytes());
   const auto count = static_cast<size_t>(plan->gradient_count());
-  const auto gradients = Allocate(count * sizeof(float));
+  const auto gradients = bench::Allocate<float>(count);
   const auto executor = Executor::Create(plan, {state.get(), arena.get()}).value();
   executor->InitState();
   std::fill_n(gradients.get(), count, 1e-4f);
@@ -77,25 +60,26 @@ int Run(const Options& options) {
   const GradientSlice whole{0, plan->gradient_count(), gradients.get()};
 
   const size_t elements = plan->state_bytes() / sizeof(float);
-  const auto scaled = Allocate(elements * sizeof(float));
+  const auto scaled = bench::Allocate<float>(elements);
   std::fill_n(scaled.get(), elements, 1.0f);
   const SimdKernels& simd = SimdFor(DetectIsa());
   ThreadPool pool(options.threads);
   std::vector<double> update, scale;
   for (int i = 0; i <= options.updates; ++i) {
-    const double t0 = Now();
+    const double t0 = bench::Now();
     pool.Run([&](int part) {
       const auto [begin, end] = PartOf(static_cast<int64_t>(elements), part, pool.threads());
       simd.scale(scaled.get() + begin, 1.0f, end - begin, false, scaled.get() + begin);
     });
-    const double t1 = Now();
+    const double t1 = bench::Now();
     if (executor->Update(i + 1, absl::MakeConstSpan(&whole, 1)).skipped) return 1;
-    const double t2 = Now();
+    const double t2 = bench::Now();
     if (i == 0) continue;  // warm-up
     scale.push_back(t1 - t0);
     update.push_back(t2 - t1);
   }
-  const double bandwidth = 2.0 * static_cast<double>(elements * sizeof(float)) / Median(scale);
+  const double bandwidth =
+      2.0 * static_cast<double>(elements * sizeof(float)) / bench::Median(scale);
   // Of the update's own passes over memory: the gradient once, the rest read and written.
   const double bytes =
       4.0 * static_cast<double>(count) + 2.0 * static_cast<double>(plan->state_bytes());
@@ -103,8 +87,8 @@ int Run(const Options& options) {
       "%s\n%s, %.1f M parameters: update %.1f ms; in-place bandwidth %.1f GB/s; limit %.1f ms; "
       "%.2f x the limit\n",
       DescribeDevice(options.threads).c_str(), options.optimizer.c_str(),
-      static_cast<double>(plan->parameter_count()) * 1e-6, Median(update) * 1e3, bandwidth * 1e-9,
-      bytes / bandwidth * 1e3, Median(update) * bandwidth / bytes);
+      static_cast<double>(plan->parameter_count()) * 1e-6, bench::Median(update) * 1e3,
+      bandwidth * 1e-9, bytes / bandwidth * 1e3, bench::Median(update) * bandwidth / bytes);
   return 0;
 }
 

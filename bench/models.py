@@ -8,16 +8,24 @@ Both sides do the same work on data that is made before the clock starts: the sa
 batch; a step is forward, backward and update. They alternate, so that a drift of the machine meets
 both; each repetition is a process of its own and gives the median of its steps (of two workers: the
 mean). Of the peer's memory layouts, and for inference of eager and compiled with frozen weights, the
-quickest counts. With two threads a repetition starts only when they get two whole cores.
+quickest counts. The FMA peak is measured before and after each repetition: one is left out when two
+threads do not get two whole cores both times, or when one thread's peak changed meanwhile.
 
     ./dev bench models [NAME..]     mlp cnn resnet18 bert bert-mlm gpt resnet50-1 resnet50-32
+
+On a machine that is quiet for half a minute at a time: `-n 1 --add FILE NAME` keeps the repetition in
+FILE and reports on all that are there; `-n 0 --add FILE` reports alone.
 """
+import json
 import os
 import struct
 import tempfile
 
-from common import (BIN, LAUNCHER, ROOT, fail, last_json, machine, note, parser, peer_python, report,
-                    run, summary, text, wait_for_whole_cores)
+from common import (BIN, LAUNCHER, MIN_SCALING_PER_CORE, ROOT, fail, last_json, machine, note, parser,
+                    peak, peer_python, report, run, summary, text)
+
+# The peaks of one thread before and after a repetition lie this near to each other.
+MAX_DRIFT = 0.1
 
 # name -> (our steps, the peer's steps, the peer's variants)
 PLAIN, IMAGES = ("",), ("", "--channels-last")
@@ -65,7 +73,7 @@ def write_npy(path, kind, shape, values):
 
 def ours(name, args):
     """One process of ours, or a run with several workers."""
-    steps = MODELS[name][0]
+    steps = args.steps or MODELS[name][0]
     if args.workers == 1:
         model, _, batch = name.partition("-")
         inference = ["--inference", "--threads", "2", "--batch", batch] if batch.isdigit() else []
@@ -95,41 +103,80 @@ def peer(name, variant, args):
     if args.workers > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.workers}"]
     command += [f"{ROOT}/bench/peers/models.py", model if batch.isdigit() else name, "--steps",
-                str(MODELS[name][1]), *variant.split()]
+                str(args.steps or MODELS[name][1]), *variant.split()]
     if batch.isdigit():
         command += ["--batch", batch, "--threads", "2"]
+    if args.steps:
+        command += ["--warm", "1"]
     return last_json(run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})[0])
 
 
-def measure(name, args):
-    """The result of one model, and its lines for people."""
-    variants = MODELS[name][2]
+def is_whole(before, after, threads):
+    """Whether the machine gave `threads` threads the same whole cores before and after."""
+    drift = abs(before["gflops_one"] / after["gflops_one"] - 1)
+    return drift <= MAX_DRIFT and (threads == 1 or all(
+        bracket["scaling"] >= MIN_SCALING_PER_CORE * threads for bracket in (before, after)))
+
+
+def repeat(name, args):
+    """One repetition: both sides in turn. None when the machine was disturbed."""
     threads = 2 if args.workers > 1 or name.startswith("resnet50") else 1
-    mine, theirs = [], {variant: [] for variant in variants}
-    for repetition in range(args.repetitions):
-        if threads > 1:
-            wait_for_whole_cores(threads)
-        mine.append(ours(name, args))
-        note(f"{name} {repetition + 1}/{args.repetitions} ours: "
-             f"{mine[-1]['samples_per_second']:,.1f} samples/s")
-        for variant in () if args.ours_only else variants:
-            if threads > 1:
-                wait_for_whole_cores(threads)
-            theirs[variant].append(peer(name, variant, args)["samples_per_second"])
-            note(f"{name} {repetition + 1}/{args.repetitions} PyTorch {variant}: "
-                 f"{theirs[variant][-1]:,.1f} samples/s")
-    result = {"samples_per_second": summary([r["samples_per_second"] for r in mine])}
+    before = peak(threads)
+    record = {"model": name, "workers": args.workers, "ours": ours(name, args), "peer": {}}
+    note(f"{name} ours: {record['ours']['samples_per_second']:,.1f} samples/s")
+    for variant in () if args.ours_only else args.variant or MODELS[name][2]:
+        record["peer"][variant] = peer(name, variant, args)["samples_per_second"]
+        note(f"{name} PyTorch {variant}: {record['peer'][variant]:,.1f} samples/s")
+    after = peak(threads)
+    record["gflops_one"] = [before["gflops_one"], after["gflops_one"]]
+    record["scaling"] = [before["scaling"], after["scaling"]]
+    if is_whole(before, after, threads):
+        return record
+    note(f"{name}: left out, the machine was disturbed: one thread's peak {record['gflops_one']}, "
+         f"scaling {record['scaling']}")
+    return None
+
+
+def kept(args):
+    """The repetitions of the file."""
+    if args.add is None or not os.path.exists(args.add):
+        return []
+    with open(args.add, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def measure(name, args):
+    """All repetitions of one model."""
+    records = [r for r in kept(args) if r["model"] == name and r["workers"] == args.workers]
+    for _ in range(args.repetitions):
+        record = repeat(name, args)
+        if record is None:
+            continue
+        records.append(record)
+        if args.add is not None:
+            with open(args.add, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+    return records
+
+
+def summarise(name, records):
+    """The result of one model, and its lines for people."""
+    result = {"samples_per_second": summary([r["ours"]["samples_per_second"] for r in records]),
+              "gflops_one": summary([g for r in records for g in r["gflops_one"]])}
     lines = [(f"{name}: ours, samples/s", text(result["samples_per_second"]))]
-    if "of_peak" in mine[0]:
-        result["of_peak"] = summary([r["of_peak"] for r in mine])
+    shares = [r["ours"]["of_peak"] for r in records if "of_peak" in r["ours"]]
+    if shares:
+        result["of_peak"] = summary(shares)
         lines.append(("  of the FMA peak", text(result["of_peak"])))
-    if not args.ours_only:
-        best = max(variants, key=lambda variant: summary(theirs[variant])["median"])
-        result["peer"] = {variant: summary(values) for variant, values in theirs.items()}
-        result["ratio"] = summary([a["samples_per_second"] / b
-                                   for a, b in zip(mine, theirs[best])])
-        lines += [(f"  PyTorch {best.replace('--', '')}", text(result["peer"][best])),
-                  ("  ours against it", text(result["ratio"], " x"))]
+    result["peer"] = {v: summary([r["peer"][v] for r in records if v in r["peer"]])
+                      for v in sorted({v for r in records for v in r["peer"]})}
+    if result["peer"]:
+        best = max(result["peer"], key=lambda v: result["peer"][v]["median"])
+        result["ratio"] = summary([r["ours"]["samples_per_second"] / r["peer"][best]
+                                   for r in records if best in r["peer"]])
+        lines += [(f"  PyTorch {variant.replace('--', '')}", text(result["peer"][variant]))
+                  for variant in result["peer"]]
+        lines.append(("  ours against its quickest", text(result["ratio"], " x")))
     return result, lines
 
 
@@ -137,6 +184,10 @@ def main():
     options = parser(__doc__.splitlines()[0], repetitions=3)
     options.add_argument("models", nargs="*", metavar="NAME")
     options.add_argument("--workers", type=int, choices=(1, 2), default=1)
+    options.add_argument("--add", metavar="FILE", help="keep the repetitions there and report on all")
+    options.add_argument("--steps", type=int, help="of each process of both sides; the peer warms up by one then")
+    options.add_argument("--variant", action="append", metavar="FLAGS",
+                         help="of the peer instead of all, such as --variant=--channels-last")
     args = options.parse_args()
     known = list(MODELS) if args.workers == 1 else list(JOBS)
     names = args.models or known
@@ -148,7 +199,11 @@ def main():
     result = {"machine": machine(len(os.sched_getaffinity(0))), "models": {}}
     lines = []
     for name in names:
-        result["models"][name], more = measure(name, args)
+        records = measure(name, args)
+        if not records:
+            note(f"{name}: no repetition was undisturbed")
+            continue
+        result["models"][name], more = summarise(name, records)
         lines += more
     report("models", args, result, lines)
 

@@ -124,7 +124,7 @@ class AttentionKernel : public AttentionKernelBase {
   // K^T, V, and a strip's q, scores and result; random words.
   int64_t ScratchFloats() const {
     return Padded(head_.padded_length * head_.depth) + Padded(head_.padded_depth * head_.length) +
-           2 * Padded(kStrip * head_.padded_depth) + Padded(kStrip * head_.padded_length) +
+           2 * Padded(head_.strip * head_.padded_depth) + Padded(head_.strip * head_.row) +
            WordFloats();
   }
 
@@ -138,25 +138,26 @@ class AttentionKernel : public AttentionKernelBase {
     float* keys_t = scratch;
     float* values = keys_t + Padded(head_.padded_length * head_.depth);
     float* q = values + Padded(head_.padded_depth * head_.length);
-    float* out = q + Padded(kStrip * head_.padded_depth);
-    float* scores = out + Padded(kStrip * head_.padded_depth);
-    auto* words = reinterpret_cast<uint32_t*>(scores + Padded(kStrip * head_.padded_length));
+    float* out = q + Padded(head_.strip * head_.padded_depth);
+    float* scores = out + Padded(head_.strip * head_.padded_depth);
+    auto* words = reinterpret_cast<uint32_t*>(scores + Padded(head_.strip * head_.row));
     tiles_.PackTransposed(Part(context, operands_.inputs, first_, 1, h), keys_t);
     tiles_.Pack(Part(context, operands_.inputs, first_, 2, h), values);
     const float* queries = Part(context, operands_.inputs, first_, 0, h);
     float* y = context.At<float>(operands_.outputs[0]) + h.out;
     float* log_sums = context.At<float>(operands_.outputs[1]) + h.sums;
-    for (int64_t begin = 0; begin < head_.length; begin += kStrip) {
-      const int64_t end = std::min(begin + kStrip, head_.length);
+    for (int64_t begin = 0; begin < head_.length; begin += head_.strip) {
+      const int64_t end = std::min(begin + head_.strip, head_.length);
       const int64_t keys = tiles_.KeysOf(end);
+      const HeadTiles::Strip strip{begin, end - begin, keys};
       tiles_.CopyStrip(queries, head_.stride, begin, end, head_.scale, q);
-      tiles_.ByKeys(q, keys_t, end - begin, keys, scores);
-      float factors[kStrip];
+      tiles_.ByKeys(strip, q, keys_t, scores);
+      float factors[kMaxStrip];
       for (int64_t i = begin; i < end; ++i) {
-        float* row = scores + (i - begin) * head_.padded_length;
+        float* row = scores + (i - begin) * head_.row;
         factors[i - begin] = Normalise(h, i, keys, row, words, log_sums + i);
       }
-      tiles_.ByDepth(scores, values, end - begin, keys, out);
+      tiles_.ByDepth(strip, scores, values, out);
       for (int64_t i = begin; i < end; ++i) {
         simd_.scale(out + (i - begin) * head_.padded_depth, factors[i - begin], head_.depth, false,
                     y + i * shape_.width);
@@ -168,7 +169,7 @@ class AttentionKernel : public AttentionKernelBase {
   float Normalise(const Head& h, int64_t query, int64_t keys, float* row, uint32_t* words,
                   float* log_sum) const {
     const int64_t seen = tiles_.Mask(h.mask, query, keys, row);
-    std::fill(row + seen, row + keys, 0.0f);
+    std::fill(row + seen, row + tiles_.Reach(query, keys), 0.0f);
     if (seen == 0) {
       *log_sum = 0;
       return 0;
@@ -204,8 +205,8 @@ class AttentionBackwardKernel : public AttentionKernelBase {
 
  private:
   int64_t Panels() const { return Padded(head_.padded_length * head_.depth); }
-  int64_t Strip() const { return Padded(kStrip * head_.padded_depth); }
-  int64_t Scores() const { return Padded(kStrip * head_.padded_length); }
+  int64_t Strip() const { return Padded(head_.strip * head_.padded_depth); }
+  int64_t Scores() const { return Padded(head_.strip * head_.row); }
   int64_t Sums() const { return Padded(head_.length * head_.padded_depth); }
 
   struct Buffers {
@@ -242,9 +243,10 @@ class AttentionBackwardKernel : public AttentionKernelBase {
     float* dq = Part(context, operands_.outputs, 0, 0, h);
     // From the last strip to the first: with a causal mask the last one reaches every key, so the
     // sums begin there.
-    const int64_t strips = (head_.length + kStrip - 1) / kStrip;
+    const int64_t strips = (head_.length + head_.strip - 1) / head_.strip;
     for (int64_t strip = strips - 1; strip >= 0; --strip) {
-      const int64_t begin = strip * kStrip, end = std::min(begin + kStrip, head_.length);
+      const int64_t begin = strip * head_.strip;
+      const int64_t end = std::min(begin + head_.strip, head_.length);
       RunStrip(context, h, begin, end, b);
       for (int64_t i = begin; i < end; ++i) {
         simd_.scale(b.dq + (i - begin) * head_.padded_depth, head_.scale, head_.depth, false,
@@ -264,18 +266,20 @@ class AttentionBackwardKernel : public AttentionKernelBase {
     const float* dy = context.At<float>(operands_.inputs[0]) + h.out;
     const float* y = context.At<float>(operands_.inputs[1]) + h.out;
     const float* log_sums = context.At<float>(operands_.inputs[2]) + h.sums;
-    const int64_t keys = tiles_.KeysOf(end), rows = end - begin;
+    const int64_t keys = tiles_.KeysOf(end);
+    const HeadTiles::Strip strip{begin, end - begin, keys};
     tiles_.CopyStrip(Part(context, operands_.inputs, first_, 0, h), head_.stride, begin, end,
                      head_.scale, b.q);
     tiles_.CopyStrip(dy, shape_.width, begin, end, 1, b.dy);
-    tiles_.ByKeys(b.q, b.keys_t, rows, keys, b.p);
-    tiles_.ByKeys(b.dy, b.values_t, rows, keys, b.dp);
+    tiles_.ByKeys(strip, b.q, b.keys_t, b.p);
+    tiles_.ByKeys(strip, b.dy, b.values_t, b.dp);
     for (int64_t i = begin; i < end; ++i) {
-      float* p = b.p + (i - begin) * head_.padded_length;
-      float* dp = b.dp + (i - begin) * head_.padded_length;
+      float* p = b.p + (i - begin) * head_.row;
+      float* dp = b.dp + (i - begin) * head_.row;
       const int64_t seen = tiles_.Mask(h.mask, i, keys, p);
-      std::fill(p + seen, p + keys, 0.0f);
-      std::fill(dp + seen, dp + keys, 0.0f);
+      const int64_t reach = tiles_.Reach(i, keys);
+      std::fill(p + seen, p + reach, 0.0f);
+      std::fill(dp + seen, dp + reach, 0.0f);
       if (seen == 0) continue;
       rows_.exp_shifted(p, log_sums[i], seen, p);
       const float delta = rows_.dot(dy + i * shape_.width, y + i * shape_.width, head_.depth);
@@ -284,9 +288,9 @@ class AttentionBackwardKernel : public AttentionKernelBase {
                                  rule_.scale, delta, seen, dp);
     }
     const bool first = end == head_.length;
-    tiles_.AddOuter(b.p, b.dy, rows, keys, !first, b.dv);
-    tiles_.AddOuter(b.dp, b.q, rows, keys, !first, b.dk);
-    tiles_.ByDepth(b.dp, b.keys, rows, keys, b.dq);
+    tiles_.AddOuter(strip, b.p, b.dy, !first, b.dv);
+    tiles_.AddOuter(strip, b.dp, b.q, !first, b.dk);
+    tiles_.ByDepth(strip, b.dp, b.keys, b.dq);
   }
 };
 

@@ -9,6 +9,24 @@ namespace {
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+constexpr int64_t kLine = 16;  // floats
+// Every instruction set's tile rows divide it.
+constexpr int64_t kStripUnit = 12;
+constexpr int64_t kMinStrip = 24;
+// A strip's scores: with them, its gradients and one head's operands stay in L2.
+constexpr int64_t kStripFloats = 16 * 1024;
+// A strip's queries stay in L1.
+constexpr int64_t kQueryFloats = 5 * 1024;
+
+// The longer the strip, the longer the sums over its queries, and the fewer passes over what they
+// are added to. Strips are as equal as can be.
+int64_t StripOf(int64_t length, int64_t depth) {
+  const int64_t fits = std::min(kStripFloats / length, kQueryFloats / depth);
+  const int64_t most = std::clamp(fits, kMinStrip, kMaxStrip);
+  const int64_t strips = (length + most - 1) / most;
+  return RoundUp((length + strips - 1) / strips, kStripUnit);
+}
+
 // The score of a key that does not count: its exponential is 0 beside any real one.
 constexpr float kHidden = -1e30f;
 
@@ -19,7 +37,9 @@ HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd)
       depth(shape.width / shape.heads),
       padded_length(RoundUp(length, simd.tile_columns)),
       padded_depth(RoundUp(depth, simd.tile_columns)),
+      row((RoundUp(padded_length, kLine) / kLine | 1) * kLine),
       stride(shape.packed ? 3 * shape.width : shape.width),
+      strip(StripOf(length, padded_depth)),
       causal(shape.causal),
       scale(static_cast<float>(1 / std::sqrt(static_cast<double>(depth)))) {}
 
@@ -47,57 +67,68 @@ void HeadTiles::CopyStrip(const float* src, int64_t stride, int64_t begin, int64
   }
 }
 
-void HeadTiles::ByKeys(const float* a, const float* b_panels, int64_t rows, int64_t keys,
+int64_t HeadTiles::Reach(int64_t query, int64_t keys) const {
+  return s_.causal ? std::min(RoundUp(query + 1, simd_.tile_rows), keys) : keys;
+}
+
+void HeadTiles::ByKeys(const Strip& strip, const float* a, const float* b_panels,
                        float* out) const {
+  const int64_t height = simd_.tile_rows;
   Tile tile;
   tile.k = s_.depth;
   tile.a_row = s_.padded_depth;
   tile.a_k = 1;
   tile.b_stride = tile.columns = simd_.tile_columns;
-  tile.c_stride = s_.padded_length;
-  for (int64_t j = 0; j < keys; j += simd_.tile_columns) {
+  tile.c_stride = s_.row;
+  for (int64_t j = 0; j < strip.keys; j += simd_.tile_columns) {
     tile.b = b_panels + j * s_.depth;
-    for (int64_t i = 0; i < rows; i += simd_.tile_rows) {
+    const int64_t first = s_.causal ? std::max<int64_t>(j - strip.first, 0) / height * height : 0;
+    for (int64_t i = first; i < strip.rows; i += height) {
       tile.a = a + i * s_.padded_depth;
-      tile.c = out + i * s_.padded_length + j;
-      simd_.tile[std::min<int64_t>(simd_.tile_rows, rows - i)](tile);
+      tile.c = out + i * s_.row + j;
+      simd_.tile[std::min(height, strip.rows - i)](tile);
     }
   }
 }
 
-void HeadTiles::ByDepth(const float* p, const float* b_panels, int64_t rows, int64_t keys,
+void HeadTiles::ByDepth(const Strip& strip, const float* p, const float* b_panels,
                         float* out) const {
+  const int64_t height = simd_.tile_rows;
   Tile tile;
-  tile.k = keys;
-  tile.a_row = s_.padded_length;
+  tile.a_row = s_.row;
   tile.a_k = 1;
   tile.b_stride = tile.columns = simd_.tile_columns;
   tile.c_stride = s_.padded_depth;
   for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
     tile.b = b_panels + j * s_.length;
-    for (int64_t i = 0; i < rows; i += simd_.tile_rows) {
-      tile.a = p + i * s_.padded_length;
+    for (int64_t i = 0; i < strip.rows; i += height) {
+      tile.k = Reach(strip.first + i, strip.keys);
+      tile.a = p + i * s_.row;
       tile.c = out + i * s_.padded_depth + j;
-      simd_.tile[std::min<int64_t>(simd_.tile_rows, rows - i)](tile);
+      simd_.tile[std::min(height, strip.rows - i)](tile);
     }
   }
 }
 
-void HeadTiles::AddOuter(const float* p, const float* b, int64_t rows, int64_t keys,
-                         bool accumulate, float* out) const {
+void HeadTiles::AddOuter(const Strip& strip, const float* p, const float* b, bool accumulate,
+                         float* out) const {
+  const int64_t height = simd_.tile_rows;
   Tile tile;
-  tile.k = rows;
   tile.a_row = 1;
-  tile.a_k = s_.padded_length;
+  tile.a_k = s_.row;
   tile.b_stride = tile.c_stride = s_.padded_depth;
   tile.columns = simd_.tile_columns;
   tile.accumulate = accumulate;
-  for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
-    tile.b = b + j;
-    for (int64_t i = 0; i < keys; i += simd_.tile_rows) {
-      tile.a = p + i;
+  // Keys outside: their columns of p are read from memory once, and all of b stays in L1.
+  for (int64_t i = 0; i < strip.keys; i += height) {
+    // Queries before the tile's first key do not look at it.
+    const int64_t first = s_.causal ? std::max<int64_t>(i - strip.first, 0) : 0;
+    tile.k = strip.rows - first;
+    tile.a = p + first * s_.row + i;
+    for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
+      tile.b = b + first * s_.padded_depth + j;
       tile.c = out + i * s_.padded_depth + j;
-      simd_.tile[std::min<int64_t>(simd_.tile_rows, keys - i)](tile);
+      simd_.tile[std::min(height, strip.keys - i)](tile);
     }
   }
 }

@@ -24,7 +24,9 @@ struct HeadShape {
   int64_t depth = 0;          // of a head
   int64_t padded_length = 0;  // multiples of the tile's columns
   int64_t padded_depth = 0;
+  int64_t row = 0;     // floats between rows of scores, an odd number of cache lines
   int64_t stride = 0;  // floats between rows of q, k and v
+  int64_t strip = 0;   // queries that are done together; a multiple of every set's tile rows
   bool causal = false;
   float scale = 1;  // 1 / sqrt(depth)
 };
@@ -35,8 +37,8 @@ struct KeyMask {
   const int32_t* by_length = nullptr;  // keys from *by_length on do not count
 };
 
-// Queries of one strip; a multiple of every instruction set's tile rows.
-inline constexpr int64_t kStrip = 24;
+// The most queries of a strip.
+inline constexpr int64_t kMaxStrip = 132;
 
 class HeadTiles {
  public:
@@ -45,6 +47,9 @@ class HeadTiles {
 
   // Keys that queries below `query_end` may look at.
   int64_t KeysOf(int64_t query_end) const { return s_.causal ? query_end : s_.length; }
+  // Of these `keys`, the ones whose probabilities for `query` are read: with a causal mask, to the
+  // end of the tile that the query is in.
+  int64_t Reach(int64_t query, int64_t keys) const;
 
   // panels[column block][p][j] of src^T: the operand B of src's rows as columns; padded_length *
   // depth floats.
@@ -55,16 +60,23 @@ class HeadTiles {
   void CopyStrip(const float* src, int64_t stride, int64_t begin, int64_t end, float factor,
                  float* out) const;
 
-  // out[i, j] = sum over p < depth of a[i, p] b(p, j) for `rows` rows and `keys` columns; a is
-  // padded_depth apart, b of PackTransposed, out padded_length apart. Columns up to the next tile
-  // border are written too.
-  void ByKeys(const float* a, const float* b_panels, int64_t rows, int64_t keys, float* out) const;
-  // out[i, :] = sum over key < keys of p[i, key] * b(key, :): p is padded_length apart, b of Pack,
+  // The products of a strip: row i is query first + i. With a causal mask they leave out the tiles
+  // that no query of theirs looks at.
+  struct Strip {
+    int64_t first = 0;
+    int64_t rows = 0;
+    int64_t keys = 0;
+  };
+  // out[i, j] = sum over p < depth of a[i, p] b(p, j) for the strip's rows and keys; a is
+  // padded_depth apart, b of PackTransposed, out `row` apart. Columns up to the next tile
+  // border are written too, those that are left out are not.
+  void ByKeys(const Strip& strip, const float* a, const float* b_panels, float* out) const;
+  // out[i, :] = sum over key < Reach of p[i, key] * b(key, :): p is `row` apart, b of Pack,
   // out padded_depth apart.
-  void ByDepth(const float* p, const float* b_panels, int64_t rows, int64_t keys, float* out) const;
-  // out[key, :] (+)= sum over i < rows of p[i, key] * b[i, :], for key < keys; b and out are
+  void ByDepth(const Strip& strip, const float* p, const float* b_panels, float* out) const;
+  // out[key, :] (+)= sum over i of p[i, key] * b[i, :], for the strip's keys; b and out are
   // padded_depth apart.
-  void AddOuter(const float* p, const float* b, int64_t rows, int64_t keys, bool accumulate,
+  void AddOuter(const Strip& strip, const float* p, const float* b, bool accumulate,
                 float* out) const;
   // Makes scores of keys that do not count for query `query` very small, and returns how many
   // columns the query looks at. Columns from there to `keys` are for the caller to clear.

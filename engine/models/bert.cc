@@ -129,6 +129,13 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
     const Value k = build.Linear(name + "attention.self.key", x, false);
     const Value v = build.Linear(name + "attention.self.value", x, false);
     Value y = build.Attention(name + "attention.self", {q, k, v}, mask, false);
+    if (classifies_ && layer + 1 == size_.layers) {
+      // Behind the last attention tokens no longer mix: the first of each sequence, which alone is
+      // classified, goes on without the others.
+      const Attrs every = {{"stride", size_.length}};
+      x = graph->Add("take_rows", {x}, every, "bert.pooler.residual");
+      y = graph->Add("take_rows", {y}, every, "bert.pooler");
+    }
     y = build.Linear(name + "attention.output.dense", y, false);
     y = build.Add(x, build.Dropout(name + "attention.output.dropout", y));
     x = build.LayerNorm(name + "attention.output.LayerNorm", y, kEps);
@@ -140,7 +147,6 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
   }
   if (!graph->status().ok()) return x;
   if (classifies_) {
-    x = graph->Add("take_rows", {x}, {{"stride", size_.length}}, "bert.pooler");
     x = graph->Add("tanh", {build.Linear("bert.pooler.dense", x, false)});
     return build.Linear("classifier", build.Dropout("dropout", x), false);
   }

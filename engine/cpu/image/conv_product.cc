@@ -12,6 +12,8 @@ constexpr int64_t kKBlock = 384;      // a panel of 16 columns is then 24 KiB: i
 constexpr int64_t kChunk = 96;        // pixels whose patches stay in L2; whole tiles of every set
 constexpr int64_t kFewChunks = 8;     // of a thread: fewer are not shared out evenly
 constexpr int64_t kOuterChunk = 256;  // pixels that are summed in registers
+// Gradients of so few channels are read where they lie: a chunk of them stays in L1 or near it.
+constexpr int64_t kDirectFloats = 64;
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t Aligned(int64_t floats) { return static_cast<size_t>(DivideUp(floats, 16) * 16); }
@@ -174,6 +176,7 @@ const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scra
                                     ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
   float* const sum = scratch;
+  const bool direct = dy_stride_ <= kDirectFloats;
   pool->Run([&](int index) {
     float* const panel = scratch + sum_floats_ + thread_floats_ * static_cast<size_t>(index);
     float* const packed = panel + panel_floats_;
@@ -181,11 +184,12 @@ const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scra
     if (begin == end) return;
     for (int64_t p0 = 0; p0 < pixels_; p0 += kOuterChunk) {
       const int64_t p1 = std::min(p0 + kOuterChunk, pixels_);
-      simd_.pack_rows(dy + p0 * dy_stride_, 1, dy_stride_, rows_, p1 - p0, packed);
+      const float* a = dy + p0 * dy_stride_;
+      if (!direct) simd_.pack_rows(a, 1, dy_stride_, rows_, p1 - p0, packed);
       Tile tile;
       tile.k = p1 - p0;
       tile.a_row = 1;
-      tile.a_k = height;
+      tile.a_k = direct ? dy_stride_ : height;
       tile.b = panel;
       tile.b_stride = width;
       tile.c_stride = sum_stride_;
@@ -196,7 +200,7 @@ const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scra
         if (valid < width) std::fill_n(panel, tile.k * width, 0.0f);
         patches_.Fill(x, p0, p1, j, j + valid, panel, width);
         for (int64_t i = 0; i < rows_; i += height) {
-          tile.a = packed + i * tile.k;
+          tile.a = direct ? a + i : packed + i * tile.k;
           tile.c = sum + i * sum_stride_ + j;
           simd_.tile[std::min(height, rows_ - i)](tile);
         }

@@ -18,10 +18,17 @@ constexpr int64_t kKBlock = 256;  // inputs that are summed in registers
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t Aligned(int64_t floats) { return static_cast<size_t>(DivideUp(floats, 16) * 16); }
 
+// The floats between two of the 16 elements: an odd number of cache lines, so that the elements of
+// a channel, which are written together, lie in different sets of the first-level cache.
+int64_t Apart(int64_t floats) { return (DivideUp(floats, 16) | 1) * 16; }
+
 // The more channels, the more tiles it takes to make use of the transformed filters in the cache.
 int64_t ChunkOf(int64_t channels) {
   return std::clamp(channels * 3 / 4 / kMinChunk * kMinChunk, kMinChunk, kMaxChunk);
 }
+
+// Rows of so few floats are read where they lie: a panel of them stays in L1 without being copied.
+constexpr int64_t kDirectFloats = 64;
 
 // Where a tile of 2 x 2 output pixels lies.
 struct Place {
@@ -88,10 +95,11 @@ WinogradShape WinogradBackward(const ConvGeometry& g) {
 WinogradProduct::WinogradProduct(const WinogradShape& shape, Isa isa, int threads)
     : s_(shape), simd_(SimdFor(isa)), image_(ImageSimdFor(isa)), threads_(threads) {
   chunk_ = ChunkOf(std::max(s_.inputs, s_.outputs));
-  filter_floats_ = DivideUp(s_.outputs, simd_.tile_columns) * simd_.tile_columns * s_.inputs;
+  filter_floats_ = Apart(DivideUp(s_.outputs, simd_.tile_columns) * simd_.tile_columns * s_.inputs);
+  v_floats_ = Apart(chunk_ * s_.inputs);
+  m_floats_ = Apart(chunk_ * s_.outputs);
   zero_floats_ = Aligned(s_.inputs);
-  thread_floats_ =
-      Aligned(kElements * chunk_ * s_.inputs) + Aligned(kElements * chunk_ * s_.outputs);
+  thread_floats_ = static_cast<size_t>(kElements * (v_floats_ + m_floats_));
 }
 
 size_t WinogradProduct::filter_bytes() const {
@@ -137,8 +145,8 @@ void WinogradProduct::Multiply(const float* v, const float* u, int64_t tiles, in
         tile.columns = std::min(width, s_.outputs - j);
         tile.b = u + e * filter_floats_ + j * s_.inputs + k * width;
         for (int64_t i = 0; i < tiles; i += height) {
-          tile.a = v + (e * chunk_ + i) * s_.inputs + k;
-          tile.c = m + (e * chunk_ + i) * s_.outputs + j;
+          tile.a = v + e * v_floats_ + i * s_.inputs + k;
+          tile.c = m + e * m_floats_ + i * s_.outputs + j;
           simd_.tile[std::min(height, tiles - i)](tile);
         }
       }
@@ -146,8 +154,8 @@ void WinogradProduct::Multiply(const float* v, const float* u, int64_t tiles, in
   }
 }
 
-void WinogradProduct::PutTile(const float* m, int64_t tile, int64_t stride,
-                              const TileEpilogue& epilogue, float* y) const {
+void WinogradProduct::PutTile(const float* m, int64_t tile, const TileEpilogue& epilogue,
+                              float* y) const {
   float* pixels[4];
   const float *mask[4], *residual[4];
   OutputPixels<float>(s_, y, tile, nullptr, pixels);
@@ -155,7 +163,7 @@ void WinogradProduct::PutTile(const float* m, int64_t tile, int64_t stride,
   if (epilogue.residual != nullptr) {
     OutputPixels<const float>(s_, epilogue.residual, tile, nullptr, residual);
   }
-  image_.winograd_output(m, stride, s_.outputs, epilogue.bias,
+  image_.winograd_output(m, m_floats_, s_.outputs, epilogue.bias,
                          epilogue.residual != nullptr ? residual : nullptr, epilogue.relu,
                          epilogue.mask != nullptr ? mask : nullptr, pixels);
 }
@@ -165,14 +173,14 @@ void WinogradProduct::TransformInput(const float* x, const Chunk& chunk, const f
   for (int64_t i = chunk.begin; i < chunk.end; ++i) {
     const float* pixels[kElements];
     InputPixels(s_, x, chunk.first + i, zeros, pixels);
-    image_.winograd_input(pixels, s_.inputs, chunk_ * s_.inputs, v + i * s_.inputs);
+    image_.winograd_input(pixels, s_.inputs, v_floats_, v + i * s_.inputs);
   }
 }
 
 void WinogradProduct::PutChunk(const float* m, const Chunk& chunk, const TileEpilogue& epilogue,
                                float* y) const {
   for (int64_t i = chunk.begin; i < chunk.end; ++i) {
-    PutTile(m + i * s_.outputs, chunk.first + i, chunk_ * s_.outputs, epilogue, y);
+    PutTile(m + i * s_.outputs, chunk.first + i, epilogue, y);
   }
 }
 
@@ -184,7 +192,7 @@ void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& ep
   if (chunks < threads_) return RunTogether(x, u, epilogue, y, scratch, pool);
   pool->Run([&](int index) {
     float* const v = zeros + zero_floats_ + thread_floats_ * static_cast<size_t>(index);
-    float* const m = v + Aligned(kElements * chunk_ * s_.inputs);
+    float* const m = v + kElements * v_floats_;
     const auto [begin, end] = PartOf(chunks, index, threads_);
     for (int64_t first = begin * chunk_; first < std::min(end * chunk_, tiles); first += chunk_) {
       const Chunk chunk{first, 0, std::min(chunk_, tiles - first)};
@@ -198,7 +206,7 @@ void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& ep
 void WinogradProduct::RunTogether(const float* x, const float* u, const TileEpilogue& epilogue,
                                   float* y, float* scratch, ThreadPool* pool) const {
   float* const v = scratch + zero_floats_;
-  float* const m = v + Aligned(kElements * chunk_ * s_.inputs);
+  float* const m = v + kElements * v_floats_;
   for (int64_t first = 0; first < s_.tiles(); first += chunk_) {
     const int64_t tiles = std::min(chunk_, s_.tiles() - first);
     pool->Run([&](int index) {
@@ -219,6 +227,9 @@ void WinogradProduct::RunTogether(const float* x, const float* u, const TileEpil
 WinogradWeightGradient::WinogradWeightGradient(const WinogradShape& shape, Isa isa, int threads)
     : s_(shape), simd_(SimdFor(isa)), image_(ImageSimdFor(isa)), threads_(threads) {
   chunk_ = std::max(2 * kMinChunk, ChunkOf(std::max(s_.inputs, s_.outputs)));
+  v_floats_ = Apart(chunk_ * s_.inputs);
+  w_floats_ = Apart(chunk_ * s_.outputs);
+  sum_floats_ = Apart(s_.inputs * s_.outputs);
   zero_floats_ = Aligned(std::max(s_.inputs, s_.outputs));
   const int64_t strips = DivideUp(s_.outputs, simd_.tile_rows) * simd_.tile_rows;
   packed_floats_ = Aligned(chunk_ * simd_.tile_columns) + Aligned(chunk_ * strips + 16);
@@ -228,28 +239,26 @@ WinogradWeightGradient::Buffers WinogradWeightGradient::Cut(float* scratch) cons
   Buffers b;
   b.zeros = scratch;
   b.sum = b.zeros + zero_floats_;
-  b.v = b.sum + Aligned(kElements * s_.inputs * s_.outputs);
-  b.w = b.v + Aligned(kElements * chunk_ * s_.inputs);
-  b.packed = b.w + Aligned(kElements * chunk_ * s_.outputs);
+  b.v = b.sum + kElements * sum_floats_;
+  b.w = b.v + kElements * v_floats_;
+  b.packed = b.w + kElements * w_floats_;
   return b;
 }
 
 size_t WinogradWeightGradient::scratch_bytes() const {
-  return (zero_floats_ + Aligned(kElements * s_.inputs * s_.outputs) +
-          Aligned(kElements * chunk_ * s_.inputs) + Aligned(kElements * chunk_ * s_.outputs) +
+  return (zero_floats_ + static_cast<size_t>(kElements * (sum_floats_ + v_floats_ + w_floats_)) +
           packed_floats_ * static_cast<size_t>(threads_)) *
          sizeof(float);
 }
 
 void WinogradWeightGradient::Transform(const float* dy, const float* x, int64_t first,
-                                       int64_t begin, int64_t end, int64_t tiles,
-                                       const Buffers& b) const {
+                                       int64_t begin, int64_t end, const Buffers& b) const {
   for (int64_t i = begin; i < end; ++i) {
     const float* pixels[kElements];
     InputPixels(s_, x, first + i, b.zeros, pixels);
-    image_.winograd_input(pixels, s_.inputs, tiles * s_.inputs, b.v + i * s_.inputs);
+    image_.winograd_input(pixels, s_.inputs, v_floats_, b.v + i * s_.inputs);
     OutputPixels<const float>(s_, dy, first + i, b.zeros, pixels);
-    image_.winograd_gradient(pixels, s_.outputs, tiles * s_.outputs, b.w + i * s_.outputs);
+    image_.winograd_gradient(pixels, s_.outputs, w_floats_, b.w + i * s_.outputs);
   }
 }
 
@@ -258,22 +267,25 @@ void WinogradWeightGradient::AddProduct(int64_t element, int64_t tiles, bool acc
   const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
   float* const panel = packed;
   float* const strips = packed + Aligned(chunk_ * width);
-  const float* v = b.v + element * tiles * s_.inputs;
-  float* sum = b.sum + element * s_.inputs * s_.outputs;
-  simd_.pack_rows(b.w + element * tiles * s_.outputs, 1, s_.outputs, s_.outputs, tiles, strips);
+  const float* v = b.v + element * v_floats_;
+  const float* w = b.w + element * w_floats_;
+  float* sum = b.sum + element * sum_floats_;
+  const bool direct_v = s_.inputs <= kDirectFloats && s_.inputs % width == 0;
+  const bool direct_w = s_.outputs <= kDirectFloats;
+  if (!direct_w) simd_.pack_rows(w, 1, s_.outputs, s_.outputs, tiles, strips);
   Tile tile;
   tile.k = tiles;
   tile.a_row = 1;
-  tile.a_k = height;
-  tile.b = panel;
-  tile.b_stride = width;
+  tile.a_k = direct_w ? s_.outputs : height;
+  tile.b_stride = direct_v ? s_.inputs : width;
   tile.c_stride = s_.inputs;
   tile.accumulate = accumulate;
   for (int64_t j = 0; j < s_.inputs; j += width) {
     tile.columns = std::min(width, s_.inputs - j);
-    simd_.pack(v + j, s_.inputs, tiles, tile.columns, panel);
+    tile.b = direct_v ? v + j : panel;
+    if (!direct_v) simd_.pack(v + j, s_.inputs, tiles, tile.columns, panel);
     for (int64_t i = 0; i < s_.outputs; i += height) {
-      tile.a = strips + i * tiles;
+      tile.a = direct_w ? w + i : strips + i * tiles;
       tile.c = sum + i * s_.inputs + j;
       simd_.tile[std::min(height, s_.outputs - i)](tile);
     }
@@ -288,7 +300,7 @@ void WinogradWeightGradient::Run(const float* dy, const float* x, bool add, floa
     const int64_t tiles = std::min(chunk_, s_.tiles() - first);
     pool->Run([&](int index) {
       const auto [begin, end] = PartOf(tiles, index, threads_);
-      Transform(dy, x, first, begin, end, tiles, b);
+      Transform(dy, x, first, begin, end, b);
     });
     pool->Run([&](int index) {
       const auto [begin, end] = PartOf(kElements, index, threads_);
@@ -299,8 +311,8 @@ void WinogradWeightGradient::Run(const float* dy, const float* x, bool add, floa
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(s_.outputs, index, threads_);
     for (int64_t o = begin; o < end; ++o) {
-      image_.winograd_filter_gradients(b.sum + o * s_.inputs, s_.inputs * s_.outputs, s_.inputs,
-                                       add, dfilters + o * s_.inputs * 9);
+      image_.winograd_filter_gradients(b.sum + o * s_.inputs, sum_floats_, s_.inputs, add,
+                                       dfilters + o * s_.inputs * 9);
     }
   });
 }

@@ -81,15 +81,16 @@ class WinogradProduct {
   // All threads on one chunk after the other.
   void RunTogether(const float* x, const float* u, const TileEpilogue& epilogue, float* y,
                    float* scratch, ThreadPool* pool) const;
-  void PutTile(const float* m, int64_t tile, int64_t stride, const TileEpilogue& epilogue,
-               float* y) const;
+  void PutTile(const float* m, int64_t tile, const TileEpilogue& epilogue, float* y) const;
 
   const WinogradShape s_;
   const SimdKernels& simd_;
   const ImageSimd& image_;
   const int threads_;
   int64_t chunk_ = 0;          // tiles that are transformed together
-  int64_t filter_floats_ = 0;  // of one of the 16 products
+  int64_t filter_floats_ = 0;  // from one of the 16 elements to the next: filters,
+  int64_t v_floats_ = 0;       // transformed inputs,
+  int64_t m_floats_ = 0;       // products
   size_t zero_floats_ = 0;     // a pixel outside of the image
   size_t thread_floats_ = 0;   // v, then m
 };
@@ -109,9 +110,9 @@ class WinogradWeightGradient {
     float *zeros, *sum, *v, *w, *packed;
   };
   Buffers Cut(float* scratch) const;
-  // Tiles [first + begin, first + end) of a chunk of `tiles`.
+  // Tiles [first + begin, first + end).
   void Transform(const float* dy, const float* x, int64_t first, int64_t begin, int64_t end,
-                 int64_t tiles, const Buffers& b) const;
+                 const Buffers& b) const;
   // One of the 16 products of a chunk.
   void AddProduct(int64_t element, int64_t tiles, bool accumulate, const Buffers& b,
                   float* packed) const;
@@ -121,6 +122,9 @@ class WinogradWeightGradient {
   const ImageSimd& image_;
   const int threads_;
   int64_t chunk_ = 0;
+  int64_t v_floats_ = 0;    // from one of the 16 elements to the next: x,
+  int64_t w_floats_ = 0;    // dy,
+  int64_t sum_floats_ = 0;  // their products
   size_t zero_floats_ = 0;
   size_t packed_floats_ = 0;  // of one thread: a panel of v, then w in strips
 };

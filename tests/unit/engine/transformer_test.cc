@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/exec/plan.h"
 #include "tests/unit/engine/gradient_slots.h"
 #include "tests/unit/engine/mlp_job.h"
 
@@ -214,6 +215,27 @@ TEST(TransformerTest, RefusesWhatDoesNotFit) {
   spec = SmallGpt(0);
   spec.input = ClassificationInput({31}, 10);
   EXPECT_TRUE(refused(spec));
+}
+
+TEST(TransformerTest, ClassifierLeavesOtherTokensOutBehindTheLastAttention) {
+  TrainSpec spec;
+  spec.model = BertSpec{.preset = "bert-tiny", .layers = 2, .heads = 2, .width = 8};
+  const auto type = FieldSpec::Type::kInt32;
+  spec.input = {{{"tokens", type, {kLength}, kVocab}, {"labels", type, {}, 3}}, 3};
+  spec.micro_batch = spec.eval_block = 4;
+  const auto plan = CompiledPlan::Make(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto rows_of = [&](const std::string& name) {
+    int64_t rows = 0;
+    for (const Node& node : (*plan)->train().graph.nodes()) {
+      if (node.name == name) rows = node.outputs[0].shape[0];
+    }
+    return rows;
+  };
+  EXPECT_EQ(rows_of("bert.encoder.layer.0.output.dense"), 4 * kLength);
+  EXPECT_EQ(rows_of("bert.encoder.layer.1.attention.self.query"), 4 * kLength);
+  EXPECT_EQ(rows_of("bert.encoder.layer.1.attention.output.dense"), 4);
+  EXPECT_EQ(rows_of("bert.encoder.layer.1.output.dense"), 4);
 }
 
 TEST(TransformerTest, PresetsHaveTheirSizes) {
