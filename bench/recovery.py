@@ -8,6 +8,9 @@ collective" is when the survivors left theirs. With elastic.min_workers at its d
 wait for the replacement ("waiting"). With resources.standby: 1 a spare is in the next generation. --job
 takes another job, such as one that compiles for long. Times are those of the workers' logs, in milliseconds. The peer:
 torchrun --standalone --max-restarts with a script that resumes from a checkpoint of every 10 steps.
+
+With --stop the worker is stopped (SIGSTOP) instead, which only its silence tells: it says nothing for
+failure_detection, is judged, killed and replaced. Ours alone; torchrun waits for its collectives' timeout.
 """
 import os
 import re
@@ -42,11 +45,11 @@ def read_logs(folder):
     return lines
 
 
-def heal(args, minimum, standby=0):
+def heal(args, minimum, standby=0, fault="kill"):
     """Seconds from the kill to: survivors out, next commit, full strength."""
     ranks = args.ranks
     with tempfile.TemporaryDirectory() as folder:
-        command = [LAUNCHER, "chaos", "--kill", f"rank:1@step:{args.kill_at}", "-o", "json",
+        command = [LAUNCHER, "chaos", f"--{fault}", f"rank:1@step:{args.kill_at}", "-o", "json",
                    f"--nproc-per-node={ranks}", "--run-dir", folder, "--set", f"train.steps={args.steps}",
                    "--set", f"train.shards={ranks}", "--set", f"elastic.min_workers={minimum}",
                    "--set", f"elastic.max_workers={ranks}", "--set", f"resources.standby={standby}",
@@ -86,6 +89,23 @@ def torchrun(ranks):
     return max(first) - killed, again
 
 
+def stopped(args):
+    """Reports how long a stopped worker holds the job up."""
+    description = machine(len(os.sched_getaffinity(0)))
+    times = {"next": [], "full": []}
+    for repetition in range(args.repetitions):
+        healed = heal(args, 1, fault="stop")
+        for name, values in times.items():
+            values.append(healed[name])
+        note(f"{repetition + 1}/{args.repetitions} "
+             + ", ".join(f"{name} {v[-1]:.3f} s" for name, v in times.items()))
+    result = {"machine": description, "ranks": args.ranks, "fault": "stop",
+              "seconds": {name: summary(v) for name, v in times.items()}}
+    labels = {"next": "stopped: on with the survivors", "full": "stopped: back at full strength"}
+    report("recovery-stop", args, result,
+           [(labels[name], text(value, " s")) for name, value in result["seconds"].items()])
+
+
 def main():
     options = parser(__doc__.splitlines()[0], repetitions=5)
     options.add_argument("--peer-repetitions", type=int, default=2)
@@ -93,7 +113,11 @@ def main():
     options.add_argument("--job", default="examples/bench-mlp.yaml")
     options.add_argument("--steps", type=int, default=STEPS)
     options.add_argument("--kill-at", type=int, default=KILL_AT)
+    options.add_argument("--stop", action="store_true", help="a stopped worker instead of a killed one")
     args = options.parse_args()
+    if args.stop:
+        stopped(args)
+        return
     description = machine(len(os.sched_getaffinity(0)))
     times = {name: [] for name in ("out", "next", "full", "waiting", "standby", "standby_waiting",
                                  "torchrun")}

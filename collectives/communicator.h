@@ -13,8 +13,8 @@
 //   communicator->PublishCommitted(step);
 //
 // Every call carries {generation, sequence, operation, dtype, count, root}. When the ranks' calls
-// differ, every rank gets Internal naming two ranks and both calls, before any data is read.
-// Every wait ends with
+// differ, every rank gets FailedPrecondition naming two ranks and both calls, before any data is
+// read: they would differ again. Every wait ends with
 //   Aborted           at once when the generation is aborted (Abort, or a peer's life word says it
 //   died;
 //                     the message names the rank: "rank 2 died" ),

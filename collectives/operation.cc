@@ -54,9 +54,9 @@ std::string ToString(const Operation& operation) {
 absl::Status CheckSameCall(absl::Span<const Operation> calls) {
   for (size_t rank = 1; rank < calls.size(); ++rank) {
     if (calls[rank] == calls[0]) continue;
-    return absl::InternalError(absl::StrCat("the ranks' calls differ: rank 0 calls ",
-                                            ToString(calls[0]), ", rank ", rank, " calls ",
-                                            ToString(calls[rank])));
+    return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank 0 calls ",
+                                                      ToString(calls[0]), ", rank ", rank,
+                                                      " calls ", ToString(calls[rank])));
   }
   return absl::OkStatus();
 }

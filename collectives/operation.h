@@ -50,8 +50,8 @@ struct Operation {
 // "step 812, bucket 3, tree_reduce 4071 f32[25600000]".
 std::string ToString(const Operation& operation);
 
-// OK when every rank makes the same call; otherwise Internal that names rank 0 and the first rank
-// that differs from it, and both calls. calls[r] is rank r's.
+// OK when every rank makes the same call; otherwise FailedPrecondition that names rank 0 and the
+// first rank that differs from it, and both calls. calls[r] is rank r's.
 absl::Status CheckSameCall(absl::Span<const Operation> calls);
 
 }  // namespace lockstep

@@ -15,13 +15,16 @@
 namespace lockstep::chaos {
 namespace {
 
-constexpr const char* kActions[] = {"kill", "exit", "segv", "stop", "hang", "flip", "slow"};
+constexpr const char* kActions[] = {"kill", "exit", "segv",  "stop", "hang",
+                                    "flip", "slow", "abort", "grow"};
+constexpr int64_t kMostMebibytes = 1 << 20;
 constexpr const char* kPlaces[] = {"start", "reduce", "reduced", "committed",
                                    "eval",  "save",   "join",    "checkpoint"};
 
 absl::Status Wrong(const std::string& action, const std::string& text) {
   const std::string example = action == "slow"   ? "slow rank:1:3x"
                               : action == "exit" ? "exit rank:1@step:5=3"
+                              : action == "grow" ? "grow rank:1@step:5=512"
                               : action == "kill"
                                   ? "kill rank:2@step:50' or 'kill coordinator@step:50"
                                   : absl::StrCat(action, " rank:2@step:50");
@@ -40,15 +43,18 @@ bool TakeFactor(absl::string_view text, double* factor) {
          *factor <= 1000;
 }
 
-// "50", "50/reduced", "5=3".
+// "50", "50/reduced", "5=3" (an exit code, or MiB).
 bool TakeWhen(absl::string_view text, Injection* injection) {
   if (const size_t equals = text.find('='); equals != absl::string_view::npos) {
-    int64_t code = 0;
-    if (injection->action != Action::kExit || !TakeNumber(text.substr(equals + 1), 0, &code) ||
-        code > 255) {
+    int64_t value = 0;
+    if (!TakeNumber(text.substr(equals + 1), 0, &value)) return false;
+    if (injection->action == Action::kExit && value <= 255) {
+      injection->exit_code = static_cast<int>(value);
+    } else if (injection->action == Action::kGrow && value >= 1 && value <= kMostMebibytes) {
+      injection->mebibytes = value;
+    } else {
       return false;
     }
-    injection->exit_code = static_cast<int>(code);
     text = text.substr(0, equals);
   }
   if (const size_t slash = text.find('/'); slash != absl::string_view::npos) {
@@ -99,6 +105,7 @@ std::string ToString(const Injection& injection) {
     absl::StrAppend(&text, "/", kPlaces[static_cast<int>(injection.place)]);
   }
   if (injection.action == Action::kExit) absl::StrAppend(&text, "=", injection.exit_code);
+  if (injection.action == Action::kGrow) absl::StrAppend(&text, "=", injection.mebibytes);
   return text;
 }
 

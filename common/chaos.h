@@ -4,6 +4,8 @@
 //   kill rank:2@step:50/reduced   at a place within the step, see Place
 //   exit rank:1@step:5=3          ends with exit code 3
 //   segv rank:0@step:9            a segmentation fault
+//   abort rank:0@step:9           ends itself with SIGABRT, as a failed assertion does
+//   grow rank:1@step:20=512       takes 512 MiB more memory and goes on
 //   stop rank:1@step:20           SIGSTOP: the process stands still and says nothing
 //   hang rank:1@step:20           the step stands still, heartbeats go on
 //   kill coordinator@step:50      SIGKILL for the run's coordinator when the first worker begins
@@ -34,7 +36,7 @@ inline constexpr const char* kJournalVariable = "LOCKSTEP_CHAOS_JOURNAL";
 // in nanoseconds since the epoch and the pid, separated by a blank.
 inline constexpr const char* kFolder = "chaos";
 
-enum class Action { kKill, kExit, kSegv, kStop, kHang, kFlip, kSlow };
+enum class Action { kKill, kExit, kSegv, kStop, kHang, kFlip, kSlow, kAbort, kGrow };
 
 // Where in the step it happens, in the order of a step's life.
 enum class Place {
@@ -54,8 +56,9 @@ struct Injection {
   int rank = 0;
   int64_t step = 1;
   Place place = Place::kStart;
-  int exit_code = 1;  // kExit
-  double factor = 1;  // kSlow
+  int exit_code = 1;       // kExit
+  int64_t mebibytes = 64;  // kGrow
+  double factor = 1;       // kSlow
 };
 
 // `action` as "kill", `text` as "rank:2@step:50/reduced". Errors: InvalidArgument, with what would

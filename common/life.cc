@@ -24,7 +24,8 @@ namespace {
 using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);
 
-constexpr size_t kBytes = LifePage::kSlots * sizeof(Word);
+// The words, then the list of the deaths: slots plus 1, 0 where it goes on.
+constexpr size_t kBytes = 2 * LifePage::kSlots * sizeof(Word);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // The thread's robust list: a head and one entry, both private. The kernel finds the word at
@@ -49,6 +50,17 @@ struct LifePage::Impl {
   Word& At(int slot) const {
     LS_CHECK(slot >= 0 && slot < kSlots) << slot;
     return words[slot];
+  }
+
+  // Enters the death of `slot` in the list, if it is not there. Returns its place, from 1.
+  int64_t Enter(int slot) const {
+    const uint32_t entry = static_cast<uint32_t>(slot) + 1;
+    for (int place = 0; place < kSlots; ++place) {
+      uint32_t there = words[kSlots + place].load(std::memory_order_acquire);
+      if (there == 0 && words[kSlots + place].compare_exchange_strong(there, entry)) there = entry;
+      if (there == entry) return place + 1;
+    }
+    return kSlots;  // somebody has written over the list
   }
 };
 
@@ -124,7 +136,13 @@ absl::Status LifePage::Take(int slot) {
 LifePage::State LifePage::Get(int slot) const {
   const uint32_t word = impl_->At(slot).load(std::memory_order_acquire);
   if (word == 0) return State::kEmpty;
-  return IsDead(word) ? State::kDead : State::kAlive;
+  if (!IsDead(word)) return State::kAlive;
+  impl_->Enter(slot);
+  return State::kDead;
+}
+
+int64_t LifePage::DeathOrder(int slot) const {
+  return IsDead(impl_->At(slot).load(std::memory_order_acquire)) ? impl_->Enter(slot) : 0;
 }
 
 FutexWord LifePage::Watch(int slot) const {
@@ -135,6 +153,7 @@ FutexWord LifePage::Watch(int slot) const {
   while (value != 0 && !IsDead(value) && (value & FUTEX_WAITERS) == 0) {
     if (word.compare_exchange_weak(value, value | FUTEX_WAITERS)) value |= FUTEX_WAITERS;
   }
+  if (IsDead(value)) impl_->Enter(slot);
   return {&word, value};
 }
 

@@ -8,6 +8,10 @@
 // is never cleared: a replacement gets a word of its own. See set_robust_list(2) and the kernel's
 // Documentation/locking/robust-futexes.rst.
 //
+// The kernel does not say which of two deaths was the first, and the agent may look when both have
+// happened. So whoever sees a death first, mostly a peer that waits for the dead one, enters it in
+// a list behind the words: who fails because of a death has seen it, and comes after it there.
+//
 // Thread-safety: Take is called once, by the main thread of a worker; the rest is thread-safe.
 #ifndef LOCKSTEP_COMMON_LIFE_H_
 #define LOCKSTEP_COMMON_LIFE_H_
@@ -55,6 +59,10 @@ class LifePage {
 
   // What the word of `slot` says now. Does not block.
   State Get(int slot) const;
+
+  // The place of `slot` among the deaths of the page, from 1, in the order in which they were first
+  // seen through any mapping of the page, by any function of this class. 0: it is not dead.
+  int64_t DeathOrder(int slot) const;
 
   // Blocks until the word of `slot` says that its owner died, or until `timeout`. Returns whether
   // it did. A slot that is empty is waited for too.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/job_file.md from the comments of proto/job.proto.
+"""Writes docs/job_file.md from the comments of proto/job.proto and proto/job_*.proto.
 
   tools/gen_job_reference.py            writes the page
   tools/gen_job_reference.py --check    fails when the page is not what would be written
@@ -11,7 +11,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "proto" / "job.proto"
+SOURCES = [ROOT / "proto" / name for name in ("job.proto", "job_train.proto", "job_model.proto",
+                                              "job_data.proto")]
 PAGE = ROOT / "docs" / "job_file.md"
 FIELD = re.compile(r"(optional |repeated )?([\w.]+(?:<[^>]*>)?) (\w+) = \d+;\s*(?://\s*(.*))?$")
 TYPES = {
@@ -23,10 +24,10 @@ TYPES = {
 HIDDEN = {("Run", "shell")}
 
 
-def parse(text):
+def parse(source):
     """Returns [(message, comment, fields)]; a field is {names, type, comment, oneof}."""
     messages, comment, message, oneof, fresh = [], [], None, False, False
-    for line in text.splitlines():
+    for line in source.read_text().splitlines():
         line = line.strip()
         if line.startswith("//"):
             comment.append(line[2:].strip())
@@ -47,7 +48,7 @@ def parse(text):
         elif message and (match := FIELD.match(line)):
             add_field(message, match, " ".join(comment), oneof)
         elif message and line:
-            sys.exit(f"{SOURCE}: cannot read: {line}")
+            sys.exit(f"{source}: cannot read: {line}")
         comment = []
     return messages
 
@@ -74,7 +75,7 @@ def render(messages):
     comments = {name: comment for name, comment, _ in messages}
     known = set(comments)
     out = ["# The job file", "",
-           "<!-- Written by tools/gen_job_reference.py from proto/job.proto: change that file. -->", "",
+           "<!-- Written by tools/gen_job_reference.py from proto/job*.proto: change those. -->", "",
            "Every section is a mapping; every key below it is a key of that mapping. Unknown keys, wrong",
            "types and values out of range are errors: `launcher validate job.yaml` shows all of them.",
            "`--set train.epochs=10` overrides a key from the command line.", ""]
@@ -102,7 +103,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     arguments = parser.parse_args()
-    page = render(parse(SOURCE.read_text()))
+    page = render([message for source in SOURCES for message in parse(source)])
     if not arguments.check:
         PAGE.write_text(page)
         return 0

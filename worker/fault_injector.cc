@@ -3,16 +3,19 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/check.h"
 #include "common/fd.h"
+#include "common/log.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -44,6 +47,18 @@ void FlipBit(void* at) {
   LS_CHECK_EQ(n, 1) << "cannot write the training state";
 }
 
+// Every page is written, so that the memory is the process's until it ends.
+void Grow(int64_t mebibytes) {
+  const size_t bytes = static_cast<size_t>(mebibytes) << 20;
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    LS_LOG_WARNING << "chaos: no " << mebibytes << " MiB of memory to grow by";
+    return;
+  }
+  std::memset(memory, 1, bytes);
+}
+
 void CarryOut(const chaos::Injection& injection, void* state) {
   switch (injection.action) {
     case chaos::Action::kKill:
@@ -59,6 +74,10 @@ void CarryOut(const chaos::Injection& injection, void* state) {
     case chaos::Action::kFlip:
       if (state != nullptr) FlipBit(state);
       return;
+    case chaos::Action::kGrow:
+      return Grow(injection.mebibytes);
+    case chaos::Action::kAbort:
+      std::abort();
     case chaos::Action::kExit:
       ::_exit(injection.exit_code);
     case chaos::Action::kHang:

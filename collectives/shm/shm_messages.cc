@@ -21,9 +21,9 @@ size_t ChunkCount(size_t bytes) {
 }
 
 absl::Status Differ(int a, const Operation& call_a, int b, const Operation& call_b) {
-  return absl::InternalError(absl::StrCat("the ranks' calls differ: rank ", a, " calls ",
-                                          ToString(call_a), ", rank ", b, " calls ",
-                                          ToString(call_b)));
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a, " calls ",
+                                                    ToString(call_a), ", rank ", b, " calls ",
+                                                    ToString(call_b)));
 }
 
 }  // namespace

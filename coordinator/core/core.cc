@@ -11,6 +11,7 @@
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/retention.h"
 #include "coordinator/core/scale.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/sessions.h"
@@ -107,6 +108,7 @@ void Settle(Context& context) {
     job.next_check = NextCheck(context, job);
   }
   CollectRows(context, looked_at);
+  ForgetOld(context);
   if (!looked_at.empty() || context.push_agents) {
     for (auto& [id, node] : state.nodes) PushAgent(context, node);
   }
@@ -124,6 +126,7 @@ void AppendEffects(Effects& effects, Effects later) {
   };
   append(effects.rows, later.rows);
   append(effects.new_jobs, later.new_jobs);
+  append(effects.forgotten_jobs, later.forgotten_jobs);
   append(effects.to_agents, later.to_agents);
   append(effects.to_workers, later.to_workers);
   append(effects.events, later.events);

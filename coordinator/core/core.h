@@ -69,6 +69,7 @@ struct Append {
 struct Row {
   std::string key;
   std::string value;
+  bool erased = false;  // there is no such row any more
 };
 
 // To be carried out in this order: rows are safe before anything is said.
@@ -78,7 +79,8 @@ struct Effects {
   absl::Status reply;
   SubmitJobResponse submitted;
   ScaleJobResponse scaled;
-  std::vector<std::string> new_jobs;  // made by this event
+  std::vector<std::string> new_jobs;        // made by this event
+  std::vector<std::string> forgotten_jobs;  // nobody can ask for them any more
   std::vector<ToAgent> to_agents;
   std::vector<ToWorker> to_workers;
   std::vector<Append> events;

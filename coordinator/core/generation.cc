@@ -173,6 +173,19 @@ void LetGo(Context& context, Job& job) {
   }
 }
 
+// Nobody has any state, and there may be a checkpoint: the workers look for one.
+bool LooksForCheckpoint(const Job& job) {
+  const Checkpoint& checkpoint = job.spec().checkpoint();
+  if (checkpoint.dir().empty() || job.generation.message.start_step() > 0) return false;
+  // Later ones go on from the run's own checkpoints also with `never`.
+  return checkpoint.resume() != "never" || job.generations > 1;
+}
+
+std::string GenerationText(const Job& job) {
+  return absl::StrCat("generation ", job.generation.message.generation(), " of ",
+                      Count(job.generation.message.members_size(), "worker"));
+}
+
 void Form(Context& context, Job& job, const Members& members) {
   int64_t highest = job.generation.message.generation();
   for (const Worker* worker : members) {
@@ -189,8 +202,10 @@ void Form(Context& context, Job& job, const Members& members) {
   NoteGeneration(context, job);
   LetGo(context, job);
   const std::string reason =
-      absl::StrCat("generation ", highest + 1, " of ", Count(members.size(), "worker"),
-                   " goes on after step ", job.generation.message.start_step());
+      absl::StrCat(GenerationText(job),
+                   LooksForCheckpoint(job)
+                       ? " looks for a checkpoint to go on from"
+                       : absl::StrCat(" goes on after step ", job.generation.message.start_step()));
   SetState(context, job, job.drain ? DRAINING : RUNNING, job.drain ? *job.drain : reason);
 }
 
@@ -236,6 +251,13 @@ void MaybeFormGeneration(Context& context, Job& job) {
     return;
   }
   Form(context, job, members);
+}
+
+void NoteResumed(Context& context, Job& job, int64_t resumed) {
+  if (job.state != RUNNING || !HasActiveGeneration(job) || !LooksForCheckpoint(job)) return;
+  SetState(context, job, RUNNING,
+           absl::StrCat(GenerationText(job), " goes on after step ", resumed,
+                        resumed > 0 ? ", that of the checkpoint" : ""));
 }
 
 void AbortCurrentGeneration(Context& context, Job& job, const std::string& reason) {

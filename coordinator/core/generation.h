@@ -23,6 +23,11 @@ void MaybeFormGeneration(Context& context, Job& job);
 // durable.
 bool ResultIsThere(const Job& job);
 
+// A member of the newest generation has begun to train, after the step `resumed` of a checkpoint
+// when that is not 0. Says after which step the job goes on, which was not known before when nobody
+// had any state.
+void NoteResumed(Context& context, Job& job, int64_t resumed);
+
 // Ends the active generation, if there is one; its members are told to leave it.
 void AbortCurrentGeneration(Context& context, Job& job, const std::string& reason);
 

@@ -29,6 +29,38 @@ bool CauseIsKnown(const Context& context, const Worker& worker) {
   return context.now >= worker.failed_at + context.state.options.settle;
 }
 
+std::string SayFailed(const Job& job, const Worker& worker) {
+  std::string text = absl::StrCat("rank ", worker.slot, " on ", worker.host);
+  if (worker.pid != 0) absl::StrAppend(&text, " (pid ", worker.pid, ")");
+  const bool known = worker.exited || worker.failed || worker.verdict_serial != 0;
+  return absl::StrCat(text, known ? ": " : " died", known ? Cause(worker) : "");
+}
+
+// Before the first step: whether some failed worker may still say how it ended. Which of several
+// failures was the first is only known with all of them.
+bool AwaitsCauses(Context& context, Job& job) {
+  if (job.stepped || MaxRestarts(job) == 0) return false;
+  bool awaits = false;
+  for (const Slot& slot : job.slots) {
+    const Worker& worker = slot.worker;
+    if (slot.standby || !Failed(worker)) continue;
+    if (IsForGood(job, worker)) return false;
+    if (CauseIsKnown(context, worker)) continue;
+    awaits = true;
+    if (IsMember(job, worker)) AbortCurrentGeneration(context, job, SayFailed(job, worker));
+  }
+  return awaits;
+}
+
+// One more that failed before the next generation, when the fault has been named already.
+void AddVictim(Job& job, const OpenFault& fault, int rank) {
+  Fault& named = job.faults[fault.place - 1];
+  const auto& victims = named.victims();
+  if (named.rank() == rank || std::count(victims.begin(), victims.end(), rank) > 0) return;
+  named.add_victims(rank);
+  std::sort(named.mutable_victims()->begin(), named.mutable_victims()->end());
+}
+
 // The fault that is not followed by a generation yet; null: there is none.
 OpenFault* Unfollowed(Job& job) {
   for (OpenFault& fault : job.open_faults) {
@@ -62,13 +94,6 @@ bool IsPoison(Job& job, const Slot& slot) {
   return false;
 }
 
-std::string SayFailed(const Job& job, const Worker& worker) {
-  std::string text = absl::StrCat("rank ", worker.slot, " on ", worker.host);
-  if (worker.pid != 0) absl::StrAppend(&text, " (pid ", worker.pid, ")");
-  const bool known = worker.exited || worker.failed || worker.verdict_serial != 0;
-  return absl::StrCat(text, known ? ": " : " died", known ? Cause(worker) : "");
-}
-
 // A spare works in the place of `slot`, which becomes the spare's. Returns whether there is one.
 bool TakeOver(Job& job, Slot& slot) {
   Slot* spare = FindStandby(job);
@@ -76,6 +101,22 @@ bool TakeOver(Job& job, Slot& slot) {
   spare->standby = false;
   slot.standby = true;
   return true;
+}
+
+// The places of the failed workers, the first failure first.
+std::vector<Slot*> FailedSlots(Job& job) {
+  std::vector<Slot*> slots;
+  std::vector<const Worker*> workers;
+  for (Slot& slot : job.slots) {
+    if (slot.standby || !Failed(slot.worker)) continue;
+    slots.push_back(&slot);
+    workers.push_back(&slot.worker);
+  }
+  if (slots.size() < 2) return slots;
+  const int first = NameFault(job, workers).rank();
+  std::stable_partition(slots.begin(), slots.end(),
+                        [first](const Slot* slot) { return slot->worker.slot == first; });
+  return slots;
 }
 
 // One failed worker. Returns whether the job goes on.
@@ -86,10 +127,6 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     return false;
   }
   const bool member = IsMember(job, worker);
-  if (!job.stepped && !CauseIsKnown(context, worker)) {
-    if (member) AbortCurrentGeneration(context, job, SayFailed(job, worker));
-    return true;
-  }
   if (IsPoison(job, slot)) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
@@ -106,6 +143,8 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
       return false;
     }
     fault = &BeginFault(context, job, worker);
+  } else if (fault->place > 0) {
+    AddVictim(job, *fault, worker.slot);
   }
   fault->failed = std::min(fault->failed, worker.failed_at);
   const std::string failed = SayFailed(job, worker);
@@ -182,10 +221,11 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 void Heal(Context& context, Job& job) {
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
-  for (Slot& slot : job.slots) {
-    if (slot.standby || !Failed(slot.worker)) continue;
-    if (done) continue;  // the work is done and its result is safe: nobody is missed
-    if (!HealOne(context, job, slot)) return;
+  if (!done && AwaitsCauses(context, job)) return;
+  if (!done) {  // else the result is safe and nobody is missed
+    for (Slot* slot : FailedSlots(job)) {
+      if (!HealOne(context, job, *slot)) return;
+    }
   }
   for (const Worker& worker : job.former) {
     // It said why only after its agent had said that it died.
@@ -233,8 +273,9 @@ void NameFaults(Context& context, Job& job, bool now) {
       known &= worker.gone();
     }
     if (failed.empty()) continue;
+    // Those after it wait for it, so that the first one is told first.
     const absl::Time until = std::max(fault.began, job.forgiven) + context.state.options.settle;
-    if (!known && !now && context.now < until) continue;
+    if (!known && !now && context.now < until) break;
     Fault named = NameFault(job, failed);
     named.set_generation(fault.generation);
     named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));

@@ -33,31 +33,33 @@ void CheckSilence(Context& context, Job& job) {
 }
 
 // When one worker stands still the others soon wait for it, so one that waits for nobody is meant,
-// of these the one that stopped first; and nobody is judged while a worker is half-way to being
-// silent.
+// of these the one that stopped first. Who waits is only meant when all wait; and nobody is judged
+// while a worker is half-way to being silent. One limit holds for all: they do the same steps, and
+// with one of its own a victim could be judged before the culprit.
 void CheckStandstill(Context& context, Job& job) {
-  if (!HasActiveGeneration(job)) return;
+  if (!HasActiveGeneration(job) || !job.stepped) return;
   const absl::Duration detection = FailureDetection(job);
-  Worker* hung = nullptr;
-  absl::Duration hung_limit;
+  std::vector<Worker*> members;
+  absl::Duration limit = detection;
+  bool all_wait = true;
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
     if (!Watched(worker)) continue;
     if (context.now - worker.last_heard > detection / 2) return;
-    if (worker.progress.step() == 0) continue;
-    const absl::Duration limit = std::max(detection, 10 * MedianStep(worker));
-    if (context.now - worker.progress_moved <= limit) continue;
-    const bool before =
-        hung == nullptr ||
-        (worker.waits != hung->waits ? hung->waits : worker.progress_moved < hung->progress_moved);
-    if (before) {
-      hung = &worker;
-      hung_limit = limit;
-    }
+    if (!IsMember(job, worker)) continue;
+    limit = std::max(limit, 10 * MedianStep(worker));
+    all_wait &= worker.waits;
+    members.push_back(&worker);
+  }
+  Worker* hung = nullptr;
+  for (Worker* worker : members) {
+    const bool meant = all_wait || !worker->waits;
+    if (!meant || context.now - worker->progress_moved <= limit) continue;
+    if (hung == nullptr || worker->progress_moved < hung->progress_moved) hung = worker;
   }
   if (hung == nullptr) return;
   hung->failed_at = std::min(hung->failed_at, hung->progress_moved);
-  Judge(context, job, *hung, absl::StrCat("no progress for ", Say(hung_limit)));
+  Judge(context, job, *hung, absl::StrCat("no progress for ", Say(limit)));
 }
 
 // A survivor that does not leave an ended generation holds up all others.

@@ -245,6 +245,11 @@ void WriteIfChanged(Context& context, const std::string& key, std::string value)
   context.effects.rows.push_back({key, std::move(value)});
 }
 
+void Erase(Context& context, const std::string& key) {
+  context.state.saved.erase(key);
+  context.effects.rows.push_back({key, "", /*erased=*/true});
+}
+
 // Takes one row in. False: it cannot be read.
 bool RestoreRow(const Row& row, absl::Time now, State& state) {
   const size_t slash = row.key.find('/');
@@ -319,8 +324,24 @@ void CollectRows(Context& context, const std::set<std::string>& jobs) {
   }
 }
 
+void EraseJobRows(Context& context, const Job& job) {
+  Erase(context, RequestKey(job.id));
+  Erase(context, JobKey(job.id));
+  for (size_t slot = 0; slot < job.slots.size(); ++slot) {
+    Erase(context, WorkerKey(job.id, static_cast<int>(slot)));
+  }
+}
+
+void EraseNodeRow(Context& context, const std::string& node_id) {
+  Erase(context, NodeKey(node_id));
+}
+
 void TouchOwed(Context& context) {
   State& state = context.state;
+  for (const std::string& key : state.owed_erasures) {
+    if (state.saved.count(key) == 0) Erase(context, key);  // else it is there anew
+  }
+  state.owed_erasures.clear();
   if (state.owed_jobs.empty() && state.owed_nodes.empty()) return;
   context.schedule = true;
   context.push_agents = true;
@@ -332,12 +353,20 @@ void TouchOwed(Context& context) {
 
 void SaveFailed(State& state, Effects& effects, absl::Time now) {
   for (const Row& row : effects.rows) {
+    if (row.erased) {
+      state.owed_erasures.insert(row.key);
+      continue;
+    }
     state.saved.erase(row.key);
     const size_t slash = row.key.find('/');
     const std::string id = row.key.substr(slash + 1);
-    const bool of_node = row.key.compare(0, slash, "node") == 0;
-    (of_node ? state.owed_nodes : state.owed_jobs)
-        .insert(of_node ? id : id.substr(0, id.find('/')));
+    const std::string job_id = id.substr(0, id.find('/'));
+    // What was forgotten by a later one of these steps is owed nothing more.
+    if (row.key.compare(0, slash, "node") == 0) {
+      if (state.nodes.count(id) != 0) state.owed_nodes.insert(id);
+    } else if (state.jobs.count(job_id) != 0) {
+      state.owed_jobs.insert(job_id);
+    }
   }
   effects.rows.clear();
   for (const ToAgent& message : effects.to_agents) {

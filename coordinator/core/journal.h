@@ -20,6 +20,10 @@ std::string Bytes(const google::protobuf::MessageLite& message);
 // Adds the changed rows of these jobs, and of `context.changed_nodes`, to the effects.
 void CollectRows(Context& context, const std::set<std::string>& jobs);
 
+// Adds the end of the rows of the job, or of the node, to the effects.
+void EraseJobRows(Context& context, const Job& job);
+void EraseNodeRow(Context& context, const std::string& node_id);
+
 // Touches what an earlier step could not write.
 void TouchOwed(Context& context);
 

@@ -241,6 +241,11 @@ struct Options {
   absl::Duration reconnect = absl::Seconds(1);
   // Followers see progress at most this often.
   absl::Duration progress_every = absl::Milliseconds(100);
+  // Ended jobs that are kept for questions, and for how long each of them is at least.
+  size_t keep_ended = 1000;
+  absl::Duration keep_ended_for = absl::Minutes(5);
+  // How long a node without work is kept after it was last heard of.
+  absl::Duration keep_node = absl::Hours(1);
 };
 
 struct State {
@@ -259,6 +264,9 @@ struct State {
   // Jobs and nodes whose rows could not be written; they are looked at again in the next step.
   std::set<std::string> owed_jobs;
   std::set<std::string> owed_nodes;
+  // Rows that are to go and are still there.
+  std::set<std::string> owed_erasures;
+  absl::Time looked_for_old = absl::InfinitePast();
 };
 
 }  // namespace lockstep::coordinator

@@ -50,6 +50,10 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     NoteFirstCommit(job, heartbeat.generation(), FromProto(heartbeat.first_commit()),
                     heartbeat.resumed_step());
   }
+  const bool current = heartbeat.generation() == job.generation.message.generation();
+  if (current && (heartbeat.resumed_step() > 0 || heartbeat.has_first_commit())) {
+    NoteResumed(context, job, heartbeat.resumed_step());
+  }
   if (heartbeat.progress_counter() != worker.progress_counter) {
     worker.progress_counter = heartbeat.progress_counter();
     worker.progress_moved = context.now;

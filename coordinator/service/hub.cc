@@ -112,7 +112,7 @@ void Hub::RunJournal() {
       writing_ = true;
     }
     std::vector<Put> puts;
-    for (const Row& row : batch.effects.rows) puts.push_back({row.key, row.value});
+    for (const Row& row : batch.effects.rows) puts.push_back({row.key, row.value, -1, row.erased});
     const absl::Status saved = store_->PutBatch(puts).status();
     Calls calls;
     bool end = false;
@@ -178,6 +178,14 @@ void Hub::Tell(Batch batch, Calls& calls) {
     const auto found = followers_.find(append.job_id);
     if (found == followers_.end()) continue;
     pumps.insert(pumps.end(), found->second.begin(), found->second.end());
+  }
+  for (const std::string& id : batch.effects.forgotten_jobs) {
+    logs_.erase(id);
+    // Who follows it still is told that it is not there.
+    const auto found = followers_.find(id);
+    if (found != followers_.end()) {
+      pumps.insert(pumps.end(), found->second.begin(), found->second.end());
+    }
   }
   std::sort(pumps.begin(), pumps.end());
   pumps.erase(std::unique(pumps.begin(), pumps.end()), pumps.end());

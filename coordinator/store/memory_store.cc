@@ -30,7 +30,13 @@ class MemoryStore : public Store {
       }
     }
     ++revision_;
-    for (const Put& put : rows) rows_[put.key] = {put.key, put.value, revision_};
+    for (const Put& put : rows) {
+      if (put.erase) {
+        rows_.erase(put.key);
+      } else {
+        rows_[put.key] = {put.key, put.value, revision_};
+      }
+    }
     return revision_;
   }
 

@@ -54,6 +54,7 @@ class SqliteStore : public Store {
     if (!written.ok()) {
       get_.Reset();
       put_.Reset();
+      erase_.Reset();
       database_->Rollback();
       return written;
     }
@@ -71,6 +72,7 @@ class SqliteStore : public Store {
   int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;  // the newest batch
   SqliteStatement get_ ABSL_GUARDED_BY(mu_);
   SqliteStatement put_ ABSL_GUARDED_BY(mu_);
+  SqliteStatement erase_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::Status SqliteStore::Init(bool sync) {
@@ -106,6 +108,7 @@ absl::Status SqliteStore::Init(bool sync) {
   LS_ASSIGN_OR_RETURN(
       put_, database_->Prepare("INSERT INTO rows VALUES(?1,?2,?3,?4) ON CONFLICT(key) DO UPDATE "
                                "SET value=?2, revision=?3, hash=?4"));
+  LS_ASSIGN_OR_RETURN(erase_, database_->Prepare("DELETE FROM rows WHERE key=?1"));
   LS_ASSIGN_OR_RETURN(SqliteStatement newest,
                       database_->Prepare("SELECT coalesce(max(revision), 0) FROM rows"));
   LS_RETURN_IF_ERROR(newest.Step().status());
@@ -164,6 +167,12 @@ absl::Status SqliteStore::Write(absl::Span<const Put> rows) {
   LS_RETURN_IF_ERROR(database_->Run("BEGIN IMMEDIATE"));
   for (const Put& put : rows) LS_RETURN_IF_ERROR(Compare(put));
   for (const Put& put : rows) {
+    if (put.erase) {
+      erase_.BindText(1, put.key);
+      LS_RETURN_IF_ERROR(erase_.Step().status());
+      erase_.Reset();
+      continue;
+    }
     put_.BindText(1, put.key);
     put_.BindBlob(2, put.value);
     put_.BindInt(3, revision_ + 1);

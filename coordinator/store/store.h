@@ -26,6 +26,8 @@ struct Put {
   std::string value;
   // The row's revision must be this one (0: the row must not exist); -1: whatever it is.
   int64_t expected_revision = -1;
+  // The row goes, if it is there; without a value.
+  bool erase = false;
 };
 
 class Store {
@@ -35,10 +37,11 @@ class Store {
   // All rows, by key. Blocks for the read. Errors: DataLoss, Unavailable.
   virtual absl::StatusOr<std::vector<StoredRow>> GetAll() = 0;
 
-  // Writes all rows or none; returns the batch's revision, which is higher than any before it. They
-  // are durable, as far as this store is, when it returns. Of rows with one key the last counts; an
-  // empty batch writes nothing and returns the newest revision. Errors: Aborted when a row's
-  // revision before the batch is not the expected one; ResourceExhausted (disk full), Unavailable.
+  // Writes all rows or none; returns the batch's revision, which is higher than that of any row.
+  // They are durable, as far as this store is, when it returns. Of rows with one key the last
+  // counts; an empty batch writes nothing and returns the newest revision. Errors: Aborted when a
+  // row's revision before the batch is not the expected one; ResourceExhausted (disk full),
+  // Unavailable.
   virtual absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) = 0;
 };
 

@@ -83,6 +83,10 @@ class AgentImpl : public Agent {
   void Warn(const std::string& message);
   void PublishState();
   WorkerProcess* Find(const std::string& incarnation);
+  // Among the deaths of this node, of a worker whose process has ended.
+  int64_t DeathOrder(const WorkerProcess& worker);
+  // Its word may say so before the watch does.
+  bool DiedByItself(const WorkerProcess& worker) const;
 
   const AgentOptions options_;
   const std::string host_ = HostName();
@@ -97,7 +101,7 @@ class AgentImpl : public Agent {
   DesiredWorkers desired_;
   std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;
   int next_life_slot_ = 0;
-  int64_t deaths_ = 0;
+  int64_t deaths_without_word_ = 0;
   bool connected_ = false;
   bool stopping_ = false;
   ForwardBudget budget_;
@@ -288,7 +292,7 @@ void AgentImpl::OnStarted(WorkerProcess* worker, pid_t pid) {
 void AgentImpl::OnDied(int life_slot) {
   for (const auto& [incarnation, worker] : workers_) {
     if (worker->life_slot() != life_slot || worker->death_order != 0) continue;
-    worker->death_order = ++deaths_;
+    worker->death_order = life_->DeathOrder(life_slot);
     AgentMessage message;
     WorkerDied* died = message.mutable_died();
     died->set_job_id(worker->assignment().job_id());
@@ -332,7 +336,7 @@ void AgentImpl::CloseOutput(WorkerProcess* worker) {
 void AgentImpl::Exited(WorkerProcess* worker) {
   worker->view.phase = WorkerView::Phase::kExited;
   worker->view.kill_at = absl::InfiniteFuture();
-  if (worker->death_order == 0) worker->death_order = ++deaths_;
+  if (worker->death_order == 0) worker->death_order = DeathOrder(*worker);
   WorkerExited& record = worker->record;
   record.set_job_id(worker->assignment().job_id());
   record.set_worker_incarnation(worker->incarnation());
@@ -343,6 +347,18 @@ void AgentImpl::Exited(WorkerProcess* worker) {
   AgentMessage message;
   *message.mutable_exited() = record;
   session_->Send(message);
+}
+
+int64_t AgentImpl::DeathOrder(const WorkerProcess& worker) {
+  if (worker.life_slot() < LifePage::kSlots) {
+    if (const int64_t order = life_->DeathOrder(worker.life_slot()); order != 0) return order;
+  }
+  return LifePage::kSlots + ++deaths_without_word_;
+}
+
+bool AgentImpl::DiedByItself(const WorkerProcess& worker) const {
+  return worker.death_order != 0 || (worker.life_slot() < LifePage::kSlots &&
+                                     life_->Get(worker.life_slot()) == LifePage::State::kDead);
 }
 
 void AgentImpl::ResendExits() {
@@ -381,13 +397,13 @@ void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr, std::vector<std::
 void AgentImpl::Terminate(WorkerProcess* worker) {
   worker->view.phase = WorkerView::Phase::kEnding;
   worker->view.kill_at = absl::Now() + Grace(worker->assignment().spec());
-  worker->wanted_end |= worker->death_order == 0;  // else it died by itself
+  worker->wanted_end |= !DiedByItself(*worker);
   worker->Kill(SIGTERM);
 }
 
 void AgentImpl::KillNow(WorkerProcess* worker) {
   worker->view.phase = WorkerView::Phase::kKilled;
-  worker->wanted_end |= worker->death_order == 0;
+  worker->wanted_end |= !DiedByItself(*worker);
   worker->Kill(SIGKILL);
 }
 

@@ -209,7 +209,8 @@ absl::StatusOr<Command> ParseCompare(const Words& words, const CommonArgs& commo
 absl::StatusOr<Command> ParseChaos(const Words& words, const CommonArgs& common) {
   RunArgs args{common, {}};
   LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs("run", words));
-  for (const char* action : {"kill", "exit", "segv", "stop", "hang", "flip", "slow"}) {
+  for (const char* action :
+       {"kill", "exit", "segv", "abort", "stop", "hang", "flip", "grow", "slow"}) {
     const auto given = words.flags.find(action);
     if (given == words.flags.end()) continue;
     for (const std::string& text : given->second) {

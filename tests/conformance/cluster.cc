@@ -33,6 +33,8 @@ Cluster::Cluster(Kind kind, int world, size_t arena_bytes) : network_(std::make_
 
 Cluster::~Cluster() = default;
 
+std::string Name(Kind kind) { return kind == Kind::kFake ? "fake" : "shm"; }
+
 std::vector<GroupMember> Cluster::Members(int shards) const {
   std::vector<GroupMember> members;
   for (int r = 0; r < world(); ++r) {

@@ -14,6 +14,8 @@
 namespace lockstep {
 
 enum class Kind { kFake, kShm };
+// As tests are named after it.
+std::string Name(Kind kind);
 
 class Cluster {
  public:

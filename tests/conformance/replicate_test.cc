@@ -9,8 +9,6 @@
 namespace lockstep {
 namespace {
 
-std::string Name(Kind kind) { return kind == Kind::kFake ? "fake" : "shm"; }
-
 class ReplicateTest : public testing::TestWithParam<Kind> {};
 
 TEST_P(ReplicateTest, WhoHasNothingGetsASliceFromEachHolder) {

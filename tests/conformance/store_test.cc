@@ -99,6 +99,19 @@ TEST_P(StoreTest, ComparesRevisions) {
   EXPECT_THAT(Texts(*store_), testing::ElementsAre("a=2@2", "new=x@2"));
 }
 
+TEST_P(StoreTest, ErasesRows) {
+  ASSERT_TRUE(store_->PutBatch({{"a", "1"}, {"b", "2"}}).ok());
+  EXPECT_EQ(*store_->PutBatch({{"a", "", -1, true}, {"none", "", -1, true}, {"c", "3"}}), 2);
+  EXPECT_THAT(Texts(*store_), testing::ElementsAre("b=2@1", "c=3@2"));
+  // Of one key the last counts.
+  EXPECT_EQ(*store_->PutBatch({{"b", "4"}, {"b", "", -1, true}, {"a", "", 0, true}, {"a", "5"}}),
+            3);
+  EXPECT_THAT(Texts(*store_), testing::ElementsAre("a=5@3", "c=3@2"));
+  EXPECT_EQ(store_->PutBatch({{"a", "", 1, true}, {"c", "6"}}).status().code(),
+            absl::StatusCode::kAborted);
+  EXPECT_THAT(Texts(*store_), testing::ElementsAre("a=5@3", "c=3@2"));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, StoreTest,
     testing::Values(std::make_pair("memory", Make([](const Folder&) { return MakeMemoryStore(); })),
@@ -112,6 +125,15 @@ TEST(SqliteStore, GoesOnWhereItWas) {
   ASSERT_TRUE(Open(folder)->PutBatch({{"a", "1", -1}}).ok());
   EXPECT_EQ(*Open(folder)->PutBatch({{"b", "2", 0}}), 2);
   EXPECT_THAT(Texts(*Open(folder)), testing::ElementsAre("a=1@1", "b=2@2"));
+}
+
+TEST(SqliteStore, ErasedRowsStayAway) {
+  const Folder folder;
+  ASSERT_TRUE(Open(folder)->PutBatch({{"a", "1"}, {"b", "2"}}).ok());
+  ASSERT_TRUE(Open(folder)->PutBatch({{"a", "", -1, true}}).ok());
+  const auto store = Open(folder);
+  EXPECT_THAT(Texts(*store), testing::ElementsAre("b=2@1"));
+  EXPECT_GT(*store->PutBatch({{"c", "3"}}), 1);  // above that of any row
 }
 
 // Runs `body` in a process that is then killed, at once after it has said that it is done.

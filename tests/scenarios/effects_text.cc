@@ -99,10 +99,13 @@ std::vector<std::string> ToText(const Effects& effects, const Names& names) {
   for (const Append& append : effects.events) {
     lines.push_back(absl::StrCat("followers of ", append.job_id, ": ", ToText(append.event)));
   }
+  for (const std::string& id : effects.forgotten_jobs) {
+    lines.push_back(absl::StrCat("forgets ", id));
+  }
   if (!effects.rows.empty()) {
     lines.push_back(absl::StrCat(
         "rows ", absl::StrJoin(effects.rows, " ", [](std::string* out, const Row& row) {
-          absl::StrAppend(out, row.key);
+          absl::StrAppend(out, row.erased ? "-" : "", row.key);
         })));
   }
   return lines;

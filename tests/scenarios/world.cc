@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
 
@@ -58,6 +59,12 @@ std::vector<std::string> World::Do(const Command& command) {
     Up(command.word(0));
   } else if (verb == "restart") {
     Restart();
+  } else if (verb == "keep") {
+    state_.options.keep_ended = static_cast<size_t>(command.number("ended"));
+    state_.options.keep_ended_for = command.duration("for", absl::Minutes(5));
+    state_.options.keep_node = command.duration("node", absl::Hours(1));
+  } else if (verb == "describe") {
+    Describe(command.word(0));
   } else if (verb == "show") {
     lines_ = Overview(state_);
   } else if (!AgentReport(command) && !WorkerReport(command)) {
@@ -67,10 +74,31 @@ std::vector<std::string> World::Do(const Command& command) {
   return lines_;
 }
 
+void World::Describe(const std::string& job) {
+  const auto response = DescribeJob(state_, job);
+  if (!response.ok()) return lines_.push_back(response.status().ToString());
+  if (!response->status().stall().empty()) {
+    lines_.push_back(absl::StrCat("stands: ", response->status().stall()));
+  }
+  if (!response->status().straggler().empty()) {
+    lines_.push_back(absl::StrCat("slowed by: ", response->status().straggler()));
+  }
+  for (const Fault& fault : response->status().result().faults()) {
+    lines_.push_back(absl::StrCat("fault: rank ", fault.rank(), ", ", fault.cause(), ", victims [",
+                                  absl::StrJoin(fault.victims(), " "), "]"));
+  }
+}
+
 void World::Take(const Event& event) {
   const Effects effects = Step(state_, event, now_);
   wake_at_ = effects.wake_at;
-  for (const Row& row : effects.rows) rows_[row.key] = row.value;
+  for (const Row& row : effects.rows) {
+    if (row.erased) {
+      rows_.erase(row.key);
+    } else {
+      rows_[row.key] = row.value;
+    }
+  }
   if (!effects.reply.ok()) lines_.push_back(absl::StrCat("refused: ", effects.reply.ToString()));
   for (std::string& line : ToText(effects, names_)) lines_.push_back(std::move(line));
   CheckRestored();
@@ -118,6 +146,10 @@ void World::Submit(const Command& command) {
   spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
   spec.mutable_resources()->set_standby(static_cast<int>(command.number("standby")));
   if (command.flag("mixed")) spec.mutable_train()->set_reproducible(false);
+  if (command.has("resume")) {
+    spec.mutable_checkpoint()->set_dir("saved");
+    spec.mutable_checkpoint()->set_resume(command.text("resume"));
+  }
   spec.mutable_restart()->set_max_restarts(static_cast<int>(command.number("restarts")));
   spec.mutable_elastic()->set_min_workers(static_cast<int>(command.number("min")));
   spec.mutable_elastic()->set_max_workers(static_cast<int>(command.number("max")));
@@ -218,6 +250,7 @@ bool World::WorkerReport(const Command& command) {
   } else if (command.verb() == "beat") {
     for (size_t i = 0; !command.word(i).empty(); ++i) {
       if (command.word(i) == "stands" || command.word(i) == "first") continue;
+      resumed_ = command.number("resumed");
       Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"));
     }
     return true;
@@ -295,6 +328,7 @@ void World::Beat(const std::string& worker, int64_t step, bool stands, bool firs
           absl::ToInt64Microseconds(now_ - doing->second.since));
     }
   }
+  message.mutable_heartbeat()->set_resumed_step(resumed_);
   if (first) {
     message.mutable_heartbeat()->mutable_first_commit()->set_seconds(absl::ToUnixSeconds(now_));
   }

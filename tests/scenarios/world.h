@@ -7,18 +7,19 @@
 //   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."]
 //   hello W [pid=100] [version=1]                worker-gone W
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
-//   beat W... [step=0] [stands] [first]          peer-lost W rank=1 [generation=1]
+//   beat W... [step=0] [stands] [first] [resumed=0]   peer-lost W rank=1 [generation=1]
 //   does W... [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
 //          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
 //          reduction
 //   finished W [steps=10] [drained]              failed W code=13 message="..."
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
-//          [mixed] [request=ID] [restarts=0] [min=N] [max=N] [standby=0]
+//          [mixed] [request=ID] [restarts=0] [min=N] [max=N] [standby=0] [resume=auto]
 //   up J                     its agents, workers and their first generation, in order
 //   cancel J [kill]          tick 5s [beat=W,W] [stands=W,W] [step=1]  pause 10s
-//   scale J workers=N
+//   scale J workers=N        keep ended=N [for=5m] [node=1h]: what is forgotten (retention.h)
 //   restart                  everything but the rows is lost           show
+//   describe J               what is told of its stall, its straggler and its faults
 //
 // After each command another coordinator is made from the rows and must know the same.
 //
@@ -47,6 +48,7 @@ class World {
   using Lines = std::vector<std::string>;
 
   void Take(const Event& event);
+  void Describe(const std::string& job);
   void Submit(const Command& command);
   void Agent(const Command& command);
   // Something that an agent says about a worker.
@@ -72,6 +74,7 @@ class World {
   Names names_;
   std::map<std::string, SessionId> sessions_;  // by name: "node-a", "j.0"
   std::map<std::string, int64_t> counters_;
+  int64_t resumed_ = 0;  // what the next heartbeats say
   struct Doing {
     absl::Time since;
     WorkerHeartbeat heartbeat;

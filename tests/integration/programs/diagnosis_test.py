@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that stands or is slowed down says live why, long before anybody is judged."""
 
+import json
+import os
 import re
+import signal
 import time
 import unittest
 
 import harness
+from harness import wait_until
 
 STALL = re.compile(r"^step (\d+), bucket 0, tree_reduce (\d+) f32\[.*\]: ranks 0,1,3 wait ([\d.]+) s; "
                    r"rank 2 last completed \d+, (.*), host \S+ pid (\d+)$", re.MULTILINE)
+
+STRAGGLER = re.compile(r"^rank (\d) \(host \S+, pid \d+\) is the last at (\d+) of the last (\d+) reductions, "
+                       r"the others wait \S+ m?s of \S+ m?s a step for it$", re.MULTILINE)
 
 
 class Diagnosis(harness.ProgramTest):
@@ -44,16 +51,57 @@ class Diagnosis(harness.ProgramTest):
         doing, text = self.stall("--stop=rank:2@step:600", "5s")
         self.assertRegex(doing, r"^has said nothing for [\d.]+ s \(before: .+\)$", text)
 
-    def test_a_slow_rank_is_named(self):
+    def test_a_rank_that_takes_three_times_as_long_is_named(self):
         job = self.write("job.yaml", harness.synthetic_job(
             steps=500, hidden="[256, 256]", global_batch=256, train_extra="  eval: {every: never}\n"))
-        lines, code = self.lines_of("--slow=rank:1:8x", job=job)
+        lines, code = self.lines_of("--slow=rank:1:3x", job=job)
         text = "".join(line for _, line in lines)
         self.assertEqual(code, 0, text)
-        named = re.findall(r"^rank (\d) \(host \S+, pid \d+\) is the last at (\d+) of the last (\d+) reductions, "
-                           r"the others wait \S+ m?s of \S+ m?s a step for it$", text, re.MULTILINE)
+        named = re.findall(STRAGGLER, text)
         self.assertEqual([rank for rank, _, _ in named], ["1"], text)
         self.assertNotRegex(text, STALL)
+
+    def test_describe_tells_of_a_stall_while_it_lasts(self):
+        address = self.start_cluster()
+        job = self.write("job.yaml", harness.synthetic_job(
+            steps=100000000, train_extra="  eval: {every: never}\n", extra="failure_detection: 60s\n"))
+        code, out, err = self.launch("submit", f"--coordinator={address}", "--no-follow", "-o", "json", job)
+        self.assertEqual(code, 0, out + err)
+        job_id = json.loads(out)["job"]
+
+        def described():
+            return self.launch("describe", f"--coordinator={address}", job_id)[1]
+
+        def line(first):
+            return next((l for l in described().splitlines() if l.startswith(first)), "")
+        # A few seconds' worth of steps, so that the median is known.
+        wait_until(lambda: int((re.search(r"^step +(\d+)/", described(), re.MULTILINE) or [0, 0])[1]) > 100,
+                   30, "the job trains")
+        self.assertEqual(line("stands "), "")
+        stopped = next(p for p in self.processes("worker")
+                       if re.search(rf"^1 +\S+ +{p.pid} ", described(), re.MULTILINE))
+        stopped.kill(signal.SIGSTOP)
+        said = wait_until(lambda: line("stands "), 20, "describe tells of the stall")
+        self.assertRegex(said, r"^stands +(step \d+, bucket 0, tree_reduce \d+ f32\[.*\]|wait_committed of step \d+): "
+                               r"ranks 0,2,3 wait [\d.]+ s; "
+                               rf"rank 1 last completed \d+, has said nothing for .*, host \S+ pid {stopped.pid}$")
+        longer = wait_until(lambda: line("stands ") != said and line("stands "), 20, "it tells how long now")
+        waits = [float(re.search(r"wait ([\d.]+) s", text).group(1)) for text in (said, longer)]
+        self.assertGreater(waits[1], waits[0])
+        stopped.kill(signal.SIGCONT)
+        wait_until(lambda: not line("stands "), 20, "the stall is over")
+        self.assertIn("RUNNING", described())
+        self.launch("cancel", "--kill", f"--coordinator={address}", job_id)
+
+    def start_cluster(self):
+        """A coordinator's address, with this machine as its node."""
+        ready_read, ready_write = os.pipe()
+        self.start("coordinator", "--listen=127.0.0.1:0", f"--ready-fd={ready_write}", pass_fds=(ready_write,))
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            address = ready.readline().strip()
+        self.start("launcher", "join", f"--coordinator={address}", "--slots=4")
+        return address
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ TEST(Chaos, TextAndBack) {
        {"kill rank:2@step:50", "kill rank:0@step:1/reduced", "exit rank:1@step:5=3",
         "exit rank:1@step:5/committed=0", "segv rank:0@step:9", "stop rank:1@step:20/join",
         "hang rank:1@step:20", "slow rank:1:3x", "slow rank:0:2.5x", "kill coordinator@step:50",
-        "kill coordinator@step:7/reduced"}) {
+        "kill coordinator@step:7/reduced", "abort rank:3@step:2/reduce", "grow rank:1@step:4=512",
+        "grow rank:1@step:4/committed=1"}) {
     const auto parsed = ParseAll(text);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     ASSERT_EQ(parsed->size(), 1);
@@ -36,6 +37,9 @@ TEST(Chaos, SaysWhatWouldBeRight) {
                            "kill rank:-1@step:5",
                            "kill rank:2@step:5=3",
                            "exit rank:1@step:5=256",
+                           "grow rank:1@step:5=0",
+                           "grow rank:1@step:5=2000000",
+                           "abort rank:1@step:5=3",
                            "slow rank:1:1x",
                            "slow rank:1",
                            "slow rank:1:3",

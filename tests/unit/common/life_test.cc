@@ -160,6 +160,26 @@ TEST(LifePageTest, AThreadsEndIsADeathToo) {
   }).join();
 }
 
+TEST(LifePageTest, DeathsHaveTheOrderInWhichTheyWereFirstSeen) {
+  auto page = LifePage::Create();
+  ASSERT_TRUE(page.ok()) << page.status();
+  // Another process sees that 8 is dead, and dies then itself; nobody has looked here meanwhile.
+  const pid_t first = StartChild(**page, 8, [] { ::pause(); });
+  const pid_t second = StartChild(**page, 2, [&] {
+    auto mine = LifePage::Open(UniqueFd(::dup((*page)->fd())));
+    if (mine.ok()) (*mine)->WaitForDeath(8, kLong);
+  });
+  EXPECT_EQ((*page)->DeathOrder(8), 0);
+  ::kill(first, SIGKILL);
+  Reap(first);
+  Reap(second);
+  const int slots[] = {1, 2, 8};
+  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(2, 8));
+  EXPECT_EQ((*page)->DeathOrder(8), 1);
+  EXPECT_EQ((*page)->DeathOrder(2), 2);
+  EXPECT_EQ((*page)->DeathOrder(1), 0);
+}
+
 TEST(LifePageTest, OtherDescriptorsAreRefused) {
   EXPECT_EQ(LifePage::Open(UniqueFd(::memfd_create("x", 0))).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -44,7 +44,13 @@ class Cluster {
 
   void Step(const Event& event) {
     effects_ = coordinator::Step(state_, event, now_);
-    for (const Row& row : effects_.rows) rows_[row.key] = row.value;
+    for (const Row& row : effects_.rows) {
+      if (row.erased) {
+        rows_.erase(row.key);
+      } else {
+        rows_[row.key] = row.value;
+      }
+    }
     if (twin_) ExpectTheSame(coordinator::Step(*twin_, event, now_));
     for (const ToAgent& message : effects_.to_agents) OnAgentCommand(message);
     for (const ToWorker& message : effects_.to_workers) OnWorkerCommand(message);

@@ -310,5 +310,60 @@ TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
   EXPECT_THAT(effects.rows, ::testing::Contains(::testing::Field(&Row::key, "worker/j/1")));
 }
 
+// What is forgotten goes from the journal, however often writing fails meanwhile.
+TEST(CoreTest, ErasesAgainWhatCouldNotBeErased) {
+  State state;
+  state.options.keep_ended = 0;
+  absl::Time now = absl::UnixEpoch();
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  request.mutable_spec()->mutable_train();
+  Step(state, Submitted{"j", request}, now);
+  Step(state, CancelRequested{"j", true}, now);
+  ASSERT_EQ(state.jobs.count("j"), 1);
+  now += state.options.keep_ended_for;
+  const auto keys = [](const Effects& effects) {
+    std::vector<std::string> keys;
+    for (const Row& row : effects.rows) {
+      EXPECT_TRUE(row.erased) << row.key;
+      keys.push_back(row.key);
+    }
+    return keys;
+  };
+  Effects effects = Step(state, Tick{}, now);
+  EXPECT_EQ(state.jobs.count("j"), 0);
+  EXPECT_THAT(effects.forgotten_jobs, ::testing::ElementsAre("j"));
+  EXPECT_THAT(keys(effects), ::testing::UnorderedElementsAre("job/j", "request/j"));
+  for (int i = 0; i < 2; ++i) {
+    SaveFailed(state, effects, now);
+    EXPECT_THAT(effects.rows, ::testing::IsEmpty());
+    EXPECT_THAT(effects.forgotten_jobs, ::testing::ElementsAre("j"));  // told when it is true
+    AppendEffects(effects, Step(state, Tick{}, now));
+    EXPECT_THAT(keys(effects), ::testing::UnorderedElementsAre("job/j", "request/j"));
+  }
+  EXPECT_THAT(Step(state, Tick{}, now).rows, ::testing::IsEmpty());
+}
+
+// A batch that holds both a job's last rows and their end is lost as a whole.
+TEST(CoreTest, AForgottenJobIsOwedNoRows) {
+  State state;
+  state.options.keep_ended = 0;
+  state.options.keep_ended_for = absl::ZeroDuration();
+  absl::Time now = absl::UnixEpoch();
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  request.mutable_spec()->mutable_train();
+  Step(state, Submitted{"j", request}, now);
+  now += absl::Seconds(2);
+  Effects effects = Step(state, CancelRequested{"j", true}, now);
+  EXPECT_EQ(effects.rows.size(), 3);  // the job's row, and the end of both
+  SaveFailed(state, effects, now);
+  EXPECT_TRUE(state.owed_jobs.empty());
+  effects = Step(state, Tick{}, now);
+  EXPECT_EQ(effects.rows.size(), 2);
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator

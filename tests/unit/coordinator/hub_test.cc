@@ -250,5 +250,26 @@ TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
   EXPECT_THAT(next->event->state().reason(), HasSubstr("needs 2 slots"));
 }
 
+TEST(HubTest, AForgottenJobIsNotThereForFollowersEither) {
+  FakeClock clock;
+  FullStore store;
+  State state;
+  state.options.keep_ended = 1;
+  Hub hub(&clock, &store, std::move(state));
+  const std::string first = Submit(hub)->job_id();
+  ASSERT_TRUE(hub.Handle(CancelRequested{first, true}).status.ok());
+  EXPECT_TRUE(hub.NextEvent(first, 0, true).ok());
+  clock.Advance(absl::Minutes(6));
+  const std::string second = Submit(hub)->job_id();
+  ASSERT_TRUE(hub.Handle(CancelRequested{second, true}).status.ok());
+  clock.Advance(absl::Seconds(2));
+  hub.Handle(Tick{});
+  EXPECT_TRUE(absl::IsNotFound(hub.NextEvent(first, 0, true).status()));
+  EXPECT_TRUE(absl::IsNotFound(hub.Describe(first).status()));
+  EXPECT_TRUE(hub.NextEvent(second, 0, true).ok());
+  const std::vector<StoredRow> rows = *store.GetAll();
+  for (const StoredRow& row : rows) EXPECT_THAT(row.key, testing::Not(HasSubstr(first)));
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator

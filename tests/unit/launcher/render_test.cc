@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/follow/renderer.h"
@@ -225,6 +226,21 @@ TEST(TextTest, NumbersReadWell) {
   EXPECT_EQ(JsonNumber(INFINITY), "null");
   EXPECT_EQ(JsonNumber(0.1), "0.1");
   EXPECT_EQ(SignalName(9), "SIGKILL");
+}
+
+TEST(TablesTest, AJobThatStandsOrIsSlowedDownSaysSo) {
+  DescribeJobResponse response;
+  JobStatus& job = *response.mutable_status();
+  job.set_job_id("j");
+  job.set_state(RUNNING);
+  const std::string well = JobText(response);
+  EXPECT_THAT(well, testing::Not(testing::HasSubstr("stands")));
+  EXPECT_THAT(well, testing::Not(testing::HasSubstr("slowed by")));
+  job.set_stall("barrier 2: rank 0 waits 1.2 s; rank 1 computes");
+  job.set_straggler("rank 1 is the last at 96 of the last 100 reductions");
+  EXPECT_EQ(JobText(response),
+            absl::StrCat(well, "stands      barrier 2: rank 0 waits 1.2 s; rank 1 computes\n",
+                         "slowed by   rank 1 is the last at 96 of the last 100 reductions\n"));
 }
 
 TEST(TablesTest, ColumnsAreAligned) {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/retention.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "coordinator/core/journal.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+
+void ForgetJob(Context& context, const std::string& id) {
+  State& state = context.state;
+  const Job& job = state.jobs.at(id);
+  for (const Slot& slot : job.slots) {
+    if (slot.worker.session != 0) state.worker_sessions.erase(slot.worker.session);
+  }
+  EraseJobRows(context, job);
+  context.effects.forgotten_jobs.push_back(id);
+  context.push_agents = true;
+  state.owed_jobs.erase(id);
+  state.jobs.erase(id);
+}
+
+void ForgetJobs(Context& context) {
+  const Options& options = context.state.options;
+  std::vector<std::tuple<absl::Time, int64_t, std::string>> ended;
+  for (const auto& [id, job] : context.state.jobs) {
+    if (job.final()) ended.emplace_back(job.ended, job.submit_order, id);
+  }
+  if (ended.size() <= options.keep_ended) return;
+  std::sort(ended.begin(), ended.end());
+  ended.resize(ended.size() - options.keep_ended);
+  for (const auto& [time, order, id] : ended) {
+    if (context.now < time + options.keep_ended_for) return;
+    ForgetJob(context, id);
+  }
+}
+
+bool HasWork(const State& state, const std::string& node_id) {
+  return std::any_of(state.jobs.begin(), state.jobs.end(), [&](const auto& entry) {
+    const Job& job = entry.second;
+    return !job.final() && std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+      return slot.node_id == node_id || slot.worker.node_id == node_id;
+    });
+  });
+}
+
+void ForgetNodes(Context& context) {
+  State& state = context.state;
+  std::vector<std::string> gone;
+  for (const auto& [id, node] : state.nodes) {
+    if (node.session != 0 || context.now < node.last_contact + state.options.keep_node) continue;
+    if (!HasWork(state, id)) gone.push_back(id);
+  }
+  for (const std::string& id : gone) {
+    EraseNodeRow(context, id);
+    state.owed_nodes.erase(id);
+    state.nodes.erase(id);
+  }
+}
+
+}  // namespace
+
+void ForgetOld(Context& context) {
+  if (context.now < context.state.looked_for_old + kLookEvery) return;
+  context.state.looked_for_old = context.now;
+  ForgetJobs(context);
+  ForgetNodes(context);
+}
+
+}  // namespace lockstep::coordinator
