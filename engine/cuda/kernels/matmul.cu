@@ -89,7 +89,8 @@ Library* Open() {
   }
   const cublasStatus_t status = library->create(&library->handle);
   if (status != CUBLAS_STATUS_SUCCESS) {
-    std::snprintf(library->error, sizeof(library->error), "cuBLASLt does not start: error %d",
+    std::snprintf(library->error, sizeof(library->error),
+                  "cuBLASLt is there and does not start, as without a GPU: error %d",
                   static_cast<int>(status));
   }
   const size_t version = library->get_version();
