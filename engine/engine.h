@@ -246,7 +246,11 @@ struct RecomputeSpec {
   size_t arena_bytes = 0;
 };
 
+// What a plan's programs run on. It decides where they put their values, not what they compute.
+enum class DeviceKind { kCpu, kCuda };
+
 struct TrainSpec {
+  DeviceKind device = DeviceKind::kCpu;
   ModelSpec model;
   InputSpec input;
   OptimizerSpec optimizer;
@@ -384,9 +388,17 @@ class Plan {
 // Where the executor works. All regions are 64-byte aligned and outlive it. Nothing in the arena
 // outlives a call, except in plans of CompileInference: there it is the executor's alone, which
 // keeps in it what it has made of the weights.
+//
+// A plan for a GPU has its arena, and the state that the steps change, in the GPU's memory: `arena`
+// is null then, and `state` is brought up to date by PublishState alone.
 struct Memory {
   void* state = nullptr;  // plan.state_bytes()
   void* arena = nullptr;  // plan.arena_bytes()
+  int gpu = 0;            // which one, as the driver counts those that the process sees
+  size_t gpu_limit = 0;   // bytes of its memory that may be allocated; 0: all that is free
+  // Where RunShard's gradients will lie, gradient_count() floats each: page-locked for the copies
+  // from a GPU. They outlive the executor too. May be empty.
+  std::vector<float*> gradient_buffers = {};
 };
 
 // Elements [begin, end) of the reduced gradient vector, at data[0..].
@@ -456,6 +468,10 @@ class Executor {
   // takes the weights to be the same until the next of these calls.
   virtual void* BeginLoad() = 0;
   virtual void EndLoad() = 0;
+  // Brings the state region up to date where the device has memory of its own; what others read of
+  // it (a peer, a checkpoint, a hash) is that of the last call. Blocks. Errors: Internal when the
+  // device fails.
+  virtual absl::Status PublishState() = 0;
 
   // Forward and backward of micro-batch `micro` of `shard` at `step` on `fields`, each
   // [micro_batch, shape...]. Gradients go to `gradients` [gradient_count]: overwritten by
@@ -509,11 +525,16 @@ class Executor {
   virtual void Observe(NodeObserver* observer) = 0;
 };
 
+// The same of GPU `index`: "NVIDIA H200 (sm_90, ...), CUDA 13.0, cuBLASLt 130100".
+// Errors: FailedPrecondition when it cannot be used, with what is missing.
+absl::StatusOr<std::string> DescribeGpu(int index);
+
 // What this device is and how kernels are chosen on it: "AMD EPYC (family 25 ...), avx2, 1 thread,
 // gcc 12.2.0".
 std::string DescribeDevice(int threads);
 
-// Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*) and
+// Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*,
+// CUBLASLT_*, CUDNN_*, NVIDIA_TF32_OVERRIDE) and
 // sets flush-to-zero for the calling thread. First thing in a worker's main, before any thread
 // starts.
 void PinNumerics(int threads);

@@ -70,6 +70,8 @@ int RunVerb(const Args& args) {
     return RunGenerate(args);
   } else if constexpr (std::is_same_v<Args, BenchArgs>) {
     return RunBench(args);
+  } else if constexpr (std::is_same_v<Args, DoctorArgs>) {
+    return RunDoctor(args);
   } else if constexpr (std::is_same_v<Args, VersionArgs>) {
     std::cout << "launcher " << kVersion << "\n";
     return kExitOk;

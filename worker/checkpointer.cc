@@ -145,6 +145,13 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
     busy_ = true;
     return;
   }
+  if (settings_.publish) {
+    if (const absl::Status published = settings_.publish(); !published.ok()) {
+      LS_LOG_ERROR << "no checkpoint of step " << step << ": " << published.message();
+      busy_ = true;
+      return;
+    }
+  }
   if (layout_ == nullptr || layout_->parts() != parts_) {
     layout_ = std::make_shared<CheckpointLayout>(settings_.plan, parts_);
   }

@@ -54,6 +54,8 @@ class Checkpointer {
     checkpoint::Manifest identity;                    // of the job
     const engine::Plan* plan = nullptr;
     const void* state = nullptr;  // the state region
+    // Brings the state region up to date before it is copied. May be empty.
+    std::function<absl::Status()> publish;
     ProgressBoard* board = nullptr;
     size_t part_bytes = CheckpointLayout::kPartBytes;
     // Bytes of the copy that get their memory now, not with the first checkpoint.

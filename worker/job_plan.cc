@@ -401,6 +401,7 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
                                              int64_t total_steps) {
   const Train& train = job.train();
   engine::TrainSpec spec;
+  if (absl::StartsWith(job.resources().device(), "cuda")) spec.device = engine::DeviceKind::kCuda;
   LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(train.model()));
   LS_ASSIGN_OR_RETURN(spec.optimizer, OptimizerSpecOf(train.optimizer()));
   spec.schedule = ScheduleSpecOf(train.schedule(), total_steps);

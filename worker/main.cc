@@ -22,6 +22,7 @@
 #include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
+#include "worker/device_choice.h"
 #include "worker/offline/offline.h"
 #include "worker/worker.h"
 
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
                  "worker: is started by the launcher, not by hand; run: launcher job.yaml\n");
     return kUsage;
   }
+  lockstep::worker::ClaimDevice(bootstrap.assignment());
   lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
   std::unique_ptr<lockstep::LifePage> life;
   if (life_fd.valid()) {

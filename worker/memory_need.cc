@@ -46,9 +46,11 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   }
   need.optimizer = plan.state_bytes() - need.weights;
   need.gradients = static_cast<size_t>(gradient_buffers) * static_cast<size_t>(vector_count) * 4;
-  need.workspace = Workspace(plan);
-  need.activations = plan.arena_bytes() - need.workspace;
   const engine::TrainSpec& spec = plan.spec();
+  if (spec.device == engine::DeviceKind::kCpu) {  // a GPU has its own
+    need.workspace = Workspace(plan);
+    need.activations = plan.arena_bytes() - need.workspace;
+  }
   const int prefetch =
       train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
   const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);

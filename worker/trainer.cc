@@ -120,11 +120,18 @@ absl::Status Trainer::Reserve(Transport* transport) {
                                                           "a gradient buffer"));
     buffers.push_back(static_cast<float*>(buffer));
   }
-  arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
-  if (arena_ == nullptr) {
-    return absl::ResourceExhaustedError("no memory for the plan's activations and workspace");
+  engine::Memory memory{state_, nullptr};
+  if (plan.spec().device == engine::DeviceKind::kCuda) {
+    memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
+    memory.gradient_buffers = buffers;
+  } else {
+    arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
+    if (arena_ == nullptr) {
+      return absl::ResourceExhaustedError("no memory for the plan's activations and workspace");
+    }
+    memory.arena = arena_.get();
   }
-  LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, {state_, arena_.get()}));
+  LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
   sums_ = std::make_unique<PartialSums>(compiled_.job.train().shards(), compiled_.vector_count,
                                         std::move(buffers));
   data::Loader::Options options;
@@ -205,7 +212,8 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   if (std::exchange(evaluate_first_, false)) {
     LS_RETURN_IF_ERROR(Evaluate(communicator, record));
   }
-  if (record != nullptr && committed_step() == 0 && train.precision() == "tf32") {
+  const bool on_cpu = compiled_.plan->spec().device == engine::DeviceKind::kCpu;
+  if (record != nullptr && committed_step() == 0 && train.precision() == "tf32" && on_cpu) {
     LS_LOG_INFO << "precision tf32 is fp32 on this device: it has no such arithmetic";
   }
   board_->Enter(TRAINING);
@@ -214,6 +222,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
     const absl::Time start = Clock::Real()->Now();
     LS_RETURN_IF_ERROR(Step(communicator, held, record));
     if (FallsOn(compiled_.verify_every, committed_step())) {
+      LS_RETURN_IF_ERROR(executor_->PublishState());
       LS_RETURN_IF_ERROR(CheckReplicas(communicator, state_, compiled_.plan->state_bytes(),
                                        committed_step(), Deadline()));
     }
@@ -235,6 +244,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
                 << train.early_stop().metric() << " for " << executor_->tracking().stop_count
                 << " evaluations; the best was that of step " << executor_->tracking().stop_step;
   }
+  LS_RETURN_IF_ERROR(executor_->PublishState());
   TrainOutcome outcome;
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
@@ -288,6 +298,7 @@ absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced)
 absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
                                 const std::string& run_dir, int* first_holder) {
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
+  LS_RETURN_IF_ERROR(executor_->PublishState());
   if (committed_step() != start_step) Suffer(chaos::Place::kJoin, start_step);
   LS_ASSIGN_OR_RETURN(
       const StateAgreement agreement,
@@ -480,6 +491,7 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
   executor_->SetTracking(tracking);
   if (record == nullptr || tracking.best_step != result.step()) return absl::OkStatus();
   board_->Enter(SAVING);
+  LS_RETURN_IF_ERROR(executor_->PublishState());
   const std::string path = record->run_dir() + "/model/best.safetensors";
   LS_RETURN_IF_ERROR(
       WriteWeights(path, *compiled_.plan, state_,

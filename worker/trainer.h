@@ -137,6 +137,8 @@ class Trainer {
   const engine::Plan& plan() const { return *compiled_.plan; }
   // The state region: see Plan::state().
   const void* state() const { return state_; }
+  // Brings it up to date. Errors: as Executor::PublishState.
+  absl::Status PublishState() { return executor_->PublishState(); }
   // What measures the job's `profile` steps; null without.
   StepProfiler* profiler() { return profiler_.get(); }
 

@@ -18,6 +18,7 @@
 #include "worker/checkpoint_identity.h"
 #include "worker/checkpointer.h"
 #include "worker/control_link.h"
+#include "worker/device_choice.h"
 #include "worker/model_writer.h"
 #include "worker/profile/profile_report.h"
 #include "worker/progress_board.h"
@@ -112,7 +113,8 @@ class Worker {
     board_.Enter(LOADING);
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
     board_.Enter(COMPILING);
-    LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(job_, *data_.train));
+    LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
+    LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(own, *data_.train));
     ShmTransport::Options options;
     options.arena_bytes = compiled.arena_bytes;
     options.life = life_;
@@ -121,6 +123,7 @@ class Worker {
                         Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
     board_.Moved();
     LS_ASSIGN_OR_RETURN(device_hash_, trainer_->DeviceHash());
+    LS_ASSIGN_OR_RETURN(device_description_, DescribeDeviceOf(trainer_->plan()));
     const std::string run_dir = RunDir(bootstrap_.assignment());
     record_ = RunRecord::Remember(run_dir, compiled.total_steps);
     LS_ASSIGN_OR_RETURN(faults_,
@@ -139,11 +142,11 @@ class Worker {
     settings.folder = job_.checkpoint().dir();
     settings.keep = std::max(1, job_.checkpoint().keep());
     settings.every = every.time;
-    settings.identity =
-        IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(), device_hash_,
-                   engine::DescribeDevice(trainer_->plan().spec().threads));
+    settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
+                                   device_hash_, device_description_);
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
+    settings.publish = [this] { return trainer_->PublishState(); };
     settings.board = &board_;
     const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
     if (bootstrap_.assignment().slot() <
@@ -189,7 +192,7 @@ class Worker {
     ready.set_committed_step(trainer_->committed_step());
     ready.set_plan_hash(trainer_->plan().hash());
     ready.set_device_hash(device_hash_);
-    ready.set_device_description(engine::DescribeDevice(trainer_->plan().spec().threads));
+    ready.set_device_description(device_description_);
     ready.mutable_address()->set_node_id(bootstrap_.node_id());
     ready.mutable_address()->set_shm(transport_->address());
     ready.mutable_address()->set_key(transport_->key());
@@ -296,6 +299,7 @@ class Worker {
     finished.set_drained(drained_);
     if (rank_ == 0) {
       board_.Enter(SAVING);
+      LS_RETURN_IF_ERROR(trainer_->PublishState());
       if (faults_ != nullptr) faults_->At(chaos::Place::kSave, trainer_->committed_step());
       LS_ASSIGN_OR_RETURN(const WrittenModel model,
                           WriteModel(RunDir(bootstrap_.assignment()) + "/model", job_,
@@ -326,6 +330,7 @@ class Worker {
   std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state
   std::unique_ptr<Telemetry> telemetry_;
   std::string device_hash_;
+  std::string device_description_;
   int64_t highest_generation_ = 0;
   std::string writer_;  // the incarnation of the last generation's rank 0
   int rank_ = -1;

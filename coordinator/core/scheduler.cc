@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_machine.h"
 
@@ -54,7 +55,10 @@ Device PickDevice(const Node& node, const JobSpec& spec, int local_rank) {
   const int per_node = spec.resources().nproc_per_node();
   const bool enough = static_cast<int>(gpus.size()) >= per_node;
   if (wish == "cpu" || (!absl::StartsWith(wish, "cuda") && !enough)) return cpu;
-  if (local_rank < static_cast<int>(gpus.size())) return gpus[local_rank];
+  // "cuda:2" begins with the third.
+  int first = 0;
+  if (absl::StartsWith(wish, "cuda:") && !absl::SimpleAtoi(wish.substr(5), &first)) first = 0;
+  if (first + local_rank < static_cast<int>(gpus.size())) return gpus[first + local_rank];
   Device none;
   none.set_kind("cuda");  // the worker says that there is none
   return none;

@@ -50,7 +50,8 @@ void PinNumerics(int threads) {
   std::vector<std::string> names;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string name(*entry, strcspn(*entry, "="));
-    for (const char* prefix : {"DNNL_", "ONEDNN_", "OMP_", "MKL_"}) {
+    for (const char* prefix :
+         {"DNNL_", "ONEDNN_", "OMP_", "MKL_", "CUBLASLT_", "CUDNN_", "NVIDIA_TF32_OVERRIDE"}) {
       if (absl::StartsWith(name, prefix)) names.push_back(name);
     }
   }

@@ -73,8 +73,7 @@ void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
     fixed[output->second] = storage;
   }
   const std::map<Value, Storage> leaves = BindLeaves(decode_.graph, fixed);
-  decode_.memory = PlanMemory(decode_.graph, leaves, target_,
-                              {spec_.passes.reuse_memory, spec_.passes.in_place});
+  decode_.memory = PlanMemory(decode_.graph, leaves, target_, MemoryOptionsFor(false));
 }
 
 void CompiledPlan::SizeArena() {
@@ -84,18 +83,24 @@ void CompiledPlan::SizeArena() {
   arena_bytes_ = kept_offset_ + kept_bytes_;
 }
 
-absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int64_t position) {
-  const TrainSpec& spec = plan_->spec();
+absl::Status CheckDecode(const CompiledPlan& plan, int32_t token, int64_t position,
+                         int64_t decoded) {
+  const TrainSpec& spec = plan.spec();
   if (!spec.decode) return absl::InvalidArgumentError("only a plan with a decode program decodes");
   const int64_t limit = TokensOf(spec).limit;
   if (token < 0 || token >= limit) {
     return absl::InvalidArgumentError(
         absl::StrCat("token ", token, ": the model knows those from 0 to ", limit - 1));
   }
-  if (position < 0 || position > decoded_ || position >= plan_->decode_positions()) {
-    return absl::InvalidArgumentError(absl::StrCat("position ", position, " after ", decoded_,
-                                                   " of at most ", plan_->decode_positions()));
+  if (position < 0 || position > decoded || position >= plan.decode_positions()) {
+    return absl::InvalidArgumentError(absl::StrCat("position ", position, " after ", decoded,
+                                                   " of at most ", plan.decode_positions()));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int64_t position) {
+  LS_RETURN_IF_ERROR(CheckDecode(*plan_, token, position, decoded_));
   scalars_.token = token;
   scalars_.position = static_cast<int32_t>(position);
   RunContext context;

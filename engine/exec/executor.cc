@@ -2,15 +2,14 @@
 #include "engine/exec/executor.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/check.h"
-#include "common/philox.h"
 #include "common/status.h"
 #include "engine/cpu/converting_kernel.h"
+#include "engine/cuda/executor.h"
+#include "engine/exec/batches.h"
 #include "engine/ops/op.h"
 
 namespace lockstep::engine {
@@ -18,22 +17,15 @@ namespace {
 
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 64 == 0; }
 
-// 64-byte aligned memory for DeviceHash.
-struct Free {
-  void operator()(void* pointer) const { std::free(pointer); }
-};
-template <typename T>
-std::unique_ptr<T[], Free> Allocate(size_t count) {
-  const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-  return std::unique_ptr<T[], Free>(static_cast<T*>(std::aligned_alloc(64, bytes)));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const Plan> plan,
                                                            const Memory& memory) {
   auto compiled = std::dynamic_pointer_cast<const CompiledPlan>(std::move(plan));
   LS_CHECK(compiled != nullptr) << "the plan is not one of Plan::Compile";
+  if (compiled->spec().device == DeviceKind::kCuda) {
+    return CudaExecutor::Create(std::move(compiled), memory);
+  }
   if (memory.state == nullptr || memory.arena == nullptr || !Aligned(memory.state) ||
       !Aligned(memory.arena)) {
     return absl::InvalidArgumentError("the executor's regions must be 64-byte aligned memory");
@@ -80,13 +72,7 @@ void PlanExecutor::MarkGradients() {
   for (size_t i = 0; i < layout.buckets.size(); ++i) {
     train_[static_cast<size_t>(layout.bucket_node[i])].buckets.push_back(static_cast<int>(i));
   }
-  int64_t at = 0;
-  for (const GradientSlot& slot : layout.slots) {
-    if (slot.begin > at) gaps_.emplace_back(at, slot.begin);
-    at = slot.begin + slot.count;
-  }
-  // All of the tail: the loss and the count are then written over.
-  gaps_.emplace_back(at, layout.count);
+  gaps_ = GapsOf(layout);
 }
 
 void PlanExecutor::ZeroGaps(float* gradients) const {
@@ -108,23 +94,6 @@ void* PlanExecutor::BeginLoad() {
   constants_.reset();
   state_.Open();
   return state_.base();
-}
-
-absl::Status PlanExecutor::CheckIntegers(Fields fields, int64_t samples) const {
-  const std::vector<FieldSpec>& specs = plan_->spec().input.fields;
-  LS_CHECK_EQ(fields.size(), specs.size());
-  for (size_t f = 0; f < specs.size(); ++f) {
-    if (specs[f].type != FieldSpec::Type::kInt32 || specs[f].limit == 0) continue;
-    const auto* values = static_cast<const int32_t*>(fields[f]);
-    const int64_t each = specs[f].elements();
-    for (int64_t i = 0; i < samples * each; ++i) {
-      if (values[i] < specs[f].limit) continue;
-      return absl::DataLossError(absl::StrCat(
-          "'", specs[f].name, "' of sample ", i / each, " of the batch is ", values[i],
-          ", but the model takes numbers below ", specs[f].limit, ": check the data or the model"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 void PlanExecutor::BindFields(Fields fields, RunContext* context) {
@@ -160,7 +129,7 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   LS_CHECK(!spec.inference) << "an inference plan has no training step";
   LS_CHECK(shard >= 0 && shard < spec.shards) << shard;
   LS_CHECK(micro >= 0 && micro < spec.accumulate) << micro;
-  LS_RETURN_IF_ERROR(CheckIntegers(fields, spec.micro_batch));
+  LS_RETURN_IF_ERROR(CheckIntegers(spec, fields, spec.micro_batch));
   scalars_.loss_seed =
       static_cast<float>(updater_.loss_scale() / static_cast<double>(plan_->nominal_targets()));
   scalars_.address[0] = static_cast<int32_t>(step);
@@ -206,7 +175,7 @@ absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));
   }
-  LS_RETURN_IF_ERROR(CheckIntegers(fields, valid));
+  LS_RETURN_IF_ERROR(CheckIntegers(plan_->spec(), fields, valid));
   context->base[static_cast<int>(Region::kArena)] = arena_;
   context->base[static_cast<int>(Region::kState)] = state_.base();
   const bool average = weights == Weights::kAverage;
@@ -233,39 +202,9 @@ absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums
   return absl::OkStatus();
 }
 
-namespace {
-
-// A made batch: fp32 uniform in [-1, 1), integers spread over [0, limit).
-bool MakeBatch(const TrainSpec& spec, std::vector<std::unique_ptr<std::byte[], Free>>* memory,
-               std::vector<const void*>* fields) {
-  for (const FieldSpec& field : spec.input.fields) {
-    const int64_t count = spec.micro_batch * field.elements();
-    memory->push_back(Allocate<std::byte>(static_cast<size_t>(count) * sizeof(float)));
-    if (memory->back() == nullptr) return false;
-    fields->push_back(memory->back().get());
-    if (field.type == FieldSpec::Type::kFloat32) {
-      Initialise({"device_hash." + field.name, {count}, ParameterSpec::Init::kUniform, 1},
-                 spec.seed, reinterpret_cast<float*>(memory->back().get()));
-      continue;
-    }
-    const auto limit = static_cast<uint64_t>(field.limit > 0 ? field.limit : 2);
-    auto* values = reinterpret_cast<int32_t*>(memory->back().get());
-    for (int64_t i = 0; i < count; ++i) {
-      values[i] = static_cast<int32_t>(MixBits(static_cast<uint64_t>(i)) % limit);
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
 absl::StatusOr<std::string> PlanExecutor::DeviceHash(float* gradients) {
   LS_CHECK_EQ(committed_step(), 0) << "the weights are not the initial ones";
-  std::vector<std::unique_ptr<std::byte[], Free>> memory;
-  std::vector<const void*> fields;
-  if (!MakeBatch(plan_->spec(), &memory, &fields)) {
-    return absl::ResourceExhaustedError("no memory for the device check's micro-batch");
-  }
+  LS_ASSIGN_OR_RETURN(const MadeBatch batch, MadeBatch::Make(plan_->spec()));
   std::fill(std::begin(scalars_.address), std::end(scalars_.address), 0);
   const double scale = plan_->scales_loss() ? plan_->spec().loss_scale.init : 1;
   scalars_.loss_seed = static_cast<float>(scale / static_cast<double>(plan_->nominal_targets()));
@@ -273,14 +212,12 @@ absl::StatusOr<std::string> PlanExecutor::DeviceHash(float* gradients) {
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kState)] = state_.base();
   context.base[static_cast<int>(Region::kParameters)] = state_.base();
-  BindFields(fields, &context);
+  BindFields(batch.fields(), &context);
   context.base[static_cast<int>(Region::kGradients)] = reinterpret_cast<std::byte*>(gradients);
   context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
   context.pool = &pool_;
   LS_RETURN_IF_ERROR(RunSteps(context, 0, {}));
-  const std::string_view bytes(reinterpret_cast<const char*>(gradients),
-                               static_cast<size_t>(plan_->gradient_count()) * sizeof(float));
-  return absl::StrFormat("%016x%016x", SiteKey(1, bytes), SiteKey(2, bytes));
+  return HashOfGradients(gradients, plan_->gradient_count());
 }
 
 }  // namespace lockstep::engine

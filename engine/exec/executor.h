@@ -23,6 +23,7 @@ class PlanExecutor : public Executor {
   void InitState() override;
   void* BeginLoad() override;
   void EndLoad() override { state_.Close(); }
+  absl::Status PublishState() override { return absl::OkStatus(); }
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                         const Hooks& hooks) override;
   StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) override {
@@ -49,8 +50,6 @@ class PlanExecutor : public Executor {
   void MarkGradients();
   // The gaps between gradients, so that every element of the vector is defined.
   void ZeroGaps(float* gradients) const;
-  // The first `samples` of each integer field are below the field's limit.
-  absl::Status CheckIntegers(Fields fields, int64_t samples) const;
   static void BindFields(Fields fields, RunContext* context);
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
   // What the evaluation program does once for its parameters, unless that is done.

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "engine/cuda/update_scratch.h"
 #include "engine/ops/counts.h"
 #include "engine/ops/op.h"
 #include "engine/ops/ops.h"
@@ -191,11 +192,17 @@ size_t CompiledPlan::optimizer_scratch_bytes() const {
 }
 
 size_t CompiledPlan::UpdateScratchBytes(const ParameterSpec& parameter) const {
+  if (spec_.device == DeviceKind::kCuda) return CudaUpdateScratch(*optimizer_, parameter).bytes;
   const size_t own = optimizer_->scratch_bytes(parameter, target_);
   if (!precision_.pure || optimizer_->method(parameter) != Optimizer::Method::kMatrix) return own;
   // The matrix in fp32, behind the optimizer's own.
   return own + (static_cast<size_t>(Elements(parameter.shape)) * sizeof(float) + kStateAlign - 1) /
                    kStateAlign * kStateAlign;
+}
+
+MemoryOptions CompiledPlan::MemoryOptionsFor(bool keep_constants) const {
+  return {spec_.passes.reuse_memory, spec_.passes.in_place, keep_constants,
+          spec_.device == DeviceKind::kCuda};
 }
 
 std::set<std::string> CompiledPlan::WeightNames() const {
@@ -387,8 +394,7 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   train_.graph = std::move(placed.graph);
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
-  train_.memory =
-      PlanMemory(train_.graph, fixed, target_, {spec_.passes.reuse_memory, spec_.passes.in_place});
+  train_.memory = PlanMemory(train_.graph, fixed, target_, MemoryOptionsFor(false));
   return absl::OkStatus();
 }
 
@@ -406,8 +412,8 @@ absl::Status CompiledPlan::CompileEvaluation() {
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;
-  evaluate_.memory = PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), target_,
-                                {spec_.passes.reuse_memory, spec_.passes.in_place, keep});
+  evaluate_.memory =
+      PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), target_, MemoryOptionsFor(keep));
   return absl::OkStatus();
 }
 

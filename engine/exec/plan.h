@@ -98,6 +98,7 @@ class CompiledPlan : public Plan {
   // The level of recomputation that the spec asks for.
   absl::StatusOr<int> ChooseRecompute(const Graph& graph);
   std::set<std::string> WeightNames() const;
+  MemoryOptions MemoryOptionsFor(bool keep_constants) const;
   absl::Status CompileEvaluation();
   absl::Status CompileDecode();
   void PlaceKept(const std::vector<Shape>& kept);
@@ -137,6 +138,11 @@ class CompiledPlan : public Plan {
   size_t arena_bytes_ = 0;
   std::string hash_;
 };
+
+// Whether `token` may be decoded at `position` after `decoded` ones. Errors: InvalidArgument, as
+// Executor::Decode.
+absl::Status CheckDecode(const CompiledPlan& plan, int32_t token, int64_t position,
+                         int64_t decoded);
 
 }  // namespace lockstep::engine
 

@@ -3,6 +3,7 @@
 
 #include "common/check.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cuda/kernels.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine {
@@ -12,58 +13,62 @@ constexpr OpEntry kOps[] = {
     {&ops::kInput, nullptr, nullptr},
     {&ops::kParameter, nullptr, nullptr},
     {&ops::kReshape, nullptr, nullptr},
-    {&ops::kAdd, &cpu::kAdd, nullptr},
-    {&ops::kBiasBackward, &cpu::kBiasBackward, nullptr},
-    {&ops::kCast, &cpu::kCast, nullptr},
-    {&ops::kClassificationSums, &cpu::kClassificationSums, nullptr},
-    {&ops::kDeposit, &cpu::kDeposit, nullptr},
-    {&ops::kLinear, &cpu::kLinear, nullptr},
-    {&ops::kLinearBackwardInput, &cpu::kLinearBackwardInput, nullptr},
-    {&ops::kLinearBackwardWeight, &cpu::kLinearBackwardWeight, nullptr},
-    {&ops::kRelu, &cpu::kRelu, nullptr},
-    {&ops::kReluBackward, &cpu::kReluBackward, nullptr},
-    {&ops::kScale, &cpu::kScale, nullptr},
-    {&ops::kSoftmaxCrossEntropy, &cpu::kSoftmaxCrossEntropy, nullptr},
-    {&ops::kSoftmaxCrossEntropyBackward, &cpu::kSoftmaxCrossEntropyBackward, nullptr},
-    {&ops::kSoftmaxCrossEntropyWithGradient, &cpu::kSoftmaxCrossEntropyWithGradient, nullptr},
-    {&ops::kAddPositions, &cpu::kAddPositions, nullptr},
-    {&ops::kAddPositionsBackward, &cpu::kAddPositionsBackward, nullptr},
-    {&ops::kAttention, &cpu::kAttention, nullptr},
-    {&ops::kAttentionBackward, &cpu::kAttentionBackward, nullptr},
-    {&ops::kAttentionStep, &cpu::kAttentionStep, nullptr},
-    {&ops::kDropout, &cpu::kDropout, nullptr},
-    {&ops::kEmbedding, &cpu::kEmbedding, nullptr},
-    {&ops::kEmbeddingBackward, &cpu::kEmbeddingBackward, nullptr},
-    {&ops::kGelu, &cpu::kGelu, nullptr},
-    {&ops::kGeluBackward, &cpu::kGeluBackward, nullptr},
-    {&ops::kLayerNorm, &cpu::kLayerNorm, nullptr},
-    {&ops::kLayerNormBackwardInput, &cpu::kLayerNormBackwardInput, nullptr},
-    {&ops::kLayerNormBackwardWeight, &cpu::kLayerNormBackwardWeight, nullptr},
-    {&ops::kSigmoid, &cpu::kSigmoid, nullptr},
-    {&ops::kSigmoidBackward, &cpu::kSigmoidBackward, nullptr},
-    {&ops::kSilu, &cpu::kSilu, nullptr},
-    {&ops::kSiluBackward, &cpu::kSiluBackward, nullptr},
-    {&ops::kSoftmax, &cpu::kSoftmax, nullptr},
-    {&ops::kSoftmaxBackward, &cpu::kSoftmaxBackward, nullptr},
-    {&ops::kTakeRows, &cpu::kTakeRows, nullptr},
-    {&ops::kTakeRowsBackward, &cpu::kTakeRowsBackward, nullptr},
-    {&ops::kTanh, &cpu::kTanh, nullptr},
-    {&ops::kTanhBackward, &cpu::kTanhBackward, nullptr},
-    {&ops::kAvgPool2d, &cpu::kAvgPool2d, nullptr},
-    {&ops::kAvgPool2dBackward, &cpu::kAvgPool2dBackward, nullptr},
-    {&ops::kBatchNorm, &cpu::kBatchNorm, nullptr},
-    {&ops::kBatchNormBackward, &cpu::kBatchNormBackward, nullptr},
-    {&ops::kBatchNormInference, &cpu::kBatchNormInference, nullptr},
-    {&ops::kChannelsFirst, &cpu::kChannelsFirst, nullptr},
-    {&ops::kChannelsLast, &cpu::kChannelsLast, nullptr},
-    {&ops::kConv2d, &cpu::kConv2d, nullptr},
-    {&ops::kConv2dBackwardInput, &cpu::kConv2dBackwardInput, nullptr},
-    {&ops::kConv2dBackwardWeight, &cpu::kConv2dBackwardWeight, nullptr},
-    {&ops::kFoldBatchNorm, &cpu::kFoldBatchNorm, nullptr},
-    {&ops::kGlobalAveragePool, &cpu::kGlobalAveragePool, nullptr},
-    {&ops::kGlobalAveragePoolBackward, &cpu::kGlobalAveragePoolBackward, nullptr},
-    {&ops::kMaxPool2d, &cpu::kMaxPool2d, nullptr},
-    {&ops::kMaxPool2dBackward, &cpu::kMaxPool2dBackward, nullptr},
+    {&ops::kAdd, &cpu::kAdd, &cuda::kAdd},
+    {&ops::kBiasBackward, &cpu::kBiasBackward, &cuda::kBiasBackward},
+    {&ops::kCast, &cpu::kCast, &cuda::kCast},
+    {&ops::kClassificationSums, &cpu::kClassificationSums, &cuda::kClassificationSums},
+    {&ops::kDeposit, &cpu::kDeposit, &cuda::kDeposit},
+    {&ops::kLinear, &cpu::kLinear, &cuda::kLinear},
+    {&ops::kLinearBackwardInput, &cpu::kLinearBackwardInput, &cuda::kLinearBackwardInput},
+    {&ops::kLinearBackwardWeight, &cpu::kLinearBackwardWeight, &cuda::kLinearBackwardWeight},
+    {&ops::kRelu, &cpu::kRelu, &cuda::kRelu},
+    {&ops::kReluBackward, &cpu::kReluBackward, &cuda::kReluBackward},
+    {&ops::kScale, &cpu::kScale, &cuda::kScale},
+    {&ops::kSoftmaxCrossEntropy, &cpu::kSoftmaxCrossEntropy, &cuda::kSoftmaxCrossEntropy},
+    {&ops::kSoftmaxCrossEntropyBackward, &cpu::kSoftmaxCrossEntropyBackward,
+     &cuda::kSoftmaxCrossEntropyBackward},
+    {&ops::kSoftmaxCrossEntropyWithGradient, &cpu::kSoftmaxCrossEntropyWithGradient,
+     &cuda::kSoftmaxCrossEntropyWithGradient},
+    {&ops::kAddPositions, &cpu::kAddPositions, &cuda::kAddPositions},
+    {&ops::kAddPositionsBackward, &cpu::kAddPositionsBackward, &cuda::kAddPositionsBackward},
+    {&ops::kAttention, &cpu::kAttention, &cuda::kAttention},
+    {&ops::kAttentionBackward, &cpu::kAttentionBackward, &cuda::kAttentionBackward},
+    {&ops::kAttentionStep, &cpu::kAttentionStep, &cuda::kAttentionStep},
+    {&ops::kDropout, &cpu::kDropout, &cuda::kDropout},
+    {&ops::kEmbedding, &cpu::kEmbedding, &cuda::kEmbedding},
+    {&ops::kEmbeddingBackward, &cpu::kEmbeddingBackward, &cuda::kEmbeddingBackward},
+    {&ops::kGelu, &cpu::kGelu, &cuda::kGelu},
+    {&ops::kGeluBackward, &cpu::kGeluBackward, &cuda::kGeluBackward},
+    {&ops::kLayerNorm, &cpu::kLayerNorm, &cuda::kLayerNorm},
+    {&ops::kLayerNormBackwardInput, &cpu::kLayerNormBackwardInput, &cuda::kLayerNormBackwardInput},
+    {&ops::kLayerNormBackwardWeight, &cpu::kLayerNormBackwardWeight,
+     &cuda::kLayerNormBackwardWeight},
+    {&ops::kSigmoid, &cpu::kSigmoid, &cuda::kSigmoid},
+    {&ops::kSigmoidBackward, &cpu::kSigmoidBackward, &cuda::kSigmoidBackward},
+    {&ops::kSilu, &cpu::kSilu, &cuda::kSilu},
+    {&ops::kSiluBackward, &cpu::kSiluBackward, &cuda::kSiluBackward},
+    {&ops::kSoftmax, &cpu::kSoftmax, &cuda::kSoftmax},
+    {&ops::kSoftmaxBackward, &cpu::kSoftmaxBackward, &cuda::kSoftmaxBackward},
+    {&ops::kTakeRows, &cpu::kTakeRows, &cuda::kTakeRows},
+    {&ops::kTakeRowsBackward, &cpu::kTakeRowsBackward, &cuda::kTakeRowsBackward},
+    {&ops::kTanh, &cpu::kTanh, &cuda::kTanh},
+    {&ops::kTanhBackward, &cpu::kTanhBackward, &cuda::kTanhBackward},
+    {&ops::kAvgPool2d, &cpu::kAvgPool2d, &cuda::kAvgPool2d},
+    {&ops::kAvgPool2dBackward, &cpu::kAvgPool2dBackward, &cuda::kAvgPool2dBackward},
+    {&ops::kBatchNorm, &cpu::kBatchNorm, &cuda::kBatchNorm},
+    {&ops::kBatchNormBackward, &cpu::kBatchNormBackward, &cuda::kBatchNormBackward},
+    {&ops::kBatchNormInference, &cpu::kBatchNormInference, &cuda::kBatchNormInference},
+    {&ops::kChannelsFirst, &cpu::kChannelsFirst, &cuda::kChannelsFirst},
+    {&ops::kChannelsLast, &cpu::kChannelsLast, &cuda::kChannelsLast},
+    {&ops::kConv2d, &cpu::kConv2d, &cuda::kConv2d},
+    {&ops::kConv2dBackwardInput, &cpu::kConv2dBackwardInput, &cuda::kConv2dBackwardInput},
+    {&ops::kConv2dBackwardWeight, &cpu::kConv2dBackwardWeight, &cuda::kConv2dBackwardWeight},
+    {&ops::kFoldBatchNorm, &cpu::kFoldBatchNorm, &cuda::kFoldBatchNorm},
+    {&ops::kGlobalAveragePool, &cpu::kGlobalAveragePool, &cuda::kGlobalAveragePool},
+    {&ops::kGlobalAveragePoolBackward, &cpu::kGlobalAveragePoolBackward,
+     &cuda::kGlobalAveragePoolBackward},
+    {&ops::kMaxPool2d, &cpu::kMaxPool2d, &cuda::kMaxPool2d},
+    {&ops::kMaxPool2dBackward, &cpu::kMaxPool2dBackward, &cuda::kMaxPool2dBackward},
 };
 
 }  // namespace
@@ -82,6 +87,16 @@ const CpuKernelDef& CpuKernelOf(const OpDef& op) {
     if (entry.op != &op) continue;
     LS_CHECK(entry.cpu != nullptr) << op.name;
     return *entry.cpu;
+  }
+  LS_CHECK(false) << op.name << " is not of the table";
+  __builtin_unreachable();
+}
+
+const CudaKernelDef& CudaKernelOf(const OpDef& op) {
+  for (const OpEntry& entry : kOps) {
+    if (entry.op != &op) continue;
+    LS_CHECK(entry.cuda != nullptr) << op.name;
+    return *entry.cuda;
   }
   LS_CHECK(false) << op.name << " is not of the table";
   __builtin_unreachable();

@@ -8,14 +8,15 @@
 
 #include "absl/types/span.h"
 #include "engine/cpu/kernel.h"
+#include "engine/cuda/kernel.h"
 #include "engine/ops/op.h"
 
 namespace lockstep::engine {
 
 struct OpEntry {
   const OpDef* op;
-  const CpuKernelDef* cpu;  // null only for leaves and views
-  const void* cuda;         // null: not written yet (the CUDA module defines the type)
+  const CpuKernelDef* cpu;    // null only for leaves and views
+  const CudaKernelDef* cuda;  // the same
 };
 
 // The table, in a fixed order. Lives for ever.
@@ -24,6 +25,7 @@ absl::Span<const OpEntry> AllOps();
 const OpDef* FindOp(std::string_view name);
 // REQUIRES: `op` is of the table and neither leaf nor view.
 const CpuKernelDef& CpuKernelOf(const OpDef& op);
+const CudaKernelDef& CudaKernelOf(const OpDef& op);
 
 }  // namespace lockstep::engine
 

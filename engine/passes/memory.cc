@@ -60,6 +60,7 @@ class Planner {
           std::all_of(node.inputs.begin(), node.inputs.end(),
                       [&](const Value& input) { return IsConstant(input.node); });
       if (node.op->view || plan_.RunsOnce(id)) continue;
+      if (options_.cuda) continue;
       const size_t bytes = KernelPackedBytes(graph_, node, target_);
       const auto input = static_cast<size_t>(CpuKernelOf(*node.op).packed_input);
       if (bytes > 0 && IsConstant(node.inputs[input].node)) packed_[id] = {bytes, input, 0};
@@ -96,7 +97,7 @@ class Planner {
       const Node& node = graph_.node(id);
       for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) MakeHome(id, o);
       if (node.op->leaf || node.op->view) continue;
-      size_t bytes = KernelScratchBytes(graph_, node, target_);
+      size_t bytes = ScratchBytes(node);
       if (const auto packed = packed_.find(id); packed != packed_.end()) {
         packed->second.buffer = plan_.buffers.size();
         plan_.buffers.push_back({packed->second.bytes, 0, id, plan_.runs_begin + count(),
@@ -108,6 +109,12 @@ class Planner {
       const int time = plan_.TimeOf(id);
       plan_.buffers.push_back({bytes, 0, time, time, absl::StrCat("%", id, " scratch")});
     }
+  }
+
+  size_t ScratchBytes(const Node& node) const {
+    if (!options_.cuda) return KernelScratchBytes(graph_, node, target_);
+    const CudaKernelDef& kernel = CudaKernelOf(*node.op);
+    return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(graph_, node);
   }
 
   void MakeHome(int id, int o) {

@@ -28,6 +28,7 @@ struct MemoryOptions {
   bool reuse = true;     // false: every buffer has memory of its own
   bool in_place = true;  // false: no op writes over its input
   bool keep_constants = false;
+  bool cuda = false;  // scratch is that of the CUDA kernels; nothing is packed
 };
 
 // One stretch of the arena, alive from `first` to `last` (MemoryPlan::TimeOf).

@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "google/protobuf/util/time_util.h"
 #include "launcher/agent/event_loop.h"
+#include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
 #include "launcher/agent/life_watch.h"
 #include "launcher/agent/output.h"
@@ -90,6 +91,7 @@ class AgentImpl : public Agent {
 
   const AgentOptions options_;
   const std::string host_ = HostName();
+  const std::vector<Gpu> gpus_ = UsableGpus();
   int64_t file_limit_ = 0;
   std::unique_ptr<LifePage> life_;
   std::unique_ptr<LifeWatch> life_watch_;
@@ -192,6 +194,13 @@ AgentMessage AgentImpl::Hello() {
   hello->set_host(host_);
   hello->set_slots(options_.slots);
   hello->add_devices()->set_kind("cpu");
+  for (const Gpu& gpu : gpus_) {
+    Device* device = hello->add_devices();
+    device->set_kind("cuda");
+    device->set_uuid(gpu.uuid);
+    device->set_name(gpu.name);
+    device->set_memory(gpu.memory);
+  }
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
   hello->set_private_agent(options_.private_agent);

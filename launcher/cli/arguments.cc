@@ -343,6 +343,11 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
   if (verb == "scale") return ParseScale(words, common, coordinator);
   if (verb == "generate") return ParseGenerate(words, common);
   if (verb == "bench") return ParseBench(words, common);
+  if (verb == "doctor") {
+    LS_RETURN_IF_ERROR(NoCommand(verb, words));
+    if (!words.positional.empty()) return Usage("'launcher doctor' takes no argument");
+    return Command(DoctorArgs{common});
+  }
   if (verb == "version") {
     LS_RETURN_IF_ERROR(NoCommand(verb, words));
     if (!words.positional.empty()) return Usage("'launcher version' takes no argument");
@@ -402,15 +407,15 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 }  // namespace
 
 const std::vector<std::string>& Verbs() {
-  static const auto* const verbs =
-      new std::vector<std::string>{"run",      "validate", "plan", "eval",     "predict", "compare",
-                                   "generate", "submit",   "list", "describe", "logs",    "cancel",
-                                   "scale",    "chaos",    "join", "bench",    "version", "help"};
+  static const auto* const verbs = new std::vector<std::string>{
+      "run",    "validate", "plan",     "eval",    "predict", "compare", "generate",
+      "submit", "list",     "describe", "logs",    "cancel",  "scale",   "chaos",
+      "join",   "bench",    "doctor",   "version", "help"};
   return *verbs;
 }
 
 const std::vector<std::string>& LaterVerbs() {
-  static const auto* const verbs = new std::vector<std::string>{"drain", "top", "doctor"};
+  static const auto* const verbs = new std::vector<std::string>{"drain", "top"};
   return *verbs;
 }
 

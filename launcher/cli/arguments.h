@@ -162,6 +162,9 @@ struct BenchArgs {
   std::vector<std::string> operations;
   double seconds = 0.25;  // for each size of each operation
 };
+struct DoctorArgs {
+  CommonArgs common;
+};
 struct VersionArgs {
   CommonArgs common;
 };
@@ -169,9 +172,10 @@ struct HelpArgs {
   std::string verb;  // empty: the program
 };
 
-using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs,
-                             CancelArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
-                             CompareArgs, GenerateArgs, BenchArgs, VersionArgs, HelpArgs>;
+using Command =
+    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs, CancelArgs,
+                 ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs, GenerateArgs,
+                 BenchArgs, DoctorArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

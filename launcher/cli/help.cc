@@ -77,6 +77,11 @@ const std::map<std::string, VerbText>& VerbTexts() {
         "of nccl-tests.",
         "launcher bench collectives --nproc-per-node=4 --max-bytes 256MiB"}},
       {"version", {"launcher version", "Shows the version.", "launcher version"}},
+      {"doctor",
+       {"launcher doctor [flags]",
+        "Says what this host has for training on GPUs and what is missing. Exit code 1 when "
+        "device: cuda cannot be used.",
+        "launcher doctor"}},
       {"help", {"launcher help [VERB]", "Shows how a verb is used.", "launcher help submit"}},
   };
   return *texts;

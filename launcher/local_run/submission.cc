@@ -13,6 +13,7 @@
 #include "common/status.h"
 #include "job/job_file.h"
 #include "job/workers.h"
+#include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
 
 namespace lockstep::launcher {
@@ -33,8 +34,10 @@ absl::StatusOr<int> CountOf(const ProcCount& procs) {
     case ProcCount::Kind::kGpu:
       break;
   }
+  if (const size_t gpus = UsableGpus().size(); gpus > 0) return static_cast<int>(gpus);
   return absl::FailedPreconditionError(
-      "--nproc-per-node=gpu: this build has no GPU support; give a number, or cpu");
+      "--nproc-per-node=gpu: this build can use no GPU here ('launcher doctor' says why); give a "
+      "number, or cpu");
 }
 
 absl::Status FillSecrets(JobSpec* spec) {

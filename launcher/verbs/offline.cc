@@ -166,4 +166,11 @@ int RunCompare(const CompareArgs& args) {
   return Finish(request, compare->spec().workdir());
 }
 
+int RunDoctor(const DoctorArgs& args) {
+  OfflineRequest request;
+  request.set_json(args.common.output == Output::kJson);
+  request.mutable_doctor();
+  return Finish(request, "");
+}
+
 }  // namespace lockstep::launcher

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verbs that need the engine or the data plane for one answer: plan, eval, predict, generate,
-// compare, bench. The launcher does not link these; it runs the worker program as a child that
-// prints the answer. Thread-safety: called by main.
+// compare, bench, doctor. The launcher does not link these; it runs the worker program as a child
+// that prints the answer. Thread-safety: called by main.
 #ifndef LOCKSTEP_LAUNCHER_VERBS_OFFLINE_H_
 #define LOCKSTEP_LAUNCHER_VERBS_OFFLINE_H_
 
@@ -16,6 +16,7 @@ int RunPredict(const PredictArgs& args);
 int RunCompare(const CompareArgs& args);
 int RunGenerate(const GenerateArgs& args);
 int RunBench(const BenchArgs& args);
+int RunDoctor(const DoctorArgs& args);
 
 }  // namespace lockstep::launcher
 

@@ -209,6 +209,8 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
       variant.passes.reuse_memory = variant.passes.in_place = word == "planned";
     } else if (word == "sse2" || word == "avx2" || word == "avx512") {
       variant.passes.isa = word;
+    } else if (word == "cpu" || word == "cuda") {
+      variant.device = word == "cpu" ? engine::DeviceKind::kCpu : engine::DeviceKind::kCuda;
     } else if (engine::KnowsPrecision(word)) {
       variant.precision = word;
     } else if (word == "kept" || word == "selective" || word == "blocks") {
@@ -217,11 +219,11 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
                                : word == "selective" ? Mode::kSelective
                                                      : Mode::kBlocks;
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", word,
-                       "' is no variant; there are fused, unfused, planned, unplanned, sse2, avx2, "
-                       "avx512, fp32, bf16, fp16, pure_bf16, pure_fp16, kept, selective, blocks, "
-                       "and several of them joined by '+'"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", word,
+          "' is no variant; there are fused, unfused, planned, unplanned, sse2, avx2, "
+          "avx512, cpu, cuda, fp32, bf16, fp16, pure_bf16, pure_fp16, kept, selective, "
+          "blocks, and several of them joined by '+'"));
     }
   }
   return variant;

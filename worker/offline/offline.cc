@@ -11,6 +11,7 @@
 #include "worker/json_text.h"
 #include "worker/offline/answers.h"
 #include "worker/offline/compare.h"
+#include "worker/offline/doctor.h"
 #include "worker/offline/job_report.h"
 
 namespace lockstep::worker {
@@ -58,6 +59,7 @@ int ThreadsOf(const OfflineRequest& request) {
     case OfflineRequest::kGenerate:
       return std::max(1, request.generate().threads());
     case OfflineRequest::kBenchCollectives:
+    case OfflineRequest::kDoctor:
     case OfflineRequest::VERB_NOT_SET:
       break;
   }
@@ -85,6 +87,9 @@ int RunOffline(const OfflineRequest& request) {
       break;
     case OfflineRequest::kBenchCollectives:
       status = AnswerBenchCollectives(request.bench_collectives(), request.json());
+      break;
+    case OfflineRequest::kDoctor:
+      differs = !AnswerDoctor(request.json());
       break;
     case OfflineRequest::VERB_NOT_SET:
       status = absl::InternalError("the request has no verb");

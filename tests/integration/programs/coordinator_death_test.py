@@ -12,6 +12,7 @@ import harness
 from harness import wait_until
 
 STEPS = 12000  # seconds, also where nothing else runs
+SLOW = 240  # seconds for that many where much else runs
 TRAIN = "  eval: {every: 3000 steps, block: 40}\n"
 HEAL = "elastic: {min_workers: 1, max_workers: 4}\nfailure_detection: 1s\nrestart: {max_restarts: 20}\n"
 
@@ -26,8 +27,9 @@ class CoordinatorDeath(harness.ProgramTest):
         self.job = self.write("job.yaml", job_text())
         self.address = None
 
-    def undisturbed(self):
-        return self.train("--nproc-per-node=4", self.job)["model"]["sha256"]
+    def undisturbed(self, job=None):
+        result = self.train("--nproc-per-node=4", job or self.job, seconds=SLOW)
+        return result["model"]["sha256"]
 
     def start_coordinator(self):
         """A daemon with a journal; on its second start at the address of the first."""
@@ -76,7 +78,7 @@ class CoordinatorDeath(harness.ProgramTest):
         def ended():
             status = self.describe(job)
             return status if status["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None
-        status = wait_until(ended, 60, "the job ends")
+        status = wait_until(ended, SLOW, "the job ends")
         self.assertEqual(status["state"], state, status)
         return status
 
@@ -208,11 +210,12 @@ class CoordinatorDeath(harness.ProgramTest):
         self.assertIn("put a copy back", err)
 
     def test_a_run_here_starts_its_coordinator_again(self):
-        wanted = self.undisturbed()
+        job = self.write("short.yaml", job_text(steps=1500))
+        wanted = self.undisturbed(job)
         code, out, err = self.launch(
             "chaos", "-o", "json", "--kill", "coordinator@step:100", "--kill", "rank:2@step:101",
             "--kill", "coordinator@step:200/reduced", "--kill", "rank:0@step:300",
-            "--kill", "coordinator@step:300", self.job)
+            "--kill", "coordinator@step:300", job)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], wanted)

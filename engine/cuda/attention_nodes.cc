@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention, forward, backward and for one new position.
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/cuda/kernels.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+std::vector<TensorType> TypesOf(const Graph& graph, const Node& node) {
+  std::vector<TensorType> types;
+  for (const Value& input : node.inputs) {
+    types.push_back(graph.type(input));
+    // AttentionShape speaks of shapes alone.
+    if (IsHalf(types.back().dtype)) types.back().dtype = DType::kF32;
+  }
+  return types;
+}
+
+absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Attrs& attrs) {
+  AttentionArgs args;
+  args.batch = shape.batch;
+  args.heads = shape.heads;
+  args.length = shape.length;
+  args.width = shape.width;
+  args.depth = shape.width / shape.heads;
+  args.stride = shape.packed ? 3 * shape.width : shape.width;
+  args.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(args.depth)));
+  args.causal = shape.causal;
+  if (shape.rate > 0) args.drop = DropOf(attrs);
+  if (args.depth > kMaxHeadDepth) {
+    return absl::InvalidArgumentError(absl::StrCat("attention heads of ", args.depth,
+                                                   " columns: CUDA's have at most ", kMaxHeadDepth,
+                                                   "; use more heads, or device: cpu"));
+  }
+  if (args.heads > 65535 || args.batch > 65535) {
+    return absl::InvalidArgumentError("attention of more than 65535 heads or samples at once");
+  }
+  return args;
+}
+
+// `view` from `elements` on.
+View Shifted(const View& view, int64_t elements) {
+  const int64_t bytes = elements * (view.type == Type::kF32 ? 4 : 2);
+  return {static_cast<std::byte*>(view.data) + bytes, view.type};
+}
+
+// Binds q, k, v from input `first` on, and what follows them.
+void Bind(const Operands& o, const ops::AttentionShape& shape, size_t first,
+          const CudaContext& context, AttentionArgs* args) {
+  args->q = o.In(context, first);
+  args->k = shape.packed ? Shifted(args->q, shape.width) : o.In(context, first + 1);
+  args->v = shape.packed ? Shifted(args->q, 2 * shape.width) : o.In(context, first + 2);
+  if (shape.masked) {
+    const int32_t* keys = o.InData<int32_t>(context, shape.keys);
+    (shape.lengths ? args->by_length : args->by_key) = keys;
+  }
+  if (shape.rate > 0) args->drop.address = o.InData<int32_t>(context, shape.address);
+}
+
+absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
+                                          const KernelOperands& operands,
+                                          const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape,
+                      ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 0));
+  LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
+  return [o, shape, args](const CudaContext& context) {
+    AttentionArgs own = args;
+    Bind(o, shape, 0, context, &own);
+    own.y = o.Out(context);
+    own.log_sums = o.Out(context, 1);
+    return o.kernels().attention(own, context.stream);
+  };
+}
+
+size_t BackwardScratch(const Graph& graph, const Node& node) {
+  return RoundUp(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
+}
+
+absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
+                                           const KernelOperands& operands,
+                                           const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape,
+                      ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 3));
+  LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
+  return [o, shape, args](const CudaContext& context) {
+    AttentionBackwardArgs own;
+    own.forward = args;
+    Bind(o, shape, 3, context, &own.forward);
+    own.dy = o.In(context, 0);
+    own.forward.y = o.In(context, 1);
+    own.forward.log_sums = o.In(context, 2);
+    own.dq = o.Out(context);
+    own.dk = shape.packed ? Shifted(own.dq, shape.width) : o.Out(context, 1);
+    own.dv = shape.packed ? Shifted(own.dq, 2 * shape.width) : o.Out(context, 2);
+    own.delta = o.Scratch<float>(context);
+    return o.kernels().attention_backward(own, context.stream);
+  };
+}
+
+size_t StepScratch(const Graph& graph, const Node& node) {
+  const int64_t positions = graph.type(node.inputs[1]).shape[1];
+  return RoundUp(static_cast<size_t>(node.attrs.Int("heads") * positions) * sizeof(float));
+}
+
+absl::StatusOr<CudaKernel> PrepareStep(const Graph& graph, const Node& node,
+                                       const KernelOperands& operands, const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  AttentionStepArgs args;
+  args.heads = node.attrs.Int("heads");
+  args.positions = o.input(1).shape[1];
+  args.width = o.input(1).shape[2];
+  args.scale = static_cast<float>(
+      1 / std::sqrt(static_cast<double>(args.width) / static_cast<double>(args.heads)));
+  return [o, args](const CudaContext& context) {
+    AttentionStepArgs own = args;
+    own.qkv = o.In(context, 0);
+    own.before = o.In(context, 1);
+    own.position = o.InData<int32_t>(context, 2);
+    own.y = o.Out(context);
+    own.kept = o.OutData<float>(context, 1);
+    own.scores = o.Scratch<float>(context);
+    return o.kernels().attention_step(own, context.stream);
+  };
+}
+
+}  // namespace
+
+const CudaKernelDef kAttention = {nullptr, PrepareForward};
+const CudaKernelDef kAttentionBackward = {BackwardScratch, PrepareBackward};
+const CudaKernelDef kAttentionStep = {StepScratch, PrepareStep};
+
+}  // namespace lockstep::engine::cuda

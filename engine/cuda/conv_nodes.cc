@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv2d and its gradients as products with patch matrices, in blocks of images that fit into the
+// scratch; blocks are summed in order. Filters are brought into the patches' order in each run.
+#include <algorithm>
+#include <string>
+
+#include "common/check.h"
+#include "common/status.h"
+#include "engine/cuda/gemm.h"
+#include "engine/cuda/kernels.h"
+#include "engine/cuda/window.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{128} << 20;
+
+enum class Which { kForward, kInput, kWeight };
+
+// What a node does, from its types alone: the scratch is planned with it.
+struct ConvPlan {
+  ConvPlan(const Graph& graph, const Node& node, Which which);
+
+  int64_t patch() const { return g.taps() * g.group_channels(); }
+  int64_t pixels() const { return g.out_height * g.out_width; }
+  // Images of the block that begins with `first`.
+  int64_t ImagesFrom(int64_t first) const { return std::min(block, g.images - first); }
+  size_t scratch_bytes() const { return filters_bytes + cast_bytes + matrix_bytes + result_bytes; }
+  // Bytes that divide the address of every operand of the products.
+  int Alignment(int operands) const;
+
+  ConvGeometry g;
+  Type factors = Type::kF32;
+  bool direct = false;   // the images are the patches
+  bool in_fp32 = false;  // forward: the result goes through fp32 scratch
+  int64_t block = 1;     // images
+  // Of the scratch, in this order.
+  size_t filters_bytes = 0;
+  size_t cast_bytes = 0;  // of dy
+  size_t matrix_bytes = 0;
+  size_t result_bytes = 0;
+};
+
+ConvGeometry GeometryOf(const Graph& graph, const Node& node, Which which) {
+  TensorType x = which == Which::kInput ? node.outputs[0]
+                                        : graph.type(node.inputs[which == Which::kWeight ? 1 : 0]);
+  TensorType weight = which == Which::kWeight ? node.outputs[0] : graph.type(node.inputs[1]);
+  x.dtype = weight.dtype = DType::kF32;  // a geometry speaks of shapes alone
+  const absl::StatusOr<ConvGeometry> geometry = ConvOf(x, weight, node.attrs);
+  LS_CHECK(geometry.ok()) << geometry.status();
+  return *geometry;
+}
+
+ConvPlan::ConvPlan(const Graph& graph, const Node& node, Which which)
+    : g(GeometryOf(graph, node, which)) {
+  const Type first = TypeOf(graph.type(node.inputs[0]).dtype);
+  const Type second = TypeOf(graph.type(node.inputs[1]).dtype);
+  factors = CommonType(first, second);
+  const Window& w = g.window;
+  direct = g.taps() == 1 && g.groups == 1 && w.stride[0] == 1 && w.stride[1] == 1 &&
+           w.padding[0] == 0 && w.padding[1] == 0;
+  // x may be of another type than the factors: making the patches converts it.
+  if (which != Which::kInput) direct &= (which == Which::kForward ? first : second) == factors;
+  filters_bytes = RoundUp(static_cast<size_t>(g.filters * patch()) *
+                          BytesOf(which == Which::kWeight ? Type::kF32 : factors));
+  if (which != Which::kForward && first != factors) {
+    cast_bytes = RoundUp(static_cast<size_t>(g.images * pixels() * g.filters) * sizeof(float));
+  }
+  const bool half = TypeOf(node.outputs[0].dtype) != Type::kF32;
+  if (which == Which::kForward) {
+    in_fp32 = half && (factors == Type::kF32 || node.inputs.size() > 2);
+  } else if (which == Which::kInput) {
+    in_fp32 = half && direct && factors == Type::kF32;
+  }
+  const size_t size = which == Which::kInput ? sizeof(float) : BytesOf(factors);
+  const size_t matrix = direct ? 0 : static_cast<size_t>(pixels() * patch()) * size;
+  const int64_t columns = which == Which::kInput ? g.channels : g.filters;
+  const size_t result = in_fp32 ? static_cast<size_t>(pixels() * columns) * sizeof(float) : 0;
+  const size_t image = matrix + result;
+  block = image == 0
+              ? g.images
+              : std::min(g.images, std::max(static_cast<int64_t>(kBlockBytes / image), int64_t{1}));
+  matrix_bytes = RoundUp(static_cast<size_t>(block) * matrix);
+  result_bytes = RoundUp(static_cast<size_t>(block) * result);
+}
+
+int ConvPlan::Alignment(int operands) const {
+  // Groups begin at any element, blocks of images at multiples of their pixels.
+  const int64_t step = g.groups > 1 ? 1 : block < g.images ? block * pixels() : 64;
+  const int64_t low = (step | 64) & -(step | 64);
+  return std::min(operands, static_cast<int>(low * static_cast<int64_t>(BytesOf(factors))));
+}
+
+// The scratch's parts.
+struct Parts {
+  Parts(const Operands& o, const ConvPlan& plan, const CudaContext& context)
+      : filters(o.Scratch(context)),
+        cast(o.Scratch(context, plan.filters_bytes)),
+        matrix(o.Scratch(context, plan.filters_bytes + plan.cast_bytes)),
+        result(o.Scratch(context, plan.filters_bytes + plan.cast_bytes + plan.matrix_bytes)) {}
+  void* filters;
+  void* cast;
+  void* matrix;
+  void* result;
+};
+
+// Products of whole blocks and of the last one; the same of every group.
+class BlockProducts {
+ public:
+  // `rows` is the extent (0: m, 1: k) that a block's pixels are.
+  static absl::StatusOr<BlockProducts> Make(const CudaTarget& target, const ConvPlan& plan,
+                                            MatmulShape shape, bool pixels_are_k) {
+    BlockProducts products;
+    products.block_ = plan.block;
+    for (const int64_t images : {plan.block, plan.g.images % plan.block}) {
+      if (images == 0) continue;
+      (pixels_are_k ? shape.k : shape.m) = images * plan.pixels();
+      LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
+      products.products_.push_back(std::move(product));
+    }
+    return products;
+  }
+  const Product& Of(int64_t images) const {
+    return products_[images == block_ ? 0 : products_.size() - 1];
+  }
+
+ private:
+  std::vector<Product> products_;
+  int64_t block_ = 1;
+};
+
+PatchArgs PatchesOf(const ConvPlan& plan, int64_t first, int64_t group) {
+  PatchArgs args;
+  const ConvGeometry& g = plan.g;
+  args.window = WindowArgsOf(g.window, {plan.ImagesFrom(first), g.height, g.width, g.channels},
+                             {0, g.out_height, g.out_width});
+  args.first_image = first;
+  args.first_channel = group * g.group_channels();
+  args.group_channels = g.group_channels();
+  return args;
+}
+
+FilterArgs FiltersOf(const ConvPlan& plan) {
+  FilterArgs args;
+  args.filters = plan.g.filters;
+  args.channels = plan.g.group_channels();
+  args.taps = plan.g.taps();
+  return args;
+}
+
+template <Which kWhich>
+size_t Scratch(const Graph& graph, const Node& node) {
+  return ConvPlan(graph, node, kWhich).scratch_bytes();
+}
+
+// ---- forward ----
+
+absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
+                                          const KernelOperands& operands,
+                                          const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  const ConvPlan plan(graph, node, Which::kForward);
+  const ConvGeometry& g = plan.g;
+  const bool relu = node.attrs.String("activation") == "relu";
+  const Type result = plan.in_fp32 ? Type::kF32 : TypeOf(node.outputs[0].dtype);
+  MatmulShape shape;
+  shape.n = g.group_filters();
+  shape.k = plan.patch();
+  shape.b_transposed = true;
+  shape.lda = shape.ldb = plan.patch();
+  shape.ldc = g.filters;
+  shape.factors = plan.factors;
+  shape.result = result;
+  shape.alignment = plan.Alignment(std::min(o.InAlignment(0), o.OutAlignment()));
+  LS_ASSIGN_OR_RETURN(const BlockProducts products,
+                      BlockProducts::Make(target, plan, shape, false));
+  return [o, plan, products, relu, result](const CudaContext& context) {
+    const Parts parts(o, plan, context);
+    const ConvGeometry& g = plan.g;
+    FilterArgs filters = FiltersOf(plan);
+    filters.from = o.In(context, 1);
+    filters.to = {parts.filters, plan.factors};
+    Code code = o.kernels().filters(filters, context.stream);
+    for (int64_t first = 0; code == 0 && first < g.images; first += plan.block) {
+      const int64_t images = plan.ImagesFrom(first);
+      const int64_t at = first * plan.pixels() * g.filters;
+      const View y = From(o.Out(context), at);
+      const View out = plan.in_fp32 ? View{parts.result, Type::kF32} : y;
+      for (int64_t group = 0; code == 0 && group < g.groups; ++group) {
+        View a = {parts.matrix, plan.factors};
+        if (plan.direct) {
+          a = From(o.In(context, 0), first * plan.pixels() * g.channels);
+        } else {
+          PatchArgs patches = PatchesOf(plan, first, group);
+          patches.x = o.In(context, 0);
+          patches.matrix = a;
+          code = o.kernels().patches(patches, context.stream);
+        }
+        const int64_t filter = group * g.group_filters();
+        const View b = From({parts.filters, plan.factors}, filter * plan.patch());
+        if (code == 0) {
+          code = products.Of(images).Run(context, a.data, b.data, From(out, filter).data);
+        }
+      }
+      if (code != 0 || (!relu && !o.has(2) && !plan.in_fp32)) continue;
+      EpilogueArgs finish;
+      finish.x = out;
+      finish.bias = o.In(context, 2);
+      finish.residual = From(o.In(context, 3), at);
+      finish.out = y;
+      finish.rows = images * plan.pixels();
+      finish.columns = g.filters;
+      finish.relu = relu;
+      code = o.kernels().epilogue(finish, context.stream);
+    }
+    return code;
+  };
+}
+
+// ---- backward ----
+
+// dy in the factors' type.
+Code BringDy(const Operands& o, const ConvPlan& plan, const Parts& parts,
+             const CudaContext& context, View* dy) {
+  *dy = o.In(context, 0);
+  if (plan.cast_bytes == 0) return 0;
+  PointwiseArgs cast;
+  cast.a = *dy;
+  cast.out = {parts.cast, Type::kF32};
+  cast.count = o.input(0).elements();
+  *dy = cast.out;
+  return o.kernels().pointwise(cast, context.stream);
+}
+
+// With 1 x 1 filters dx is one product.
+absl::StatusOr<CudaKernel> PrepareDirectInput(const Operands& o, const ConvPlan& plan,
+                                              const TensorType& dx, const CudaTarget& target) {
+  const ConvGeometry& g = plan.g;
+  GemmSpec spec;
+  MatmulShape& shape = spec.shape;
+  shape.n = g.channels;
+  shape.k = g.filters;
+  shape.lda = g.filters;
+  shape.ldb = shape.ldc = g.channels;
+  shape.factors = plan.factors;
+  shape.result = plan.in_fp32 ? Type::kF32 : TypeOf(dx.dtype);
+  shape.alignment = plan.Alignment(std::min(o.InAlignment(0), o.OutAlignment()));
+  LS_ASSIGN_OR_RETURN(const BlockProducts products,
+                      BlockProducts::Make(target, plan, shape, false));
+  return [o, plan, products](const CudaContext& context) {
+    const Parts parts(o, plan, context);
+    const ConvGeometry& g = plan.g;
+    FilterArgs filters = FiltersOf(plan);
+    filters.from = o.In(context, 1);
+    filters.to = {parts.filters, plan.factors};
+    Code code = o.kernels().filters(filters, context.stream);
+    View dy;
+    if (code == 0) code = BringDy(o, plan, parts, context, &dy);
+    for (int64_t first = 0; code == 0 && first < g.images; first += plan.block) {
+      const int64_t images = plan.ImagesFrom(first);
+      const int64_t pixel = first * plan.pixels();
+      const View dx = From(o.Out(context), pixel * g.channels);
+      const View out = plan.in_fp32 ? View{parts.result, Type::kF32} : dx;
+      code = products.Of(images).Run(context, From(dy, pixel * g.filters).data, parts.filters,
+                                     out.data);
+      if (code != 0 || (!plan.in_fp32 && !o.has(2))) continue;
+      EpilogueArgs finish;
+      finish.x = out;
+      finish.mask = From(o.In(context, 2), pixel * g.channels);
+      finish.out = dx;
+      finish.rows = images * plan.pixels();
+      finish.columns = g.channels;
+      code = o.kernels().epilogue(finish, context.stream);
+    }
+    return code;
+  };
+}
+
+absl::StatusOr<CudaKernel> PrepareInput(const Graph& graph, const Node& node,
+                                        const KernelOperands& operands, const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  const ConvPlan plan(graph, node, Which::kInput);
+  if (plan.direct) return PrepareDirectInput(o, plan, node.outputs[0], target);
+  const ConvGeometry& g = plan.g;
+  MatmulShape shape;
+  shape.n = plan.patch();
+  shape.k = g.group_filters();
+  shape.lda = g.filters;
+  shape.ldb = shape.ldc = plan.patch();
+  shape.factors = plan.factors;
+  shape.alignment = plan.Alignment(o.InAlignment(0));
+  LS_ASSIGN_OR_RETURN(const BlockProducts products,
+                      BlockProducts::Make(target, plan, shape, false));
+  return [o, plan, products](const CudaContext& context) {
+    const Parts parts(o, plan, context);
+    const ConvGeometry& g = plan.g;
+    FilterArgs filters = FiltersOf(plan);
+    filters.from = o.In(context, 1);
+    filters.to = {parts.filters, plan.factors};
+    Code code = o.kernels().filters(filters, context.stream);
+    View dy;
+    if (code == 0) code = BringDy(o, plan, parts, context, &dy);
+    for (int64_t first = 0; code == 0 && first < g.images; first += plan.block) {
+      for (int64_t group = 0; code == 0 && group < g.groups; ++group) {
+        const int64_t filter = group * g.group_filters();
+        const View a = From(dy, first * plan.pixels() * g.filters + filter);
+        const View b = From({parts.filters, plan.factors}, filter * plan.patch());
+        code = products.Of(plan.ImagesFrom(first)).Run(context, a.data, b.data, parts.matrix);
+        if (code != 0) break;
+        PatchArgs gather = PatchesOf(plan, first, group);
+        gather.matrix = {parts.matrix, Type::kF32};
+        gather.x = o.Out(context);
+        gather.mask = o.In(context, 2);
+        gather.gather = true;
+        code = o.kernels().patches(gather, context.stream);
+      }
+    }
+    return code;
+  };
+}
+
+absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
+                                         const KernelOperands& operands, const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  const ConvPlan plan(graph, node, Which::kWeight);
+  const ConvGeometry& g = plan.g;
+  MatmulShape shape;
+  shape.m = g.group_filters();
+  shape.n = plan.patch();
+  shape.a_transposed = true;
+  shape.lda = g.filters;
+  shape.ldb = shape.ldc = plan.patch();
+  shape.factors = plan.factors;
+  shape.adds = true;
+  shape.alignment = plan.Alignment(std::min(o.InAlignment(0), o.InAlignment(1)));
+  LS_ASSIGN_OR_RETURN(const BlockProducts products, BlockProducts::Make(target, plan, shape, true));
+  return [o, plan, products](const CudaContext& context) {
+    const Parts parts(o, plan, context);
+    const ConvGeometry& g = plan.g;
+    View dy;
+    Code code = BringDy(o, plan, parts, context, &dy);
+    for (int64_t first = 0; code == 0 && first < g.images; first += plan.block) {
+      for (int64_t group = 0; code == 0 && group < g.groups; ++group) {
+        View b = {parts.matrix, plan.factors};
+        if (plan.direct) {
+          b = From(o.In(context, 1), first * plan.pixels() * g.channels);
+        } else {
+          PatchArgs patches = PatchesOf(plan, first, group);
+          patches.x = o.In(context, 1);
+          patches.matrix = b;
+          code = o.kernels().patches(patches, context.stream);
+        }
+        const int64_t filter = group * g.group_filters();
+        const View a = From(dy, first * plan.pixels() * g.filters + filter);
+        const View sum = From({parts.filters, Type::kF32}, filter * plan.patch());
+        if (code == 0) {
+          code = products.Of(plan.ImagesFrom(first))
+                     .Run(context, a.data, b.data, sum.data, nullptr, first > 0);
+        }
+      }
+    }
+    if (code != 0) return code;
+    FilterArgs filters = FiltersOf(plan);
+    filters.from = {parts.filters, Type::kF32};
+    filters.to = o.Out(context);
+    filters.back = true;
+    filters.adds = o.Adds(context);
+    return o.kernels().filters(filters, context.stream);
+  };
+}
+
+}  // namespace
+
+const CudaKernelDef kConv2d = {Scratch<Which::kForward>, PrepareForward};
+const CudaKernelDef kConv2dBackwardInput = {Scratch<Which::kInput>, PrepareInput};
+const CudaKernelDef kConv2dBackwardWeight = {Scratch<Which::kWeight>, PrepareWeight};
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// One GPU as an executor uses it: a stream for kernels, one for copies, memory that is allocated
+// before anything runs and freed with the device. Thread-safety: confined to one thread.
+#ifndef LOCKSTEP_ENGINE_CUDA_DEVICE_H_
+#define LOCKSTEP_ENGINE_CUDA_DEVICE_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/cuda/kernels/tables.h"
+
+namespace lockstep::engine::cuda {
+
+class Device {
+ public:
+  // GPU `index`, current for the calling thread from here on.
+  // Errors: FailedPrecondition without a module, a driver or that GPU; Internal.
+  static absl::StatusOr<std::unique_ptr<Device>> Open(int index);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Tables& tables() const { return *tables_; }
+  const Runtime& runtime() const { return *tables_->runtime; }
+  const DeviceProperties& properties() const { return properties_; }
+  Stream compute() const { return compute_; }
+  Stream copies() const { return copies_; }
+
+  // `bytes` of device memory, 256-byte aligned, until the device goes.
+  // Errors: ResourceExhausted with `what` and who else holds memory.
+  absl::StatusOr<std::byte*> Allocate(size_t bytes, const std::string& what);
+  // The same of page-locked host memory.
+  absl::StatusOr<std::byte*> AllocatePinned(size_t bytes, const std::string& what);
+  // Page-locks memory of the caller until the device goes; copies work without it, slower.
+  void Pin(void* pointer, size_t bytes);
+  // Errors: Internal.
+  absl::StatusOr<Event> MakeEvent();
+  // Device memory that was allocated.
+  size_t allocated() const { return allocated_; }
+
+  // An error of `code`, which came of `what`. OK for 0.
+  absl::Status Check(Code code, const std::string& what) const;
+  // Copies on `stream`; both sides stay as they are until it is done.
+  absl::Status Copy(void* to, const void* from, size_t bytes, Stream stream) const;
+  // Blocks until all work on `stream` is done. Errors: Internal with the first error of a kernel.
+  absl::Status Wait(Stream stream) const;
+  // Blocks until `event` is reached or `cancelled`, which may be empty, says true: Aborted.
+  absl::Status WaitFor(Event event, const std::function<bool()>& cancelled) const;
+
+ private:
+  explicit Device(const Tables* tables) : tables_(tables) {}
+
+  const Tables* const tables_;
+  DeviceProperties properties_;
+  Stream compute_ = nullptr;
+  Stream copies_ = nullptr;
+  std::vector<void*> memory_;
+  std::vector<void*> pinned_;
+  std::vector<void*> registered_;
+  std::vector<Event> events_;
+  size_t allocated_ = 0;
+};
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_DEVICE_H_

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/doctor.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+#include "engine/cuda/device.h"
+#include "engine/cuda/gemm.h"
+#include "engine/cuda/module.h"
+
+namespace lockstep::engine {
+namespace {
+
+using State = GpuFinding::State;
+
+// A library that stays loaded for this process, or null.
+void* Open(const char* name) { return ::dlopen(name, RTLD_NOW | RTLD_LOCAL); }
+
+GpuFinding Driver() {
+  void* nvml = Open("libnvidia-ml.so.1");
+  if (nvml == nullptr) {
+    return {State::kMissing, "driver",
+            "libnvidia-ml.so.1 is not there: install NVIDIA's driver (CUDA 13 needs 580 or newer)"};
+  }
+  using Start = int (*)();
+  using GetVersion = int (*)(char*, unsigned);
+  const auto start = reinterpret_cast<Start>(::dlsym(nvml, "nvmlInit_v2"));
+  const auto version = reinterpret_cast<GetVersion>(::dlsym(nvml, "nvmlSystemGetDriverVersion"));
+  std::array<char, 96> text{};
+  if (start == nullptr || version == nullptr || start() != 0 || version(text.data(), 96) != 0) {
+    return {State::kMissing, "driver", "the driver does not answer: see nvidia-smi"};
+  }
+  return {State::kGood, "driver", text.data()};
+}
+
+// cuDNN and NCCL, which later versions use.
+GpuFinding Optional(const char* part, const char* file, const char* function) {
+  void* library = Open(file);
+  if (library == nullptr) {
+    return {State::kOptional, part, absl::StrCat(file, " is not there; nothing needs it yet")};
+  }
+  if (std::string_view(part) == "NCCL") {
+    int version = 0;
+    const auto get = reinterpret_cast<int (*)(int*)>(::dlsym(library, function));
+    if (get != nullptr) get(&version);
+    return {State::kGood, part, absl::StrCat(version)};
+  }
+  const auto get = reinterpret_cast<size_t (*)()>(::dlsym(library, function));
+  return {State::kGood, part, absl::StrCat(get == nullptr ? 0 : get())};
+}
+
+// A product of two matrices whose result is known: the largest error.
+absl::StatusOr<float> Multiply(int index) {
+  constexpr int64_t kSide = 64;
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, cuda::Device::Open(index));
+  cuda::MatmulShape shape;
+  shape.m = shape.n = shape.k = shape.lda = shape.ldb = shape.ldc = kSide;
+  LS_ASSIGN_OR_RETURN(const cuda::Product product,
+                      cuda::Product::Make({&device->tables(), false}, shape));
+  std::array<float, kSide * kSide> a, b, c;
+  for (int64_t i = 0; i < kSide * kSide; ++i) {
+    a[static_cast<size_t>(i)] = static_cast<float>(i % 7);
+    b[static_cast<size_t>(i)] = static_cast<float>(i % 5);
+  }
+  const size_t bytes = sizeof(a);
+  LS_ASSIGN_OR_RETURN(std::byte * memory,
+                      device->Allocate(3 * bytes + kCudaWorkspaceBytes, "a matrix product"));
+  CudaContext context;
+  context.stream = device->compute();
+  context.workspace = memory + 3 * bytes;
+  LS_RETURN_IF_ERROR(device->Copy(memory, a.data(), bytes, context.stream));
+  LS_RETURN_IF_ERROR(device->Copy(memory + bytes, b.data(), bytes, context.stream));
+  LS_RETURN_IF_ERROR(device->Check(product.Run(context, memory, memory + bytes, memory + 2 * bytes),
+                                   "a matrix product"));
+  LS_RETURN_IF_ERROR(device->Copy(c.data(), memory + 2 * bytes, bytes, context.stream));
+  LS_RETURN_IF_ERROR(device->Wait(context.stream));
+  float error = 0;
+  for (int64_t i = 0; i < kSide; ++i) {
+    for (int64_t j = 0; j < kSide; ++j) {
+      float sum = 0;  // of small integers: exact in any order
+      for (int64_t k = 0; k < kSide; ++k) {
+        sum += a[static_cast<size_t>(i * kSide + k)] * b[static_cast<size_t>(k * kSide + j)];
+      }
+      error = std::max(error, std::fabs(sum - c[static_cast<size_t>(i * kSide + j)]));
+    }
+  }
+  return error;
+}
+
+GpuFinding ExamineGpu(const cuda::Tables& tables, int index,
+                      const cuda::DeviceProperties& properties) {
+  const std::string part = absl::StrCat("GPU ", index);
+  const std::string text =
+      absl::StrCat(cuda::DescribeProperties(tables, properties), ", ", properties.uuid);
+  const absl::StatusOr<float> error = Multiply(index);
+  if (!error.ok()) {
+    return {State::kMissing, part, absl::StrCat(text, ": ", error.status().message())};
+  }
+  if (*error != 0) {
+    return {
+        State::kMissing, part,
+        absl::StrFormat("%s: a matrix product is wrong by %g: do not train on it", text, *error)};
+  }
+  return {State::kGood, part, absl::StrCat(text, "; a matrix product is right")};
+}
+
+}  // namespace
+
+std::vector<GpuFinding> ExamineGpus() {
+  std::vector<GpuFinding> findings = {Driver()};
+  const absl::StatusOr<const cuda::Tables*> module = cuda::LoadModule();
+  if (!module.ok()) {
+    findings.push_back({State::kMissing, "CUDA module", std::string(module.status().message())});
+  } else {
+    findings.push_back({State::kGood, "CUDA module", (*module)->name});
+    const std::string lacks = (*module)->matmul->load();
+    findings.push_back({lacks.empty() ? State::kGood : State::kMissing, "cuBLASLt",
+                        lacks.empty() ? (*module)->matmul->version() : lacks});
+  }
+  findings.push_back(Optional("cuDNN", "libcudnn.so.9", "cudnnGetVersion"));
+  findings.push_back(Optional("NCCL", "libnccl.so.2", "ncclGetVersion"));
+  if (!module.ok()) return findings;
+  const auto devices = cuda::ListDevices();
+  if (!devices.ok()) {
+    findings.push_back({State::kMissing, "GPU", std::string(devices.status().message())});
+    return findings;
+  }
+  for (size_t i = 0; i < devices->size(); ++i) {
+    findings.push_back(ExamineGpu(**module, static_cast<int>(i), (*devices)[i]));
+  }
+  return findings;
+}
+
+}  // namespace lockstep::engine

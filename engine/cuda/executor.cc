@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "engine/cuda/module.h"
+#include "engine/exec/batches.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr size_t kAlign = 256;
+size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// What the driver itself takes of a device that is used.
+constexpr size_t kReserve = size_t{256} << 20;
+
+std::string Mebibytes(size_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+}  // namespace
+
+absl::StatusOr<std::string> DescribeGpu(int index) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, cuda::Device::Open(index));
+  return cuda::DescribeProperties(device->tables(), device->properties());
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(
+    std::shared_ptr<const CompiledPlan> plan, const Memory& memory) {
+  if (memory.state == nullptr || reinterpret_cast<uintptr_t>(memory.state) % 64 != 0) {
+    return absl::InvalidArgumentError("the executor's state must be 64-byte aligned memory");
+  }
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, cuda::Device::Open(memory.gpu));
+  std::unique_ptr<CudaExecutor> executor(
+      new CudaExecutor(std::move(plan), memory, std::move(device)));
+  LS_RETURN_IF_ERROR(executor->CheckRoom(memory.gpu_limit));
+  LS_RETURN_IF_ERROR(executor->AllocateAll());
+  LS_RETURN_IF_ERROR(executor->Prepare());
+  for (float* buffer : memory.gradient_buffers) {
+    executor->device_->Pin(buffer,
+                           static_cast<size_t>(executor->plan_->gradient_count()) * sizeof(float));
+  }
+  return executor;
+}
+
+CudaExecutor::CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory,
+                           std::unique_ptr<cuda::Device> device)
+    : plan_(std::move(plan)),
+      limit_(memory.gpu_limit),
+      device_(std::move(device)),
+      state_(memory.state, plan_->state_bytes()),
+      host_updater_(plan_.get(), &state_, nullptr) {
+  // Floats are the device's; counters stay with the host.
+  for (const StateEntry& entry : plan_->state()) {
+    const bool counter =
+        entry.type == StateEntry::Type::kInt64 || entry.type == StateEntry::Type::kFloat64;
+    if (counter) continue;
+    const size_t end = entry.offset + entry.bytes;
+    if (!device_owned_.empty() && entry.offset - device_owned_.back().second < 64) {
+      device_owned_.back().second = end;
+    } else {
+      device_owned_.emplace_back(entry.offset, end);
+    }
+  }
+}
+
+CudaExecutor::~CudaExecutor() {
+  // Nothing of the host's memory is read or written any more.
+  device_->runtime().wait_stream(device_->compute());
+  device_->runtime().wait_stream(device_->copies());
+}
+
+size_t CudaExecutor::BatchBytes() const {
+  const TrainSpec& spec = plan_->spec();
+  const int64_t samples =
+      spec.inference ? spec.eval_block : std::max(spec.micro_batch, spec.eval_block);
+  size_t bytes = 0;
+  for (const FieldSpec& field : spec.input.fields) {
+    bytes += RoundUp(static_cast<size_t>(samples) * static_cast<size_t>(field.bytes()));
+  }
+  return bytes;
+}
+
+size_t CudaExecutor::NeededBytes() const {
+  return plan_->state_bytes() + plan_->arena_bytes() +
+         static_cast<size_t>(plan_->gradient_count()) * sizeof(float) + 2 * BatchBytes() +
+         kCudaWorkspaceBytes;
+}
+
+absl::Status CudaExecutor::CheckRoom(size_t limit) const {
+  size_t free_bytes = 0, total_bytes = 0;
+  LS_RETURN_IF_ERROR(
+      device_->Check(device_->runtime().memory(&free_bytes, &total_bytes), "the GPU's memory"));
+  const size_t usable = free_bytes > kReserve ? free_bytes - kReserve : 0;
+  const bool capped = limit > 0 && limit < usable;
+  const size_t room = capped ? limit : usable;
+  if (NeededBytes() <= room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the plan needs ", Mebibytes(NeededBytes()), " of the GPU's memory (state ",
+      Mebibytes(plan_->state_bytes()), ", activations ", Mebibytes(plan_->arena_bytes()), "), but ",
+      Mebibytes(room),
+      capped ? absl::StrCat(" are allowed by resources.gpu_memory")
+             : absl::StrCat(" of ", Mebibytes(total_bytes), " are free"),
+      ": lower train.global_batch, raise accumulate, use recompute, or precision bf16"));
+}
+
+absl::Status CudaExecutor::AllocateAll() {
+  LS_ASSIGN_OR_RETURN(device_state_, device_->Allocate(plan_->state_bytes(), "the state"));
+  LS_ASSIGN_OR_RETURN(arena_, device_->Allocate(plan_->arena_bytes(), "activations"));
+  const size_t gradient_bytes = static_cast<size_t>(plan_->gradient_count()) * sizeof(float);
+  LS_ASSIGN_OR_RETURN(std::byte * gradients, device_->Allocate(gradient_bytes, "gradients"));
+  gradients_ = reinterpret_cast<float*>(gradients);
+  LS_ASSIGN_OR_RETURN(workspace_, device_->Allocate(kCudaWorkspaceBytes, "matrix products"));
+  for (Slot& slot : slots_) {
+    const size_t bytes = BatchBytes();
+    const size_t all = bytes + RoundUp(sizeof(DeviceScalars));
+    LS_ASSIGN_OR_RETURN(slot.host, device_->AllocatePinned(all, "batches"));
+    LS_ASSIGN_OR_RETURN(slot.device, device_->Allocate(all, "batches"));
+    slot.host_scalars = reinterpret_cast<DeviceScalars*>(slot.host + bytes);
+    slot.scalars = reinterpret_cast<DeviceScalars*>(slot.device + bytes);
+    LS_ASSIGN_OR_RETURN(slot.copied, device_->MakeEvent());
+    LS_ASSIGN_OR_RETURN(slot.used, device_->MakeEvent());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::Prepare() {
+  const TrainSpec& spec = plan_->spec();
+  const CudaTarget target{&device_->tables(), spec.precision == "tf32"};
+  const GradientLayout& layout = plan_->layout();
+  std::vector<int> ends;
+  if (!spec.inference) {
+    gaps_ = GapsOf(layout);
+    ends.assign(layout.bucket_node.begin(), layout.bucket_node.end());
+    std::sort(ends.begin(), ends.end());
+  }
+  for (const ProgramKind kind :
+       {ProgramKind::kTraining, ProgramKind::kEvaluation, ProgramKind::kDecode}) {
+    LS_ASSIGN_OR_RETURN(
+        CudaProgramRunner made,
+        CudaProgramRunner::Make(&plan_->program(kind), target, device_.get(),
+                                kind == ProgramKind::kTraining ? ends : std::vector<int>{}));
+    runners_.push_back(std::move(made));
+  }
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  segment_buckets_.resize(static_cast<size_t>(runner(ProgramKind::kTraining).segments()));
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto at = std::lower_bound(ends.begin(), ends.end(), layout.bucket_node[b]);
+    segment_buckets_[static_cast<size_t>(at - ends.begin())].push_back(static_cast<int>(b));
+  }
+  bucket_made_.resize(segment_buckets_.size());
+  bucket_brought_.resize(layout.buckets.size());
+  for (std::vector<cuda::Event>* events : {&bucket_made_, &bucket_brought_}) {
+    for (cuda::Event& event : *events) {
+      LS_ASSIGN_OR_RETURN(event, device_->MakeEvent());
+    }
+  }
+  CudaUpdater::Places places{device_state_, gradients_, arena_, workspace_};
+  LS_ASSIGN_OR_RETURN(updater_, CudaUpdater::Make(plan_.get(), &state_, device_.get(), places));
+  const Value sums = plan_->evaluate().graph.outputs()[0].second;
+  eval_sums_ =
+      plan_->evaluate().memory.operands[static_cast<size_t>(sums.node)].outputs[static_cast<size_t>(
+          sums.output)];
+  return absl::OkStatus();
+}
+
+// ---- the state ----
+
+absl::Status CudaExecutor::CopyState() {
+  const cuda::Stream stream = device_->compute();
+  LS_RETURN_IF_ERROR(device_->Copy(device_state_, state_.base(), plan_->state_bytes(), stream));
+  LS_RETURN_IF_ERROR(device_->Wait(stream));
+  published_ = true;
+  resident_step_ = -1;
+  return absl::OkStatus();
+}
+
+// A state that cannot be brought to the device leaves nothing to go on with.
+void CudaExecutor::MustUpload() {
+  constants_.reset();
+  const absl::Status copied = CopyState();
+  LS_CHECK(copied.ok()) << copied;
+}
+
+void CudaExecutor::InitState() {
+  host_updater_.InitState();
+  MustUpload();
+}
+
+void* CudaExecutor::BeginLoad() {
+  constants_.reset();
+  state_.Open();
+  return state_.base();
+}
+
+void CudaExecutor::EndLoad() {
+  state_.Close();
+  MustUpload();
+}
+
+absl::Status CudaExecutor::PublishState() {
+  if (published_) return absl::OkStatus();
+  const StateRegion::Writing writing(&state_);
+  const cuda::Stream stream = device_->compute();
+  for (const auto& [begin, end] : device_owned_) {
+    LS_RETURN_IF_ERROR(
+        device_->Copy(state_.base() + begin, device_state_ + begin, end - begin, stream));
+  }
+  LS_RETURN_IF_ERROR(device_->Wait(stream));
+  published_ = true;
+  return absl::OkStatus();
+}
+
+// ---- running ----
+
+CudaExecutor::DeviceScalars CudaExecutor::ScalarsAt(int64_t step, int shard, int micro,
+                                                    double loss_scale) const {
+  DeviceScalars made;
+  made.scalars.loss_seed =
+      static_cast<float>(loss_scale / static_cast<double>(plan_->nominal_targets()));
+  made.scalars.address[0] = static_cast<int32_t>(step);
+  made.scalars.address[1] = static_cast<int32_t>(step >> 32);
+  made.scalars.address[2] = shard;
+  made.scalars.address[3] = micro;
+  return made;
+}
+
+absl::StatusOr<int> CudaExecutor::Stage(Fields fields, int64_t samples,
+                                        const DeviceScalars& scalars) {
+  const int number = next_slot_;
+  next_slot_ ^= 1;
+  const Slot& slot = slots_[number];
+  const cuda::Runtime& runtime = device_->runtime();
+  // The copy before the last read this host memory; the program before the last, that of the
+  // device.
+  LS_RETURN_IF_ERROR(device_->WaitFor(slot.copied, nullptr));
+  LS_RETURN_IF_ERROR(device_->Check(runtime.stream_waits(device_->copies(), slot.used), "a batch"));
+  const std::vector<FieldSpec>& specs = plan_->spec().input.fields;
+  const int64_t room = plan_->spec().inference
+                           ? plan_->spec().eval_block
+                           : std::max(plan_->spec().micro_batch, plan_->spec().eval_block);
+  size_t at = 0;
+  for (size_t f = 0; f < fields.size(); ++f) {
+    const auto bytes = static_cast<size_t>(samples * static_cast<int64_t>(specs[f].bytes()));
+    std::memcpy(slot.host + at, fields[f], bytes);
+    LS_RETURN_IF_ERROR(device_->Copy(slot.device + at, slot.host + at, bytes, device_->copies()));
+    at += RoundUp(static_cast<size_t>(room) * static_cast<size_t>(specs[f].bytes()));
+  }
+  *slot.host_scalars = scalars;
+  LS_RETURN_IF_ERROR(
+      device_->Copy(slot.scalars, slot.host_scalars, sizeof(DeviceScalars), device_->copies()));
+  LS_RETURN_IF_ERROR(
+      device_->Check(runtime.record_event(slot.copied, device_->copies()), "a batch"));
+  LS_RETURN_IF_ERROR(
+      device_->Check(runtime.stream_waits(device_->compute(), slot.copied), "a batch"));
+  return number;
+}
+
+CudaContext CudaExecutor::ContextFor(const Slot& slot, Weights weights) const {
+  CudaContext context;
+  const auto bind = [&](Region region, const void* base) {
+    context.base[static_cast<int>(region)] =
+        const_cast<std::byte*>(static_cast<const std::byte*>(base));
+  };
+  bind(Region::kArena, arena_);
+  bind(Region::kKept, arena_ + plan_->kept_offset());
+  bind(Region::kState, device_state_);
+  const bool average = weights == Weights::kAverage;
+  bind(Region::kParameters, device_state_ + (average ? plan_->average_distance() : 0));
+  bind(Region::kGradients, gradients_);
+  bind(Region::kScalars, slot.scalars);
+  const TrainSpec& spec = plan_->spec();
+  const int64_t room =
+      spec.inference ? spec.eval_block : std::max(spec.micro_batch, spec.eval_block);
+  size_t at = 0;
+  for (size_t f = 0; f < spec.input.fields.size(); ++f) {
+    bind(FieldRegion(f), slot.device + at);
+    at += RoundUp(static_cast<size_t>(room) * static_cast<size_t>(spec.input.fields[f].bytes()));
+  }
+  context.stream = device_->compute();
+  context.workspace = workspace_;
+  return context;
+}
+
+absl::Status CudaExecutor::Launch(ProgramKind kind, int slot, int variant,
+                                  const CudaContext& context) {
+  if (observer_ != nullptr) {
+    LS_RETURN_IF_ERROR(RunObserved(kind, context));
+  } else {
+    CudaProgramRunner& own = runner(kind);
+    for (int segment = 0; segment < own.segments(); ++segment) {
+      LS_RETURN_IF_ERROR(own.RunSegment(segment, 2 * variant + slot, context));
+      if (kind != ProgramKind::kTraining) continue;
+      LS_RETURN_IF_ERROR(
+          device_->Check(device_->runtime().record_event(bucket_made_[static_cast<size_t>(segment)],
+                                                         device_->compute()),
+                         "a bucket"));
+    }
+  }
+  return device_->Check(device_->runtime().record_event(slots_[slot].used, device_->compute()),
+                        "a batch");
+}
+
+absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step, int shard,
+                                          double loss_scale) {
+  LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, plan_->spec().micro_batch,
+                                            ScalarsAt(step, shard, micro, loss_scale)));
+  CudaContext context = ContextFor(slots_[slot], Weights::kCurrent);
+  context.accumulate = micro > 0;
+  resident_step_ = -1;
+  if (micro == 0) {
+    for (const auto& [begin, end] : gaps_) {
+      LS_RETURN_IF_ERROR(
+          device_->Check(device_->runtime().clear(gradients_ + begin,
+                                                  static_cast<size_t>(end - begin) * sizeof(float),
+                                                  device_->compute()),
+                         "the gradients' gaps"));
+    }
+  }
+  return Launch(ProgramKind::kTraining, slot, micro > 0 ? 1 : 0, context);
+}
+
+absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields fields,
+                                    float* gradients, const Hooks& hooks) {
+  const TrainSpec& spec = plan_->spec();
+  LS_CHECK(!spec.inference) << "an inference plan has no training step";
+  LS_CHECK(shard >= 0 && shard < spec.shards) << shard;
+  LS_CHECK(micro >= 0 && micro < spec.accumulate) << micro;
+  LS_RETURN_IF_ERROR(CheckIntegers(spec, fields, spec.micro_batch));
+  if (hooks.cancelled && hooks.cancelled()) {
+    return absl::AbortedError("the micro-batch was cancelled");
+  }
+  LS_RETURN_IF_ERROR(LaunchTraining(micro, fields, step, shard, updater_->loss_scale()));
+  if (micro + 1 < spec.accumulate) return absl::OkStatus();
+  // The host's gradients are written from here on; the device goes on meanwhile.
+  if (hooks.before_gradients) LS_RETURN_IF_ERROR(hooks.before_gradients());
+  LS_RETURN_IF_ERROR(BringGradients(gradients, hooks));
+  if (spec.shards == 1) resident_step_ = step;
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::BringGradients(float* gradients, const Hooks& hooks) {
+  const bool stays = plan_->spec().shards == 1 && hooks.before_gradients != nullptr;
+  const std::vector<Bucket>& buckets = plan_->buckets();
+  const cuda::Runtime& runtime = device_->runtime();
+  absl::Status status;
+  for (size_t segment = 0; segment < segment_buckets_.size() && status.ok(); ++segment) {
+    if (stays || segment_buckets_[segment].empty()) continue;
+    status =
+        device_->Check(runtime.stream_waits(device_->copies(), bucket_made_[segment]), "a bucket");
+    for (const int number : segment_buckets_[segment]) {
+      const Bucket& bucket = buckets[static_cast<size_t>(number)];
+      if (status.ok()) {
+        status = device_->Copy(gradients + bucket.begin, gradients_ + bucket.begin,
+                               static_cast<size_t>(bucket.end - bucket.begin) * sizeof(float),
+                               device_->copies());
+      }
+      if (status.ok()) {
+        status = device_->Check(
+            runtime.record_event(bucket_brought_[static_cast<size_t>(number)], device_->copies()),
+            "a bucket");
+      }
+    }
+  }
+  for (size_t segment = 0; segment < segment_buckets_.size() && status.ok(); ++segment) {
+    for (const int number : segment_buckets_[segment]) {
+      const cuda::Event ready =
+          stays ? bucket_made_[segment] : bucket_brought_[static_cast<size_t>(number)];
+      status = device_->WaitFor(ready, hooks.cancelled);
+      if (status.ok() && hooks.bucket_ready) status = hooks.bucket_ready(number);
+      if (!status.ok()) break;
+    }
+  }
+  // No copy writes the host's memory after this call.
+  if (!status.ok()) status.Update(device_->Wait(device_->copies()));
+  return status;
+}
+
+StepResult CudaExecutor::Update(int64_t step, absl::Span<const GradientSlice> reduced) {
+  if (resident_step_ != step) {
+    for (const GradientSlice& slice : reduced) {
+      const absl::Status copied = device_->Copy(
+          gradients_ + slice.begin, slice.data,
+          static_cast<size_t>(slice.end - slice.begin) * sizeof(float), device_->compute());
+      LS_CHECK(copied.ok()) << copied;
+    }
+  }
+  resident_step_ = -1;
+  constants_.reset();
+  const StepResult result = updater_->Update(step);
+  if (!result.skipped) published_ = false;
+  return result;
+}
+
+// ---- evaluation ----
+
+absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
+                                    CudaContext* context) {
+  const TrainSpec& spec = plan_->spec();
+  if (valid < 0 || valid > spec.eval_block) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(valid, " valid samples in a block of ", spec.eval_block));
+  }
+  LS_RETURN_IF_ERROR(CheckIntegers(spec, fields, valid));
+  LS_CHECK(weights == Weights::kCurrent || spec.ema_decay > 0) << "there are no averaged weights";
+  DeviceScalars scalars;
+  scalars.valid_rows = valid * plan_->targets_per_sample();
+  LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, spec.eval_block, scalars));
+  *context = ContextFor(slots_[slot], weights);
+  context->valid_rows = &slots_[slot].scalars->valid_rows;
+  if (constants_ != weights && !plan_->evaluate().memory.once.empty() && observer_ == nullptr) {
+    LS_RETURN_IF_ERROR(runner(ProgramKind::kEvaluation).RunOnce(*context));
+    constants_ = weights;
+  }
+  return Launch(ProgramKind::kEvaluation, slot, weights == Weights::kAverage ? 1 : 0, *context);
+}
+
+absl::Status CudaExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) {
+  CudaContext context;
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, &context));
+  double out[4] = {};
+  LS_RETURN_IF_ERROR(
+      device_->Copy(out, context.At<double>(eval_sums_), sizeof(out), device_->compute()));
+  LS_RETURN_IF_ERROR(device_->Wait(device_->compute()));
+  *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2]),
+           static_cast<int64_t>(out[3])};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CudaExecutor::DeviceHash(float* gradients) {
+  LS_CHECK_EQ(committed_step(), 0) << "the weights are not the initial ones";
+  LS_ASSIGN_OR_RETURN(const MadeBatch batch, MadeBatch::Make(plan_->spec()));
+  const double scale = plan_->scales_loss() ? plan_->spec().loss_scale.init : 1;
+  LS_RETURN_IF_ERROR(LaunchTraining(0, batch.fields(), 0, 0, scale));
+  LS_RETURN_IF_ERROR(BringGradients(gradients, {}));
+  return HashOfGradients(gradients, plan_->gradient_count());
+}
+
+absl::StatusOr<absl::Span<const float>> CudaExecutor::LogitsOf(ProgramKind kind,
+                                                               const CudaContext& context) {
+  const Program& program = plan_->program(kind);
+  const auto& outputs = program.graph.outputs();
+  const auto logits = std::find_if(outputs.begin(), outputs.end(),
+                                   [](const auto& out) { return out.first == kLogitsOutput; });
+  LS_CHECK(logits != outputs.end());
+  const Value value = logits->second;
+  const Storage& storage = program.memory.operands[static_cast<size_t>(value.node)]
+                               .outputs[static_cast<size_t>(value.output)];
+  logits_.resize(static_cast<size_t>(program.graph.type(value).elements()));
+  LS_RETURN_IF_ERROR(device_->Copy(logits_.data(), context.At<float>(storage),
+                                   logits_.size() * sizeof(float), device_->compute()));
+  LS_RETURN_IF_ERROR(device_->Wait(device_->compute()));
+  return absl::MakeConstSpan(logits_);
+}
+
+absl::StatusOr<absl::Span<const float>> CudaExecutor::Predict(Fields fields, int64_t valid) {
+  if (!plan_->spec().inference) {
+    return absl::InvalidArgumentError("only a plan for inference predicts");
+  }
+  CudaContext context;
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, &context));
+  return LogitsOf(ProgramKind::kEvaluation, context);
+}
+
+absl::StatusOr<absl::Span<const float>> CudaExecutor::Decode(int32_t token, int64_t position) {
+  LS_RETURN_IF_ERROR(CheckDecode(*plan_, token, position, decoded_));
+  DeviceScalars scalars;
+  scalars.scalars.token = token;
+  scalars.scalars.position = static_cast<int32_t>(position);
+  LS_ASSIGN_OR_RETURN(const int slot, Stage({}, 0, scalars));
+  const CudaContext context = ContextFor(slots_[slot], Weights::kCurrent);
+  LS_RETURN_IF_ERROR(Launch(ProgramKind::kDecode, slot, 0, context));
+  decoded_ = position + 1;
+  return LogitsOf(ProgramKind::kDecode, context);
+}
+
+}  // namespace lockstep::engine

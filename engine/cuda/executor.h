@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a plan's programs on a GPU. State, arena and gradients lie in device memory, allocated at
+// Create and never again. Batches are staged in page-locked memory, two deep; gradients go back to
+// the host bucket by bucket, while later ones are still being made, unless the job has one shard:
+// then the reduced gradient is that shard's, and the update takes it where it lies.
+// Thread-safety: confined to one thread.
+#ifndef LOCKSTEP_ENGINE_CUDA_EXECUTOR_H_
+#define LOCKSTEP_ENGINE_CUDA_EXECUTOR_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/cuda/device.h"
+#include "engine/cuda/program_runner.h"
+#include "engine/cuda/updater.h"
+#include "engine/exec/plan.h"
+#include "engine/exec/state_region.h"
+#include "engine/exec/updater.h"
+
+namespace lockstep::engine {
+
+class CudaExecutor : public Executor {
+ public:
+  // Errors: FailedPrecondition when the GPU cannot be used; ResourceExhausted when the plan does
+  // not fit into what is free or allowed, with what would make it fit; InvalidArgument, Internal.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(std::shared_ptr<const CompiledPlan> plan,
+                                                          const Memory& memory);
+  ~CudaExecutor() override;
+
+  void InitState() override;
+  void* BeginLoad() override;
+  void EndLoad() override;
+  absl::Status PublishState() override;
+  absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
+                        const Hooks& hooks) override;
+  StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) override;
+  int64_t committed_step() const override { return updater_->committed_step(); }
+  using Executor::Evaluate;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) override;
+  Tracking tracking() const override { return host_updater_.tracking(); }
+  void SetTracking(const Tracking& tracking) override { host_updater_.SetTracking(tracking); }
+  absl::StatusOr<std::string> DeviceHash(float* gradients) override;
+  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
+  absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
+  void Observe(NodeObserver* observer) override;
+
+ private:
+  // What the kernels read that changes from run to run. The first member is where graphs' leaves
+  // are bound to (Region::kScalars).
+  struct DeviceScalars {
+    Scalars scalars;
+    int64_t valid_rows = 0;
+  };
+  // One of the two places that batches go through in turn.
+  struct Slot {
+    std::byte* host = nullptr;
+    std::byte* device = nullptr;
+    DeviceScalars* host_scalars = nullptr;
+    DeviceScalars* scalars = nullptr;
+    cuda::Event copied = nullptr;  // to the device
+    cuda::Event used = nullptr;    // by the program that read it
+  };
+
+  CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory,
+               std::unique_ptr<cuda::Device> device);
+  absl::Status CheckRoom(size_t limit) const;
+  size_t BatchBytes() const;
+  size_t NeededBytes() const;
+  absl::Status AllocateAll();
+  absl::Status Prepare();
+  absl::Status CopyState();
+  void MustUpload();
+  // Stages a batch of `samples` samples and the scalars into the next slot.
+  absl::StatusOr<int> Stage(Fields fields, int64_t samples, const DeviceScalars& scalars);
+  CudaContext ContextFor(const Slot& slot, Weights weights) const;
+  DeviceScalars ScalarsAt(int64_t step, int shard, int micro, double loss_scale) const;
+  // Launches a program on a slot's batch; after each training segment its buckets' event.
+  absl::Status Launch(ProgramKind kind, int slot, int variant, const CudaContext& context);
+  absl::Status LaunchTraining(int micro, Fields fields, int64_t step, int shard, double loss_scale);
+  // Brings the gradients to the host, calling the hooks.
+  absl::Status BringGradients(float* gradients, const Hooks& hooks);
+  absl::Status RunObserved(ProgramKind kind, const CudaContext& context);
+  absl::Status Observed(ProgramKind kind, int id, const CudaContext& context);
+  absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, CudaContext* context);
+  absl::StatusOr<absl::Span<const float>> LogitsOf(ProgramKind kind, const CudaContext& context);
+  CudaProgramRunner& runner(ProgramKind kind) { return runners_[static_cast<size_t>(kind)]; }
+
+  const std::shared_ptr<const CompiledPlan> plan_;
+  const size_t limit_;
+  const std::unique_ptr<cuda::Device> device_;
+  StateRegion state_;                                    // the host's
+  Updater host_updater_;                                 // initial values and tracking
+  bool published_ = true;                                // the host's state is that of the device
+  std::vector<std::pair<size_t, size_t>> device_owned_;  // [begin, end) bytes of the state
+
+  std::byte* device_state_ = nullptr;
+  std::byte* arena_ = nullptr;
+  float* gradients_ = nullptr;
+  void* workspace_ = nullptr;
+  Slot slots_[2];
+  int next_slot_ = 0;
+  std::vector<std::pair<int64_t, int64_t>> gaps_;
+  // By training segment: the buckets that are complete after it, and when.
+  std::vector<std::vector<int>> segment_buckets_;
+  std::vector<cuda::Event> bucket_made_;     // by segment
+  std::vector<cuda::Event> bucket_brought_;  // by bucket
+  int64_t resident_step_ = -1;               // whose whole gradient lies in gradients_
+
+  std::vector<CudaProgramRunner> runners_;  // by ProgramKind
+  std::unique_ptr<CudaUpdater> updater_;
+  Storage eval_sums_;
+  std::optional<Weights> constants_;
+  std::vector<float> logits_;
+  int64_t decoded_ = 0;
+  NodeObserver* observer_ = nullptr;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_CUDA_EXECUTOR_H_

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/gemm.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr size_t kScratchBytes = size_t{64} << 20;
+constexpr int64_t kRowStep = 128;
+
+// Rows that go through the scratch at a time.
+int64_t BlockRows(const MatmulShape& shape) {
+  const int64_t fit = static_cast<int64_t>(kScratchBytes / sizeof(float)) / shape.n;
+  return std::min(shape.m, std::max(fit / kRowStep, int64_t{1}) * kRowStep);
+}
+
+}  // namespace
+
+View From(const View& view, int64_t i) {
+  if (view.data == nullptr) return view;
+  return {static_cast<std::byte*>(view.data) + static_cast<size_t>(i) * BytesOf(view.type),
+          view.type};
+}
+
+absl::StatusOr<Product> Product::Make(const CudaTarget& target, const MatmulShape& shape) {
+  const Matmul* matmul = target.tables->matmul;
+  std::array<char, 512> error{};
+  MatmulShape own = shape;
+  own.tf32 = target.tf32;
+  void* prepared = matmul->prepare(own, kCudaWorkspaceBytes, error.data(), error.size());
+  if (prepared == nullptr) return absl::InternalError(error.data());
+  return Product(matmul, prepared);
+}
+
+Code Product::Run(const CudaContext& context, const void* a, const void* b, void* c,
+                  const void* bias, bool adds) const {
+  return matmul_->run(prepared_.get(), a, b, c, bias, adds, context.workspace, context.stream);
+}
+
+bool Gemm::NeedsScratch(const GemmSpec& spec, bool fused) {
+  if (spec.shape.result == Type::kF32) return false;
+  return spec.shape.factors == Type::kF32 || spec.residual || (spec.shape.bias && !fused);
+}
+
+size_t Gemm::ScratchBytes(const GemmSpec& spec) {
+  if (!NeedsScratch(spec, false)) return 0;
+  return RoundUp(static_cast<size_t>(BlockRows(spec.shape) * spec.shape.n) * sizeof(float));
+}
+
+absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Make(const CudaTarget& target,
+                                                       const GemmSpec& spec) {
+  std::shared_ptr<Gemm> gemm(new Gemm(target, spec));
+  MatmulShape shape = spec.shape;
+  if (spec.residual) shape.bias = shape.relu = false;  // the residual comes before relu
+  if (!NeedsScratch({shape, spec.residual, spec.mask}, true)) {
+    LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
+    if (!NeedsScratch(spec, product.fuses())) {
+      gemm->products_.push_back(std::move(product));
+      return std::shared_ptr<const Gemm>(std::move(gemm));
+    }
+  }
+  LS_CHECK(!shape.a_transposed && shape.ldc == shape.n) << "a sum of weights is fp32";
+  shape.result = Type::kF32;
+  shape.bias = shape.relu = false;
+  gemm->block_rows_ = BlockRows(shape);
+  for (const int64_t rows : {gemm->block_rows_, shape.m % gemm->block_rows_}) {
+    if (rows == 0) continue;
+    shape.m = rows;
+    LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
+    gemm->products_.push_back(std::move(product));
+  }
+  return std::shared_ptr<const Gemm>(std::move(gemm));
+}
+
+// Rows [row, row + rows) of the result from `x`.
+Code Gemm::Finish(const CudaContext& context, const Operands& operands, const View& x, int64_t row,
+                  int64_t rows) const {
+  EpilogueArgs args;
+  const int64_t n = spec_.shape.n;
+  args.x = x;
+  const bool fused = block_rows_ == 0 && !spec_.residual && products_[0].fuses();
+  if (!fused && spec_.shape.bias) args.bias = operands.bias;
+  args.relu = !fused && spec_.shape.relu;
+  if (spec_.residual) args.residual = From(operands.residual, row * n);
+  if (spec_.mask) args.mask = From(operands.mask, row * n);
+  args.out = From(operands.c, row * n);
+  args.rows = rows;
+  args.columns = n;
+  const bool nothing = args.bias.data == nullptr && !args.relu && args.residual.data == nullptr &&
+                       args.mask.data == nullptr && args.x.data == args.out.data;
+  return nothing ? 0 : kernels_.epilogue(args, context.stream);
+}
+
+Code Gemm::Run(const CudaContext& context, const Operands& operands) const {
+  const MatmulShape& shape = spec_.shape;
+  if (block_rows_ == 0) {
+    const bool fused = !spec_.residual && products_[0].fuses();
+    const Code code = products_[0].Run(context, operands.a, operands.b, operands.c.data,
+                                       fused ? operands.bias.data : nullptr, operands.adds);
+    return code != 0 ? code : Finish(context, operands, operands.c, 0, shape.m);
+  }
+  for (int64_t row = 0; row < shape.m; row += block_rows_) {
+    const int64_t rows = std::min(block_rows_, shape.m - row);
+    const Product& product = products_[rows == block_rows_ ? 0 : products_.size() - 1];
+    const void* a = From({const_cast<void*>(operands.a), shape.factors}, row * shape.lda).data;
+    Code code = product.Run(context, a, operands.b, operands.scratch);
+    if (code == 0) code = Finish(context, operands, {operands.scratch, Type::kF32}, row, rows);
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launches that the module's table is made of (tables.h); one file of kernels for each family.
+// Thread-safety: as the table.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_ALL_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_ALL_H_
+
+#include "engine/cuda/kernels/types.h"
+
+namespace lockstep::engine::cuda {
+
+// Launches kernels on `stream`; waits for nothing. 0, or CUDA's error.
+template <typename Args>
+using Launcher = Code(const Args& args, Stream stream);
+
+Launcher<PointwiseArgs> LaunchPointwise;
+Launcher<DropoutArgs> LaunchDropout;
+Launcher<EpilogueArgs> LaunchEpilogue;
+Launcher<TakeRowsArgs> LaunchTakeRows;
+Launcher<TransposeArgs> LaunchTranspose;
+Launcher<ColumnSumArgs> LaunchColumnSum;
+Launcher<LayerNormArgs> LaunchLayerNorm;
+Launcher<LayerNormBackwardInputArgs> LaunchLayerNormBackwardInput;
+Launcher<LayerNormBackwardWeightArgs> LaunchLayerNormBackwardWeight;
+Launcher<SoftmaxArgs> LaunchSoftmax;
+Launcher<CrossEntropyArgs> LaunchCrossEntropy;
+Launcher<EmbeddingArgs> LaunchEmbedding;
+Launcher<EmbeddingBackwardArgs> LaunchEmbeddingBackward;
+Launcher<PositionsArgs> LaunchPositions;
+Launcher<PositionsArgs> LaunchPositionsBackward;
+Launcher<AttentionArgs> LaunchAttention;
+Launcher<AttentionBackwardArgs> LaunchAttentionBackward;
+Launcher<AttentionStepArgs> LaunchAttentionStep;
+Launcher<BatchNormArgs> LaunchBatchNorm;
+Launcher<BatchNormBackwardArgs> LaunchBatchNormBackward;
+Launcher<FoldArgs> LaunchFold;
+Launcher<PoolArgs> LaunchPool;
+Launcher<GlobalPoolArgs> LaunchGlobalPool;
+Launcher<PatchArgs> LaunchPatches;
+Launcher<FilterArgs> LaunchFilters;
+Launcher<UpdateArgs> LaunchUpdate;
+Launcher<SquaresArgs> LaunchSquares;
+Launcher<NormaliseArgs> LaunchNormalise;
+Launcher<MoveArgs> LaunchMove;
+Launcher<StatisticArgs> LaunchStatistic;
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_ALL_H_

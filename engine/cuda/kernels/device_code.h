@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all kernels share: loads and stores of any element type, sums of a warp and of a block in a
+// fixed order, addressed randomness, launches. Sums depend on shapes alone; nothing uses atomic
+// additions of floats. Included by .cu files only.
+// Thread-safety: device code; Launch by one thread for each context.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_DEVICE_CODE_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_DEVICE_CODE_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "engine/cuda/kernels/types.h"
+
+namespace lockstep::engine::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr int kWarp = 32;
+
+// ---- elements ----
+
+// Bits of 16-bit numbers to fp32, exactly; back, to nearest even.
+__device__ __forceinline__ float WidenBF16(unsigned bits) { return __uint_as_float(bits << 16); }
+// As above.
+__device__ __forceinline__ unsigned NarrowBF16(float x) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+// As above.
+__device__ __forceinline__ float WidenF16(unsigned bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+// As above.
+__device__ __forceinline__ unsigned NarrowF16(float x) {
+  return __half_as_ushort(__float2half_rn(x));
+}
+
+// Element i.
+__device__ __forceinline__ float Load(const View& view, int64_t i) {
+  if (view.type == Type::kF32) return static_cast<const float*>(view.data)[i];
+  const unsigned bits = static_cast<const uint16_t*>(view.data)[i];
+  return view.type == Type::kBF16 ? WidenBF16(bits) : WidenF16(bits);
+}
+// Element i = x, rounded to nearest even.
+__device__ __forceinline__ void Store(const View& view, int64_t i, float x) {
+  if (view.type == Type::kF32) {
+    static_cast<float*>(view.data)[i] = x;
+  } else {
+    static_cast<uint16_t*>(view.data)[i] =
+        static_cast<uint16_t>(view.type == Type::kBF16 ? NarrowBF16(x) : NarrowF16(x));
+  }
+}
+
+// Four elements.
+struct Four {
+  float x[4];
+};
+// Elements i to i + 3. REQUIRES: i is a multiple of 4, the view is Aligned.
+__device__ __forceinline__ Four LoadFour(const View& view, int64_t i) {
+  Four four;
+  if (view.type == Type::kF32) {
+    const float4 v = *reinterpret_cast<const float4*>(static_cast<const float*>(view.data) + i);
+    four.x[0] = v.x;
+    four.x[1] = v.y;
+    four.x[2] = v.z;
+    four.x[3] = v.w;
+    return four;
+  }
+  const uint2 v = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(view.data) + i);
+  if (view.type == Type::kBF16) {
+    four.x[0] = WidenBF16(v.x & 0xffff);
+    four.x[1] = WidenBF16(v.x >> 16);
+    four.x[2] = WidenBF16(v.y & 0xffff);
+    four.x[3] = WidenBF16(v.y >> 16);
+  } else {
+    four.x[0] = WidenF16(v.x & 0xffff);
+    four.x[1] = WidenF16(v.x >> 16);
+    four.x[2] = WidenF16(v.y & 0xffff);
+    four.x[3] = WidenF16(v.y >> 16);
+  }
+  return four;
+}
+// The same, back.
+__device__ __forceinline__ void StoreFour(const View& view, int64_t i, const Four& four) {
+  if (view.type == Type::kF32) {
+    float4 v;
+    v.x = four.x[0];
+    v.y = four.x[1];
+    v.z = four.x[2];
+    v.w = four.x[3];
+    *reinterpret_cast<float4*>(static_cast<float*>(view.data) + i) = v;
+    return;
+  }
+  uint2 v;
+  if (view.type == Type::kBF16) {
+    v.x = NarrowBF16(four.x[0]) | NarrowBF16(four.x[1]) << 16;
+    v.y = NarrowBF16(four.x[2]) | NarrowBF16(four.x[3]) << 16;
+  } else {
+    v.x = NarrowF16(four.x[0]) | NarrowF16(four.x[1]) << 16;
+    v.y = NarrowF16(four.x[2]) | NarrowF16(four.x[3]) << 16;
+  }
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(view.data) + i) = v;
+}
+
+// Whether LoadFour works on the view, or there is none. Host code.
+inline bool Aligned(const View& view) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(view.data);
+  return address % (view.type == Type::kF32 ? 16 : 8) == 0;
+}
+
+// ---- sums in a fixed order ----
+
+// All lanes get the sum of their values.
+template <typename T>
+__device__ __forceinline__ T WarpSum(T x) {
+#pragma unroll
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kAllLanes, x, lanes);
+  return x;
+}
+// All lanes get the largest of their values.
+__device__ __forceinline__ float WarpMax(float x) {
+#pragma unroll
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lanes));
+  }
+  return x;
+}
+
+// All threads of the block get the sum. REQUIRES: kThreads threads in x, all of which come;
+// `shared` has kThreads / 32 elements.
+template <int kThreads, typename T>
+__device__ __forceinline__ T BlockSum(T x, T* shared) {
+  x = WarpSum(x);
+  __syncthreads();  // the last use of `shared` is over
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  T sum = shared[0];
+#pragma unroll
+  for (int w = 1; w < kThreads / kWarp; ++w) sum += shared[w];
+  return sum;
+}
+template <int kThreads>
+__device__ __forceinline__ float BlockMax(float x, float* shared) {
+  x = WarpMax(x);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  float most = shared[0];
+#pragma unroll
+  for (int w = 1; w < kThreads / kWarp; ++w) most = fmaxf(most, shared[w]);
+  return most;
+}
+
+// ---- addressed randomness (common/philox.h) ----
+
+struct Words {
+  uint32_t x[4];
+};
+template <int kRounds>
+__device__ __forceinline__ Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
+                                        uint64_t key) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+    const uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+    const uint32_t next0 = high1 ^ c1 ^ k0, next2 = high0 ^ c3 ^ k1;
+    c0 = next0;
+    c1 = low1;
+    c2 = next2;
+    c3 = low0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// A word by number, without an array in memory.
+__device__ __forceinline__ uint32_t WordAt(const Words& words, int number) {
+  const uint32_t low = number % 2 == 0 ? words.x[0] : words.x[1];
+  const uint32_t high = number % 2 == 0 ? words.x[2] : words.x[3];
+  return number < 2 ? low : high;
+}
+
+// The site of a run's address; see cpu::DropRule::At.
+struct Site {
+  uint64_t key;
+  uint32_t step;
+  uint32_t shard;
+};
+// Where a run's numbers are addressed. REQUIRES: drop.address.
+__device__ __forceinline__ Site SiteOf(const Drop& drop) {
+  const uint32_t high = static_cast<uint32_t>(drop.address[1]) << 16;
+  return {drop.key, static_cast<uint32_t>(drop.address[0]),
+          static_cast<uint32_t>(drop.address[2]) | high};
+}
+// The 16-bit number of an element: RowKernels::random_halves. A call: unrolled loops would repeat
+// it.
+__device__ __attribute__((noinline)) inline uint32_t RandomHalf(const Site& site,
+                                                                uint64_t element) {
+  const uint64_t counter = 8 * (element / 64) + element % 16 / 2;
+  const Words words =
+      Philox<7>(static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), site.step,
+                site.shard, site.key);
+  return WordAt(words, static_cast<int>(element % 64 / 16)) >> (element % 2 * 16) & 0xffff;
+}
+// The numbers of four elements from a multiple of 4 on.
+__device__ __forceinline__ void RandomHalves(const Site& site, uint64_t element,
+                                             uint32_t (&halves)[4]) {
+  const uint64_t counter = 8 * (element / 64) + element % 16 / 2;
+  const int word = static_cast<int>(element % 64 / 16);
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    const uint64_t c = counter + static_cast<uint64_t>(pair);
+    const Words words = Philox<7>(static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32),
+                                  site.step, site.shard, site.key);
+    const uint32_t bits = WordAt(words, word);
+    halves[2 * pair] = bits & 0xffff;
+    halves[2 * pair + 1] = bits >> 16;
+  }
+}
+// The word of an element: RowKernels::random_words.
+__device__ __attribute__((noinline)) inline uint32_t RandomWord(uint64_t key, uint32_t step,
+                                                                uint32_t shard, uint64_t element) {
+  const uint64_t counter = 16 * (element / 64) + element % 16;
+  const Words words = Philox<10>(static_cast<uint32_t>(counter),
+                                 static_cast<uint32_t>(counter >> 32), step, shard, key);
+  return WordAt(words, static_cast<int>(element % 64 / 16));
+}
+
+// ---- launches ----
+
+// a / b, rounded up.
+inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <typename... P, typename... A>
+Code Launch(void (*kernel)(P...), dim3 grid, dim3 block, Stream stream, const A&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return 0;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = static_cast<cudaStream_t>(stream);
+  return static_cast<Code>(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+}
+// A grid of x * y * z blocks.
+inline dim3 Grid(int64_t x, int64_t y = 1, int64_t z = 1) {
+  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+}
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_DEVICE_CODE_H_

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels on images: pooling, and what makes a convolution a matrix product. A gradient that
+// several windows reach is gathered by its pixel in the order of the windows.
+#include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/device_code.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One value of [images, height, width, channels], or of the places' grid.
+struct Place {
+  int64_t image;
+  int64_t row;
+  int64_t column;
+  int64_t channel;
+};
+__device__ __forceinline__ Place PlaceOf(int64_t i, int64_t rows, int64_t columns,
+                                         int64_t channels) {
+  Place place;
+  place.channel = i % channels;
+  i /= channels;
+  place.column = i % columns;
+  i /= columns;
+  place.row = i % rows;
+  place.image = i / rows;
+  return place;
+}
+
+// The pixels [begin, end) of one axis below place `at` of a window.
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+__device__ __forceinline__ Range PixelsOf(const WindowArgs& window, int axis, int64_t at,
+                                          int64_t extent) {
+  const int64_t first = at * window.stride[axis] - window.padding[axis];
+  const int64_t last = first + window.kernel[axis];
+  return {first < 0 ? 0 : first, last < extent ? last : extent};
+}
+// The places [begin, end) of one axis whose window holds pixel `at`.
+__device__ __forceinline__ Range PlacesOf(const WindowArgs& window, int axis, int64_t at,
+                                          int64_t places) {
+  const int64_t stride = window.stride[axis];
+  const int64_t low = at + window.padding[axis] - window.kernel[axis] + 1;
+  const int64_t high = (at + window.padding[axis]) / stride + 1;
+  return {low <= 0 ? 0 : (low + stride - 1) / stride, high < places ? high : places};
+}
+__device__ __forceinline__ int64_t PixelAt(const WindowArgs& w, const Place& place, int64_t h,
+                                           int64_t column) {
+  return ((place.image * w.height + h) * w.width + column) * w.channels + place.channel;
+}
+
+__device__ float LargestOf(const PoolArgs& args, const Place& place, Range rows, Range columns) {
+  float most = -INFINITY;
+  for (int64_t h = rows.begin; h < rows.end; ++h) {
+    for (int64_t w = columns.begin; w < columns.end; ++w) {
+      const float x = Load(args.x, PixelAt(args.window, place, h, w));
+      if (!(x <= most)) most = x;  // NaN too
+    }
+  }
+  return most;
+}
+
+__device__ __forceinline__ float FactorOf(const PoolArgs& args, Range rows, Range columns) {
+  const int64_t count = args.count_padding
+                            ? args.window.kernel[0] * args.window.kernel[1]
+                            : (rows.end - rows.begin) * (columns.end - columns.begin);
+  return 1.0f / static_cast<float>(count);
+}
+
+__global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const WindowArgs& window = args.window;
+  if (i >= window.images * window.rows * window.columns * window.channels) return;
+  const Place place = PlaceOf(i, window.rows, window.columns, window.channels);
+  const Range rows = PixelsOf(window, 0, place.row, window.height);
+  const Range columns = PixelsOf(window, 1, place.column, window.width);
+  if (args.pool == Pool::kMax) {
+    Store(args.out, i, LargestOf(args, place, rows, columns));
+    return;
+  }
+  float sum = 0;
+  for (int64_t h = rows.begin; h < rows.end; ++h) {
+    for (int64_t w = columns.begin; w < columns.end; ++w) {
+      sum += Load(args.x, PixelAt(window, place, h, w));
+    }
+  }
+  Store(args.out, i, sum * FactorOf(args, rows, columns));
+}
+
+// Whether pixel (h, w) is the first largest one of a window.
+__device__ bool IsFirstLargest(const PoolArgs& args, const Place& place, float own, Range rows,
+                               Range columns) {
+  for (int64_t h = rows.begin; h < rows.end; ++h) {
+    for (int64_t w = columns.begin; w < columns.end; ++w) {
+      const bool before = h < place.row || (h == place.row && w < place.column);
+      if (h == place.row && w == place.column) continue;
+      const float x = Load(args.x, PixelAt(args.window, place, h, w));
+      if (before ? !(x < own) : x > own) return false;
+    }
+  }
+  return true;
+}
+
+__global__ void __launch_bounds__(kThreads) PoolBackwardKernel(PoolArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const WindowArgs& window = args.window;
+  if (i >= window.images * window.height * window.width * window.channels) return;
+  const Place pixel = PlaceOf(i, window.height, window.width, window.channels);
+  const Range rows = PlacesOf(window, 0, pixel.row, window.rows);
+  const Range columns = PlacesOf(window, 1, pixel.column, window.columns);
+  const bool largest = args.pool == Pool::kMaxBackward;
+  const float own = largest ? Load(args.x, i) : 0;
+  float sum = 0;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    for (int64_t c = columns.begin; c < columns.end; ++c) {
+      const Range h = PixelsOf(window, 0, r, window.height);
+      const Range w = PixelsOf(window, 1, c, window.width);
+      const int64_t at =
+          ((pixel.image * window.rows + r) * window.columns + c) * window.channels + pixel.channel;
+      if (!largest) {
+        sum += Load(args.dy, at) * FactorOf(args, h, w);
+      } else if (IsFirstLargest(args, pixel, own, h, w) && (!args.relu || own > 0)) {
+        sum += Load(args.dy, at);
+      }
+    }
+  }
+  Store(args.out, i, sum);
+}
+
+__global__ void __launch_bounds__(kThreads) GlobalPoolKernel(GlobalPoolArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const float factor = 1.0f / static_cast<float>(args.pixels);
+  if (args.backward) {
+    if (i >= args.images * args.pixels * args.channels) return;
+    const int64_t image = i / (args.pixels * args.channels);
+    Store(args.out, i, Load(args.in, image * args.channels + i % args.channels) * factor);
+    return;
+  }
+  if (i >= args.images * args.channels) return;
+  const int64_t base = i / args.channels * args.pixels * args.channels + i % args.channels;
+  float sum = 0;
+  for (int64_t p = 0; p < args.pixels; ++p) sum += Load(args.in, base + p * args.channels);
+  Store(args.out, i, sum * factor);
+}
+
+// ---- convolutions ----
+
+__global__ void __launch_bounds__(kThreads) PatchKernel(PatchArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const WindowArgs& w = args.window;
+  const int64_t taps = w.kernel[0] * w.kernel[1], each = taps * args.group_channels;
+  if (i >= w.images * w.rows * w.columns * each) return;
+  const int64_t channel = i % args.group_channels, tap = i % each / args.group_channels;
+  const Place place = PlaceOf(i / each, w.rows, w.columns, 1);
+  const int64_t h = place.row * w.stride[0] - w.padding[0] + tap / w.kernel[1] * w.dilation[0];
+  const int64_t v = place.column * w.stride[1] - w.padding[1] + tap % w.kernel[1] * w.dilation[1];
+  float value = 0;
+  if (h >= 0 && h < w.height && v >= 0 && v < w.width) {
+    const int64_t image = args.first_image + place.image;
+    value = Load(
+        args.x, ((image * w.height + h) * w.width + v) * w.channels + args.first_channel + channel);
+  }
+  Store(args.matrix, i, value);
+}
+
+// The place of one axis at which tap `tap` stands on pixel `at`, or -1.
+__device__ __forceinline__ int64_t PlaceOfTap(const WindowArgs& window, int axis, int64_t at,
+                                              int64_t tap, int64_t places) {
+  const int64_t first = at + window.padding[axis] - tap * window.dilation[axis];
+  if (first < 0 || first % window.stride[axis] != 0) return -1;
+  const int64_t place = first / window.stride[axis];
+  return place < places ? place : -1;
+}
+
+__global__ void __launch_bounds__(kThreads) GatherKernel(PatchArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const WindowArgs& w = args.window;
+  if (i >= w.images * w.height * w.width * args.group_channels) return;
+  const Place pixel = PlaceOf(i, w.height, w.width, args.group_channels);
+  const int64_t taps = w.kernel[0] * w.kernel[1], each = taps * args.group_channels;
+  float sum = 0;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    const int64_t r = PlaceOfTap(w, 0, pixel.row, tap / w.kernel[1], w.rows);
+    const int64_t c = PlaceOfTap(w, 1, pixel.column, tap % w.kernel[1], w.columns);
+    if (r < 0 || c < 0) continue;
+    const int64_t place = (pixel.image * w.rows + r) * w.columns + c;
+    sum += Load(args.matrix, place * each + tap * args.group_channels + pixel.channel);
+  }
+  const int64_t image = args.first_image + pixel.image;
+  const int64_t at = ((image * w.height + pixel.row) * w.width + pixel.column) * w.channels +
+                     args.first_channel + pixel.channel;
+  if (args.mask.data != nullptr && !(Load(args.mask, at) > 0)) sum = 0;
+  Store(args.x, at, sum);
+}
+
+__global__ void __launch_bounds__(kThreads) FilterKernel(FilterArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t each = args.channels * args.taps;
+  if (i >= args.filters * each) return;
+  const int64_t filter = i / each, channel = i % each / args.taps, tap = i % args.taps;
+  const int64_t other = filter * each + tap * args.channels + channel;
+  const int64_t from = args.back ? other : i, to = args.back ? i : other;
+  const float value = Load(args.from, from);
+  Store(args.to, to, args.adds ? Load(args.to, to) + value : value);
+}
+
+}  // namespace
+
+Code LaunchPool(const PoolArgs& args, Stream stream) {
+  const WindowArgs& w = args.window;
+  if (args.pool == Pool::kMax || args.pool == Pool::kAverage) {
+    return Launch(PoolKernel, Grid(DivideUp(w.images * w.rows * w.columns * w.channels, kThreads)),
+                  kThreads, stream, args);
+  }
+  return Launch(PoolBackwardKernel,
+                Grid(DivideUp(w.images * w.height * w.width * w.channels, kThreads)), kThreads,
+                stream, args);
+}
+
+Code LaunchGlobalPool(const GlobalPoolArgs& args, Stream stream) {
+  const int64_t count = args.images * args.channels * (args.backward ? args.pixels : 1);
+  return Launch(GlobalPoolKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
+}
+
+Code LaunchPatches(const PatchArgs& args, Stream stream) {
+  const WindowArgs& w = args.window;
+  if (args.gather) {
+    const int64_t count = w.images * w.height * w.width * args.group_channels;
+    return Launch(GatherKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
+  }
+  const int64_t count =
+      w.images * w.rows * w.columns * w.kernel[0] * w.kernel[1] * args.group_channels;
+  return Launch(PatchKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
+}
+
+Code LaunchFilters(const FilterArgs& args, Stream stream) {
+  return Launch(FilterKernel, Grid(DivideUp(args.filters * args.channels * args.taps, kThreads)),
+                kThreads, stream, args);
+}
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of all kernels.
+#include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/runtime.h"
+
+namespace lockstep::engine::cuda {
+
+const Kernels kKernels = {
+    .pointwise = LaunchPointwise,
+    .dropout = LaunchDropout,
+    .epilogue = LaunchEpilogue,
+    .take_rows = LaunchTakeRows,
+    .transpose = LaunchTranspose,
+    .column_sum = LaunchColumnSum,
+    .layer_norm = LaunchLayerNorm,
+    .layer_norm_backward_input = LaunchLayerNormBackwardInput,
+    .layer_norm_backward_weight = LaunchLayerNormBackwardWeight,
+    .softmax = LaunchSoftmax,
+    .cross_entropy = LaunchCrossEntropy,
+    .embedding = LaunchEmbedding,
+    .embedding_backward = LaunchEmbeddingBackward,
+    .positions = LaunchPositions,
+    .positions_backward = LaunchPositionsBackward,
+    .attention = LaunchAttention,
+    .attention_backward = LaunchAttentionBackward,
+    .attention_step = LaunchAttentionStep,
+    .batch_norm = LaunchBatchNorm,
+    .batch_norm_backward = LaunchBatchNormBackward,
+    .fold = LaunchFold,
+    .pool = LaunchPool,
+    .global_pool = LaunchGlobalPool,
+    .patches = LaunchPatches,
+    .filters = LaunchFilters,
+    .update = LaunchUpdate,
+    .squares = LaunchSquares,
+    .normalise = LaunchNormalise,
+    .move = LaunchMove,
+    .statistic = LaunchStatistic,
+};
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products by cuBLASLt, loaded when the first one is asked for. It knows column-major
+// matrices alone: a row-major C = A B is its C^T = B^T A^T, so our B is its first factor. The
+// algorithm of a product is chosen once, when it is prepared, among those whose order of additions
+// is fixed: no split of k that is reduced in place.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "engine/cuda/kernels/runtime.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+#define LS_TEXT_OF(x) #x
+#define LS_TEXT(x) LS_TEXT_OF(x)
+
+// The functions of the library that we use.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtGetVersion) get_version;
+  decltype(&cublasLtMatmulDescCreate) create_product;
+  decltype(&cublasLtMatmulDescDestroy) destroy_product;
+  decltype(&cublasLtMatmulDescSetAttribute) set_product;
+  decltype(&cublasLtMatrixLayoutCreate) create_layout;
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
+  decltype(&cublasLtMatmulPreferenceCreate) create_preference;
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
+  decltype(&cublasLtMatmul) run;
+  cublasLtHandle_t handle = nullptr;
+  char error[512] = "";
+  char version[64] = "";
+};
+
+template <typename F>
+bool Find(void* handle, const char* name, F* function) {
+  *function = reinterpret_cast<F>(dlsym(handle, name));
+  return *function != nullptr;
+}
+
+// The directories where it may lie: the loader's own, $LOCKSTEP_CUDA_LIBRARIES, the toolkit's.
+void* OpenLibrary() {
+  const char* own = std::getenv("LOCKSTEP_CUDA_LIBRARIES");
+  for (const char* folder : {"", own, "/usr/local/cuda/lib64"}) {
+    if (folder == nullptr) continue;
+    for (const char* name : {"libcublasLt.so." LS_TEXT(CUBLAS_VER_MAJOR), "libcublasLt.so"}) {
+      char path[1024];
+      std::snprintf(path, sizeof(path), "%s%s%s", folder, *folder != '\0' ? "/" : "", name);
+      if (void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)) return handle;
+    }
+  }
+  return nullptr;
+}
+
+Library* Open() {
+  auto* library = new Library;
+  void* handle = OpenLibrary();
+  if (handle == nullptr) {
+    std::snprintf(library->error, sizeof(library->error),
+                  "libcublasLt.so." LS_TEXT(CUBLAS_VER_MAJOR)
+                  " is not found: install CUDA's libraries, or set LOCKSTEP_CUDA_LIBRARIES to "
+                  "their folder (%s)",
+                  dlerror());
+    return library;
+  }
+  const bool whole =
+      Find(handle, "cublasLtCreate", &library->create) &&
+      Find(handle, "cublasLtGetVersion", &library->get_version) &&
+      Find(handle, "cublasLtMatmulDescCreate", &library->create_product) &&
+      Find(handle, "cublasLtMatmulDescDestroy", &library->destroy_product) &&
+      Find(handle, "cublasLtMatmulDescSetAttribute", &library->set_product) &&
+      Find(handle, "cublasLtMatrixLayoutCreate", &library->create_layout) &&
+      Find(handle, "cublasLtMatrixLayoutDestroy", &library->destroy_layout) &&
+      Find(handle, "cublasLtMatmulPreferenceCreate", &library->create_preference) &&
+      Find(handle, "cublasLtMatmulPreferenceDestroy", &library->destroy_preference) &&
+      Find(handle, "cublasLtMatmulPreferenceSetAttribute", &library->set_preference) &&
+      Find(handle, "cublasLtMatmulAlgoGetHeuristic", &library->choose) &&
+      Find(handle, "cublasLtMatmul", &library->run);
+  if (!whole) {
+    std::snprintf(library->error, sizeof(library->error), "cuBLASLt lacks a function: %s",
+                  dlerror());
+    return library;
+  }
+  const cublasStatus_t status = library->create(&library->handle);
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    std::snprintf(library->error, sizeof(library->error), "cuBLASLt does not start: error %d",
+                  static_cast<int>(status));
+  }
+  const size_t version = library->get_version();
+  std::snprintf(library->version, sizeof(library->version), "cuBLASLt %zu", version);
+  return library;
+}
+
+Library& Lib() {
+  static Library* const library = Open();  // lives for ever
+  return *library;
+}
+
+const char* Load() { return Lib().error; }
+const char* Version() { return Lib().version; }
+
+cudaDataType_t DataTypeOf(Type type) {
+  if (type == Type::kBF16) return CUDA_R_16BF;
+  return type == Type::kF16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+struct Prepared {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace_bytes = 0;
+  bool fused = false;
+};
+
+void Destroy(void* pointer) {
+  auto* prepared = static_cast<Prepared*>(pointer);
+  if (prepared == nullptr) return;
+  const Library& lib = Lib();
+  if (prepared->product != nullptr) lib.destroy_product(prepared->product);
+  for (cublasLtMatrixLayout_t layout : {prepared->first, prepared->second, prepared->result}) {
+    if (layout != nullptr) lib.destroy_layout(layout);
+  }
+  delete prepared;
+}
+
+template <typename T>
+bool Set(Prepared* prepared, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  return Lib().set_product(prepared->product, attribute, &value, sizeof(value)) ==
+         CUBLAS_STATUS_SUCCESS;
+}
+
+bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
+  const Library& lib = Lib();
+  const bool tf32 = shape.factors == Type::kF32 && shape.tf32;
+  const cublasComputeType_t compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  if (lib.create_product(&prepared->product, compute, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) {
+    return false;
+  }
+  const cublasOperation_t first = shape.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = shape.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  bool good = Set(prepared, CUBLASLT_MATMUL_DESC_TRANSA, first) &&
+              Set(prepared, CUBLASLT_MATMUL_DESC_TRANSB, second);
+  if (fuse) {
+    const cublasLtEpilogue_t epilogue =
+        shape.bias ? (shape.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                   : CUBLASLT_EPILOGUE_RELU;
+    good = good && Set(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (shape.bias) {
+      const int32_t type = DataTypeOf(shape.bias_type);
+      good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+      // Each run says where the bias lies; until then the choice sees some aligned place.
+      const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
+      good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
+    }
+  }
+  const auto layout = [&](cublasLtMatrixLayout_t* made, Type type, int64_t rows, int64_t columns,
+                          int64_t stride) {
+    good =
+        good && lib.create_layout(made, DataTypeOf(type), static_cast<uint64_t>(rows),
+                                  static_cast<uint64_t>(columns), stride) == CUBLAS_STATUS_SUCCESS;
+  };
+  layout(&prepared->first, shape.factors, shape.b_transposed ? shape.k : shape.n,
+         shape.b_transposed ? shape.n : shape.k, shape.ldb);
+  layout(&prepared->second, shape.factors, shape.a_transposed ? shape.m : shape.k,
+         shape.a_transposed ? shape.k : shape.m, shape.lda);
+  layout(&prepared->result, shape.result, shape.n, shape.m, shape.ldc);
+  return good;
+}
+
+cublasStatus_t Choose(const MatmulShape& shape, size_t workspace_bytes, Prepared* prepared) {
+  const Library& lib = Lib();
+  cublasLtMatmulPreference_t preference = nullptr;
+  cublasStatus_t status = lib.create_preference(&preference);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    status = lib.set_preference(preference, attribute, &value, sizeof(value));
+  };
+  const auto alignment = static_cast<uint32_t>(shape.alignment);
+  const uint32_t reductions =
+      CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+  cublasLtMatmulHeuristicResult_t found = {};
+  int count = 0;
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    status = lib.choose(lib.handle, prepared->product, prepared->first, prepared->second,
+                        prepared->result, prepared->result, preference, 1, &found, &count);
+  }
+  lib.destroy_preference(preference);
+  if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  prepared->algorithm = found.algo;
+  prepared->workspace_bytes = found.workspaceSize;
+  return status;
+}
+
+void* Prepare(const MatmulShape& shape, size_t workspace_bytes, char* error, size_t error_bytes) {
+  if (Lib().handle == nullptr) {
+    std::snprintf(error, error_bytes, "%s", Lib().error);
+    return nullptr;
+  }
+  const bool wants = shape.bias || shape.relu;
+  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+  // With what follows the product, then without.
+  for (const bool fuse : {true, false}) {
+    if (fuse && !wants) continue;
+    auto* prepared = new (std::nothrow) Prepared;
+    if (prepared == nullptr) break;
+    if (Describe(shape, fuse, prepared)) status = Choose(shape, workspace_bytes, prepared);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      prepared->fused = fuse;
+      return prepared;
+    }
+    Destroy(prepared);
+  }
+  std::snprintf(error, error_bytes,
+                "cuBLASLt has no algorithm for a product of %lld x %lld x %lld (error %d)",
+                static_cast<long long>(shape.m), static_cast<long long>(shape.n),
+                static_cast<long long>(shape.k), static_cast<int>(status));
+  return nullptr;
+}
+
+bool Fuses(const void* pointer) { return static_cast<const Prepared*>(pointer)->fused; }
+
+Code Run(const void* pointer, const void* a, const void* b, void* c, const void* bias, bool adds,
+         void* workspace, Stream stream) {
+  const auto* prepared = static_cast<const Prepared*>(pointer);
+  const Library& lib = Lib();
+  if (prepared->fused && bias != nullptr) {
+    const cublasStatus_t status =
+        lib.set_product(prepared->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    if (status != CUBLAS_STATUS_SUCCESS) return kMatmulErrors + static_cast<Code>(status);
+  }
+  const float alpha = 1, beta = adds ? 1 : 0;
+  const cublasStatus_t status =
+      lib.run(lib.handle, prepared->product, &alpha, b, prepared->first, a, prepared->second, &beta,
+              c, prepared->result, c, prepared->result, &prepared->algorithm, workspace,
+              prepared->workspace_bytes, static_cast<cudaStream_t>(stream));
+  return status == CUBLAS_STATUS_SUCCESS ? 0 : kMatmulErrors + static_cast<Code>(status);
+}
+
+}  // namespace
+
+const Matmul kMatmul = {
+    .load = Load,
+    .version = Version,
+    .prepare = Prepare,
+    .fuses = Fuses,
+    .run = Run,
+    .destroy = Destroy,
+};
+
+}  // namespace lockstep::engine::cuda

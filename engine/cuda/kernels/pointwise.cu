@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels on single elements: activations, sums, casts, dropout, what follows a matrix product.
+#include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/device_code.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr float kGeluScale = 1.5957691216f;  // 2 sqrt(2 / pi)
+constexpr float kGeluCube = 0.044715f;
+
+__device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// The distribution function of the normal distribution.
+__device__ __forceinline__ float NormalBelow(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+
+__device__ __forceinline__ float GeluTanhSlope(float x) {
+  const float s = x * x;
+  const float f = Sigmoid(x * kGeluScale * (s * kGeluCube + 1.0f));
+  return x * f * (1.0f - f) * (s * (3 * kGeluCube) + 1.0f) * kGeluScale + f;
+}
+
+__device__ __forceinline__ float Apply(Function function, float a, float b, float factor) {
+  switch (function) {
+    case Function::kCopy:
+      return a;
+    case Function::kScale:
+      return a * factor;
+    case Function::kAdd:
+      return a + b;
+    case Function::kRelu:
+      return a > 0 ? a : 0;
+    case Function::kGeluTanh:
+      return a * Sigmoid(a * kGeluScale * (a * a * kGeluCube + 1.0f));
+    case Function::kGeluErf:
+      return a * NormalBelow(a);
+    case Function::kSilu:
+      return a * Sigmoid(a);
+    case Function::kTanh:
+      return tanhf(a);
+    case Function::kSigmoid:
+      return Sigmoid(a);
+    case Function::kReluBackward:
+      return b > 0 ? a : 0;
+    case Function::kGeluTanhBackward:
+      return a * GeluTanhSlope(b);
+    case Function::kGeluErfBackward:
+      return a * (b * 0.3989422804f * expf(b * b * -0.5f) + NormalBelow(b));
+    case Function::kSiluBackward: {
+      const float s = Sigmoid(b);
+      return a * (b * s * (1.0f - s) + s);
+    }
+    case Function::kTanhBackward:
+      return a * (1.0f - b * b);
+    case Function::kSigmoidBackward:
+      return a * (b * (1.0f - b));
+  }
+  return 0;
+}
+
+// A thread for each element, or for each four of them.
+template <bool kFour>
+__global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) {
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t i = kFour ? thread * 4 : thread;
+  if (i >= args.count) return;
+  if (!kFour || i + 4 > args.count) {
+    for (int64_t e = i; e < args.count && e < i + 4; ++e) {
+      const float b = args.b.data != nullptr ? Load(args.b, e) : 0;
+      const float value = Apply(args.function, Load(args.a, e), b, args.factor);
+      Store(args.out, e, args.adds ? Load(args.out, e) + value : value);
+      if (!kFour) return;
+    }
+    return;
+  }
+  const Four a = LoadFour(args.a, i);
+  Four b = {}, out = {};
+  if (args.b.data != nullptr) b = LoadFour(args.b, i);
+  if (args.adds) out = LoadFour(args.out, i);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float value = Apply(args.function, a.x[e], b.x[e], args.factor);
+    out.x[e] = args.adds ? out.x[e] + value : value;
+  }
+  StoreFour(args.out, i, out);
+}
+
+template <bool kFour>
+__global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs args) {
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const Site site = SiteOf(args.drop);
+  const uint64_t before =
+      static_cast<uint64_t>(args.drop.address[3]) * static_cast<uint64_t>(args.count);
+  const int64_t i = kFour ? thread * 4 : thread;
+  if (i >= args.count) return;
+  // Four elements share their addresses only where these begin at a multiple of 4.
+  if (!kFour || i + 4 > args.count || before % 4 != 0) {
+    for (int64_t e = i; e < args.count && e < i + (kFour ? 4 : 1); ++e) {
+      const bool keeps = RandomHalf(site, before + static_cast<uint64_t>(e)) >= args.drop.threshold;
+      float value = keeps ? Load(args.x, e) * args.drop.scale : 0;
+      if (args.residual.data != nullptr) value += Load(args.residual, e);
+      Store(args.out, e, value);
+    }
+    return;
+  }
+  uint32_t halves[4];
+  RandomHalves(site, before + static_cast<uint64_t>(i), halves);
+  const Four x = LoadFour(args.x, i);
+  Four out = {};
+  if (args.residual.data != nullptr) out = LoadFour(args.residual, i);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float value = halves[e] >= args.drop.threshold ? x.x[e] * args.drop.scale : 0;
+    out.x[e] = args.residual.data != nullptr ? out.x[e] + value : value;
+  }
+  StoreFour(args.out, i, out);
+}
+
+__global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= args.rows * args.columns) return;
+  float value = Load(args.x, i);
+  if (args.bias.data != nullptr) value += Load(args.bias, i % args.columns);
+  if (args.residual.data != nullptr) value += Load(args.residual, i);
+  if (args.relu && !(value > 0)) value = 0;
+  if (args.mask.data != nullptr && !(Load(args.mask, i) > 0)) value = 0;
+  Store(args.out, i, value);
+}
+
+// The same on four columns at once.
+__global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
+  if (i >= args.rows * args.columns) return;
+  Four value = LoadFour(args.x, i);
+  Four bias = {}, residual = {}, mask = {};
+  if (args.bias.data != nullptr) bias = LoadFour(args.bias, i % args.columns);
+  if (args.residual.data != nullptr) residual = LoadFour(args.residual, i);
+  if (args.mask.data != nullptr) mask = LoadFour(args.mask, i);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    float x = value.x[e];
+    if (args.bias.data != nullptr) x += bias.x[e];
+    if (args.residual.data != nullptr) x += residual.x[e];
+    if (args.relu && !(x > 0)) x = 0;
+    if (args.mask.data != nullptr && !(mask.x[e] > 0)) x = 0;
+    value.x[e] = x;
+  }
+  StoreFour(args.out, i, value);
+}
+
+__global__ void __launch_bounds__(kThreads) TakeRowsKernel(TakeRowsArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t rows = args.backward ? args.rows * args.stride : args.rows;
+  if (i >= rows * args.columns) return;
+  const int64_t row = i / args.columns, column = i % args.columns;
+  if (!args.backward) {
+    Store(args.out, i, Load(args.in, row * args.stride * args.columns + column));
+  } else {
+    const bool taken = row % args.stride == 0;
+    Store(args.out, i, taken ? Load(args.in, row / args.stride * args.columns + column) : 0);
+  }
+}
+
+constexpr int kTile = 32;
+constexpr int kTileRows = 8;
+
+__global__ void __launch_bounds__(kTile* kTileRows) TransposeKernel(TransposeArgs args) {
+  __shared__ float tile[kTile][kTile + 1];
+  const int64_t tiles = (args.columns + kTile - 1) / kTile;
+  const int64_t first_row = blockIdx.x / tiles * kTile, first_column = blockIdx.x % tiles * kTile;
+  const int64_t image = int64_t{blockIdx.z} * gridDim.y + blockIdx.y;
+  const bool inside = image < args.images;  // the grid may be larger
+  const int64_t base = image * args.rows * args.columns;
+  for (int r = static_cast<int>(threadIdx.y); r < kTile; r += kTileRows) {
+    const int64_t row = first_row + r, column = first_column + threadIdx.x;
+    if (inside && row < args.rows && column < args.columns) {
+      tile[r][threadIdx.x] = Load(args.in, base + row * args.columns + column);
+    }
+  }
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.y); c < kTile; c += kTileRows) {
+    const int64_t row = first_row + threadIdx.x, column = first_column + c;
+    if (inside && row < args.rows && column < args.columns) {
+      Store(args.out, base + column * args.rows + row, tile[threadIdx.x][c]);
+    }
+  }
+}
+
+}  // namespace
+
+Code LaunchPointwise(const PointwiseArgs& args, Stream stream) {
+  if (Aligned(args.a) && Aligned(args.b) && Aligned(args.out)) {
+    return Launch(PointwiseKernel<true>, Grid(DivideUp(args.count, 4 * kThreads)), kThreads, stream,
+                  args);
+  }
+  return Launch(PointwiseKernel<false>, Grid(DivideUp(args.count, kThreads)), kThreads, stream,
+                args);
+}
+
+Code LaunchDropout(const DropoutArgs& args, Stream stream) {
+  if (Aligned(args.x) && Aligned(args.residual) && Aligned(args.out)) {
+    return Launch(DropoutKernel<true>, Grid(DivideUp(args.count, 4 * kThreads)), kThreads, stream,
+                  args);
+  }
+  return Launch(DropoutKernel<false>, Grid(DivideUp(args.count, kThreads)), kThreads, stream, args);
+}
+
+Code LaunchEpilogue(const EpilogueArgs& args, Stream stream) {
+  const int64_t count = args.rows * args.columns;
+  if (args.columns % 4 == 0 && Aligned(args.x) && Aligned(args.bias) && Aligned(args.residual) &&
+      Aligned(args.mask) && Aligned(args.out)) {
+    return Launch(EpilogueFourKernel, Grid(DivideUp(count, 4 * kThreads)), kThreads, stream, args);
+  }
+  return Launch(EpilogueKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
+}
+
+Code LaunchTakeRows(const TakeRowsArgs& args, Stream stream) {
+  const int64_t rows = args.backward ? args.rows * args.stride : args.rows;
+  return Launch(TakeRowsKernel, Grid(DivideUp(rows * args.columns, kThreads)), kThreads, stream,
+                args);
+}
+
+Code LaunchTranspose(const TransposeArgs& args, Stream stream) {
+  constexpr int64_t kMost = 32768;  // of a grid's second extent
+  const int64_t tiles = DivideUp(args.rows, kTile) * DivideUp(args.columns, kTile);
+  const int64_t y = args.images < kMost ? args.images : kMost;
+  return Launch(TransposeKernel, Grid(tiles, y, DivideUp(args.images, y)), dim3(kTile, kTileRows),
+                stream, args);
+}
+
+}  // namespace lockstep::engine::cuda

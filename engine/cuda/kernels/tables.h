@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA module offers: tables of functions, so that nothing of CUDA is linked into the
+// programs and no C++ object of a library crosses the border. The module is a shared library that
+// the engine loads when a job asks for a GPU (cuda/module.h). Kernels run in the order of their
+// stream; no function waits for the device unless it says so.
+//
+// Thread-safety: the functions may be called by one thread for each device context.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_TABLES_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_TABLES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/cuda/kernels/types.h"
+
+namespace lockstep::engine::cuda {
+
+// Grows with every change of a table or of an argument: engine and module must agree.
+inline constexpr int kTablesVersion = 1;
+
+// A function of the module.
+template <typename F>
+using Call = F*;
+// Launches the kernels of one family.
+template <typename Args>
+using KernelCall = Call<Code(const Args& args, Stream stream)>;
+
+struct DeviceProperties {
+  char name[256] = {};
+  char uuid[64] = {};  // "GPU-..."
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;
+  int runtime_version = 0;  // 13000
+  int driver_version = 0;
+};
+
+// Streams, events, memory. Functions that return a Code leave their outputs alone when it is not 0.
+struct Runtime {
+  Call<const char*(Code code)> error_text;
+  Call<Code(int* count)> device_count;
+  Call<Code(int device, DeviceProperties* properties)> properties;
+  Call<Code(int device)> set_device;
+  Call<Code(size_t* free_bytes, size_t* total_bytes)> memory;
+
+  Call<Code(size_t bytes, void** pointer)> allocate;  // device memory, 256-byte aligned
+  Call<Code(void* pointer)> release;
+  Call<Code(size_t bytes, void** pointer)> allocate_pinned;  // host memory
+  Call<Code(void* pointer)> release_pinned;
+  // Page-locks memory of the caller, so that copies of it overlap with kernels.
+  Call<Code(void* pointer, size_t bytes)> pin;
+  Call<Code(void* pointer)> unpin;
+
+  Call<Code(Stream* stream)> create_stream;
+  Call<Code(Stream stream)> destroy_stream;
+  Call<Code(Stream stream)> wait_stream;  // blocks
+  Call<Code(Event* event)> create_event;
+  Call<Code(Event event)> destroy_event;
+  Call<Code(Event event, Stream stream)> record_event;
+  Call<Code(Stream stream, Event event)> stream_waits;
+  Call<Code(Event event)> wait_event;  // blocks
+  // 1: reached; 0: not yet; negative: minus a Code.
+  Call<int(Event event)> event_reached;
+
+  Call<Code(void* to, const void* from, size_t bytes, Stream stream)> copy;  // any direction
+  Call<Code(void* pointer, size_t bytes, Stream stream)> clear;
+
+  // What is launched on `stream` between the two is recorded and not run.
+  Call<Code(Stream stream)> begin_capture;
+  Call<Code(Stream stream, Recording* recording)> end_capture;
+  Call<Code(Recording recording, Stream stream)> launch_graph;
+  Call<Code(Recording recording)> destroy_graph;
+};
+
+struct Kernels {
+  KernelCall<PointwiseArgs> pointwise;
+  KernelCall<DropoutArgs> dropout;
+  KernelCall<EpilogueArgs> epilogue;
+  KernelCall<TakeRowsArgs> take_rows;
+  KernelCall<TransposeArgs> transpose;
+  KernelCall<ColumnSumArgs> column_sum;
+  KernelCall<LayerNormArgs> layer_norm;
+  KernelCall<LayerNormBackwardInputArgs> layer_norm_backward_input;
+  KernelCall<LayerNormBackwardWeightArgs> layer_norm_backward_weight;
+  KernelCall<SoftmaxArgs> softmax;
+  KernelCall<CrossEntropyArgs> cross_entropy;
+  KernelCall<EmbeddingArgs> embedding;
+  KernelCall<EmbeddingBackwardArgs> embedding_backward;
+  KernelCall<PositionsArgs> positions;
+  KernelCall<PositionsArgs> positions_backward;
+  KernelCall<AttentionArgs> attention;
+  KernelCall<AttentionBackwardArgs> attention_backward;
+  KernelCall<AttentionStepArgs> attention_step;
+  KernelCall<BatchNormArgs> batch_norm;
+  KernelCall<BatchNormBackwardArgs> batch_norm_backward;
+  KernelCall<FoldArgs> fold;
+  KernelCall<PoolArgs> pool;
+  KernelCall<GlobalPoolArgs> global_pool;
+  KernelCall<PatchArgs> patches;
+  KernelCall<FilterArgs> filters;
+  KernelCall<UpdateArgs> update;
+  KernelCall<SquaresArgs> squares;
+  KernelCall<NormaliseArgs> normalise;
+  KernelCall<MoveArgs> move;
+  KernelCall<StatisticArgs> statistic;
+};
+
+// Matrix products by a library. A product is prepared once and keeps its algorithm.
+struct Matmul {
+  // Loads the library. The text is "" or what is missing; it lives for ever.
+  Call<const char*()> load;
+  // "cuBLASLt 13.1.0".
+  Call<const char*()> version;
+  // Null with a text in `error` [error_bytes] when the library has no algorithm.
+  Call<void*(const MatmulShape& shape, size_t workspace_bytes, char* error, size_t error_bytes)>
+      prepare;
+  // Whether bias and relu are part of the product; else the caller adds them.
+  Call<bool(const void* prepared)> fuses;
+  // 0 or an error of the library, plus 100000.
+  Call<Code(const void* prepared, const void* a, const void* b, void* c, const void* bias,
+            bool adds, void* workspace, Stream stream)>
+      run;
+  Call<void(void* prepared)> destroy;
+};
+inline constexpr Code kMatmulErrors = 100000;
+
+struct Tables {
+  int version;
+  const char* name;  // "CUDA 13.0 (sm_80 sm_90 ptx)"
+  const Runtime* runtime;
+  const Kernels* kernels;
+  const Matmul* matmul;
+};
+
+// The module's one symbol: const Tables* lockstep_cuda_tables().
+inline constexpr const char* kTablesSymbol = "lockstep_cuda_tables";
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_TABLES_H_

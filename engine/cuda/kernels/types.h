@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine and the CUDA module say to each other in: plain values, compiled alike by nvcc
+// and by the host's compiler. Lengths are in elements unless a name says bytes. All data lies in
+// device memory; a null pointer stands for an operand that the node does not have. Thread-safety:
+// values.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_TYPES_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_TYPES_H_
+
+#include <cstdint>
+
+namespace lockstep::engine::cuda {
+
+// cudaStream_t, cudaEvent_t, cudaGraphExec_t, as the engine sees them.
+using Stream = void*;
+using Event = void*;
+using Recording = void*;
+// A cudaError_t; 0 is success. Runtime::error_text explains it.
+using Code = int;
+
+enum class Type : int32_t { kF32, kBF16, kF16 };
+
+// An array whose element type is known at run time. Arithmetic is fp32 on every type.
+struct View {
+  void* data = nullptr;
+  Type type = Type::kF32;
+};
+
+// What dropout drops: see ops/dropout.cc and RowKernels::random_halves.
+struct Drop {
+  uint64_t key = 0;
+  uint32_t threshold = 0;
+  float scale = 1;
+  const int32_t* address = nullptr;  // null: nothing is dropped
+};
+
+enum class Function : int32_t {
+  kCopy,
+  kScale,
+  kAdd,
+  kRelu,
+  kGeluTanh,
+  kGeluErf,
+  kSilu,
+  kTanh,
+  kSigmoid,
+  // (dy, what the forward pass saved): in the order of the functions above.
+  kReluBackward,
+  kGeluTanhBackward,
+  kGeluErfBackward,
+  kSiluBackward,
+  kTanhBackward,
+  kSigmoidBackward,
+};
+
+struct PointwiseArgs {
+  Function function = Function::kCopy;
+  View a;
+  View b;
+  View out;
+  int64_t count = 0;
+  float factor = 1;
+  bool adds = false;  // out += instead of out =
+};
+
+struct DropoutArgs {
+  View x;
+  View residual;
+  View out;
+  int64_t count = 0;
+  Drop drop;
+};
+
+// out = act(x + bias + residual), 0 where mask <= 0; bias [columns].
+struct EpilogueArgs {
+  View x;
+  View bias;
+  View residual;
+  View mask;
+  View out;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool relu = false;
+};
+
+// Rows 0, stride, ... of [rows * stride, columns]; or back, with zeros between.
+struct TakeRowsArgs {
+  View in;
+  View out;
+  int64_t rows = 0;  // that are taken
+  int64_t columns = 0;
+  int64_t stride = 1;
+  bool backward = false;
+};
+
+// out[i, c, r] = in[i, r, c].
+struct TransposeArgs {
+  View in;
+  View out;
+  int64_t images = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+// out[columns] (+)= sum over rows. `partial` has kColumnSumParts * columns floats.
+inline constexpr int64_t kColumnSumParts = 64;
+struct ColumnSumArgs {
+  View x;
+  float* out = nullptr;
+  float* partial = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool adds = false;
+};
+
+struct LayerNormArgs {
+  View x;
+  View gamma;
+  View beta;
+  View y;
+  float* mean = nullptr;
+  float* rstd = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  float eps = 0;
+};
+struct LayerNormBackwardInputArgs {
+  View dy;
+  View x;
+  View gamma;
+  View mean;
+  View rstd;
+  View residual;
+  View dx;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+// `partial` has 2 * kColumnSumParts * columns floats.
+struct LayerNormBackwardWeightArgs {
+  View dy;
+  View x;
+  View mean;
+  View rstd;
+  float* dgamma = nullptr;
+  float* dbeta = nullptr;
+  float* partial = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool adds = false;
+};
+
+// y = softmax(x); or, with dy, dx to y: x is then the softmax's result.
+struct SoftmaxArgs {
+  View x;
+  View dy;
+  View y;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+// See ops/softmax_cross_entropy.cc. `row_sums` has 4 doubles for each row: loss, correct, counted,
+// correct among five; the last kernel adds them up in a fixed order.
+struct CrossEntropyArgs {
+  View logits;
+  const int32_t* labels = nullptr;
+  View seed;      // null without a gradient
+  View gradient;  // null: none is asked for
+  double* row_sums = nullptr;
+  float* loss = nullptr;  // null: no loss is asked for
+  float* count = nullptr;
+  double* evaluation = nullptr;  // f64[4] of an evaluation; null: training
+  const int64_t* valid_rows = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t classes = 0;
+  double smoothing = 0;
+  bool adds = false;
+};
+
+struct EmbeddingArgs {
+  const int32_t* tokens = nullptr;
+  View table;
+  View out;
+  int64_t positions = 0;
+  int64_t rows = 0;  // of the table
+  int64_t columns = 0;
+};
+// `starts` has rows + 1, `cursors` rows, `found` and `order` positions integers.
+struct EmbeddingBackwardArgs {
+  const int32_t* tokens = nullptr;
+  View dy;
+  View base;
+  float* out = nullptr;
+  int32_t* starts = nullptr;
+  int32_t* cursors = nullptr;
+  int32_t* found = nullptr;
+  int32_t* order = nullptr;
+  int64_t positions = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool adds = false;
+};
+// out = x + table by position; or, backward, out (+)= sums of x over sequences, [table_rows, c].
+struct PositionsArgs {
+  View x;
+  View table;
+  View out;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t length = 0;
+  int64_t table_rows = 0;
+  bool adds = false;
+};
+
+// See ops/attention.cc. q, k and v of a position lie `stride` elements behind those of the one
+// before; y and dy are dense [batch * length, width].
+struct AttentionArgs {
+  View q;
+  View k;
+  View v;
+  View y;
+  View log_sums;
+  const int32_t* by_key = nullptr;     // [batch, length]
+  const int32_t* by_length = nullptr;  // [batch]
+  Drop drop;
+  int64_t stride = 0;
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t length = 0;
+  int64_t depth = 0;  // of a head, at most kMaxHeadDepth
+  int64_t width = 0;  // of all heads
+  float scale = 1;
+  bool causal = false;
+};
+inline constexpr int64_t kMaxHeadDepth = 256;
+struct AttentionBackwardArgs {
+  AttentionArgs forward;
+  View dy;
+  View dq;
+  View dk;
+  View dv;
+  float* delta = nullptr;  // [batch, heads, length]
+};
+struct AttentionStepArgs {
+  View qkv;
+  View before;            // what is kept so far [2, positions, width]
+  float* kept = nullptr;  // with the new row; may be `before`
+  const int32_t* position = nullptr;
+  View y;
+  float* scores = nullptr;  // [heads, positions]
+  int64_t heads = 0;
+  int64_t positions = 0;
+  int64_t width = 0;
+  float scale = 1;
+};
+
+// `partial` has 2 * kNormParts * channels doubles, `factors` 3 * channels floats.
+inline constexpr int64_t kNormParts = 64;
+struct BatchNormArgs {
+  View x;
+  View weight;
+  View bias;
+  View residual;
+  View y;
+  float* mean = nullptr;
+  float* inverse = nullptr;
+  float* variance = nullptr;
+  View running_mean;  // with these two: an evaluation
+  View running_variance;
+  double* partial = nullptr;
+  float* factors = nullptr;
+  int64_t rows = 0;
+  int64_t channels = 0;
+  double eps = 0;
+  bool relu = false;
+};
+struct BatchNormBackwardArgs {
+  View dy;
+  View x;
+  View weight;
+  View mean;
+  View inverse;
+  View mask;
+  View dx;
+  float* dweight = nullptr;
+  float* dbias = nullptr;
+  double* partial = nullptr;
+  float* factors = nullptr;
+  int64_t rows = 0;
+  int64_t channels = 0;
+  bool adds_weight = false;
+  bool adds_bias = false;
+};
+// Filters [filters, each] and bias that normalise too.
+struct FoldArgs {
+  View filters;
+  View weight;
+  View bias;
+  View mean;
+  View variance;
+  View filter_bias;
+  View out;
+  float* out_bias = nullptr;
+  int64_t count = 0;
+  int64_t each = 0;
+  double eps = 0;
+};
+
+// A window over images [images, height, width, channels], at rows x columns places.
+struct WindowArgs {
+  int64_t images = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t channels = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t kernel[2] = {1, 1};
+  int64_t stride[2] = {1, 1};
+  int64_t padding[2] = {0, 0};
+  int64_t dilation[2] = {1, 1};
+};
+enum class Pool : int32_t { kMax, kMaxBackward, kAverage, kAverageBackward };
+struct PoolArgs {
+  Pool pool = Pool::kMax;
+  WindowArgs window;
+  View x;   // the images; of an average's gradient: null
+  View dy;  // of the gradients
+  View out;
+  bool count_padding = true;
+  bool relu = false;
+};
+// out[i, c] = mean over pixels; backward: spread.
+struct GlobalPoolArgs {
+  View in;
+  View out;
+  int64_t images = 0;
+  int64_t pixels = 0;
+  int64_t channels = 0;
+  bool backward = false;
+};
+
+// Patches of images [first, first + images) of x: matrix [images * rows * columns, taps * channels
+// of a group], the channels of a tap side by side. Backward (gather): x = sum of the patches that
+// hold each pixel, by ascending tap.
+struct PatchArgs {
+  WindowArgs window;  // its `images` are those of this part
+  View x;
+  View matrix;
+  int64_t first_image = 0;
+  int64_t first_channel = 0;
+  int64_t group_channels = 0;
+  View mask;  // of gather: x is 0 where it is <= 0
+  bool gather = false;
+};
+// [o, channels, taps] <-> [o, taps, channels].
+struct FilterArgs {
+  View from;
+  View to;
+  int64_t filters = 0;
+  int64_t channels = 0;
+  int64_t taps = 0;
+  bool back = false;  // to the ecosystem's order
+  bool adds = false;
+};
+
+// C[m, n] = op(A) op(B), row major with row strides lda, ldb, ldc; C += with `adds` of a run.
+// Factors are of one type; C is fp32 or of that type. Sums are fp32.
+struct MatmulShape {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool a_transposed = false;  // A is stored [k, m]
+  bool b_transposed = false;  // B is stored [n, k]
+  int64_t lda = 0;
+  int64_t ldb = 0;
+  int64_t ldc = 0;
+  Type factors = Type::kF32;
+  Type result = Type::kF32;
+  bool tf32 = false;   // of fp32 factors
+  bool adds = false;   // may be run with adds
+  int alignment = 16;  // bytes, of all operands
+  // Fused where the library can: bias [n] of type `bias_type`, then relu.
+  bool bias = false;
+  Type bias_type = Type::kF32;
+  bool relu = false;
+};
+
+// One parameter, as the update sees it.
+struct UpdateTensor {
+  int64_t gradient = 0;  // element of the gradient vector
+  int64_t count = 0;
+  View weights;
+  float* moments[2] = {nullptr, nullptr};
+  float* average = nullptr;
+  float* direction = nullptr;  // Muon's, where it is made
+  double learning_rate = 0;    // before the schedule
+  double weight_decay = 0;
+  uint64_t rounding_key = 0;
+  int64_t first_block = 0;  // of the sums
+  int64_t blocks = 0;
+};
+// Elements [begin, end) of tensor `tensor`, or of the gradient vector when that is -1.
+struct UpdateBlock {
+  int32_t tensor = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+inline constexpr int64_t kUpdateBlock = 65536;
+
+enum class Rule : int32_t { kSgd, kAdam, kLambMeasure, kLambMove, kMuonDirection };
+// One launch over `blocks`; the formulas are those of optim/.
+struct UpdateArgs {
+  Rule rule = Rule::kSgd;
+  const UpdateTensor* tensors = nullptr;
+  const UpdateBlock* blocks = nullptr;
+  int64_t block_count = 0;
+  const float* gradients = nullptr;
+  double* parameter_sums = nullptr;  // LAMB: by block
+  double* direction_sums = nullptr;
+  int64_t index = 0;    // updates before this one
+  double scale = 1;     // of the gradients
+  double schedule = 1;  // factor of the learning rate
+  double ema_rate = 0;  // 1 - decay; averages are kept where there is memory for them
+  float momentum = 0;   // SGD, Muon: 1 - momentum is `rate1`
+  float keep = 1;       // SGD: 1 - dampening
+  bool nesterov = false;
+  bool decoupled = false;
+  float rate1 = 0;
+  float beta2 = 0;
+  float rate2 = 0;
+  float correction1 = 1;
+  float correction2 = 1;
+  float eps = 0;
+};
+// sums[i] = sum of squares of block i of the gradients (or of `values`), in fp64 and a fixed order.
+struct SquaresArgs {
+  const UpdateTensor* tensors = nullptr;
+  const UpdateBlock* blocks = nullptr;
+  int64_t block_count = 0;
+  const float* gradients = nullptr;
+  double* sums = nullptr;
+};
+// x /= max(|x|, eps), |x|^2 being the sum of `sums`.
+struct NormaliseArgs {
+  float* x = nullptr;
+  int64_t count = 0;
+  const double* sums = nullptr;
+  int64_t sum_count = 0;
+  double eps = 0;
+};
+// w = keep w - step x (Muon's last step), rounded and averaged as any update.
+struct MoveArgs {
+  UpdateTensor tensor;
+  const float* x = nullptr;
+  float keep = 1;
+  float step = 0;
+  int64_t index = 0;
+  double ema_rate = 0;
+};
+// running = (1 - momentum) running + momentum sum / batches.
+struct StatisticArgs {
+  const float* sums = nullptr;
+  float* running = nullptr;
+  int64_t count = 0;
+  double momentum = 0;
+  double batches = 1;
+};
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_TYPES_H_

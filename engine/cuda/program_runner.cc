@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/program_runner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/ops/op.h"
+#include "engine/ops/registry.h"
+
+namespace lockstep::engine {
+
+absl::StatusOr<CudaProgramRunner> CudaProgramRunner::Make(const Program* program,
+                                                          const CudaTarget& target,
+                                                          cuda::Device* device,
+                                                          std::vector<int> ends) {
+  CudaProgramRunner runner(program, device);
+  const Graph& graph = program->graph;
+  const int count = static_cast<int>(graph.nodes().size());
+  runner.kernels_.resize(static_cast<size_t>(count));
+  for (int id = 0; id < count; ++id) {
+    const Node& node = graph.node(id);
+    if (node.op->leaf || node.op->view) continue;
+    const KernelOperands& operands = program->memory.operands[static_cast<size_t>(id)];
+    LS_ASSIGN_OR_RETURN(runner.kernels_[static_cast<size_t>(id)],
+                        CudaKernelOf(*node.op).prepare(graph, node, operands, target));
+  }
+  for (const int end : ends) {
+    if (runner.ends_.empty() || end + 1 > runner.ends_.back()) runner.ends_.push_back(end + 1);
+  }
+  if (runner.ends_.empty() || runner.ends_.back() < count) runner.ends_.push_back(count);
+  return runner;
+}
+
+CudaProgramRunner::~CudaProgramRunner() {
+  for (const auto& [key, segment] : recorded_) {
+    if (segment.recording != nullptr) device_->runtime().destroy_graph(segment.recording);
+  }
+}
+
+absl::Status CudaProgramRunner::RunNode(int id, const CudaContext& context) const {
+  const CudaKernel& kernel = kernels_[static_cast<size_t>(id)];
+  if (kernel == nullptr) return absl::OkStatus();
+  const cuda::Code code = kernel(context);
+  if (code == 0) return absl::OkStatus();
+  const Node& node = program_->graph.node(id);
+  return device_->Check(code, absl::StrCat("node %", id, " ", node.op->name,
+                                           node.name.empty() ? "" : " of ", node.name));
+}
+
+absl::Status CudaProgramRunner::RunOnce(const CudaContext& context) const {
+  for (int id = 0; id < node_count(); ++id) {
+    if (program_->memory.RunsOnce(id)) LS_RETURN_IF_ERROR(RunNode(id, context));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaProgramRunner::RunNodes(int segment, const CudaContext& context) const {
+  const int begin = segment == 0 ? 0 : ends_[static_cast<size_t>(segment - 1)];
+  for (int id = begin; id < ends_[static_cast<size_t>(segment)]; ++id) {
+    if (!program_->memory.RunsOnce(id)) LS_RETURN_IF_ERROR(RunNode(id, context));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaProgramRunner::RunSegment(int segment, int variant, const CudaContext& context) {
+  Segment& known = recorded_[{segment, variant}];
+  const cuda::Runtime& runtime = device_->runtime();
+  if (known.runs++ == 0) return RunNodes(segment, context);
+  if (known.recording == nullptr) {
+    LS_RETURN_IF_ERROR(device_->Check(runtime.begin_capture(context.stream), "recording"));
+    const absl::Status run = RunNodes(segment, context);
+    const cuda::Code ended = runtime.end_capture(context.stream, &known.recording);
+    LS_RETURN_IF_ERROR(run);
+    LS_RETURN_IF_ERROR(device_->Check(ended, "recording"));
+  }
+  return device_->Check(runtime.launch_graph(known.recording, context.stream), "a graph");
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes on rows: normalisation, softmax, losses, sums of columns, embeddings.
+#include "engine/cuda/kernels.h"
+#include "engine/ops/op.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+absl::StatusOr<CudaKernel> PrepareLayerNorm(const Graph& graph, const Node& node,
+                                            const KernelOperands& operands,
+                                            const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  LayerNormArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  args.eps = static_cast<float>(node.attrs.Double("eps", 1e-5));
+  return [o, args](const CudaContext& context) {
+    LayerNormArgs own = args;
+    own.x = o.In(context, 0);
+    own.gamma = o.In(context, 1);
+    own.beta = o.In(context, 2);
+    own.y = o.Out(context);
+    own.mean = o.OutData<float>(context, 1);
+    own.rstd = o.OutData<float>(context, 2);
+    return o.kernels().layer_norm(own, context.stream);
+  };
+}
+
+absl::StatusOr<CudaKernel> PrepareLayerNormBackwardInput(const Graph& graph, const Node& node,
+                                                         const KernelOperands& operands,
+                                                         const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  LayerNormBackwardInputArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  return [o, args](const CudaContext& context) {
+    LayerNormBackwardInputArgs own = args;
+    own.dy = o.In(context, 0);
+    own.x = o.In(context, 1);
+    own.gamma = o.In(context, 2);
+    own.mean = o.In(context, 3);
+    own.rstd = o.In(context, 4);
+    own.residual = o.In(context, 5);
+    own.dx = o.Out(context);
+    return o.kernels().layer_norm_backward_input(own, context.stream);
+  };
+}
+
+size_t ColumnBytes(int64_t columns) {
+  return RoundUp(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
+}
+size_t LayerNormScratch(const Graph& graph, const Node& node) {
+  return 2 * ColumnBytes(graph.type(node.inputs[0]).shape[1]);
+}
+
+absl::StatusOr<CudaKernel> PrepareLayerNormBackwardWeight(const Graph& graph, const Node& node,
+                                                          const KernelOperands& operands,
+                                                          const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  LayerNormBackwardWeightArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  return [o, args](const CudaContext& context) {
+    LayerNormBackwardWeightArgs own = args;
+    own.dy = o.In(context, 0);
+    own.x = o.In(context, 1);
+    own.mean = o.In(context, 2);
+    own.rstd = o.In(context, 3);
+    own.dgamma = o.OutData<float>(context);
+    own.dbeta = o.OutData<float>(context, 1);
+    own.partial = o.Scratch<float>(context);
+    // gamma and beta are used together: both outputs lie in the gradient vector, or neither does.
+    own.adds = o.Adds(context);
+    return o.kernels().layer_norm_backward_weight(own, context.stream);
+  };
+}
+
+size_t BiasScratch(const Graph& graph, const Node& node) {
+  return ColumnBytes(graph.type(node.inputs[0]).shape[1]);
+}
+
+absl::StatusOr<CudaKernel> PrepareBiasBackward(const Graph& graph, const Node& node,
+                                               const KernelOperands& operands,
+                                               const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  ColumnSumArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  return [o, args](const CudaContext& context) {
+    ColumnSumArgs own = args;
+    own.x = o.In(context, 0);
+    own.out = o.OutData<float>(context);
+    own.partial = o.Scratch<float>(context);
+    own.adds = o.Adds(context);
+    return o.kernels().column_sum(own, context.stream);
+  };
+}
+
+template <bool kBackward>
+absl::StatusOr<CudaKernel> PrepareSoftmax(const Graph& graph, const Node& node,
+                                          const KernelOperands& operands,
+                                          const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  SoftmaxArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  return [o, args](const CudaContext& context) {
+    SoftmaxArgs own = args;
+    own.x = o.In(context, kBackward ? 1 : 0);
+    if (kBackward) own.dy = o.In(context, 0);
+    own.y = o.Out(context);
+    return o.kernels().softmax(own, context.stream);
+  };
+}
+
+// Which of its results a loss node has.
+enum class Loss { kLoss, kGradient, kBoth, kEvaluation };
+
+size_t LossScratch(const Graph& graph, const Node& node) {
+  return RoundUp(static_cast<size_t>(graph.type(node.inputs[0]).shape[0]) * 4 * sizeof(double));
+}
+
+template <Loss kLoss>
+absl::StatusOr<CudaKernel> PrepareLoss(const Graph& graph, const Node& node,
+                                       const KernelOperands& operands, const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  CrossEntropyArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  args.classes = node.attrs.Int("classes") > 0 ? node.attrs.Int("classes") : args.columns;
+  args.smoothing = node.attrs.Double("label_smoothing");
+  return [o, args](const CudaContext& context) {
+    CrossEntropyArgs own = args;
+    own.logits = o.In(context, 0);
+    own.labels = o.InData<int32_t>(context, 1);
+    if constexpr (kLoss == Loss::kGradient || kLoss == Loss::kBoth) {
+      own.seed = o.In(context, 2);
+      own.gradient = o.Out(context, kLoss == Loss::kBoth ? 2 : 0);
+    }
+    if constexpr (kLoss != Loss::kGradient) own.row_sums = o.Scratch<double>(context);
+    if constexpr (kLoss == Loss::kEvaluation) {
+      own.evaluation = o.OutData<double>(context);
+      own.valid_rows = context.valid_rows;
+    } else if constexpr (kLoss != Loss::kGradient) {
+      own.loss = o.OutData<float>(context);
+      own.count = o.OutData<float>(context, 1);
+      own.adds = o.Adds(context);
+    }
+    return o.kernels().cross_entropy(own, context.stream);
+  };
+}
+
+absl::StatusOr<CudaKernel> PrepareEmbedding(const Graph& graph, const Node& node,
+                                            const KernelOperands& operands,
+                                            const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  EmbeddingArgs args;
+  args.positions = o.input(0).elements();
+  args.rows = o.input(1).shape[0];
+  args.columns = o.input(1).shape[1];
+  return [o, args](const CudaContext& context) {
+    EmbeddingArgs own = args;
+    own.tokens = o.InData<int32_t>(context, 0);
+    own.table = o.In(context, 1);
+    own.out = o.Out(context);
+    return o.kernels().embedding(own, context.stream);
+  };
+}
+
+size_t EmbeddingScratch(const Graph& graph, const Node& node) {
+  const int64_t rows = node.outputs[0].shape[0];
+  const int64_t positions = graph.type(node.inputs[0]).elements();
+  return RoundUp(static_cast<size_t>(2 * rows + 1 + 2 * positions) * sizeof(int32_t));
+}
+
+absl::StatusOr<CudaKernel> PrepareEmbeddingBackward(const Graph& graph, const Node& node,
+                                                    const KernelOperands& operands,
+                                                    const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  EmbeddingBackwardArgs args;
+  args.positions = o.input(0).elements();
+  args.rows = node.outputs[0].shape[0];
+  args.columns = node.outputs[0].shape[1];
+  return [o, args](const CudaContext& context) {
+    EmbeddingBackwardArgs own = args;
+    own.tokens = o.InData<int32_t>(context, 0);
+    own.dy = o.In(context, 1);
+    own.base = o.In(context, 2);
+    own.out = o.OutData<float>(context);
+    own.starts = o.Scratch<int32_t>(context);
+    own.cursors = own.starts + args.rows + 1;
+    own.found = own.cursors + args.rows;
+    own.order = own.found + args.positions;
+    own.adds = o.Adds(context);
+    return o.kernels().embedding_backward(own, context.stream);
+  };
+}
+
+template <bool kBackward>
+absl::StatusOr<CudaKernel> PreparePositions(const Graph& graph, const Node& node,
+                                            const KernelOperands& operands,
+                                            const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  PositionsArgs args;
+  args.rows = o.input(0).shape[0];
+  args.columns = o.input(0).shape[1];
+  args.length = node.attrs.Int("length");
+  args.table_rows = kBackward ? node.outputs[0].shape[0] : o.input(1).shape[0];
+  return [o, args](const CudaContext& context) {
+    PositionsArgs own = args;
+    own.x = o.In(context, 0);
+    own.table = o.In(context, 1);
+    own.out = o.Out(context);
+    own.adds = o.Adds(context);
+    return kBackward ? o.kernels().positions_backward(own, context.stream)
+                     : o.kernels().positions(own, context.stream);
+  };
+}
+
+}  // namespace
+
+const CudaKernelDef kLayerNorm = {nullptr, PrepareLayerNorm};
+const CudaKernelDef kLayerNormBackwardInput = {nullptr, PrepareLayerNormBackwardInput};
+const CudaKernelDef kLayerNormBackwardWeight = {LayerNormScratch, PrepareLayerNormBackwardWeight};
+const CudaKernelDef kBiasBackward = {BiasScratch, PrepareBiasBackward};
+const CudaKernelDef kSoftmax = {nullptr, PrepareSoftmax<false>};
+const CudaKernelDef kSoftmaxBackward = {nullptr, PrepareSoftmax<true>};
+const CudaKernelDef kSoftmaxCrossEntropy = {LossScratch, PrepareLoss<Loss::kLoss>};
+const CudaKernelDef kSoftmaxCrossEntropyBackward = {nullptr, PrepareLoss<Loss::kGradient>};
+const CudaKernelDef kSoftmaxCrossEntropyWithGradient = {LossScratch, PrepareLoss<Loss::kBoth>};
+const CudaKernelDef kClassificationSums = {LossScratch, PrepareLoss<Loss::kEvaluation>};
+const CudaKernelDef kEmbedding = {nullptr, PrepareEmbedding};
+const CudaKernelDef kEmbeddingBackward = {EmbeddingScratch, PrepareEmbeddingBackward};
+const CudaKernelDef kAddPositions = {nullptr, PreparePositions<false>};
+const CudaKernelDef kAddPositionsBackward = {nullptr, PreparePositions<true>};
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs of this host, as the driver's own library lists them (NVML, loaded at run time): no CUDA
+// context is made, so that the agent holds none of their memory.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_GPUS_H_
+#define LOCKSTEP_LAUNCHER_AGENT_GPUS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::launcher {
+
+struct Gpu {
+  std::string uuid;  // "GPU-..."
+  std::string name;
+  int64_t memory = 0;  // bytes
+  int64_t used = 0;
+};
+struct GpuList {
+  std::string driver;  // its version
+  std::vector<Gpu> gpus;
+};
+
+// Those that CUDA_VISIBLE_DEVICES leaves, in its order. LOCKSTEP_GPUS ("GPU-a,GPU-b", or nothing)
+// takes the driver's place. Errors: NotFound without a driver; Unavailable when it fails.
+absl::StatusOr<GpuList> ListGpus();
+
+// The GPUs that workers of this build can use: none without the CUDA module beside the worker.
+std::vector<Gpu> UsableGpus();
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_GPUS_H_

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/emulation/emulation.h"
+
+#include <sys/mman.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/check.h"
+#include "tests/emulation/include/cuda_runtime.h"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+extern "C" void LockstepSwitchStack(void** save, void* to);
+// Saves the registers that a call preserves, and goes on with another stack.
+asm(R"(
+.text
+.globl LockstepSwitchStack
+.type LockstepSwitchStack, @function
+LockstepSwitchStack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size LockstepSwitchStack, .-LockstepSwitchStack
+)");
+
+namespace emulation {
+namespace {
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr int kMaxThreads = 1024;
+constexpr int kLanes = 32;
+
+struct Warp {
+  uint64_t slots[2][kLanes];
+  int arrived = 0;
+  int64_t generation = 0;
+};
+
+struct Thread {
+  void* stack_pointer = nullptr;
+  uint3 index{};
+  bool done = false;
+  int parity = 0;
+  // Runs again when the counter is no longer what it waits for it to leave.
+  const int64_t* waits_on = nullptr;
+  int64_t waits_for = 0;
+};
+
+struct Machine {
+  char* stacks = nullptr;
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  int count = 0;
+  int done = 0;
+  int arrived = 0;
+  int64_t generation = 0;
+  Thread* current = nullptr;
+  void* scheduler = nullptr;
+  const std::function<void()>* body = nullptr;
+  Order order = Order::kForward;
+  int64_t launches = 0;
+  std::vector<std::function<void()>>* capturing = nullptr;
+  std::map<void*, size_t> allocations;
+  size_t allocated = 0;
+  size_t total = size_t{64} << 30;
+};
+Machine machine;
+
+void Yield() { LockstepSwitchStack(&machine.current->stack_pointer, machine.scheduler); }
+
+void WaitFor(const int64_t* counter) {
+  machine.current->waits_on = counter;
+  machine.current->waits_for = *counter;
+  Yield();
+}
+
+void ThreadMain() {
+  (*machine.body)();
+  machine.current->done = true;
+  ++machine.done;
+  Yield();
+  __builtin_unreachable();
+}
+
+void Start(int number, dim3 block) {
+  Thread& thread = machine.threads[static_cast<size_t>(number)];
+  thread = {};
+  const auto n = static_cast<unsigned>(number);
+  thread.index = {n % block.x, n / block.x % block.y, n / block.x / block.y};
+  char* top = machine.stacks + (static_cast<size_t>(number) + 1) * kStackBytes;
+  void (*entry)() = ThreadMain;
+  std::memcpy(top - 16, &entry, sizeof(entry));
+  thread.stack_pointer = top - 16 - 6 * 8;
+}
+
+bool Resume(Thread& thread) {
+  if (thread.done) return false;
+  if (thread.waits_on != nullptr && *thread.waits_on == thread.waits_for) return false;
+  thread.waits_on = nullptr;
+  machine.current = &thread;
+  threadIdx = thread.index;
+  LockstepSwitchStack(&machine.scheduler, thread.stack_pointer);
+  return true;
+}
+
+void RunBlock(dim3 block) {
+  machine.done = machine.arrived = 0;
+  for (int t = 0; t < machine.count; ++t) Start(t, block);
+  for (Warp& warp : machine.warps) warp.arrived = 0;
+  while (machine.done < machine.count) {
+    bool moved = false;
+    for (int t = 0; t < machine.count; ++t) {
+      const int number = machine.order == Order::kForward ? t : machine.count - 1 - t;
+      moved |= Resume(machine.threads[static_cast<size_t>(number)]);
+    }
+    LS_CHECK(moved) << "threads of a block wait at a barrier that the others never reach";
+  }
+}
+
+}  // namespace
+
+void SetOrder(Order order) { machine.order = order; }
+size_t AllocatedBytes() { return machine.allocated; }
+void SetTotalBytes(size_t bytes) { machine.total = bytes; }
+int64_t Launches() { return machine.launches; }
+
+int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
+
+uint64_t Exchange(uint64_t value, int source) {
+  LS_CHECK_EQ(machine.count % kLanes, 0) << "a warp that is not full exchanges values";
+  Thread& self = *machine.current;
+  const auto number = static_cast<size_t>(&self - machine.threads.data());
+  Warp& warp = machine.warps[number / kLanes];
+  const int parity = self.parity;
+  self.parity ^= 1;
+  warp.slots[parity][number % kLanes] = value;
+  if (++warp.arrived == kLanes) {
+    warp.arrived = 0;
+    ++warp.generation;
+  } else {
+    WaitFor(&warp.generation);
+  }
+  return warp.slots[parity][source];
+}
+
+cudaError_t Do(std::function<void()> work) {
+  if (machine.capturing != nullptr) {
+    machine.capturing->push_back(std::move(work));
+  } else {
+    work();
+  }
+  return cudaSuccess;
+}
+
+cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& thread) {
+  if (machine.stacks == nullptr) {
+    void* memory = ::mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    LS_CHECK(memory != MAP_FAILED);
+    machine.stacks = static_cast<char*>(memory);
+    machine.threads.resize(kMaxThreads);
+    machine.warps.resize(kMaxThreads / kLanes);
+  }
+  ++machine.launches;
+  machine.count = static_cast<int>(block.x * block.y * block.z);
+  LS_CHECK(machine.count > 0 && machine.count <= kMaxThreads) << machine.count;
+  LS_CHECK(grid.x > 0 && grid.y > 0 && grid.y < 65536 && grid.z > 0 && grid.z < 65536)
+      << grid.x << " " << grid.y << " " << grid.z;
+  machine.body = &thread;
+  gridDim = grid;
+  blockDim = block;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        blockIdx = {x, y, z};
+        RunBlock(block);
+      }
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace emulation
+
+using emulation::machine;
+
+void __syncthreads() {
+  if (++machine.arrived == machine.count) {
+    machine.arrived = 0;
+    ++machine.generation;
+    return;
+  }
+  emulation::WaitFor(&machine.generation);
+}
+
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUstream_st {};
+struct CUevent_st {};
+
+const char* cudaGetErrorString(cudaError_t error) {
+  if (error == cudaErrorMemoryAllocation) return "out of memory";
+  return error == cudaSuccess ? "no error" : "an emulated error";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::memset(properties, 0, sizeof(*properties));
+  std::strcpy(properties->name, "an emulated GPU");
+  properties->major = 9;
+  properties->multiProcessorCount = 1;
+  properties->totalGlobalMem = machine.total;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = machine.total - machine.allocated;
+  *total_bytes = machine.total;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (machine.allocated + bytes > machine.total) return cudaErrorMemoryAllocation;
+  // Of exactly these bytes, so that sanitizers see what is beyond them.
+  LS_CHECK_EQ(::posix_memalign(pointer, 256, bytes), 0);
+  std::memset(*pointer, 0x7f, bytes);  // fresh device memory is not zero
+  machine.allocations[*pointer] = bytes;
+  machine.allocated += bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  const auto it = machine.allocations.find(pointer);
+  LS_CHECK(it != machine.allocations.end()) << "freed what was not allocated";
+  machine.allocated -= it->second;
+  machine.allocations.erase(it);
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  return emulation::Do([=] { std::memmove(to, from, bytes); });
+}
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t) {
+  return emulation::Do([=] { std::memset(pointer, value, bytes); });
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  LS_CHECK(machine.capturing == nullptr);
+  machine.capturing = new std::vector<std::function<void()>>;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  LS_CHECK(machine.capturing != nullptr);
+  *graph = new CUgraph_st{std::move(*machine.capturing)};
+  delete machine.capturing;
+  machine.capturing = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  for (const auto& work : exec->work) work();
+  return cudaSuccess;
+}

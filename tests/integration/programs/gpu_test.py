@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on GPUs: on emulated ones, so that all but the GPU itself is what a user runs.
+
+The workers load the emulated module instead of the real one, and the agents are told of GPUs that
+are not there.
+"""
+
+import json
+import os
+import unittest
+
+import harness
+
+MODULE = os.environ.get("LOCKSTEP_EMULATED_MODULE", "")
+GPUS = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
+
+
+def job(**more):
+    return harness.synthetic_job(nproc=2, **more).replace("device: cpu", "device: cuda")
+
+
+class Gpus(harness.ProgramTest):
+    def on_gpus(self, *arguments, **options):
+        return self.train(*arguments, env=GPUS, **options)
+
+    def test_one_worker_and_two_have_the_same_weights(self):
+        path = self.write("job.yaml", job())
+        hashes = {n: self.on_gpus(f"--nproc-per-node={n}", path)["model"]["sha256"] for n in (1, 2)}
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+
+    def test_the_loss_is_that_of_the_cpu(self):
+        one = self.on_gpus(self.write("gpu.yaml", job()))
+        other = self.train(self.write("cpu.yaml", harness.synthetic_job(nproc=2)))
+        self.assertAlmostEqual(one["eval"]["loss"], other["eval"]["loss"], places=3)
+        self.assertNotEqual(one["model"]["sha256"], other["model"]["sha256"], "not on the device")
+
+    def test_a_killed_worker_changes_no_bit(self):
+        path = self.write("job.yaml", job())
+        whole = self.on_gpus(path)["model"]["sha256"]
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:1@step:8", path, env=GPUS)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], whole)
+
+    def test_when_all_die_it_goes_on_from_the_checkpoint_to_the_same_bits(self):
+        whole = self.on_gpus(self.write("whole.yaml", job()))["model"]["sha256"]
+        extra = "checkpoint: {dir: saved, every: 5 steps}\nrestart: {max_restarts: 9}\n"
+        path = self.write("saved.yaml", job(extra=extra))
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:0@step:13",
+                                     "--kill", "rank:1@step:13", path, env=GPUS)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], whole)
+
+    def test_a_model_too_large_for_the_cap_is_refused(self):
+        path = self.write("job.yaml", job())
+        code, _, err = self.launch("--set", "resources.gpu_memory=1MiB", path, env=GPUS)
+        self.assertEqual(code, 5, err)
+        self.assertIn("resources.gpu_memory", err)
+
+    def test_without_a_gpu_cuda_is_refused_and_auto_is_the_cpu(self):
+        none = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_GPUS": ""}
+        path = self.write("job.yaml", job())
+        code, _, err = self.launch(path, env=none)
+        self.assertNotEqual(code, 0)
+        self.assertIn("no GPU left for worker", err)
+        result = self.train("--set", "resources.device=auto", path, env=none)
+        cpu = self.train(self.write("cpu.yaml", harness.synthetic_job(nproc=2)))
+        self.assertEqual(result["model"]["sha256"], cpu["model"]["sha256"])
+
+    def test_compare_finds_no_node_that_differs(self):
+        path = self.write("job.yaml", job())
+        code, out, err = self.launch("compare", "--a", "cpu", "--b", "cuda", path, env=GPUS)
+        self.assertEqual(code, 0, out + err)
+        code, out, err = self.launch("compare", "--a", "cpu", "--b", "cuda+bf16", path, env=GPUS)
+        self.assertEqual(code, 1, out + err)
+
+    def test_doctor_says_what_is_missing(self):
+        code, out, _ = self.launch("doctor", "-o", "json", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
+        self.assertEqual(code, 1)
+        answer = json.loads(out)
+        self.assertFalse(answer["cuda"])
+        states = {part["part"]: part["state"] for part in answer["parts"]}
+        self.assertEqual(states["CUDA module"], "missing")
+        _, out, _ = self.launch("doctor", env=GPUS)
+        self.assertIn("an emulated GPU", out)
+        self.assertIn("a matrix product is right", out)
+
+
+if __name__ == "__main__":
+    if not MODULE:
+        raise SystemExit("LOCKSTEP_EMULATED_MODULE names no module")
+    unittest.main()

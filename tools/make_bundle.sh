@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes a folder that runs on another Linux with a driver and CUDA's libraries: make_bundle.sh BUILD OUT.
+# BUILD is a built preset with the CUDA module and the GPU tests. Of shared libraries everything comes
+# along but the C library.
+set -euo pipefail
+
+build=$1
+out=$2
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+rm -rf "$out"
+mkdir -p "$out"/{bin,lib,tests,examples}
+
+for program in launcher coordinator worker; do
+  strip -o "$out/bin/$program" "$build/bin/$program"
+done
+cp "$build/bin/liblockstep_cuda.so" "$out/bin/"
+for test in conformance_cuda_ops_test engine_cuda_executor_test; do
+  strip -o "$out/tests/$test" "$build/tests/$test"
+done
+cp "$root"/examples/*.yaml "$out/examples/"
+cp "$root/tools/run_gpu_tests.sh" "$out/run-gpu-tests"
+cp "$root/docs/gpu.md" "$root/LICENSE" "$out/" 2>/dev/null || cp "$root/docs/gpu.md" "$out/"
+
+# The programs' libraries, by the names that the loader asks for.
+ldd "$build"/bin/{launcher,coordinator,worker} "$build"/tests/{conformance_cuda_ops_test,engine_cuda_executor_test} |
+  awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+  while read -r library; do
+    case $(basename "$library") in
+      libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux*) ;;
+      *) cp -L "$library" "$out/lib/" ;;
+    esac
+  done
+
+cat >"$out/launcher" <<'END'
+#!/bin/sh
+here=$(cd "$(dirname "$0")" && pwd)
+LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/bin/launcher" "$@"
+END
+chmod +x "$out/launcher" "$out/run-gpu-tests"
+du -sh "$out" | awk '{print $2 ": " $1}'
