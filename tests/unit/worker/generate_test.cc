@@ -78,6 +78,7 @@ class FakeDecoder : public engine::Executor {
   void InitState() override {}
   void* BeginLoad() override { return nullptr; }
   void EndLoad() override {}
+  absl::Status PublishState() override { return absl::OkStatus(); }
   absl::Status RunShard(int64_t, int, int, engine::Fields, float*, const Hooks&) override {
     return absl::UnimplementedError("");
   }

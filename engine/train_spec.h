@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// What to compile into a Plan: a training job as plain values, which worker/ fills from the job's
+// message. Thread-safety: plain data.
+#ifndef LOCKSTEP_ENGINE_TRAIN_SPEC_H_
+#define LOCKSTEP_ENGINE_TRAIN_SPEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/field.h"
+
+namespace lockstep::engine {
+
+struct MlpSpec {
+  std::vector<int64_t> hidden;
+  double dropout = 0;  // after each relu
+};
+// A decoder as GPT-2; a number that is 0 comes from the preset, a rate below 0 too.
+struct GptSpec {
+  std::string preset = "gpt2";  // gpt2 (124M), gpt2-medium, gpt2-large, gpt2-xl
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t width = 0;
+  int64_t context = 0;  // positions; 0: the length of the samples
+  int64_t vocab =
+      0;  // rows of the token table, those beyond the data's being padding; 0: the data's
+  double dropout = -1;  // of embeddings, attention and residuals
+  bool tied_head = true;
+};
+// An encoder as BERT; zeros as in GptSpec. Samples with a label for each token train the masked
+// language model, samples with one label the classifier on the first token.
+struct BertSpec {
+  std::string preset = "bert-base";  // bert-tiny, -mini, -small, -medium, -base, -large
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t width = 0;
+  int64_t inner = 0;  // width of the feed-forward layers; 0: 4 x width
+  int64_t context = 0;
+  int64_t vocab = 0;
+  double dropout = -1;
+};
+// Stages of convolution, (batch norm,) relu and a 2 x 2 maximum; then linear layers with relu
+// between them. Parameters: conv1, bn1, conv2, ..., fc1, fc2, ...
+struct CnnSpec {
+  std::vector<int64_t> channels = {32, 64};  // of each stage
+  int64_t kernel = 3;                        // odd; padded so that a convolution keeps the extents
+  bool batch_norm = false;
+  std::vector<int64_t> hidden = {128};
+  double dropout = 0;  // before each linear layer
+};
+
+// A residual network (He et al., 2015) with the parameter names of torchvision.
+struct ResnetSpec {
+  int depth = 18;           // 18, 34, 50, 101
+  bool cifar_stem = false;  // one 3 x 3 convolution of stride 1 instead of 7 x 7 and a pool
+  bool zero_init = false;   // the last batch norm of each block starts with weight 0
+  int64_t width = 64;       // channels of the first stage
+};
+
+// One layer of the user's own sequence. What a kind does not name, it does not read.
+struct LayerSpec {
+  enum class Kind {
+    kLinear,
+    kConv,
+    kBatchNorm,
+    kRelu,
+    kMaxPool,
+    kAvgPool,
+    kGlobalAveragePool,
+    kFlatten,
+    kResidual,  // body(x) + shortcut(x); without a shortcut: + x
+    kDropout,
+    kGelu,
+    kSilu,
+    kTanh,
+    kSigmoid,
+    kLayerNorm,  // of a sample's features, or of the channels at each place of an image
+  };
+  Kind kind = Kind::kRelu;
+  std::string name = {};  // of its parameters; empty: its place in the sequence
+  int64_t width = 0;      // linear, conv: features or channels out; a last linear's 0: the classes
+  int64_t kernel = 1;     // conv, pools
+  int64_t stride = 0;     // conv, pools; 0: 1 for conv, the kernel for pools
+  int64_t padding = 0;    // conv, pools
+  int64_t dilation = 1;   // conv
+  int64_t groups = 1;     // conv
+  bool bias = true;       // linear, conv
+  bool fan_out = false;   // conv: normal with variance 2 / fan-out instead of uniform by fan-in
+  double eps = 1e-5;      // batch norm, layer norm
+  double momentum = 0.1;  // batch norm: weight of the newest statistics
+  bool zero = false;      // batch norm: the weight starts as 0
+  double rate = 0;        // dropout
+  bool tanh = false;      // gelu: its approximation by tanh
+  std::vector<LayerSpec> body = {};
+  std::vector<LayerSpec> shortcut = {};
+};
+struct LayersSpec {
+  std::vector<LayerSpec> layers;
+};
+using ModelSpec = std::variant<MlpSpec, CnnSpec, ResnetSpec, LayersSpec, GptSpec, BertSpec>;
+
+struct SgdSpec {
+  double lr = 0;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+// Adam, or AdamW when `decoupled`.
+struct AdamSpec {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;
+};
+
+struct LambSpec {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0.01;
+};
+
+// Hidden weight matrices are Muon's, the rest AdamW's.
+struct MuonSpec {
+  double lr = 1e-3;
+  double momentum = 0.95;
+  double weight_decay = 0.1;
+  double eps = 1e-7;
+  bool nesterov = true;
+  int ns_steps = 5;
+  bool match_rms_adamw = false;
+  AdamSpec adamw = {.weight_decay = 0.01, .decoupled = true};
+  std::vector<std::string> adamw_match = {};  // further parameters that are AdamW's, as globs
+};
+using OptimizerSpec = std::variant<SgdSpec, AdamSpec, LambSpec, MuonSpec>;
+
+// Settings of the parameters whose names match the glob.
+struct ParameterGroup {
+  std::string match = {};
+  double lr_scale = 1;
+  std::optional<double> weight_decay = {};  // none: the optimizer's
+};
+
+// Which fields a kind reads is said in docs/training.md; the others stay as they are.
+struct ScheduleSpec {
+  enum class Kind {
+    kConstant,
+    kCosine,
+    kStep,
+    kLinear,
+    kPolynomial,
+    kExponential,
+    kOneCycle,
+    kWsd
+  } kind = Kind::kConstant;
+  int64_t total_updates = 0;
+  int64_t warmup_updates = 0;
+  double min_factor = 0;
+  double gamma = 0.1;
+  double power = 1;
+  int64_t step_updates = 0;
+  std::vector<int64_t> milestones = {};
+  double pct_start = 0.3;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
+  enum class Shape { kLinear, kCosine, kSqrt } shape = Shape::kLinear;  // of a fall
+  int64_t decay_updates = 0;
+};
+// The factor of the learning rate at `update` (0-based). A pure function.
+double ScheduleFactor(const ScheduleSpec& schedule, int64_t update);
+
+// Whether TrainSpec::precision may be `name`.
+bool KnowsPrecision(const std::string& name);
+
+// What a sample is made of.
+struct InputSpec {
+  std::vector<FieldSpec> fields;  // at most 8; the one named "labels" holds the targets
+  int64_t classes = 0;            // targets are int32 in [0, classes); a negative one is ignored
+};
+
+// Samples of fp32 "inputs" with one label each.
+InputSpec ClassificationInput(std::vector<int64_t> sample_shape, int64_t classes);
+
+// A batch: one array for each field of InputSpec, in its order.
+using Fields = absl::Span<const void* const>;
+
+// Passes that can be switched off: to look for a fault, or to prove that they change nothing.
+struct PassOptions {
+  bool fuse = true;                  // off: other roundings, within a stated tolerance
+  bool in_place = true;              // off: the same bits in more memory
+  bool reuse_memory = true;          // off: the same bits in more memory
+  bool keep_constants = true;        // off: for inference, the same bits in less memory and later
+  int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
+  // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
+  // best.
+  std::string isa;
+};
+
+// Dynamic loss scaling, which fp16 needs: torch.amp.GradScaler's rule and defaults. All factors are
+// powers of two, so that scaling changes no bit of what does not overflow.
+struct LossScaleSpec {
+  double init = 65536;
+  double growth = 2;     // after `interval` steps in a row without an overflow
+  double backoff = 0.5;  // after an overflow, whose step is skipped
+  int64_t interval = 2000;
+};
+
+// Which values of the forward pass are computed again in the backward pass instead of being kept.
+struct RecomputeSpec {
+  enum class Mode {
+    kNone,
+    kSelective,  // what is cheap
+    kBlocks,     // everything between the models' block borders
+    kAuto,       // the least that brings the training step's arena to `arena_bytes` or less
+  } mode = Mode::kNone;
+  size_t arena_bytes = 0;
+};
+
+// What a plan's programs run on. It decides where they put their values, not what they compute.
+enum class DeviceKind { kCpu, kCuda };
+
+struct TrainSpec {
+  DeviceKind device = DeviceKind::kCpu;
+  ModelSpec model;
+  InputSpec input;
+  OptimizerSpec optimizer;
+  ScheduleSpec schedule;
+  int64_t micro_batch = 0;    // samples of one RunShard micro-batch
+  int accumulate = 1;         // micro-batches of a shard
+  int shards = 1;             // of the job (enters D and randomness, not the kernels)
+  int64_t eval_block = 1000;  // samples of one evaluation block
+  // fp32, tf32, bf16, fp16, pure_bf16 or pure_fp16: see passes/precision.h.
+  std::string precision = "fp32";
+  LossScaleSpec loss_scale;  // read in fp16 and pure_fp16
+  RecomputeSpec recompute;
+  uint64_t seed = 0;
+  int threads = 1;
+  PassOptions passes;
+  double label_smoothing = 0;  // of the training loss alone; evaluation has none
+  // No weight decay for parameters with ParameterSpec::decay off.
+  bool spare_norms_and_biases = false;
+  std::vector<ParameterGroup> groups;  // the first that matches decides
+  double clip_norm = 0;                // of all gradients together; 0: not clipped
+  double ema_decay = 0;                // of the weights' moving average; 0: there is none
+  // Evaluation and prediction alone: no gradients, no moments, no training step. See
+  // Plan::CompileInference.
+  bool inference = false;
+  // With `inference`: the decode program too, for Executor::Decode.
+  bool decode = false;
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_TRAIN_SPEC_H_
