@@ -51,12 +51,16 @@ std::string ToString(const Operation& operation) {
   return text;
 }
 
+absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b) {
+  return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a, " calls ",
+                                                    ToString(call_a), ", rank ", b, " calls ",
+                                                    ToString(call_b)));
+}
+
 absl::Status CheckSameCall(absl::Span<const Operation> calls) {
   for (size_t rank = 1; rank < calls.size(); ++rank) {
     if (calls[rank] == calls[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank 0 calls ",
-                                                      ToString(calls[0]), ", rank ", rank,
-                                                      " calls ", ToString(calls[rank])));
+    return CallsDiffer(0, calls[0], static_cast<int>(rank), calls[rank]);
   }
   return absl::OkStatus();
 }

@@ -50,8 +50,11 @@ struct Operation {
 // "step 812, bucket 3, tree_reduce 4071 f32[25600000]".
 std::string ToString(const Operation& operation);
 
-// OK when every rank makes the same call; otherwise FailedPrecondition that names rank 0 and the
-// first rank that differs from it, and both calls. calls[r] is rank r's.
+// FailedPrecondition: ranks `a` and `b` make different calls, which both are named.
+absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b);
+
+// OK when every rank makes the same call; otherwise CallsDiffer of rank 0 and the first rank that
+// differs from it. calls[r] is rank r's.
 absl::Status CheckSameCall(absl::Span<const Operation> calls);
 
 }  // namespace lockstep

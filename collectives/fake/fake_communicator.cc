@@ -206,9 +206,7 @@ absl::Status FakeCommunicator::Recv(void* data, int64_t count, DType dtype, int 
     }
     LS_ASSIGN_OR_RETURN(const FakeMessage message, group_->Take(from, rank_, deadline));
     if (message.operation.dtype != dtype || message.operation.count != count) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the ranks' calls differ: rank ", from, " calls ", ToString(message.operation), ", rank ",
-          rank_, " calls ", ToString(operation)));
+      return CallsDiffer(from, message.operation, rank_, operation);
     }
     Copy(data, message.data.data(), message.data.size());
     return absl::OkStatus();

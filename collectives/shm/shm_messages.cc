@@ -20,12 +20,6 @@ size_t ChunkCount(size_t bytes) {
   return std::max<size_t>(1, (bytes + kChunkBytes - 1) / kChunkBytes);
 }
 
-absl::Status Differ(int a, const Operation& call_a, int b, const Operation& call_b) {
-  return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a, " calls ",
-                                                    ToString(call_a), ", rank ", b, " calls ",
-                                                    ToString(call_b)));
-}
-
 }  // namespace
 
 absl::Status ShmCommunicator::Send(const void* data, int64_t count, DType dtype, int to,
@@ -89,7 +83,7 @@ absl::Status ShmCommunicator::WaitAcknowledged(int receiver, uint64_t index,
   const RankHeader& peer = header(receiver);
   const uint64_t word = peer.acknowledged[rank()].load(std::memory_order_acquire);
   if (StampValue(word) != RankHeader::kRefused) return absl::OkStatus();
-  return Differ(rank(), operation, receiver, peer.refused);
+  return CallsDiffer(rank(), operation, receiver, peer.refused);
 }
 
 absl::StatusOr<int> ShmCommunicator::WaitMessage(int sender, uint64_t index, absl::Time deadline) {
@@ -118,7 +112,7 @@ absl::Status ShmCommunicator::RecvChunks(char* data, size_t bytes, const Operati
       own_->acknowledged[from].store(PackStamp(generation(), RankHeader::kRefused),
                                      std::memory_order_release);
       waiter_.Ring();
-      return Differ(from, message.operation, rank(), operation);
+      return CallsDiffer(from, message.operation, rank(), operation);
     }
     if (size > 0) {
       std::memcpy(data + k * kChunkBytes, base(from) + kMessagesOffset + place * kChunkBytes, size);

@@ -232,6 +232,16 @@ Code BringDy(const Operands& o, const ConvPlan& plan, const Parts& parts,
   return o.kernels().pointwise(cast, context.stream);
 }
 
+// The factors of dx: the filters in their place, and dy.
+Code BringFactors(const Operands& o, const ConvPlan& plan, const Parts& parts,
+                  const CudaContext& context, View* dy) {
+  FilterArgs filters = FiltersOf(plan);
+  filters.from = o.In(context, 1);
+  filters.to = {parts.filters, plan.factors};
+  const Code code = o.kernels().filters(filters, context.stream);
+  return code != 0 ? code : BringDy(o, plan, parts, context, dy);
+}
+
 // With 1 x 1 filters dx is one product.
 absl::StatusOr<CudaKernel> PrepareDirectInput(const Operands& o, const ConvPlan& plan,
                                               const TensorType& dx, const CudaTarget& target) {
@@ -250,12 +260,8 @@ absl::StatusOr<CudaKernel> PrepareDirectInput(const Operands& o, const ConvPlan&
   return [o, plan, products](const CudaContext& context) {
     const Parts parts(o, plan, context);
     const ConvGeometry& g = plan.g;
-    FilterArgs filters = FiltersOf(plan);
-    filters.from = o.In(context, 1);
-    filters.to = {parts.filters, plan.factors};
-    Code code = o.kernels().filters(filters, context.stream);
     View dy;
-    if (code == 0) code = BringDy(o, plan, parts, context, &dy);
+    Code code = BringFactors(o, plan, parts, context, &dy);
     for (int64_t first = 0; code == 0 && first < g.images; first += plan.block) {
       const int64_t images = plan.ImagesFrom(first);
       const int64_t pixel = first * plan.pixels();
@@ -294,12 +300,8 @@ absl::StatusOr<CudaKernel> PrepareInput(const Graph& graph, const Node& node,
   return [o, plan, products](const CudaContext& context) {
     const Parts parts(o, plan, context);
     const ConvGeometry& g = plan.g;
-    FilterArgs filters = FiltersOf(plan);
-    filters.from = o.In(context, 1);
-    filters.to = {parts.filters, plan.factors};
-    Code code = o.kernels().filters(filters, context.stream);
     View dy;
-    if (code == 0) code = BringDy(o, plan, parts, context, &dy);
+    Code code = BringFactors(o, plan, parts, context, &dy);
     for (int64_t first = 0; code == 0 && first < g.images; first += plan.block) {
       for (int64_t group = 0; code == 0 && group < g.groups; ++group) {
         const int64_t filter = group * g.group_filters();
