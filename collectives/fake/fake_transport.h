@@ -50,6 +50,7 @@ class FakeTransport : public Transport {
   ~FakeTransport() override;
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
+  VectorMemory& vectors() override { return vectors_; }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
                                                         const std::vector<GroupMember>& members,
                                                         int rank, absl::Time deadline) override;
@@ -65,6 +66,7 @@ class FakeTransport : public Transport {
   size_t left_;
   std::vector<void*> blocks_;
   FlightRecorder recorder_;
+  HostVectors vectors_{this};
 };
 
 }  // namespace lockstep

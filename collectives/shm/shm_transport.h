@@ -44,6 +44,7 @@ class ShmTransport : public Transport {
   ~ShmTransport() override;
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
+  VectorMemory& vectors() override { return vectors_; }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
                                                         const std::vector<GroupMember>& members,
                                                         int rank, absl::Time deadline) override;
@@ -71,6 +72,7 @@ class ShmTransport : public Transport {
   std::unique_ptr<OwnArena> arena_;
   std::unique_ptr<ArenaServer> server_;
   FlightRecorder recorder_;
+  HostVectors vectors_{this};
   // By address. Used by the main thread only.
   std::map<std::string, std::shared_ptr<const PeerArena>> peers_;
 
