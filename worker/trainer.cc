@@ -114,16 +114,14 @@ absl::Status Trainer::Reserve(Transport* transport) {
   micro_fields_.resize(plan.spec().input.fields.size());
   LS_ASSIGN_OR_RETURN(state_,
                       transport->Allocate(RoundUp(plan.state_bytes()), "the training state"));
-  std::vector<float*> buffers;
-  for (int i = 0; i < compiled_.gradient_buffers; ++i) {
-    LS_ASSIGN_OR_RETURN(void* buffer, transport->Allocate(compiled_.vector_count * sizeof(float),
-                                                          "a gradient buffer"));
-    buffers.push_back(static_cast<float*>(buffer));
-  }
+  const int shards = compiled_.job.train().shards();
+  vector_ = std::make_unique<StepVector>(shards, plan.gradient_count(), &transport->vectors());
+  LS_ASSIGN_OR_RETURN(std::vector<float*> buffers, vector_->Reserve(compiled_.gradient_buffers));
   engine::Memory memory{state_, nullptr};
   if (plan.spec().device == engine::DeviceKind::kCuda) {
-    memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
-    memory.gradient_buffers = buffers;
+    LS_ASSIGN_OR_RETURN(memory.gpu_limit, vector_->GpuLimit(compiled_.job.resources().gpu_memory(),
+                                                            compiled_.gradient_buffers));
+    if (vector_->memory()->on_host()) memory.gradient_buffers = buffers;
   } else {
     arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
     if (arena_ == nullptr) {
@@ -132,8 +130,8 @@ absl::Status Trainer::Reserve(Transport* transport) {
     memory.arena = arena_.get();
   }
   LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
-  sums_ = std::make_unique<PartialSums>(compiled_.job.train().shards(), compiled_.vector_count,
-                                        std::move(buffers));
+  sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
+                                        vector_->memory());
   data::Loader::Options options;
   // A thread of its own pays only where a core is left for it. It changes no number.
   const Resources& resources = compiled_.job.resources();
@@ -274,8 +272,7 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
                       communicator->TreeReduce(args, Deadline()));
   reducing.Stop();
-  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
-                   &header_);
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced, &header_));
   board_->Do(UPDATING);
   Suffer(chaos::Place::kReduced, step);
   PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
@@ -290,8 +287,7 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
   const int64_t step = committed_step() + 1;
   if (reduced.step != step) return absl::OkStatus();
-  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced.slices,
-                   &header_);
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced.slices, &header_));
   return CheckFinite(step, Commit(last, reduced.slices, step, nullptr, header_));
 }
 
@@ -388,7 +384,6 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     board_->Moved();
     return communicator->aborted();
   };
-  const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
@@ -418,9 +413,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
       const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
-    StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,
-                      shard == held.begin ? wishes : StepHeader::Wishes{}, leaf + gradients);
-    sums_->LeafDone();
+    LS_RETURN_IF_ERROR(vector_->WriteHeader(
+        shard, batch.ids_hash, shard == held.begin ? wishes : StepHeader::Wishes{}, leaf));
+    LS_RETURN_IF_ERROR(sums_->LeafDone());
     if (faults_ != nullptr) faults_->Slow(Clock::Real()->Now() - begin);
     board_->Moved();
   }

@@ -43,6 +43,7 @@
 #include "worker/restore.h"
 #include "worker/run_record.h"
 #include "worker/step_header.h"
+#include "worker/step_vector.h"
 
 namespace lockstep::worker {
 
@@ -108,7 +109,7 @@ class Trainer {
   // Hash that tells kinds of devices apart.
   absl::StatusOr<std::string> DeviceHash() {
     sums_->Begin({0, 1});
-    return executor_->DeviceHash(sums_->NextLeaf());
+    return vector_->DeviceHash(executor_.get(), sums_->NextLeaf());
   }
 
   // Finishes the step after the state's when `reduced` is it: its gradients are whole. `last` is
@@ -176,6 +177,7 @@ class Trainer {
   void* state_ = nullptr;
   std::unique_ptr<void, void (*)(void*)> arena_;
   std::unique_ptr<engine::Executor> executor_;
+  std::unique_ptr<StepVector> vector_;
   std::unique_ptr<PartialSums> sums_;
   std::unique_ptr<StepProfiler> profiler_;
   std::unique_ptr<data::Loader> loader_;  // its threads use the profiler
