@@ -67,6 +67,17 @@ class Gpus(harness.ProgramTest):
             self.assertEqual(result["model"]["sha256"], whole, where)
             self.assertIn(BY_NCCL, err)
 
+    def test_survivors_shrink_their_communicator(self):
+        three = {"LOCKSTEP_GPUS": "GPU-a,GPU-b,GPU-c"}
+        text = harness.synthetic_job(nproc=3, steps=60).replace("device: cpu", "device: cuda")
+        whole = self.train(self.write("whole.yaml", text), env=dict(GPUS, **three))["model"]["sha256"]
+        path = self.write("job.yaml", text + "elastic: {min_workers: 1, max_workers: 3}\n")
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:2@step:8/reduced", path,
+                                     env=dict(NCCL, **three))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], whole)
+        self.assertRegex(err, "on 2 GPUs .shrunk communicator")
+
     def test_nccl_is_refused_or_done_without_where_it_is_not_possible(self):
         path = self.write("job.yaml", job())
         none = dict(NCCL, LOCKSTEP_NCCL_LIBRARY="/nowhere.so")
