@@ -145,17 +145,17 @@ class Communicator {
   // without are undefined.
   virtual absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) = 0;
 
-  // Tells everyone where these pieces of this rank's memory (from the transport) lie, and returns
-  // where everyone's do: the result's [r][i] is piece i of rank r, to be read. All ranks bring as
-  // many pieces, at most kMostShared, of the same sizes. Blocks until all have come. The addresses
-  // are good for the communicator's life, also when ranks have died. What is read there when is up
-  // to the callers.
+  // What Share is about; at most kMostShared pieces.
   static constexpr size_t kMostShared = 8;
   struct SharedPiece {
     const void* data = nullptr;
     size_t bytes = 0;
   };
-  using SharedPieces = std::vector<std::vector<const char*>>;
+  using SharedPieces = std::vector<std::vector<const char*>>;  // by rank and piece
+  // Tells everyone where these pieces of this rank's memory (from the transport) lie, and returns
+  // where everyone's do: the result's [r][i] is piece i of rank r, to be read. All ranks bring as
+  // many pieces of the same sizes. Blocks until all have come. The addresses are good for the
+  // communicator's life, also when ranks have died. What is read there when is up to the callers.
   virtual absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
                                              absl::Time deadline) = 0;
 
