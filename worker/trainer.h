@@ -71,6 +71,7 @@ struct CompiledJob {
   size_t arena_bytes = 0;
   size_t loose_bytes = 0;
   MemoryNeed need;
+  std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
 // Errors: InvalidArgument; ResourceExhausted when the job cannot fit resources.memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trainer is made of: the job compiled, its memory reserved, its parts put together.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -17,6 +19,19 @@ namespace {
 constexpr size_t kPage = 4096;
 
 size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+// Null without memory. Rows of activations are a page or more apart, so that products read more
+// pages at a time than the processor keeps addresses of, unless pages are large.
+void* AllocateArena(size_t bytes) {
+  constexpr size_t kLargePage = size_t{2} << 20;
+  const size_t page = bytes < kLargePage ? kPage : kLargePage;
+  const size_t whole = std::max((bytes + page - 1) / page * page, page);
+  void* const memory = std::aligned_alloc(page, whole);
+  if (memory != nullptr && page == kLargePage) {
+    ::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: not every kernel has it
+  }
+  return memory;
+}
 
 }  // namespace
 
@@ -85,7 +100,8 @@ Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard
                 compiled.gradient_buffers,
                 compiled.arena_bytes,
                 compiled.loose_bytes,
-                compiled.need},
+                compiled.need,
+                compiled.tuning_files},
       data_(data),
       board_(board),
       link_(link),
@@ -116,8 +132,9 @@ absl::Status Trainer::Reserve(Transport* transport) {
   if (plan.spec().device == engine::DeviceKind::kCuda) {
     memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
     memory.gradient_buffers = buffers;
+    memory.tuning_files = compiled_.tuning_files;
   } else {
-    arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
+    arena_.reset(AllocateArena(plan.arena_bytes()));
     if (arena_ == nullptr) {
       return absl::ResourceExhaustedError("no memory for the plan's activations and workspace");
     }

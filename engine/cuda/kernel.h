@@ -18,10 +18,15 @@
 
 namespace lockstep::engine {
 
+namespace cuda {
+class ProductTuning;
+}  // namespace cuda
+
 // What a kernel is prepared for.
 struct CudaTarget {
   const cuda::Tables* tables = nullptr;
-  bool tf32 = false;  // fp32 factors of matrix products are rounded to 10 bits
+  bool tf32 = false;                      // fp32 factors of matrix products are rounded to 10 bits
+  cuda::ProductTuning* tuning = nullptr;  // null: products take the library's own choice
 };
 // Memory that matrix products may use while they run.
 inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;
@@ -70,6 +75,7 @@ class Operands {
   const Kernels& kernels() const { return *tables_->kernels; }
   const Tables& tables() const { return *tables_; }
   bool has(size_t input) const { return input < inputs_.size(); }
+  bool gives(size_t output) const { return output < outputs_.size(); }
   // The type of input `i`.
   const TensorType& input(size_t i) const { return input_types_[i]; }
   // The type of output `i`.

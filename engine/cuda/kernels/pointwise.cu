@@ -58,31 +58,32 @@ __device__ __forceinline__ float Apply(Function function, float a, float b, floa
   return 0;
 }
 
-// A thread for each element, or for each four of them.
-template <bool kFour>
+// A thread for each element, or for each eight of them.
+template <bool kEight>
 __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t i = kFour ? thread * 4 : thread;
+  const int64_t i = kEight ? thread * 8 : thread;
   if (i >= args.count) return;
-  if (!kFour || i + 4 > args.count) {
-    for (int64_t e = i; e < args.count && e < i + 4; ++e) {
+  if (!kEight || i + 8 > args.count) {
+    for (int64_t e = i; e < args.count && e < i + 8; ++e) {
+      const float a = args.a.data != nullptr ? Load(args.a, e) : 1;
       const float b = args.b.data != nullptr ? Load(args.b, e) : 0;
-      const float value = Apply(args.function, Load(args.a, e), b, args.factor);
+      const float value = Apply(args.function, a, b, args.factor);
       Store(args.out, e, args.adds ? Load(args.out, e) + value : value);
-      if (!kFour) return;
+      if (!kEight) return;
     }
     return;
   }
-  const Four a = LoadFour(args.a, i);
-  Four b = {}, out = {};
-  if (args.b.data != nullptr) b = LoadFour(args.b, i);
-  if (args.adds) out = LoadFour(args.out, i);
+  Eight a = {{1, 1, 1, 1, 1, 1, 1, 1}}, b = {}, out = {};
+  if (args.a.data != nullptr) a = LoadEight(args.a, i);
+  if (args.b.data != nullptr) b = LoadEight(args.b, i);
+  if (args.adds) out = LoadEight(args.out, i);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
+  for (int e = 0; e < 8; ++e) {
     const float value = Apply(args.function, a.x[e], b.x[e], args.factor);
     out.x[e] = args.adds ? out.x[e] + value : value;
   }
-  StoreFour(args.out, i, out);
+  StoreEight(args.out, i, out);
 }
 
 template <bool kFour>
@@ -124,6 +125,7 @@ __global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
   if (args.residual.data != nullptr) value += Load(args.residual, i);
   if (args.relu && !(value > 0)) value = 0;
   if (args.mask.data != nullptr && !(Load(args.mask, i) > 0)) value = 0;
+  if (args.factor.data != nullptr) value *= Load(args.factor, i);
   Store(args.out, i, value);
 }
 
@@ -132,10 +134,11 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
   if (i >= args.rows * args.columns) return;
   Four value = LoadFour(args.x, i);
-  Four bias = {}, residual = {}, mask = {};
+  Four bias = {}, residual = {}, mask = {}, factor = {};
   if (args.bias.data != nullptr) bias = LoadFour(args.bias, i % args.columns);
   if (args.residual.data != nullptr) residual = LoadFour(args.residual, i);
   if (args.mask.data != nullptr) mask = LoadFour(args.mask, i);
+  if (args.factor.data != nullptr) factor = LoadFour(args.factor, i);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     float x = value.x[e];
@@ -143,6 +146,7 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
     if (args.residual.data != nullptr) x += residual.x[e];
     if (args.relu && !(x > 0)) x = 0;
     if (args.mask.data != nullptr && !(mask.x[e] > 0)) x = 0;
+    if (args.factor.data != nullptr) x *= factor.x[e];
     value.x[e] = x;
   }
   StoreFour(args.out, i, value);
@@ -189,8 +193,8 @@ __global__ void __launch_bounds__(kTile* kTileRows) TransposeKernel(TransposeArg
 }  // namespace
 
 Code LaunchPointwise(const PointwiseArgs& args, Stream stream) {
-  if (Aligned(args.a) && Aligned(args.b) && Aligned(args.out)) {
-    return Launch(PointwiseKernel<true>, Grid(DivideUp(args.count, 4 * kThreads)), kThreads, stream,
+  if (AlignedEight(args.a) && AlignedEight(args.b) && AlignedEight(args.out)) {
+    return Launch(PointwiseKernel<true>, Grid(DivideUp(args.count, 8 * kThreads)), kThreads, stream,
                   args);
   }
   return Launch(PointwiseKernel<false>, Grid(DivideUp(args.count, kThreads)), kThreads, stream,
@@ -208,7 +212,7 @@ Code LaunchDropout(const DropoutArgs& args, Stream stream) {
 Code LaunchEpilogue(const EpilogueArgs& args, Stream stream) {
   const int64_t count = args.rows * args.columns;
   if (args.columns % 4 == 0 && Aligned(args.x) && Aligned(args.bias) && Aligned(args.residual) &&
-      Aligned(args.mask) && Aligned(args.out)) {
+      Aligned(args.mask) && Aligned(args.factor) && Aligned(args.out)) {
     return Launch(EpilogueFourKernel, Grid(DivideUp(count, 4 * kThreads)), kThreads, stream, args);
   }
   return Launch(EpilogueKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
