@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/hash_bytes.h"
 #include "common/status.h"
 #include "worker/replica_check.h"
-#include "worker/state_hash.h"
 
 namespace lockstep::worker {
 namespace {
