@@ -312,20 +312,21 @@ Attrs CompiledPlan::LossAttrs(const Graph& graph, Value logits) const {
   return attrs;
 }
 
-// What the CPU's own kernels are for, and its precision. Recomputation needs what an activation
-// takes: it is kept unless the plan `keeps` all that the backward pass reads.
-FusionOptions CompiledPlan::FusionFor(bool keeps) const {
+// What the CPU's own kernels are for, and its precision. A training step keeps what an activation
+// takes: recomputation needs it, and writing the slopes beside the values took longer than the
+// activation and its gradient by themselves (docs/results/models_cpu.md).
+FusionOptions CompiledPlan::FusionFor(bool training) const {
   FusionOptions options;
   const bool cpu = spec_.device == DeviceKind::kCpu;
   const bool fp32 = precision_.type == DType::kF32;
-  options.activations = cpu && fp32 && keeps;
+  options.activations = cpu && fp32 && !training;
   options.addends = cpu;
   // An inference plan keeps the filters in the product's order instead.
   options.pools = cpu && fp32 && !spec_.inference;
   return options;
 }
 
-absl::StatusOr<Graph> CompiledPlan::BuildTraining(bool keeps) const {
+absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   Graph graph;
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
@@ -362,23 +363,14 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining(bool keeps) const {
   graph.AddOutput(kCountOutput, {loss.node, 1});
   LS_RETURN_IF_ERROR(graph.Verify());
 
-  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(keeps));
+  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
   graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(graph.Verify());
   return graph;
 }
 
 absl::Status CompiledPlan::CompileTraining() {
-  using Mode = RecomputeSpec::Mode;
-  const Mode mode = spec_.recompute.mode;
-  if (mode == Mode::kNone || mode == Mode::kAuto) {
-    LS_ASSIGN_OR_RETURN(const Graph whole, BuildTraining(/*keeps=*/true));
-    LS_RETURN_IF_ERROR(LayOutTraining(whole));
-    recompute_level_ = 0;
-    const bool fits = train_.memory.arena_bytes <= spec_.recompute.arena_bytes;
-    if (mode == Mode::kNone || fits) return absl::OkStatus();
-  }
-  LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining(/*keeps=*/false));
+  LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining());
   LS_ASSIGN_OR_RETURN(recompute_level_, ChooseRecompute(graph));
   return LayOutTraining(Recompute(graph, kLossSeed, recompute_level_));
 }
@@ -386,6 +378,7 @@ absl::Status CompiledPlan::CompileTraining() {
 absl::StatusOr<int> CompiledPlan::ChooseRecompute(const Graph& graph) {
   using Mode = RecomputeSpec::Mode;
   const int most = MostRecompute(graph);
+  if (spec_.recompute.mode == Mode::kNone) return 0;
   if (spec_.recompute.mode == Mode::kSelective) return kRecomputeSelective;
   if (spec_.recompute.mode == Mode::kBlocks) return most;
   const auto fits = [&](int level) -> absl::StatusOr<bool> {
@@ -426,7 +419,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
                                     LossAttrs(graph, forward.logits)));
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
-  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*keeps=*/true));
+  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
   if (spec_.passes.fuse && spec_.inference) graph = FuseResiduals(graph);
   evaluate_.graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());

@@ -92,12 +92,12 @@ class CompiledPlan : public Plan {
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
   void MakeStateTable();
   absl::Status CompileTraining();
-  FusionOptions FusionFor(bool keeps) const;
+  FusionOptions FusionFor(bool training) const;
   // The training step before recomputation: differentiated, fused, in its precision.
-  absl::StatusOr<Graph> BuildTraining(bool keeps) const;
+  absl::StatusOr<Graph> BuildTraining() const;
   // Takes `graph` as the training step: places its gradients and plans its memory.
   absl::Status LayOutTraining(const Graph& graph);
-  // The level of recomputation that the spec, which asks for some, gets.
+  // The level of recomputation that the spec asks for.
   absl::StatusOr<int> ChooseRecompute(const Graph& graph);
   std::set<std::string> WeightNames() const;
   MemoryOptions MemoryOptionsFor(bool keep_constants) const;
