@@ -53,6 +53,29 @@ void Gpt(TrainSpec* spec) {
   spec->optimizer = engine::AdamSpec{.lr = 3e-4, .weight_decay = 0.01, .decoupled = true};
 }
 
+// GPT-2 as published, on samples of 1024 tokens, its vocabulary padded to a multiple of 128.
+void Gpt2(TrainSpec* spec, const char* preset) {
+  constexpr int64_t kLength = 1024, kTokens = 50257;
+  engine::GptSpec& gpt = spec->model.emplace<engine::GptSpec>();
+  gpt.preset = preset;
+  gpt.vocab = 50304;
+  gpt.dropout = 0;
+  spec->input = {{{"tokens", kInt32, {kLength}, kTokens}, {"labels", kInt32, {kLength}, kTokens}},
+                 kTokens};
+  spec->optimizer =
+      engine::AdamSpec{.lr = 6e-4, .beta2 = 0.95, .weight_decay = 0.1, .decoupled = true};
+}
+
+// BERT-Large's masked language model with a label for every token: full-length samples.
+void BertLarge(TrainSpec* spec, int64_t length) {
+  engine::BertSpec& bert = spec->model.emplace<engine::BertSpec>();
+  bert.preset = "bert-large";
+  bert.context = 512;
+  spec->input = {{{"tokens", kInt32, {length}, kWords}, {"labels", kInt32, {length}, kWords}},
+                 kWords};
+  spec->optimizer = engine::AdamSpec{.lr = 1e-4, .weight_decay = 0.01, .decoupled = true};
+}
+
 struct Row {
   const char* name;
   int64_t batch;
@@ -66,6 +89,10 @@ constexpr Row kRows[] = {
     {"bert", 16, [](TrainSpec* spec) { Bert(spec, false); }},
     {"bert-mlm", 16, [](TrainSpec* spec) { Bert(spec, true); }},
     {"gpt", 8, Gpt},
+    {"gpt2", 32, [](TrainSpec* spec) { Gpt2(spec, "gpt2"); }},
+    {"gpt2-xl", 8, [](TrainSpec* spec) { Gpt2(spec, "gpt2-xl"); }},
+    {"bert-large-128", 128, [](TrainSpec* spec) { BertLarge(spec, 128); }},
+    {"bert-large-512", 32, [](TrainSpec* spec) { BertLarge(spec, 512); }},
 };
 
 }  // namespace

@@ -87,6 +87,8 @@ struct TensorView {
 class NodeObserver {
  public:
   virtual ~NodeObserver() = default;
+  // False: AfterNode's outputs may be empty, and nothing is brought to the host for it.
+  virtual bool reads_outputs() const { return true; }
   // Just before the node's kernel runs.
   virtual void BeforeNode(ProgramKind program, int node) = 0;
   // An error ends the run with it. `outputs` are what the node wrote; gradients of later
@@ -150,6 +152,10 @@ struct Memory {
   // Where RunShard's gradients will lie, gradient_count() floats each: page-locked for the copies
   // from a GPU. They outlive the executor too. May be empty.
   std::vector<float*> gradient_buffers = {};
+  // Which algorithms a GPU's matrix products use is read from these files, the first that knows one
+  // deciding, and measured where none does; then all of it is written to them. Without files the
+  // library chooses.
+  std::vector<std::string> tuning_files = {};
 };
 
 // Elements [begin, end) of the reduced gradient vector, at data[0..].
@@ -189,6 +195,13 @@ struct EvalSums {
   int64_t correct = 0;
   int64_t samples = 0;
   int64_t correct_top5 = 0;  // the label is among the five largest logits
+};
+
+// Where the time of a training step went on a device with a clock of its own, in milliseconds.
+struct DeviceTimes {
+  double programs = 0;  // the forward and backward passes of all micro-batches
+  double update = 0;
+  double idle = 0;  // between these, and until the next step's first kernel: the host's
 };
 
 // Which weights an evaluation reads.
@@ -270,6 +283,9 @@ class Executor {
   // InvalidArgument (a token that the model does not know, a position that leaves a gap or is not
   // below decode_positions()).
   virtual absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) = 0;
+
+  // Of the step before the newest one; zeros where the device's clock is the host's.
+  virtual DeviceTimes device_times() const { return {}; }
 
   // From here on `observer` watches every node of RunShard, Evaluate, Predict and Decode; null:
   // nobody, which is what an executor starts with. It outlives the executor or the next call.

@@ -32,6 +32,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Resources.memory", .form = Form::kSize, .min = 0},
       {.field = "Resources.gpu_memory", .form = Form::kSize, .min = 0},
       {.field = "Resources.standby", .min = 0, .max = 65536},
+      {.field = "Resources.matmul", .fallback = "auto", .choices = {"auto", "measured", "library"}},
       {.field = "Elastic.min_workers", .min = 1},
       {.field = "Elastic.max_workers", .min = 1},
       {.field = "Train.model", .required = true},

@@ -9,7 +9,7 @@ build=$1
 out=$2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,tests,examples}
+mkdir -p "$out"/{bin,lib,tests,examples,bench/peers}
 
 for program in launcher coordinator worker; do
   strip -o "$out/bin/$program" "$build/bin/$program"
@@ -18,6 +18,9 @@ cp "$build/bin/liblockstep_cuda.so" "$out/bin/"
 for test in conformance_cuda_ops_test engine_cuda_executor_test; do
   strip -o "$out/tests/$test" "$build/tests/$test"
 done
+strip -o "$out/bench/bench_device" "$build/bin/bench_device"
+cp "$root/bench/gpu.py" "$out/bench/"
+cp "$root"/bench/peers/{models,gpu_models}.py "$out/bench/peers/"
 cp "$root"/examples/*.yaml "$out/examples/"
 cp "$root/tools/run_gpu_tests.sh" "$out/run-gpu-tests"
 cp "$root/docs/gpu.md" "$root/LICENSE" "$out/" 2>/dev/null || cp "$root/docs/gpu.md" "$out/"

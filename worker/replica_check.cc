@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/hash_bytes.h"
 #include "common/status.h"
-#include "worker/state_hash.h"
 
 namespace lockstep::worker {
 

@@ -107,7 +107,8 @@ Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard
                 compiled.vector_count,
                 compiled.gradient_buffers,
                 compiled.arena_bytes,
-                compiled.need},
+                compiled.need,
+                compiled.tuning_files},
       data_(data),
       board_(board),
       link_(link),
@@ -139,6 +140,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   if (plan.spec().device == engine::DeviceKind::kCuda) {
     memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
     memory.gradient_buffers = buffers;
+    memory.tuning_files = compiled_.tuning_files;
   } else {
     arena_.reset(AllocateArena(plan.arena_bytes()));
     if (arena_ == nullptr) {

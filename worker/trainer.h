@@ -69,6 +69,7 @@ struct CompiledJob {
   // Everything that the transport's arena holds.
   size_t arena_bytes = 0;
   MemoryNeed need;
+  std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
 // Errors: InvalidArgument; ResourceExhausted when the job cannot fit resources.memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train);

@@ -26,6 +26,7 @@
 #include "worker/run_record.h"
 #include "worker/telemetry.h"
 #include "worker/trainer.h"
+#include "worker/tuning_files.h"
 
 namespace lockstep::worker {
 namespace {
@@ -114,7 +115,8 @@ class Worker {
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(own, *data_.train));
+    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train));
+    compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     ShmTransport::Options options;
     options.arena_bytes = compiled.arena_bytes;
     options.life = life_;

@@ -1,95 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d and its gradients as products with patch matrices, in blocks of images that fit into the
 // scratch; blocks are summed in order. Filters are brought into the patches' order in each run.
+// What tensor cores can do without patches is conv_implicit.cc's.
 #include <algorithm>
 #include <string>
 
 #include "common/check.h"
 #include "common/status.h"
+#include "engine/cuda/conv_implicit.h"
+#include "engine/cuda/conv_plan.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/window.h"
 
 namespace lockstep::engine::cuda {
 namespace {
-
-constexpr size_t kBlockBytes = size_t{128} << 20;
-
-enum class Which { kForward, kInput, kWeight };
-
-// What a node does, from its types alone: the scratch is planned with it.
-struct ConvPlan {
-  ConvPlan(const Graph& graph, const Node& node, Which which);
-
-  int64_t patch() const { return g.taps() * g.group_channels(); }
-  int64_t pixels() const { return g.out_height * g.out_width; }
-  // Images of the block that begins with `first`.
-  int64_t ImagesFrom(int64_t first) const { return std::min(block, g.images - first); }
-  size_t scratch_bytes() const { return filters_bytes + cast_bytes + matrix_bytes + result_bytes; }
-  // Bytes that divide the address of every operand of the products.
-  int Alignment(int operands) const;
-
-  ConvGeometry g;
-  Type factors = Type::kF32;
-  bool direct = false;   // the images are the patches
-  bool in_fp32 = false;  // forward: the result goes through fp32 scratch
-  int64_t block = 1;     // images
-  // Of the scratch, in this order.
-  size_t filters_bytes = 0;
-  size_t cast_bytes = 0;  // of dy
-  size_t matrix_bytes = 0;
-  size_t result_bytes = 0;
-};
-
-ConvGeometry GeometryOf(const Graph& graph, const Node& node, Which which) {
-  TensorType x = which == Which::kInput ? node.outputs[0]
-                                        : graph.type(node.inputs[which == Which::kWeight ? 1 : 0]);
-  TensorType weight = which == Which::kWeight ? node.outputs[0] : graph.type(node.inputs[1]);
-  x.dtype = weight.dtype = DType::kF32;  // a geometry speaks of shapes alone
-  const absl::StatusOr<ConvGeometry> geometry = ConvOf(x, weight, node.attrs);
-  LS_CHECK(geometry.ok()) << geometry.status();
-  return *geometry;
-}
-
-ConvPlan::ConvPlan(const Graph& graph, const Node& node, Which which)
-    : g(GeometryOf(graph, node, which)) {
-  const Type first = TypeOf(graph.type(node.inputs[0]).dtype);
-  const Type second = TypeOf(graph.type(node.inputs[1]).dtype);
-  factors = CommonType(first, second);
-  const Window& w = g.window;
-  direct = g.taps() == 1 && g.groups == 1 && w.stride[0] == 1 && w.stride[1] == 1 &&
-           w.padding[0] == 0 && w.padding[1] == 0;
-  // x may be of another type than the factors: making the patches converts it.
-  if (which != Which::kInput) direct &= (which == Which::kForward ? first : second) == factors;
-  filters_bytes = RoundUp(static_cast<size_t>(g.filters * patch()) *
-                          BytesOf(which == Which::kWeight ? Type::kF32 : factors));
-  if (which != Which::kForward && first != factors) {
-    cast_bytes = RoundUp(static_cast<size_t>(g.images * pixels() * g.filters) * sizeof(float));
-  }
-  const bool half = TypeOf(node.outputs[0].dtype) != Type::kF32;
-  if (which == Which::kForward) {
-    in_fp32 = half && (factors == Type::kF32 || node.inputs.size() > 2);
-  } else if (which == Which::kInput) {
-    in_fp32 = half && direct && factors == Type::kF32;
-  }
-  const size_t size = which == Which::kInput ? sizeof(float) : BytesOf(factors);
-  const size_t matrix = direct ? 0 : static_cast<size_t>(pixels() * patch()) * size;
-  const int64_t columns = which == Which::kInput ? g.channels : g.filters;
-  const size_t result = in_fp32 ? static_cast<size_t>(pixels() * columns) * sizeof(float) : 0;
-  const size_t image = matrix + result;
-  block = image == 0
-              ? g.images
-              : std::min(g.images, std::max(static_cast<int64_t>(kBlockBytes / image), int64_t{1}));
-  matrix_bytes = RoundUp(static_cast<size_t>(block) * matrix);
-  result_bytes = RoundUp(static_cast<size_t>(block) * result);
-}
-
-int ConvPlan::Alignment(int operands) const {
-  // Groups begin at any element, blocks of images at multiples of their pixels.
-  const int64_t step = g.groups > 1 ? 1 : block < g.images ? block * pixels() : 64;
-  const int64_t low = (step | 64) & -(step | 64);
-  return std::min(operands, static_cast<int>(low * static_cast<int64_t>(BytesOf(factors))));
-}
 
 // The scratch's parts.
 struct Parts {
@@ -140,17 +65,9 @@ PatchArgs PatchesOf(const ConvPlan& plan, int64_t first, int64_t group) {
   return args;
 }
 
-FilterArgs FiltersOf(const ConvPlan& plan) {
-  FilterArgs args;
-  args.filters = plan.g.filters;
-  args.channels = plan.g.group_channels();
-  args.taps = plan.g.taps();
-  return args;
-}
-
-template <Which kWhich>
+template <ConvPart kPart>
 size_t Scratch(const Graph& graph, const Node& node) {
-  return ConvPlan(graph, node, kWhich).scratch_bytes();
+  return ConvPlan(graph, node, kPart).scratch_bytes();
 }
 
 // ---- forward ----
@@ -159,7 +76,8 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const KernelOperands& operands,
                                           const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
-  const ConvPlan plan(graph, node, Which::kForward);
+  const ConvPlan plan(graph, node, ConvPart::kForward);
+  if (CanBeImplicit(o, plan)) return PrepareImplicit(o, node, plan);
   const ConvGeometry& g = plan.g;
   const bool relu = node.attrs.String("activation") == "relu";
   const Type result = plan.in_fp32 ? Type::kF32 : TypeOf(node.outputs[0].dtype);
@@ -177,7 +95,7 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   return [o, plan, products, relu](const CudaContext& context) {
     const Parts parts(o, plan, context);
     const ConvGeometry& g = plan.g;
-    FilterArgs filters = FiltersOf(plan);
+    FilterArgs filters = plan.filters();
     filters.from = o.In(context, 1);
     filters.to = {parts.filters, plan.factors};
     Code code = o.kernels().filters(filters, context.stream);
@@ -235,7 +153,7 @@ Code BringDy(const Operands& o, const ConvPlan& plan, const Parts& parts,
 // The factors of dx: the filters in their place, and dy.
 Code BringFactors(const Operands& o, const ConvPlan& plan, const Parts& parts,
                   const CudaContext& context, View* dy) {
-  FilterArgs filters = FiltersOf(plan);
+  FilterArgs filters = plan.filters();
   filters.from = o.In(context, 1);
   filters.to = {parts.filters, plan.factors};
   const Code code = o.kernels().filters(filters, context.stream);
@@ -285,7 +203,8 @@ absl::StatusOr<CudaKernel> PrepareDirectInput(const Operands& o, const ConvPlan&
 absl::StatusOr<CudaKernel> PrepareInput(const Graph& graph, const Node& node,
                                         const KernelOperands& operands, const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
-  const ConvPlan plan(graph, node, Which::kInput);
+  const ConvPlan plan(graph, node, ConvPart::kInput);
+  if (CanBeImplicit(o, plan)) return PrepareImplicit(o, node, plan);
   if (plan.direct) return PrepareDirectInput(o, plan, node.outputs[0], target);
   const ConvGeometry& g = plan.g;
   MatmulShape shape;
@@ -324,7 +243,8 @@ absl::StatusOr<CudaKernel> PrepareInput(const Graph& graph, const Node& node,
 absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
-  const ConvPlan plan(graph, node, Which::kWeight);
+  const ConvPlan plan(graph, node, ConvPart::kWeight);
+  if (CanBeImplicit(o, plan)) return PrepareImplicit(o, node, plan);
   const ConvGeometry& g = plan.g;
   MatmulShape shape;
   shape.m = g.group_filters();
@@ -362,7 +282,7 @@ absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
       }
     }
     if (code != 0) return code;
-    FilterArgs filters = FiltersOf(plan);
+    FilterArgs filters = plan.filters();
     filters.from = {parts.filters, Type::kF32};
     filters.to = o.Out(context);
     filters.back = true;
@@ -373,8 +293,8 @@ absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
 
 }  // namespace
 
-const CudaKernelDef kConv2d = {Scratch<Which::kForward>, PrepareForward};
-const CudaKernelDef kConv2dBackwardInput = {Scratch<Which::kInput>, PrepareInput};
-const CudaKernelDef kConv2dBackwardWeight = {Scratch<Which::kWeight>, PrepareWeight};
+const CudaKernelDef kConv2d = {Scratch<ConvPart::kForward>, PrepareForward};
+const CudaKernelDef kConv2dBackwardInput = {Scratch<ConvPart::kInput>, PrepareInput};
+const CudaKernelDef kConv2dBackwardWeight = {Scratch<ConvPart::kWeight>, PrepareWeight};
 
 }  // namespace lockstep::engine::cuda

@@ -75,6 +75,13 @@ absl::StatusOr<Event> Device::MakeEvent() {
   return event;
 }
 
+absl::StatusOr<Event> Device::MakeTimer() {
+  Event event = nullptr;
+  LS_RETURN_IF_ERROR(Check(runtime().create_timer(&event), "a timer"));
+  events_.push_back(event);
+  return event;
+}
+
 absl::Status Device::Check(Code code, const std::string& what) const {
   return StatusOf(*tables_, code, what);
 }

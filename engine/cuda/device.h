@@ -40,6 +40,8 @@ class Device {
   void Pin(void* pointer, size_t bytes);
   // Errors: Internal.
   absl::StatusOr<Event> MakeEvent();
+  // An event that knows when it was reached. Errors: Internal.
+  absl::StatusOr<Event> MakeTimer();
   // Device memory that was allocated.
   size_t allocated() const { return allocated_; }
 

@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
+#include "engine/cuda/tuning.h"
 #include "engine/exec/batches.h"
 
 namespace lockstep::engine {
@@ -38,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(
       new CudaExecutor(std::move(plan), memory, std::move(device)));
   LS_RETURN_IF_ERROR(executor->CheckRoom(memory.gpu_limit));
   LS_RETURN_IF_ERROR(executor->AllocateAll());
-  LS_RETURN_IF_ERROR(executor->Prepare());
+  LS_RETURN_IF_ERROR(executor->Prepare(memory.tuning_files));
   for (float* buffer : memory.gradient_buffers) {
     executor->device_->Pin(buffer,
                            static_cast<size_t>(executor->plan_->gradient_count()) * sizeof(float));
@@ -127,9 +128,19 @@ absl::Status CudaExecutor::AllocateAll() {
   return absl::OkStatus();
 }
 
-absl::Status CudaExecutor::Prepare() {
+absl::Status CudaExecutor::Prepare(const std::vector<std::string>& tuning_files) {
   const TrainSpec& spec = plan_->spec();
-  const CudaTarget target{&device_->tables(), spec.precision == "tf32"};
+  CudaTarget target{&device_->tables(), spec.precision == "tf32"};
+  std::unique_ptr<cuda::ProductTuning> tuning;
+  if (!tuning_files.empty()) {
+    // Random bits would be slower than zeros, and slow all algorithms alike.
+    const size_t bytes = plan_->arena_bytes();
+    LS_RETURN_IF_ERROR(
+        device_->Check(device_->runtime().clear(arena_, bytes, device_->compute()), "the arena"));
+    LS_ASSIGN_OR_RETURN(tuning, cuda::ProductTuning::Open(device_.get(), tuning_files,
+                                                          {arena_, bytes, workspace_}));
+    target.tuning = tuning.get();
+  }
   const GradientLayout& layout = plan_->layout();
   std::vector<int> ends;
   if (!spec.inference) {
@@ -145,6 +156,7 @@ absl::Status CudaExecutor::Prepare() {
                                 kind == ProgramKind::kTraining ? ends : std::vector<int>{}));
     runners_.push_back(std::move(made));
   }
+  if (tuning != nullptr) tuning->Finish();
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   segment_buckets_.resize(static_cast<size_t>(runner(ProgramKind::kTraining).segments()));
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
@@ -158,8 +170,10 @@ absl::Status CudaExecutor::Prepare() {
       LS_ASSIGN_OR_RETURN(event, device_->MakeEvent());
     }
   }
+  LS_RETURN_IF_ERROR(clock_.Start(device_.get()));
   CudaUpdater::Places places{device_state_, gradients_, arena_, workspace_};
-  LS_ASSIGN_OR_RETURN(updater_, CudaUpdater::Make(plan_.get(), &state_, device_.get(), places));
+  LS_ASSIGN_OR_RETURN(updater_,
+                      CudaUpdater::Make(plan_.get(), &state_, device_.get(), places, &clock_));
   const Value sums = plan_->evaluate().graph.outputs()[0].second;
   eval_sums_ =
       plan_->evaluate().memory.operands[static_cast<size_t>(sums.node)].outputs[static_cast<size_t>(
@@ -310,6 +324,8 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
                                             ScalarsAt(step, shard, micro, loss_scale)));
   CudaContext context = ContextFor(slots_[slot], Weights::kCurrent);
   context.accumulate = micro > 0;
+  if (step != timed_step_) clock_.Pass(StepClock::kProgramsBegin);
+  timed_step_ = step;
   resident_step_ = -1;
   if (micro == 0) {
     for (const auto& [begin, end] : gaps_) {
@@ -320,7 +336,9 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
                          "the gradients' gaps"));
     }
   }
-  return Launch(ProgramKind::kTraining, slot, micro > 0 ? 1 : 0, context);
+  const absl::Status launched = Launch(ProgramKind::kTraining, slot, micro > 0 ? 1 : 0, context);
+  clock_.Pass(StepClock::kProgramsEnd);
+  return launched;
 }
 
 absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields fields,

@@ -15,6 +15,7 @@
 
 #include "engine/cuda/device.h"
 #include "engine/cuda/program_runner.h"
+#include "engine/cuda/step_clock.h"
 #include "engine/cuda/updater.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
@@ -45,6 +46,7 @@ class CudaExecutor : public Executor {
   absl::StatusOr<std::string> DeviceHash(float* gradients) override;
   absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
+  DeviceTimes device_times() const override { return clock_.Read(); }
   void Observe(NodeObserver* observer) override;
 
  private:
@@ -70,7 +72,7 @@ class CudaExecutor : public Executor {
   size_t BatchBytes() const;
   size_t NeededBytes() const;
   absl::Status AllocateAll();
-  absl::Status Prepare();
+  absl::Status Prepare(const std::vector<std::string>& tuning_files);
   absl::Status CopyState();
   void MustUpload();
   // Stages a batch of `samples` samples and the scalars into the next slot.
@@ -110,6 +112,8 @@ class CudaExecutor : public Executor {
   int64_t resident_step_ = -1;               // whose whole gradient lies in gradients_
 
   std::vector<CudaProgramRunner> runners_;  // by ProgramKind
+  StepClock clock_;
+  int64_t timed_step_ = -1;
   std::unique_ptr<CudaUpdater> updater_;
   Storage eval_sums_;
   std::optional<Weights> constants_;

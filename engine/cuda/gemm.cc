@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
+#include "engine/cuda/tuning.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -33,7 +34,17 @@ absl::StatusOr<Product> Product::Make(const CudaTarget& target, const MatmulShap
   std::array<char, 512> error{};
   MatmulShape own = shape;
   own.tf32 = target.tf32;
-  void* prepared = matmul->prepare(own, kCudaWorkspaceBytes, error.data(), error.size());
+  MatmulAlgorithm algorithm;
+  if (target.tuning != nullptr) {
+    LS_ASSIGN_OR_RETURN(algorithm, target.tuning->Choose(own));
+  } else {
+    std::array<MatmulAlgorithm, kMatmulCandidates> found;
+    const int count =
+        matmul->candidates(own, kCudaWorkspaceBytes, found.data(), error.data(), error.size());
+    if (count == 0) return absl::InternalError(error.data());
+    algorithm = found[0];
+  }
+  void* prepared = matmul->prepare(own, algorithm, error.data(), error.size());
   if (prepared == nullptr) return absl::InternalError(error.data());
   return Product(matmul, prepared);
 }

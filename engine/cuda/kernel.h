@@ -18,10 +18,15 @@
 
 namespace lockstep::engine {
 
+namespace cuda {
+class ProductTuning;
+}  // namespace cuda
+
 // What a kernel is prepared for.
 struct CudaTarget {
   const cuda::Tables* tables = nullptr;
-  bool tf32 = false;  // fp32 factors of matrix products are rounded to 10 bits
+  bool tf32 = false;                      // fp32 factors of matrix products are rounded to 10 bits
+  cuda::ProductTuning* tuning = nullptr;  // null: products take the library's own choice
 };
 // Memory that matrix products may use while they run.
 inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;

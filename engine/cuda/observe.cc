@@ -31,6 +31,10 @@ absl::Status CudaExecutor::RunObserved(ProgramKind kind, const CudaContext& cont
 absl::Status CudaExecutor::Observed(ProgramKind kind, int id, const CudaContext& context) {
   observer_->BeforeNode(kind, id);
   LS_RETURN_IF_ERROR(runner(kind).RunNode(id, context));
+  if (!observer_->reads_outputs()) {
+    LS_RETURN_IF_ERROR(device_->Wait(device_->compute()));
+    return observer_->AfterNode(kind, id, {});
+  }
   const Program& program = plan_->program(kind);
   const Node& node = program.graph.node(id);
   const KernelOperands& operands = program.memory.operands[static_cast<size_t>(id)];

@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "engine/cuda/fused_nodes.h"
 #include "engine/ops/op.h"
 #include "engine/ops/registry.h"
+#include "engine/passes/launch_groups.h"
 
 namespace lockstep::engine {
 
@@ -25,6 +27,12 @@ absl::StatusOr<CudaProgramRunner> CudaProgramRunner::Make(const Program* program
     LS_ASSIGN_OR_RETURN(runner.kernels_[static_cast<size_t>(id)],
                         CudaKernelOf(*node.op).prepare(graph, node, operands, target));
   }
+  runner.last_ = LaunchGroups(graph);
+  for (int id = 0; id < count; ++id) {
+    const int last = runner.last_[static_cast<size_t>(id)];
+    if (last == id) continue;
+    LS_ASSIGN_OR_RETURN(runner.groups_[id], cuda::PrepareGroup(*program, id, last, target));
+  }
   for (const int end : ends) {
     if (runner.ends_.empty() || end + 1 > runner.ends_.back()) runner.ends_.push_back(end + 1);
   }
@@ -41,7 +49,10 @@ CudaProgramRunner::~CudaProgramRunner() {
 absl::Status CudaProgramRunner::RunNode(int id, const CudaContext& context) const {
   const CudaKernel& kernel = kernels_[static_cast<size_t>(id)];
   if (kernel == nullptr) return absl::OkStatus();
-  const cuda::Code code = kernel(context);
+  return Checked(kernel(context), id);
+}
+
+absl::Status CudaProgramRunner::Checked(cuda::Code code, int id) const {
   if (code == 0) return absl::OkStatus();
   const Node& node = program_->graph.node(id);
   return device_->Check(code, absl::StrCat("node %", id, " ", node.op->name,
@@ -57,8 +68,16 @@ absl::Status CudaProgramRunner::RunOnce(const CudaContext& context) const {
 
 absl::Status CudaProgramRunner::RunNodes(int segment, const CudaContext& context) const {
   const int begin = segment == 0 ? 0 : ends_[static_cast<size_t>(segment - 1)];
-  for (int id = begin; id < ends_[static_cast<size_t>(segment)]; ++id) {
-    if (!program_->memory.RunsOnce(id)) LS_RETURN_IF_ERROR(RunNode(id, context));
+  const int end = ends_[static_cast<size_t>(segment)];
+  for (int id = begin; id < end; ++id) {
+    if (program_->memory.RunsOnce(id)) continue;
+    const int last = last_[static_cast<size_t>(id)];
+    if (last == id || last >= end) {
+      LS_RETURN_IF_ERROR(RunNode(id, context));
+      continue;
+    }
+    LS_RETURN_IF_ERROR(Checked(groups_.at(id)(context), last));
+    id = last;
   }
   return absl::OkStatus();
 }

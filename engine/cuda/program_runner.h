@@ -48,10 +48,14 @@ class CudaProgramRunner {
   CudaProgramRunner(const Program* program, cuda::Device* device)
       : program_(program), device_(device) {}
   absl::Status RunNodes(int segment, const CudaContext& context) const;
+  // An error of a launch for node `id`.
+  absl::Status Checked(cuda::Code code, int id) const;
 
   const Program* program_;
   cuda::Device* device_;
   std::vector<CudaKernel> kernels_;                  // null: a leaf or a view
+  std::vector<int> last_;                            // of each node's group
+  std::map<int, CudaKernel> groups_;                 // by first node
   std::vector<int> ends_;                            // the node after each segment's last
   std::map<std::pair<int, int>, Segment> recorded_;  // by segment and variant
 };

@@ -44,18 +44,20 @@ absl::StatusOr<T*> Upload(cuda::Device* device, const std::vector<T>& values, co
 absl::StatusOr<std::unique_ptr<CudaUpdater>> CudaUpdater::Make(const CompiledPlan* plan,
                                                                StateRegion* host,
                                                                cuda::Device* device,
-                                                               const Places& places) {
-  std::unique_ptr<CudaUpdater> updater(new CudaUpdater(plan, host, device, places));
+                                                               const Places& places,
+                                                               StepClock* clock) {
+  std::unique_ptr<CudaUpdater> updater(new CudaUpdater(plan, host, device, places, clock));
   if (!plan->spec().inference) LS_RETURN_IF_ERROR(updater->MakeTables());
   return updater;
 }
 
 CudaUpdater::CudaUpdater(const CompiledPlan* plan, StateRegion* host, cuda::Device* device,
-                         const Places& places)
+                         const Places& places, StepClock* clock)
     : plan_(*plan),
       host_(*host),
       device_(*device),
       places_(places),
+      clock_(*clock),
       step_(host->At<int64_t>(plan->Entry("step"))),
       update_count_(host->At<int64_t>(plan->Entry("update_count"))),
       loss_scale_(host->At<double>(plan->Entry("loss_scale"))),
@@ -197,6 +199,7 @@ absl::Status CudaUpdater::Measure() {
       device_.Copy(host_sums_, sums_, static_cast<size_t>(block_count_) * sizeof(double), stream));
   LS_RETURN_IF_ERROR(device_.Copy(host_tail_, places_.gradients + plan_.layout().count - kTail,
                                   kTail * sizeof(float), stream));
+  clock_.Pass(StepClock::kMeasured);
   return device_.Wait(stream);
 }
 
@@ -396,12 +399,14 @@ StepResult CudaUpdater::Update(int64_t step) {
   result.loss_scale = *loss_scale_;
   const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
   result.learning_rate = plan_.optimizer().learning_rate() * schedule;
+  clock_.Pass(StepClock::kUpdateBegin);
   if (!result.skipped) {
     status = Apply(ArgsFor(result, schedule));
     if (status.ok()) status = UpdateStatistics();
     LS_CHECK(status.ok()) << status;
     ++*update_count_;
   }
+  clock_.Pass(StepClock::kUpdateEnd);
   Count(result, step);
   result.skipped_in_a_row = *skip_count_;
   return result;

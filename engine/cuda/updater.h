@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/gemm.h"
+#include "engine/cuda/step_clock.h"
 #include "engine/cuda/update_scratch.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
@@ -30,7 +31,7 @@ class CudaUpdater {
   // All outlive it. Errors: ResourceExhausted, Internal.
   static absl::StatusOr<std::unique_ptr<CudaUpdater>> Make(const CompiledPlan* plan,
                                                            StateRegion* host, cuda::Device* device,
-                                                           const Places& places);
+                                                           const Places& places, StepClock* clock);
 
   int64_t committed_step() const { return *step_; }
   double loss_scale() const { return *loss_scale_; }
@@ -51,7 +52,7 @@ class CudaUpdater {
   };
 
   CudaUpdater(const CompiledPlan* plan, StateRegion* host, cuda::Device* device,
-              const Places& places);
+              const Places& places, StepClock* clock);
   absl::Status MakeTables();
   cuda::UpdateTensor TensorOf(size_t parameter) const;
   absl::Status MakeMatrix(size_t parameter, const cuda::UpdateTensor& tensor,
@@ -71,6 +72,7 @@ class CudaUpdater {
   StateRegion& host_;
   cuda::Device& device_;
   const Places places_;
+  StepClock& clock_;
   int64_t* const step_;
   int64_t* const update_count_;
   double* const loss_scale_;

@@ -6,8 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/hash_bytes.h"
 #include "common/philox.h"
-#include "engine/models/model.h"
+#include "engine/models/initialise.h"
 #include "engine/passes/buckets.h"
 
 namespace lockstep::engine {
@@ -57,9 +58,7 @@ absl::StatusOr<MadeBatch> MadeBatch::Make(const TrainSpec& spec) {
 }
 
 std::string HashOfGradients(const float* gradients, int64_t count) {
-  const std::string_view bytes(reinterpret_cast<const char*>(gradients),
-                               static_cast<size_t>(count) * sizeof(float));
-  return absl::StrFormat("%016x%016x", SiteKey(1, bytes), SiteKey(2, bytes));
+  return absl::StrFormat("%016x", HashBytes(gradients, static_cast<size_t>(count) * sizeof(float)));
 }
 
 std::vector<std::pair<int64_t, int64_t>> GapsOf(const GradientLayout& layout) {

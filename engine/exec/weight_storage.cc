@@ -8,6 +8,7 @@
 #include "common/philox.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/row_kernels.h"
+#include "engine/models/initialise.h"
 
 namespace lockstep::engine {
 

@@ -96,9 +96,6 @@ class Model {
 // Errors: InvalidArgument.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec, const InputSpec& input);
 
-// The initial values of a parameter: a function of (seed, name, element).
-void Initialise(const ParameterSpec& parameter, uint64_t seed, float* values);
-
 }  // namespace lockstep::engine
 
 #endif  // LOCKSTEP_ENGINE_MODELS_MODEL_H_

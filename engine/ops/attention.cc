@@ -132,12 +132,15 @@ struct Form {
   int64_t queries = 0;
 };
 const Form kForms[] = {
-    {1, 1, 1, 1, true, true, 0, 0},       {2, 31, 3, 33, true, true, 0, 0},
-    {2, 33, 2, 16, false, false, 1, 0},   {1, 65, 1, 31, true, true, 0, 0.3},
-    {3, 7, 2, 10, false, false, 2, 0.5},  {1, 33, 2, 64, true, false, 0, 0},
-    {2, 9, 1, 5, false, true, 1, 0},      {1, 150, 1, 20, true, true, 0, 0.3},
-    {2, 301, 1, 5, false, false, 2, 0},   {3, 33, 2, 20, false, false, 1, 0.3, 1},
-    {2, 40, 1, 7, false, false, 2, 0, 1}, {1, 150, 2, 12, false, true, 1, 0.3, 31}};
+    {1, 1, 1, 1, true, true, 0, 0},        {2, 31, 3, 33, true, true, 0, 0},
+    {2, 33, 2, 16, false, false, 1, 0},    {1, 65, 1, 31, true, true, 0, 0.3},
+    {3, 7, 2, 10, false, false, 2, 0.5},   {1, 33, 2, 64, true, false, 0, 0},
+    {2, 9, 1, 5, false, true, 1, 0},       {1, 150, 1, 20, true, true, 0, 0.3},
+    {2, 301, 1, 5, false, false, 2, 0},    {1, 150, 1, 16, true, true, 0, 0.3},
+    {2, 70, 2, 16, false, false, 1, 0},    {1, 66, 1, 40, true, true, 2, 0},
+    {1, 33, 1, 96, true, true, 0, 0.1},    {3, 33, 2, 20, false, false, 1, 0.3, 1},
+    {2, 40, 1, 7, false, false, 2, 0, 1},  {1, 150, 2, 12, false, true, 1, 0.3, 31},
+    {2, 40, 2, 16, false, false, 2, 0, 1}, {1, 150, 2, 16, false, true, 1, 0.3, 31}};
 
 std::vector<OpCase> MakeCases(bool backward) {
   std::vector<OpCase> cases;

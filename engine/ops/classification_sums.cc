@@ -17,6 +17,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 
 std::vector<OpCase> Cases() {
   return {{{{DType::kF32, {1, 1}}, {DType::kI32, {1}}}, {}, 1},
+          {{{DType::kF32, {7, 40}}, {DType::kI32, {7}}}, {{"classes", int64_t{37}}}, 37},
           {{{DType::kF32, {31, 33}}, {DType::kI32, {31}}}, {}, 33},
           {{{DType::kF32, {33, 10}}, {DType::kI32, {33}}}, {{"classes", int64_t{7}}}, 7}};
 }

@@ -134,6 +134,13 @@ std::vector<Sample> Samples() {
       {{3, 9, 7, 17}, {33, 17, 3, 3}, {{"padding", pair(1, 1)}}},
       {{4, 8, 9, 33}, {18, 33, 3, 3}, {}},
       {{5, 7, 7, 16}, {16, 16, 3, 3}, {{"padding", pair(2, 0)}}},
+      // On tensor cores without patches: more than one tile of each extent, strides, dilations.
+      {{2, 9, 8, 72},
+       {80, 72, 3, 2},
+       {{"stride", pair(2, 1)}, {"padding", pair(1, 2)}, {"dilation", pair(1, 2)}}},
+      {{4, 18, 16, 8}, {8, 8, 3, 3}, {{"padding", pair(1, 1)}}},
+      {{3, 8, 9, 24}, {16, 24, 1, 1}, {{"stride", pair(2, 2)}}},
+      {{1, 13, 11, 40}, {136, 40, 3, 3}, {{"padding", pair(1, 1)}, {"stride", pair(2, 2)}}},
   };
 }
 

@@ -70,7 +70,7 @@ double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType
 TensorType F(Shape shape) { return {DType::kF32, std::move(shape)}; }
 
 std::vector<std::pair<int64_t, int64_t>> Sizes() {
-  return {{1, 1}, {3, 7}, {31, 33}, {33, 31}, {5, 200}};
+  return {{1, 1}, {3, 7}, {31, 33}, {33, 31}, {5, 200}, {2, 1096}};
 }
 std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;

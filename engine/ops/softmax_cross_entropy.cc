@@ -64,12 +64,16 @@ void Gradient(GradientContext& context) {
 std::vector<OpCase> MakeCases(bool seed) {
   std::vector<OpCase> cases;
   for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 1}, {1, 10}, {31, 33}, {64, 10}, {33, 31}, {3, 1031}}) {
+           {1, 1}, {1, 10}, {31, 33}, {64, 10}, {33, 31}, {3, 1031}, {5, 2064}}) {
     cases.push_back({{{DType::kF32, {m, n}}, {DType::kI32, {m}}}, {}, n});
     if (m == 31) cases.back().attrs.Set("label_smoothing", 0.1);
     if (m == 33) {
       cases.back().attrs = {{"classes", int64_t{20}}, {"label_smoothing", 0.3}};
       cases.back().classes = 20;
+    }
+    if (m == 5) {
+      cases.back().attrs = {{"classes", int64_t{2061}}};
+      cases.back().classes = 2061;
     }
     if (seed) cases.back().inputs.push_back(kLoss);
     cases.push_back(cases.back());

@@ -10,6 +10,7 @@
 #include "engine/cpu/converting_kernel.h"
 #include "engine/ops/op.h"
 #include "engine/ops/registry.h"
+#include "engine/passes/launch_groups.h"
 
 namespace lockstep::engine {
 namespace {
@@ -22,7 +23,9 @@ class Planner {
  public:
   Planner(const Graph& graph, const std::map<Value, Storage>& fixed, const CpuTarget& target,
           const MemoryOptions& options)
-      : graph_(graph), fixed_(fixed), target_(target), options_(options) {}
+      : graph_(graph), fixed_(fixed), target_(target), options_(options) {
+    if (options.cuda) groups_ = LaunchGroups(graph);
+  }
 
   MemoryPlan Run() {
     if (options_.keep_constants) FindConstants();
@@ -43,6 +46,10 @@ class Planner {
   };
 
   int count() const { return static_cast<int>(graph_.nodes().size()); }
+  // When a node runs: those of a group when the last of them does.
+  int TimeOf(int id) const {
+    return plan_.TimeOf(options_.cuda ? groups_[static_cast<size_t>(id)] : id);
+  }
 
   bool IsParameter(int id) const {
     return std::string_view(graph_.node(id).op->name) == "parameter";
@@ -73,7 +80,7 @@ class Planner {
     if (packed != packed_.end() && graph_.node(reader).inputs[packed->second.input] == value) {
       return reader;
     }
-    const int time = reader == count() ? plan_.runs_begin + reader : plan_.TimeOf(reader);
+    const int time = reader == count() ? plan_.runs_begin + reader : TimeOf(reader);
     // What every run reads is there for the next one too.
     const bool kept = plan_.RunsOnce(value.node) && time >= plan_.runs_begin;
     return kept ? plan_.runs_begin + count() : time;
@@ -83,7 +90,7 @@ class Planner {
     const auto readers = graph_.Readers();
     for (int id = 0; id < static_cast<int>(readers.size()); ++id) {
       for (int o = 0; o < static_cast<int>(readers[static_cast<size_t>(id)].size()); ++o) {
-        int last = plan_.TimeOf(id);
+        int last = TimeOf(id);
         for (const int reader : readers[static_cast<size_t>(id)][static_cast<size_t>(o)]) {
           last = std::max(last, TimeOfRead({id, o}, reader));
         }
@@ -106,7 +113,7 @@ class Planner {
       }
       if (bytes == 0) continue;
       scratch_[id] = plan_.buffers.size();
-      const int time = plan_.TimeOf(id);
+      const int time = TimeOf(id);
       plan_.buffers.push_back({bytes, 0, time, time, absl::StrCat("%", id, " scratch")});
     }
   }
@@ -136,7 +143,7 @@ class Planner {
       return;
     }
     homes_[value] = {false, {}, plan_.buffers.size()};
-    plan_.buffers.push_back({graph_.type(value).bytes(), 0, plan_.TimeOf(id), last_read_[value],
+    plan_.buffers.push_back({graph_.type(value).bytes(), 0, TimeOf(id), last_read_[value],
                              o == 0 ? absl::StrCat("%", id) : absl::StrCat("%", id, ".", o)});
   }
 
@@ -155,7 +162,7 @@ class Planner {
       const Value input = node.inputs[static_cast<size_t>(i)];
       const Home& home = homes_.at(input);
       if (home.is_fixed || graph_.type(input) != graph_.type({id, o})) continue;
-      if (LastUse(home) != plan_.TimeOf(id) || SharedByOther(id, i, home)) continue;
+      if (LastUse(home) != TimeOf(id) || SharedByOther(id, i, home)) continue;
       return &home;
     }
     return nullptr;
@@ -233,6 +240,7 @@ class Planner {
   const std::map<Value, Storage>& fixed_;
   const CpuTarget target_;
   const MemoryOptions options_;
+  std::vector<int> groups_;
   std::map<Value, int> last_read_;
   std::map<Value, Home> homes_;
   std::map<int, size_t> scratch_;

@@ -158,22 +158,34 @@ absl::StatusOr<Command> ParsePlan(const Words& words, const CommonArgs& common) 
   return Command(std::move(args));
 }
 
-// The threads and the other data of eval and predict.
-absl::Status ParseInference(const Words& words, JobArgs* data, int* threads) {
+// What a saved model runs on.
+absl::Status ParseDevice(const Words& words, int* threads, std::string* device) {
+  if (words.Has("threads")) {
+    LS_ASSIGN_OR_RETURN(*threads, ParseCount("threads", words.Last("threads"), 1));
+  }
+  if (!words.Has("device")) return absl::OkStatus();
+  *device = words.Last("device");
+  int number = 0;
+  const bool numbered = absl::StartsWith(*device, "cuda:") &&
+                        absl::SimpleAtoi(device->substr(5), &number) && number >= 0;
+  if (*device == "cpu" || *device == "cuda" || numbered) return absl::OkStatus();
+  return Usage(absl::StrCat("--device ", *device, ": expected cpu, cuda or cuda:N"));
+}
+
+// The device and the other data of eval and predict.
+absl::Status ParseInference(const Words& words, JobArgs* data, int* threads, std::string* device) {
   data->job_file = words.Last("data");
   if (words.Has("set")) data->sets = words.flags.at("set");
   if (data->job_file.empty() && !data->sets.empty()) {
     return Usage("--set changes the job file of --data, which is not given");
   }
-  if (!words.Has("threads")) return absl::OkStatus();
-  LS_ASSIGN_OR_RETURN(*threads, ParseCount("threads", words.Last("threads"), 1));
-  return absl::OkStatus();
+  return ParseDevice(words, threads, device);
 }
 
 absl::StatusOr<Command> ParseEval(const Words& words, const CommonArgs& common) {
   EvalArgs args{common, "", {}};
   LS_ASSIGN_OR_RETURN(args.model, OnePositional("eval", words, "model"));
-  LS_RETURN_IF_ERROR(ParseInference(words, &args.data, &args.threads));
+  LS_RETURN_IF_ERROR(ParseInference(words, &args.data, &args.threads, &args.device));
   return Command(std::move(args));
 }
 
@@ -181,7 +193,7 @@ absl::StatusOr<Command> ParsePredict(const Words& words, const CommonArgs& commo
   PredictArgs args{
       common, "", {}, words.Last("inputs"), words.Last("out"), words.Has("probabilities")};
   LS_ASSIGN_OR_RETURN(args.model, OnePositional("predict", words, "model"));
-  LS_RETURN_IF_ERROR(ParseInference(words, &args.data, &args.threads));
+  LS_RETURN_IF_ERROR(ParseInference(words, &args.data, &args.threads, &args.device));
   return Command(std::move(args));
 }
 
@@ -269,9 +281,7 @@ absl::StatusOr<Command> ParseGenerate(const Words& words, const CommonArgs& comm
       ParseNumber(words, "temperature", "a number from 0 on", heat, &args.temperature));
   LS_RETURN_IF_ERROR(ParseNumber(words, "top-k", "a whole number", whole, &args.top_k));
   LS_RETURN_IF_ERROR(ParseNumber(words, "seed", "a whole number", seed, &args.seed));
-  if (words.Has("threads")) {
-    LS_ASSIGN_OR_RETURN(args.threads, ParseCount("threads", words.Last("threads"), 1));
-  }
+  LS_RETURN_IF_ERROR(ParseDevice(words, &args.threads, &args.device));
   return Command(std::move(args));
 }
 

@@ -123,6 +123,7 @@ struct EvalArgs {
   std::string model;
   JobArgs data;  // no job_file: the data that the model's config names
   int threads = 1;
+  std::string device = "cpu";  // or cuda, cuda:N
 };
 struct PredictArgs {
   CommonArgs common;
@@ -132,6 +133,7 @@ struct PredictArgs {
   std::string out;     // empty: stdout
   bool probabilities = false;
   int threads = 1;
+  std::string device = "cpu";  // or cuda, cuda:N
 };
 struct CompareArgs {
   CommonArgs common;
@@ -151,6 +153,7 @@ struct GenerateArgs {
   int64_t top_k = 0;  // 0: all
   uint64_t seed = 0;
   int threads = 1;
+  std::string device = "cpu";  // or cuda, cuda:N
 };
 struct BenchArgs {
   CommonArgs common;

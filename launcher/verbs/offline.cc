@@ -103,6 +103,7 @@ int RunEval(const EvalArgs& args) {
   EvalRequest* eval = request.mutable_eval();
   eval->set_model(args.model);
   eval->set_threads(args.threads);
+  eval->set_device(args.device);
   if (!args.data.job_file.empty() && !LoadJob(args.data, eval->mutable_data())) {
     return kExitBadJobFile;
   }
@@ -115,6 +116,7 @@ int RunPredict(const PredictArgs& args) {
   PredictRequest* predict = request.mutable_predict();
   predict->set_model(args.model);
   predict->set_threads(args.threads);
+  predict->set_device(args.device);
   predict->set_inputs(args.inputs);
   predict->set_out(args.out);
   predict->set_probabilities(args.probabilities);
@@ -130,6 +132,7 @@ int RunGenerate(const GenerateArgs& args) {
   GenerateRequest* generate = request.mutable_generate();
   generate->set_model(args.model);
   generate->set_threads(args.threads);
+  generate->set_device(args.device);
   generate->set_prompt(args.prompt);
   generate->set_tokens(args.tokens);
   generate->set_temperature(args.temperature);

@@ -46,9 +46,15 @@ constexpr int kMaxThreads = 1024;
 constexpr int kLanes = 32;
 
 struct Warp {
-  uint64_t slots[2][kLanes];
+  alignas(16) char slots[2][kLanes * kSharedBytes];
   int arrived = 0;
   int64_t generation = 0;
+};
+
+struct PendingCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
 };
 
 struct Thread {
@@ -59,10 +65,13 @@ struct Thread {
   // Runs again when the counter is no longer what it waits for it to leave.
   const int64_t* waits_on = nullptr;
   int64_t waits_for = 0;
+  // By group; the last one is not committed yet.
+  std::vector<std::vector<PendingCopy>> copies;
 };
 
 struct Machine {
   char* stacks = nullptr;
+  alignas(128) char shared[kDynamicBytes];
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   int count = 0;
@@ -74,9 +83,11 @@ struct Machine {
   const std::function<void()>* body = nullptr;
   Order order = Order::kForward;
   int64_t launches = 0;
+  double milliseconds = 0;  // of the emulated time
   std::vector<std::function<void()>>* capturing = nullptr;
   std::map<void*, size_t> allocations;
   size_t allocated = 0;
+  int64_t allocation_calls = 0;
   size_t total = size_t{64} << 30;
 };
 Machine machine;
@@ -91,6 +102,7 @@ void WaitFor(const int64_t* counter) {
 
 void ThreadMain() {
   (*machine.body)();
+  LS_CHECK(machine.current->copies.empty()) << "a thread ends before its copies";
   machine.current->done = true;
   ++machine.done;
   Yield();
@@ -118,8 +130,9 @@ bool Resume(Thread& thread) {
   return true;
 }
 
-void RunBlock(dim3 block) {
+void RunBlock(dim3 block, size_t shared) {
   machine.done = machine.arrived = 0;
+  std::memset(machine.shared, 0x7f, shared);  // it is not zero at the start
   for (int t = 0; t < machine.count; ++t) Start(t, block);
   for (Warp& warp : machine.warps) warp.arrived = 0;
   while (machine.done < machine.count) {
@@ -136,26 +149,66 @@ void RunBlock(dim3 block) {
 
 void SetOrder(Order order) { machine.order = order; }
 size_t AllocatedBytes() { return machine.allocated; }
+int64_t Allocations() { return machine.allocation_calls; }
 void SetTotalBytes(size_t bytes) { machine.total = bytes; }
 int64_t Launches() { return machine.launches; }
+void Spend(double milliseconds) { machine.milliseconds += milliseconds; }
 
 int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
 
-uint64_t Exchange(uint64_t value, int source) {
+const void* ShareBytes(const void* bytes, size_t count) {
   LS_CHECK_EQ(machine.count % kLanes, 0) << "a warp that is not full exchanges values";
   Thread& self = *machine.current;
   const auto number = static_cast<size_t>(&self - machine.threads.data());
   Warp& warp = machine.warps[number / kLanes];
   const int parity = self.parity;
   self.parity ^= 1;
-  warp.slots[parity][number % kLanes] = value;
+  std::memcpy(warp.slots[parity] + number % kLanes * count, bytes, count);
   if (++warp.arrived == kLanes) {
     warp.arrived = 0;
     ++warp.generation;
   } else {
     WaitFor(&warp.generation);
   }
-  return warp.slots[parity][source];
+  return warp.slots[parity];
+}
+
+uint64_t Exchange(uint64_t value, int source) { return Share(value)[source]; }
+
+void* SharedMemory() { return machine.shared; }
+
+namespace {
+void Make(const PendingCopy& copy) {
+  if (copy.from == nullptr) {
+    std::memset(copy.to, 0, copy.bytes);
+  } else {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+}
+}  // namespace
+
+// As late as may be, or at once: both happen.
+void CopyLater(void* to, const void* from, size_t bytes) {
+  auto& groups = machine.current->copies;
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back({to, from, bytes});
+  if (machine.order == Order::kBackward) Make(groups.back().back());
+}
+void CommitCopies() {
+  auto& groups = machine.current->copies;
+  if (groups.empty()) groups.emplace_back();
+  groups.emplace_back();
+}
+void WaitForCopies(int pending) {
+  auto& groups = machine.current->copies;
+  // The open group at the end is not counted.
+  while (static_cast<int>(groups.size()) > pending + 1) {
+    if (machine.order == Order::kForward) {
+      for (const PendingCopy& copy : groups.front()) Make(copy);
+    }
+    groups.erase(groups.begin());
+  }
+  if (groups.size() == 1 && groups.front().empty()) groups.clear();
 }
 
 cudaError_t Do(std::function<void()> work) {
@@ -167,7 +220,8 @@ cudaError_t Do(std::function<void()> work) {
   return cudaSuccess;
 }
 
-cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& thread) {
+cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
+  LS_CHECK(shared <= kDynamicBytes) << shared;
   if (machine.stacks == nullptr) {
     void* memory = ::mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -188,7 +242,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& thread) 
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
-        RunBlock(block);
+        RunBlock(block, shared);
       }
     }
   }
@@ -215,7 +269,9 @@ struct CUgraphExec_st {
   std::vector<std::function<void()>> work;
 };
 struct CUstream_st {};
-struct CUevent_st {};
+struct CUevent_st {
+  double reached = 0;
+};
 
 const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaErrorMemoryAllocation) return "out of memory";
@@ -251,6 +307,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   LS_CHECK_EQ(::posix_memalign(pointer, 256, bytes), 0);
   std::memset(*pointer, 0x7f, bytes);  // fresh device memory is not zero
   machine.allocations[*pointer] = bytes;
+  ++machine.allocation_calls;
   machine.allocated += bytes;
   return cudaSuccess;
 }
@@ -264,6 +321,7 @@ cudaError_t cudaFree(void* pointer) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  ++machine.allocation_calls;
   *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return cudaSuccess;
 }
@@ -291,7 +349,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->reached = machine.milliseconds;
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = static_cast<float>(end->reached - begin->reached);
+  return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,

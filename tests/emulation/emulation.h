@@ -18,9 +18,19 @@ void SetOrder(Order order);
 
 // What is allocated now, and the most that can be.
 size_t AllocatedBytes();
+// Calls that allocated memory of the device or page-locked memory.
+int64_t Allocations();
 void SetTotalBytes(size_t bytes);
 // Kernels launched since the program began.
 int64_t Launches();
+
+// Lets emulated time pass, which events show.
+void Spend(double milliseconds);
+// Products have three algorithms: 0 adds along k, 1 from its end, and 2 fails when it runs. They
+// take 3, 2 and 1 ms, or `fastest` takes no time.
+void SetFastestAlgorithm(int fastest);
+// Runs of products so far.
+int64_t ProductsRun();
 
 }  // namespace emulation
 

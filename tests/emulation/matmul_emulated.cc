@@ -27,20 +27,37 @@ void Put(void* data, Type type, int64_t i, float x) {
   }
 }
 
+constexpr int kAlgorithms = 3;
+int fastest = 0;
+int64_t products = 0;
+
 struct Prepared {
   MatmulShape shape;
   bool fused;
+  int algorithm;
 };
 
 const char* Load() { return ""; }
 const char* Version() { return "emulated"; }
 
-void* Prepare(const MatmulShape& shape, size_t, char* error, size_t error_bytes) {
+int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* error,
+               size_t error_bytes) {
   if (shape.factors == Type::kF32 && shape.result != Type::kF32) {
     std::snprintf(error, error_bytes, "fp32 factors have an fp32 result");
-    return nullptr;
+    return 0;
   }
-  return new Prepared{shape, shape.result == Type::kF32 || !shape.bias};
+  for (int i = 0; i < kAlgorithms; ++i) {
+    found[i] = {{static_cast<uint64_t>(i)}, 0, shape.result == Type::kF32 || !shape.bias};
+  }
+  return kAlgorithms;
+}
+void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* error,
+              size_t error_bytes) {
+  if (algorithm.words[0] < kAlgorithms) {
+    return new Prepared{shape, algorithm.fused, static_cast<int>(algorithm.words[0])};
+  }
+  std::snprintf(error, error_bytes, "there is no such algorithm");
+  return nullptr;
 }
 bool Fuses(const void* prepared) { return static_cast<const Prepared*>(prepared)->fused; }
 void Destroy(void* prepared) { delete static_cast<Prepared*>(prepared); }
@@ -58,7 +75,8 @@ void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, c
   }
   for (int64_t i = 0; i < m; ++i) {
     std::fill(rows.begin(), rows.end(), 0.0f);
-    for (int64_t p = 0; p < k; ++p) {
+    for (int64_t step = 0; step < k; ++step) {
+      const int64_t p = prepared.algorithm == 0 ? step : k - 1 - step;
       const float x = At(a, s.factors, s.a_transposed ? p * s.lda + i : i * s.lda + p);
       const float* y = right.data() + p * n;
       for (int64_t j = 0; j < n; ++j) rows[static_cast<size_t>(j)] += x * y[j];
@@ -76,13 +94,18 @@ void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, c
 Code Run(const void* prepared, const void* a, const void* b, void* c, const void* bias, bool adds,
          void*, Stream) {
   const Prepared copy = *static_cast<const Prepared*>(prepared);
-  emulation::Do([=] { Multiply(copy, a, b, c, bias, adds); });
+  ++products;
+  if (copy.algorithm == 2) return kMatmulErrors + 1;
+  emulation::Do([=] {
+    emulation::Spend(copy.algorithm == fastest ? 0 : kAlgorithms - copy.algorithm);
+    Multiply(copy, a, b, c, bias, adds);
+  });
   return 0;
 }
 
 }  // namespace
 
-const Matmul kMatmul = {Load, Version, Prepare, Fuses, Run, Destroy};
+const Matmul kMatmul = {Load, Version, Candidates, Prepare, Fuses, Run, Destroy};
 
 const Tables* EmulatedTables() {
   static const Tables tables = {kTablesVersion, "an emulated GPU", &kRuntime, &kKernels, &kMatmul};
@@ -90,3 +113,6 @@ const Tables* EmulatedTables() {
 }
 
 }  // namespace lockstep::engine::cuda
+
+void emulation::SetFastestAlgorithm(int algorithm) { lockstep::engine::cuda::fastest = algorithm; }
+int64_t emulation::ProductsRun() { return lockstep::engine::cuda::products; }

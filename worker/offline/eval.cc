@@ -16,8 +16,9 @@ namespace lockstep::worker {
 absl::Status AnswerEval(const EvalRequest& request, bool json) {
   const bool other = request.has_data();
   const int64_t wanted = request.data().train().eval().block();
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<SavedModel> model,
-                      SavedModel::Open(request.model(), request.threads(), other ? wanted : 0));
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SavedModel> model,
+      SavedModel::Open(request.model(), request.threads(), request.device(), other ? wanted : 0));
   const Data& data = other ? request.data().train().data() : model->config().data();
   LS_ASSIGN_OR_RETURN(
       const std::unique_ptr<data::Dataset> dataset,

@@ -98,9 +98,9 @@ absl::StatusOr<std::vector<int32_t>> Generate(const GenerateRequest& request, Sa
 }  // namespace
 
 absl::Status AnswerGenerate(const GenerateRequest& request, bool json) {
-  LS_ASSIGN_OR_RETURN(
-      const std::unique_ptr<SavedModel> model,
-      SavedModel::Open(request.model(), request.threads(), /*block=*/1, /*decode=*/true));
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<SavedModel> model,
+                      SavedModel::Open(request.model(), request.threads(), request.device(),
+                                       /*block=*/1, /*decode=*/true));
   const bool bytes = model->config().data().has_text();
   LS_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptTokens(request.prompt(), bytes));
   if (!json) {

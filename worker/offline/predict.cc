@@ -118,8 +118,9 @@ absl::Status AnswerPredict(const PredictRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("--out ", request.out(), ": the name must end in .npy or .jsonl"));
   }
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<SavedModel> model,
-                      SavedModel::Open(request.model(), request.threads(), /*block=*/0));
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SavedModel> model,
+      SavedModel::Open(request.model(), request.threads(), request.device(), /*block=*/0));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
   LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
   Output output;

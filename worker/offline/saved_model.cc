@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
@@ -103,6 +104,7 @@ AlignedMemory AllocateAligned(size_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
+                                                             const std::string& device,
                                                              int64_t block, bool decode) {
   if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -124,17 +126,21 @@ absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& 
   spec.decode = decode;
   spec.threads = std::max(1, threads);
   if (!model->config_.precision().empty()) spec.precision = model->config_.precision();
+  const bool cuda = absl::StartsWith(device, "cuda");
+  if (cuda) spec.device = engine::DeviceKind::kCuda;
   LS_ASSIGN_OR_RETURN(model->plan_, engine::Plan::CompileInference(spec));
   model->state_ = AllocateAligned(model->plan_->state_bytes());
-  model->arena_ = AllocateAligned(model->plan_->arena_bytes());
-  if (model->state_ == nullptr || model->arena_ == nullptr) {
+  if (!cuda) model->arena_ = AllocateAligned(model->plan_->arena_bytes());
+  if (model->state_ == nullptr || (!cuda && model->arena_ == nullptr)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the model: its weights take ", model->plan_->state_bytes(),
                      " bytes, a block ", model->plan_->arena_bytes()));
   }
-  LS_ASSIGN_OR_RETURN(
-      model->executor_,
-      engine::Executor::Create(model->plan_, {model->state_.get(), model->arena_.get()}));
+  engine::Memory memory{model->state_.get(), model->arena_.get()};
+  if (cuda && device.size() > 5 && !absl::SimpleAtoi(device.substr(5), &memory.gpu)) {
+    return absl::InvalidArgumentError(absl::StrCat("no device is named ", device));
+  }
+  LS_ASSIGN_OR_RETURN(model->executor_, engine::Executor::Create(model->plan_, memory));
   LS_RETURN_IF_ERROR(model->LoadWeights(file));
   return model;
 }

@@ -26,10 +26,12 @@ class SavedModel {
  public:
   // `path` is a folder with model.safetensors and config.json, or the first of them. `block`
   // samples are run at once (0: as many as the training evaluated); `decode` prepares generation
-  // too. Errors: NotFound, DataLoss (a
-  // damaged file, tensors that are not those of the model), InvalidArgument, ResourceExhausted.
+  // too. `device` is "cpu", "cuda" or "cuda:N"; empty: the CPU. Errors: NotFound, DataLoss (a
+  // damaged file, tensors that are not those of the model), InvalidArgument, ResourceExhausted,
+  // FailedPrecondition without that GPU.
   static absl::StatusOr<std::unique_ptr<SavedModel>> Open(const std::string& path, int threads,
-                                                          int64_t block, bool decode = false);
+                                                          const std::string& device, int64_t block,
+                                                          bool decode = false);
 
   const ModelConfig& config() const { return config_; }
   const engine::Plan& plan() const { return *plan_; }

@@ -30,6 +30,12 @@ Launcher<PositionsArgs> LaunchPositionsBackward;
 Launcher<AttentionArgs> LaunchAttention;
 Launcher<AttentionBackwardArgs> LaunchAttentionBackward;
 Launcher<AttentionStepArgs> LaunchAttentionStep;
+// On tensor cores, where they can: 16-bit factors of one type, in rows that move 16 bytes at once.
+bool AttentionFitsTensorCores(const AttentionArgs& args);
+bool AttentionBackwardFitsTensorCores(const AttentionBackwardArgs& args);
+Launcher<AttentionArgs> LaunchMatrixAttention;
+// REQUIRES: args.delta is made.
+Launcher<AttentionBackwardArgs> LaunchMatrixAttentionBackward;
 Launcher<BatchNormArgs> LaunchBatchNorm;
 Launcher<BatchNormBackwardArgs> LaunchBatchNormBackward;
 Launcher<FoldArgs> LaunchFold;
@@ -39,6 +45,8 @@ Launcher<UnpoolArgs> LaunchUnpool;
 Launcher<GlobalPoolArgs> LaunchGlobalPool;
 Launcher<PatchArgs> LaunchPatches;
 Launcher<FilterArgs> LaunchFilters;
+Launcher<ImplicitArgs> LaunchImplicit;
+Launcher<ImplicitWeightArgs> LaunchImplicitWeight;
 Launcher<UpdateArgs> LaunchUpdate;
 Launcher<SquaresArgs> LaunchSquares;
 Launcher<NormaliseArgs> LaunchNormalise;

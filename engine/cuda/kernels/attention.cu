@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward: tiles of queries against tiles of keys with running sums (T. Dao et al.,
 // "FlashAttention", 2022), all in fp32. A block owns a tile of queries of one head; its keys come
-// in order.
+// in order. What tensor cores can do is attention_matrix.cu's.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/attention_tiles.h"
 
@@ -198,6 +198,7 @@ __global__ void __launch_bounds__(kThreads) StepKernel(AttentionStepArgs args) {
 }  // namespace
 
 Code LaunchAttention(const AttentionArgs& args, Stream stream) {
+  if (AttentionFitsTensorCores(args)) return LaunchMatrixAttention(args, stream);
   if (args.depth <= 64) return LaunchTiles<64, 64, 32>(args, stream);
   if (args.depth <= 128) return LaunchTiles<128, 32, 32>(args, stream);
   return LaunchTiles<256, 16, 16>(args, stream);

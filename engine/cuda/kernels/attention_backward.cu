@@ -3,7 +3,7 @@
 //   dv = D^T dy;  ds = P (m dy v^T - rowsum(dy y));  dq = ds k scale;  dk = ds^T q scale.
 // A block owns a tile of keys for dk and dv, or a tile of queries for dq, and goes through the
 // other ones in order: every sum has one owner. Probabilities are made again from the sums'
-// logarithms.
+// logarithms. What tensor cores can do is attention_matrix_backward.cu's.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/attention_tiles.h"
 
@@ -12,20 +12,35 @@ namespace {
 
 constexpr int kDeltaThreads = 128;
 
-// delta = rowsum(dy y), a warp for each row of each head.
+// delta = rowsum(dy y), a warp for each row of each head, or eight lanes that move eight elements
+// each.
+template <bool kEight>
 __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionBackwardArgs args) {
+  constexpr int kLanes = kEight ? 8 : kWarp;
   const AttentionArgs& f = args.forward;
-  const int64_t row = (int64_t{blockIdx.x} * kDeltaThreads + threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const bool inside = row < f.batch * f.heads * f.queries;  // of a whole warp alike
+  const int64_t row = (int64_t{blockIdx.x} * kDeltaThreads + threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const bool inside = row < f.batch * f.heads * f.queries;
   float sum = 0;
   if (inside) {
     const int64_t unit = row / f.queries, query = row % f.queries;
     const int64_t at = (unit / f.heads * f.queries + query) * f.width + unit % f.heads * f.depth;
-    for (int64_t d = lane; d < f.depth; d += kWarp)
-      sum += Load(args.dy, at + d) * Load(f.y, at + d);
+    if constexpr (kEight) {
+      for (int64_t d = lane * 8; d < f.depth; d += kLanes * 8) {
+        const Eight dy = LoadEight(args.dy, at + d), y = LoadEight(f.y, at + d);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum += dy.x[e] * y.x[e];
+      }
+    } else {
+      for (int64_t d = lane; d < f.depth; d += kLanes) {
+        sum += Load(args.dy, at + d) * Load(f.y, at + d);
+      }
+    }
   }
-  sum = WarpSum(sum);
+#pragma unroll
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  }
   if (inside && lane == 0) args.delta[row] = sum;
 }
 
@@ -190,10 +205,15 @@ Code LaunchTiles(const AttentionBackwardArgs& args, Stream stream) {
 
 Code LaunchAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {
   const AttentionArgs& f = args.forward;
-  const int64_t threads = f.batch * f.heads * f.queries * kWarp;
-  const Code code =
-      Launch(DeltaKernel, Grid(DivideUp(threads, kDeltaThreads)), kDeltaThreads, stream, args);
+  const int64_t rows = f.batch * f.heads * f.queries;
+  const bool eight =
+      f.depth % 8 == 0 && f.width % 8 == 0 && AlignedEight(args.dy) && AlignedEight(f.y);
+  const Code code = eight ? Launch(DeltaKernel<true>, Grid(DivideUp(rows * 8, kDeltaThreads)),
+                                   kDeltaThreads, stream, args)
+                          : Launch(DeltaKernel<false>, Grid(DivideUp(rows * kWarp, kDeltaThreads)),
+                                   kDeltaThreads, stream, args);
   if (code != 0) return code;
+  if (AttentionBackwardFitsTensorCores(args)) return LaunchMatrixAttentionBackward(args, stream);
   if (f.depth <= 64) return LaunchTiles<64, 32, 128>(args, stream);
   if (f.depth <= 128) return LaunchTiles<128, 16, 128>(args, stream);
   return LaunchTiles<256, 8, 64>(args, stream);

@@ -109,6 +109,76 @@ inline bool Aligned(const View& view) {
   return address % (view.type == Type::kF32 ? 16 : 8) == 0;
 }
 
+// Eight elements, which move 16 or 32 bytes at once.
+struct Eight {
+  float x[8];
+};
+// Elements i to i + 7. REQUIRES: i is a multiple of 8, the view is AlignedEight.
+__device__ __forceinline__ Eight LoadEight(const View& view, int64_t i) {
+  Eight eight;
+  if (view.type == Type::kF32) {
+    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(view.data) + i);
+    const float4 low = from[0], high = from[1];
+    eight.x[0] = low.x;
+    eight.x[1] = low.y;
+    eight.x[2] = low.z;
+    eight.x[3] = low.w;
+    eight.x[4] = high.x;
+    eight.x[5] = high.y;
+    eight.x[6] = high.z;
+    eight.x[7] = high.w;
+    return eight;
+  }
+  const uint4 v = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(view.data) + i);
+  const unsigned words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const unsigned low = words[w] & 0xffff, high = words[w] >> 16;
+    eight.x[2 * w] = view.type == Type::kBF16 ? WidenBF16(low) : WidenF16(low);
+    eight.x[2 * w + 1] = view.type == Type::kBF16 ? WidenBF16(high) : WidenF16(high);
+  }
+  return eight;
+}
+// The same, back.
+__device__ __forceinline__ void StoreEight(const View& view, int64_t i, const Eight& eight) {
+  if (view.type == Type::kF32) {
+    auto* to = reinterpret_cast<float4*>(static_cast<float*>(view.data) + i);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float4 v;
+      v.x = eight.x[4 * half];
+      v.y = eight.x[4 * half + 1];
+      v.z = eight.x[4 * half + 2];
+      v.w = eight.x[4 * half + 3];
+      to[half] = v;
+    }
+    return;
+  }
+  unsigned words[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const float low = eight.x[2 * w], high = eight.x[2 * w + 1];
+    words[w] = view.type == Type::kBF16 ? NarrowBF16(low) | NarrowBF16(high) << 16
+                                        : NarrowF16(low) | NarrowF16(high) << 16;
+  }
+  uint4 v;
+  v.x = words[0];
+  v.y = words[1];
+  v.z = words[2];
+  v.w = words[3];
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(view.data) + i) = v;
+}
+// What a value is once it is stored with the view's type.
+__device__ __forceinline__ float RoundedAs(Type type, float x) {
+  if (type == Type::kF32) return x;
+  return type == Type::kBF16 ? WidenBF16(NarrowBF16(x)) : WidenF16(NarrowF16(x));
+}
+
+// Whether LoadEight works on the view, or there is none. Host code.
+inline bool AlignedEight(const View& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+}
+
 // ---- sums in a fixed order ----
 
 // All lanes get the sum of their values.

@@ -236,7 +236,8 @@ __global__ void __launch_bounds__(kThreads) FilterKernel(FilterArgs args) {
   const int64_t each = args.channels * args.taps;
   if (i >= args.filters * each) return;
   const int64_t filter = i / each, channel = i % each / args.taps, tap = i % args.taps;
-  const int64_t other = filter * each + tap * args.channels + channel;
+  const int64_t other = args.turned ? (channel * args.taps + tap) * args.filters + filter
+                                    : filter * each + tap * args.channels + channel;
   const int64_t from = args.back ? other : i, to = args.back ? i : other;
   const float value = Load(args.from, from);
   Store(args.to, to, args.adds ? Load(args.to, to) + value : value);

@@ -18,24 +18,58 @@ struct RowSums {
   float before;  // logits that come before the label's: the larger ones, and equal ones on its left
 };
 
-// All threads of the block get the row's sums.
+// What a thread moves at once.
+template <int kWide>
+struct Piece {
+  float x[kWide];
+};
+template <int kWide>
+__device__ __forceinline__ Piece<kWide> LoadPiece(const View& view, int64_t i) {
+  Piece<kWide> piece;
+  if constexpr (kWide == 1) {
+    piece.x[0] = Load(view, i);
+  } else {
+    const Eight eight = LoadEight(view, i);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) piece.x[e] = eight.x[e];
+  }
+  return piece;
+}
+
+// All threads of the block get the row's sums, in one pass: a thread's sum is brought to a new
+// maximum whenever it finds one (M. Milakov, N. Gimelshein, "Online normalizer calculation for
+// softmax", 2018).
+template <int kWide>
 __device__ RowSums SumRow(const CrossEntropyArgs& args, int64_t base, int32_t label,
                           float* shared) {
   RowSums sums = {-INFINITY, 0, 0, 0};
-  for (int64_t j = threadIdx.x; j < args.classes; j += kThreads) {
-    sums.most = fmaxf(sums.most, Load(args.logits, base + j));
-  }
-  sums.most = BlockMax<kThreads>(sums.most, shared);
   const float own = args.evaluation != nullptr ? Load(args.logits, base + label) : 0;
-  for (int64_t j = threadIdx.x; j < args.classes; j += kThreads) {
-    const float x = Load(args.logits, base + j);
-    sums.sum += expf(x - sums.most);
-    sums.total += x;
-    if (args.evaluation != nullptr && j != label) {
-      sums.before += (j < label ? !(x < own) : !(x <= own)) ? 1.0f : 0.0f;
+  for (int64_t j = int64_t{threadIdx.x} * kWide; j < args.classes; j += kThreads * kWide) {
+    const Piece<kWide> piece = LoadPiece<kWide>(args.logits, base + j);
+    float most = sums.most;
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      if (j + e < args.classes) most = fmaxf(most, piece.x[e]);
+    }
+    if (most > sums.most) {
+      sums.sum *= expf(sums.most - most);
+      sums.most = most;
+    }
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      if (j + e >= args.classes) continue;
+      const float x = piece.x[e];
+      sums.sum += expf(x - sums.most);
+      sums.total += x;
+      if (args.evaluation != nullptr && j + e != label) {
+        sums.before += (j + e < label ? !(x < own) : !(x <= own)) ? 1.0f : 0.0f;
+      }
     }
   }
-  sums.sum = BlockSum<kThreads>(sums.sum, shared);
+  const float most = BlockMax<kThreads>(sums.most, shared);
+  // A thread without a class adds nothing.
+  sums.sum = BlockSum<kThreads>(sums.sum == 0 ? 0 : sums.sum * expf(sums.most - most), shared);
+  sums.most = most;
   if (args.smoothing > 0) sums.total = BlockSum<kThreads>(sums.total, shared);
   if (args.evaluation != nullptr) {
     sums.before = BlockSum<kThreads>(sums.before, shared);
@@ -44,6 +78,19 @@ __device__ RowSums SumRow(const CrossEntropyArgs& args, int64_t base, int32_t la
   return sums;
 }
 
+template <int kWide>
+__device__ __forceinline__ void StorePiece(const View& view, int64_t i, const Piece<kWide>& piece) {
+  if constexpr (kWide == 1) {
+    Store(view, i, piece.x[0]);
+  } else {
+    Eight eight;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) eight.x[e] = piece.x[e];
+    StoreEight(view, i, eight);
+  }
+}
+
+template <int kWide>
 __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgs args) {
   __shared__ float shared[kWarps];
   const int64_t row = blockIdx.x, base = row * args.columns;
@@ -58,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgs 
     if (args.row_sums != nullptr && threadIdx.x < 4) args.row_sums[row * 4 + threadIdx.x] = 0;
     return;
   }
-  const RowSums sums = SumRow(args, base, label, shared);
+  const RowSums sums = SumRow<kWide>(args, base, label, shared);
   if (args.row_sums != nullptr && threadIdx.x == 0) {
     double target = static_cast<double>(Load(args.logits, base + label));
     if (args.smoothing > 0) {
@@ -78,19 +125,25 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgs 
   const float each = static_cast<float>(static_cast<double>(seed) * args.smoothing /
                                         static_cast<double>(args.classes));
   const float own = static_cast<float>(static_cast<double>(seed) * (1 - args.smoothing));
-  for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
-    float value = 0;
-    if (j < args.classes) {
-      value = expf(Load(args.logits, base + j) - sums.most) * factor - each;
-      if (j == label) value -= own;
+  for (int64_t j = int64_t{threadIdx.x} * kWide; j < args.columns; j += kThreads * kWide) {
+    Piece<kWide> piece = LoadPiece<kWide>(args.logits, base + j);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      float value = 0;
+      if (j + e < args.classes) {
+        value = expf(piece.x[e] - sums.most) * factor - each;
+        if (j + e == label) value -= own;
+      }
+      piece.x[e] = value;
     }
-    Store(args.gradient, base + j, value);
+    StorePiece<kWide>(args.gradient, base + j, piece);
   }
 }
 
 __global__ void __launch_bounds__(kThreads) AddRowsKernel(CrossEntropyArgs args) {
   __shared__ double shared[kWarps];
   double sums[4] = {0, 0, 0, 0};
+#pragma unroll 8
   for (int64_t row = threadIdx.x; row < args.rows; row += kThreads) {
     for (int i = 0; i < 4; ++i) sums[i] += args.row_sums[row * 4 + i];
   }
@@ -110,7 +163,10 @@ __global__ void __launch_bounds__(kThreads) AddRowsKernel(CrossEntropyArgs args)
 }  // namespace
 
 Code LaunchCrossEntropy(const CrossEntropyArgs& args, Stream stream) {
-  const Code code = Launch(CrossEntropyKernel, Grid(args.rows), kThreads, stream, args);
+  const bool wide =
+      args.columns % 8 == 0 && AlignedEight(args.logits) && AlignedEight(args.gradient);
+  const Code code = wide ? Launch(CrossEntropyKernel<8>, Grid(args.rows), kThreads, stream, args)
+                         : Launch(CrossEntropyKernel<1>, Grid(args.rows), kThreads, stream, args);
   if (code != 0 || args.row_sums == nullptr) return code;
   return Launch(AddRowsKernel, Grid(1), kThreads, stream, args);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products by cuBLASLt, loaded when the first one is asked for. It knows column-major
 // matrices alone: a row-major C = A B is its C^T = B^T A^T, so our B is its first factor. The
-// algorithm of a product is chosen once, when it is prepared, among those whose order of additions
-// is fixed: no split of k that is reduced in place.
+// algorithm of a product is chosen before it is prepared, among those whose order of additions is
+// fixed: no split of k that is reduced in place.
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -32,6 +32,8 @@ struct Library {
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) get_config;
+  decltype(&cublasLtMatmulAlgoCheck) check;
   decltype(&cublasLtMatmul) run;
   cublasLtHandle_t handle = nullptr;
   char error[512] = "";
@@ -81,6 +83,8 @@ Library* Open() {
       Find(handle, "cublasLtMatmulPreferenceDestroy", &library->destroy_preference) &&
       Find(handle, "cublasLtMatmulPreferenceSetAttribute", &library->set_preference) &&
       Find(handle, "cublasLtMatmulAlgoGetHeuristic", &library->choose) &&
+      Find(handle, "cublasLtMatmulAlgoConfigGetAttribute", &library->get_config) &&
+      Find(handle, "cublasLtMatmulAlgoCheck", &library->check) &&
       Find(handle, "cublasLtMatmul", &library->run);
   if (!whole) {
     std::snprintf(library->error, sizeof(library->error), "cuBLASLt lacks a function: %s",
@@ -174,7 +178,18 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   return good;
 }
 
-cublasStatus_t Choose(const MatmulShape& shape, size_t workspace_bytes, Prepared* prepared) {
+// Whether the parts of a split k are added in an order of their own.
+bool HasFixedOrder(const cublasLtMatmulAlgo_t& algorithm) {
+  uint32_t reduction = 0;
+  size_t written = 0;
+  const cublasStatus_t status = Lib().get_config(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                 &reduction, sizeof(reduction), &written);
+  return status == CUBLAS_STATUS_SUCCESS && (reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE) == 0;
+}
+
+// Asks the library for algorithms; `count` of them are good.
+cublasStatus_t Ask(const MatmulShape& shape, size_t workspace_bytes, const Prepared& prepared,
+                   MatmulAlgorithm* good, int* count) {
   const Library& lib = Lib();
   cublasLtMatmulPreference_t preference = nullptr;
   cublasStatus_t status = lib.create_preference(&preference);
@@ -192,43 +207,83 @@ cublasStatus_t Choose(const MatmulShape& shape, size_t workspace_bytes, Prepared
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
-  cublasLtMatmulHeuristicResult_t found = {};
-  int count = 0;
+  cublasLtMatmulHeuristicResult_t found[kMatmulCandidates] = {};
+  int number = 0;
   if (status == CUBLAS_STATUS_SUCCESS) {
-    status = lib.choose(lib.handle, prepared->product, prepared->first, prepared->second,
-                        prepared->result, prepared->result, preference, 1, &found, &count);
+    status =
+        lib.choose(lib.handle, prepared.product, prepared.first, prepared.second, prepared.result,
+                   prepared.result, preference, kMatmulCandidates, found, &number);
   }
   lib.destroy_preference(preference);
-  if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  prepared->algorithm = found.algo;
-  prepared->workspace_bytes = found.workspaceSize;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < number; ++i) {
+    if (found[i].state != CUBLAS_STATUS_SUCCESS || !HasFixedOrder(found[i].algo)) continue;
+    MatmulAlgorithm& made = good[(*count)++];
+    static_assert(sizeof(made.words) == sizeof(found[i].algo));
+    std::memcpy(made.words, &found[i].algo, sizeof(made.words));
+    made.workspace_bytes = found[i].workspaceSize;
+    made.fused = prepared.fused;
+  }
   return status;
 }
 
-void* Prepare(const MatmulShape& shape, size_t workspace_bytes, char* error, size_t error_bytes) {
-  if (Lib().handle == nullptr) {
-    std::snprintf(error, error_bytes, "%s", Lib().error);
-    return nullptr;
-  }
-  const bool wants = shape.bias || shape.relu;
-  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  // With what follows the product, then without.
-  for (const bool fuse : {true, false}) {
-    if (fuse && !wants) continue;
-    auto* prepared = new (std::nothrow) Prepared;
-    if (prepared == nullptr) break;
-    if (Describe(shape, fuse, prepared)) status = Choose(shape, workspace_bytes, prepared);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-      prepared->fused = fuse;
-      return prepared;
-    }
-    Destroy(prepared);
-  }
+// The product with or without what follows it. Null when it cannot be described.
+Prepared* Make(const MatmulShape& shape, bool fused) {
+  auto* prepared = new (std::nothrow) Prepared;
+  if (prepared == nullptr) return nullptr;
+  prepared->fused = fused;
+  if (Describe(shape, fused, prepared)) return prepared;
+  Destroy(prepared);
+  return nullptr;
+}
+
+void SayNone(const MatmulShape& shape, cublasStatus_t status, char* error, size_t error_bytes) {
   std::snprintf(error, error_bytes,
                 "cuBLASLt has no algorithm for a product of %lld x %lld x %lld (error %d)",
                 static_cast<long long>(shape.m), static_cast<long long>(shape.n),
                 static_cast<long long>(shape.k), static_cast<int>(status));
+}
+
+int Candidates(const MatmulShape& shape, size_t workspace_bytes, MatmulAlgorithm* found,
+               char* error, size_t error_bytes) {
+  if (Lib().handle == nullptr) {
+    std::snprintf(error, error_bytes, "%s", Lib().error);
+    return 0;
+  }
+  const bool wants = shape.bias || shape.relu;
+  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+  int count = 0;
+  // With what follows the product, then without.
+  for (const bool fuse : {true, false}) {
+    if (fuse && !wants) continue;
+    Prepared* prepared = Make(shape, fuse);
+    if (prepared == nullptr) continue;
+    status = Ask(shape, workspace_bytes, *prepared, found, &count);
+    Destroy(prepared);
+    if (count > 0) return count;
+  }
+  SayNone(shape, status, error, error_bytes);
+  return 0;
+}
+
+void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* error,
+              size_t error_bytes) {
+  Prepared* prepared = Lib().handle == nullptr ? nullptr : Make(shape, algorithm.fused);
+  if (prepared == nullptr) {
+    std::snprintf(error, error_bytes, "%s",
+                  Lib().handle == nullptr ? Lib().error : "a product that cannot be described");
+    return nullptr;
+  }
+  std::memcpy(&prepared->algorithm, algorithm.words, sizeof(prepared->algorithm));
+  prepared->workspace_bytes = algorithm.workspace_bytes;
+  cublasLtMatmulHeuristicResult_t checked = {};
+  const cublasStatus_t status =
+      Lib().check(Lib().handle, prepared->product, prepared->first, prepared->second,
+                  prepared->result, prepared->result, &prepared->algorithm, &checked);
+  if (status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= prepared->workspace_bytes) {
+    return prepared;
+  }
+  Destroy(prepared);
+  SayNone(shape, status, error, error_bytes);
   return nullptr;
 }
 
@@ -256,6 +311,7 @@ Code Run(const void* pointer, const void* a, const void* b, void* c, const void*
 const Matmul kMatmul = {
     .load = Load,
     .version = Version,
+    .candidates = Candidates,
     .prepare = Prepare,
     .fuses = Fuses,
     .run = Run,

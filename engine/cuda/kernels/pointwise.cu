@@ -58,32 +58,32 @@ __device__ __forceinline__ float Apply(Function function, float a, float b, floa
   return 0;
 }
 
-// A thread for each element, or for each four of them.
-template <bool kFour>
+// A thread for each element, or for each eight of them.
+template <bool kEight>
 __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t i = kFour ? thread * 4 : thread;
+  const int64_t i = kEight ? thread * 8 : thread;
   if (i >= args.count) return;
-  if (!kFour || i + 4 > args.count) {
-    for (int64_t e = i; e < args.count && e < i + 4; ++e) {
+  if (!kEight || i + 8 > args.count) {
+    for (int64_t e = i; e < args.count && e < i + 8; ++e) {
       const float a = args.a.data != nullptr ? Load(args.a, e) : 1;
       const float b = args.b.data != nullptr ? Load(args.b, e) : 0;
       const float value = Apply(args.function, a, b, args.factor);
       Store(args.out, e, args.adds ? Load(args.out, e) + value : value);
-      if (!kFour) return;
+      if (!kEight) return;
     }
     return;
   }
-  Four a = {{1, 1, 1, 1}}, b = {}, out = {};
-  if (args.a.data != nullptr) a = LoadFour(args.a, i);
-  if (args.b.data != nullptr) b = LoadFour(args.b, i);
-  if (args.adds) out = LoadFour(args.out, i);
+  Eight a = {{1, 1, 1, 1, 1, 1, 1, 1}}, b = {}, out = {};
+  if (args.a.data != nullptr) a = LoadEight(args.a, i);
+  if (args.b.data != nullptr) b = LoadEight(args.b, i);
+  if (args.adds) out = LoadEight(args.out, i);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
+  for (int e = 0; e < 8; ++e) {
     const float value = Apply(args.function, a.x[e], b.x[e], args.factor);
     out.x[e] = args.adds ? out.x[e] + value : value;
   }
-  StoreFour(args.out, i, out);
+  StoreEight(args.out, i, out);
 }
 
 template <bool kFour>
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(kTile* kTileRows) TransposeKernel(TransposeArg
 }  // namespace
 
 Code LaunchPointwise(const PointwiseArgs& args, Stream stream) {
-  if (Aligned(args.a) && Aligned(args.b) && Aligned(args.out)) {
-    return Launch(PointwiseKernel<true>, Grid(DivideUp(args.count, 4 * kThreads)), kThreads, stream,
+  if (AlignedEight(args.a) && AlignedEight(args.b) && AlignedEight(args.out)) {
+    return Launch(PointwiseKernel<true>, Grid(DivideUp(args.count, 8 * kThreads)), kThreads, stream,
                   args);
   }
   return Launch(PointwiseKernel<false>, Grid(DivideUp(args.count, kThreads)), kThreads, stream,

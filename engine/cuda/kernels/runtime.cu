@@ -78,6 +78,15 @@ Code CreateEvent(Event* event) {
   if (code == 0) *event = made;
   return code;
 }
+Code CreateTimer(Event* event) {
+  cudaEvent_t made = nullptr;
+  const Code code = CodeOf(cudaEventCreateWithFlags(&made, cudaEventDefault));
+  if (code == 0) *event = made;
+  return code;
+}
+Code Elapsed(Event begin, Event end, float* milliseconds) {
+  return CodeOf(cudaEventElapsedTime(milliseconds, EventOf(begin), EventOf(end)));
+}
 Code DestroyEvent(Event event) { return CodeOf(cudaEventDestroy(EventOf(event))); }
 Code RecordEvent(Event event, Stream stream) {
   return CodeOf(cudaEventRecord(EventOf(event), StreamOf(stream)));
@@ -142,6 +151,8 @@ const Runtime kRuntime = {
     .record_event = RecordEvent,
     .stream_waits = StreamWaits,
     .wait_event = WaitEvent,
+    .create_timer = CreateTimer,
+    .elapsed = Elapsed,
     .event_reached = EventReached,
     .copy = Copy,
     .clear = Clear,

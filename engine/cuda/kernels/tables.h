@@ -16,7 +16,7 @@
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 1;
+inline constexpr int kTablesVersion = 2;
 
 // A function of the module.
 template <typename F>
@@ -61,6 +61,9 @@ struct Runtime {
   Call<Code(Event event, Stream stream)> record_event;
   Call<Code(Stream stream, Event event)> stream_waits;
   Call<Code(Event event)> wait_event;  // blocks
+  // An event that knows when it was reached, and the time between two that were.
+  Call<Code(Event* event)> create_timer;
+  Call<Code(Event begin, Event end, float* milliseconds)> elapsed;
   // 1: reached; 0: not yet; negative: minus a Code.
   Call<int(Event event)> event_reached;
 
@@ -102,6 +105,8 @@ struct Kernels {
   KernelCall<GlobalPoolArgs> global_pool;
   KernelCall<PatchArgs> patches;
   KernelCall<FilterArgs> filters;
+  KernelCall<ImplicitArgs> implicit;
+  KernelCall<ImplicitWeightArgs> implicit_weight;
   KernelCall<UpdateArgs> update;
   KernelCall<SquaresArgs> squares;
   KernelCall<NormaliseArgs> normalise;
@@ -115,8 +120,15 @@ struct Matmul {
   Call<const char*()> load;
   // "cuBLASLt 13.1.0".
   Call<const char*()> version;
-  // Null with a text in `error` [error_bytes] when the library has no algorithm.
-  Call<void*(const MatmulShape& shape, size_t workspace_bytes, char* error, size_t error_bytes)>
+  // The algorithms that the library has for a product, its own choice first, at most
+  // kMatmulCandidates; none whose order of additions may change from run to run. Returns how many;
+  // 0 with a text in `error` [error_bytes].
+  Call<int(const MatmulShape& shape, size_t workspace_bytes, MatmulAlgorithm* found, char* error,
+           size_t error_bytes)>
+      candidates;
+  // Null with a text in `error` when the algorithm cannot do it.
+  Call<void*(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* error,
+             size_t error_bytes)>
       prepare;
   // Whether bias and relu are part of the product; else the caller adds them.
   Call<bool(const void* prepared)> fuses;

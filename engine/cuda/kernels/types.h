@@ -113,8 +113,13 @@ struct ColumnSumArgs {
   bool adds = false;
 };
 
+// With `branch` the rows that are normalised are x + branch, or x + what dropout leaves of the
+// branch; they go to `sum`, rounded to its type before they are normalised.
 struct LayerNormArgs {
   View x;
+  View branch;
+  View sum;
+  Drop drop;
   View gamma;
   View beta;
   View y;
@@ -373,7 +378,34 @@ struct PatchArgs {
   View mask;  // of gather: x is 0 where it is <= 0
   bool gather = false;
 };
-// [o, channels, taps] <-> [o, taps, channels].
+// A convolution without patches. y [places, outputs] = act(patches of x times filters [outputs,
+// taps, channels] + bias + residual), 0 where mask <= 0; x and filters in one 16-bit type, channels
+// and outputs multiples of 8. `turned`: the gradient of the images; x is then dy, `window` is the
+// convolution's but that height, width and channels are those of dy, rows and columns those of
+// the images, and the filters are [channels of the images, taps, filters].
+struct ImplicitArgs {
+  WindowArgs window;
+  View x;
+  View filters;
+  View y;
+  View bias;
+  View residual;
+  View mask;
+  int64_t outputs = 0;
+  bool relu = false;
+  bool turned = false;
+};
+// The gradient of the filters, [filters, taps, channels] at `partial`, which has room for `parts`
+// of it.
+struct ImplicitWeightArgs {
+  WindowArgs window;
+  View x;
+  View dy;
+  float* partial = nullptr;
+  int64_t filters = 0;
+  int64_t parts = 1;
+};
+// [o, channels, taps] <-> [o, taps, channels]; turned: -> [channels, taps, o].
 struct FilterArgs {
   View from;
   View to;
@@ -381,6 +413,7 @@ struct FilterArgs {
   int64_t channels = 0;
   int64_t taps = 0;
   bool back = false;  // to the ecosystem's order
+  bool turned = false;
   bool adds = false;
 };
 
@@ -405,6 +438,15 @@ struct MatmulShape {
   Type bias_type = Type::kF32;
   bool relu = false;
 };
+
+// One of a library's algorithms for a product, as numbers that mean the same in every process with
+// the same library on the same kind of GPU.
+struct MatmulAlgorithm {
+  uint64_t words[8] = {};
+  uint64_t workspace_bytes = 0;
+  bool fused = false;  // with bias and relu, if these are wanted
+};
+inline constexpr int kMatmulCandidates = 12;
 
 // One parameter, as the update sees it.
 struct UpdateTensor {

@@ -228,6 +228,23 @@ void CheckFloat(const Gpu& gpu, const OpDef& op) {
   }
 }
 
+// Tensor cores take attention's probabilities in 16 bits: the sums of products with them have an
+// error of as many units of the largest one. Where they cannot do it nothing is rounded inside.
+double InnerRounding(const OpDef& op, const OpCase& test, DType type,
+                     const std::vector<Doubles>& expected) {
+  const std::string name = op.name;
+  if (name != "attention" && name != "attention_backward") return 0;
+  const size_t first = name == "attention" ? 0 : 3;  // of q, k and v
+  for (size_t i = 0; i < test.inputs.size(); ++i) {
+    if (test.inputs[i].dtype == DType::kF32 && (i == 0 || i >= first)) return 0;
+  }
+  double most = 1;
+  for (const Doubles& output : expected) {
+    for (const double x : output) most = std::max(most, std::fabs(x));
+  }
+  return most * (type == DType::kBF16 ? 0x1p-8 : 0x1p-11);
+}
+
 void CheckHalf(const Gpu& gpu, const OpDef& op) {
   for (const OpCase& plain : op.cases()) {
     for (const DType type : {DType::kBF16, DType::kF16}) {
@@ -240,10 +257,13 @@ void CheckHalf(const Gpu& gpu, const OpDef& op) {
         }
         const Node& node = p.graph.node(p.made.node);
         const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
+        const double inner = InnerRounding(op, test, type, expected);
         emulation::SetOrder(emulation::Order::kForward);
         const std::vector<Doubles> first = RunNode(gpu, p, 0, false);
-        ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain) + inner));
         emulation::SetOrder(emulation::Order::kBackward);
+        ASSERT_EQ(Bits(RunNode(gpu, p, 0, false)), Bits(first)) << "a second run has other bits";
         const std::vector<Doubles> second = RunNode(gpu, p, 1, false);
         ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, second, expected, 2 * Tolerance(plain)));
       }

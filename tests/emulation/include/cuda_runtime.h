@@ -31,6 +31,9 @@ struct uint3 {
 struct alignas(8) uint2 {
   unsigned x, y;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -47,6 +50,22 @@ namespace emulation {
 // The value that lane `source` of the caller's warp gives. All lanes must come.
 uint64_t Exchange(uint64_t value, int source);
 int Lane();
+// What the lanes of the caller's warp give, by lane, until the warp's next exchange. All lanes must
+// come.
+inline constexpr size_t kSharedBytes = 32;
+const void* ShareBytes(const void* bytes, size_t count);
+template <typename T>
+const T* Share(const T& value) {
+  static_assert(sizeof(T) <= kSharedBytes);
+  return static_cast<const T*>(ShareBytes(&value, sizeof(T)));
+}
+// A copy that is made when the thread waits for its group; null: zeros.
+void CopyLater(void* to, const void* from, size_t bytes);
+void CommitCopies();
+void WaitForCopies(int pending);
+// The block's dynamic shared memory, 128-byte aligned.
+void* SharedMemory();
+inline constexpr size_t kDynamicBytes = 227 << 10;
 }  // namespace emulation
 
 inline void __syncwarp(unsigned = 0xffffffffu) { emulation::Exchange(0, 0); }
@@ -111,19 +130,28 @@ struct cudaDeviceProp {
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2,
-                          cudaHostAllocDefault = 0, cudaHostRegisterDefault = 0;
+inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0,
+                          cudaEventDisableTiming = 2, cudaHostAllocDefault = 0,
+                          cudaHostRegisterDefault = 0;
 
 namespace emulation {
 // Runs, or records while a capture is on.
 cudaError_t Do(std::function<void()> work);
-cudaError_t RunGrid(dim3 grid, dim3 block, const std::function<void()>& thread);
+cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
 }  // namespace emulation
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <typename... P>
+cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int bytes) {
+  return static_cast<size_t>(bytes) <= emulation::kDynamicBytes ? cudaSuccess
+                                                                : cudaErrorInvalidValue;
+}
 
 template <typename... P>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), P... args) {
   const dim3 grid = config->gridDim, block = config->blockDim;
-  return emulation::Do([=] { emulation::RunGrid(grid, block, [=] { kernel(args...); }); });
+  const size_t shared = config->dynamicSmemBytes;
+  return emulation::Do([=] { emulation::RunGrid(grid, block, shared, [=] { kernel(args...); }); });
 }
 
 const char* cudaGetErrorString(cudaError_t error);
@@ -149,6 +177,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream);

@@ -75,6 +75,62 @@ class Gpus(harness.ProgramTest):
         code, out, err = self.launch("compare", "--a", "cpu", "--b", "cuda+bf16", path, env=GPUS)
         self.assertEqual(code, 1, out + err)
 
+    def test_a_saved_model_runs_on_either_device(self):
+        self.on_gpus("--run-dir", "run", self.write("job.yaml", job()))
+        model = os.path.join(self.dir, "run", "model")
+        answers = {}
+        for device in ("cpu", "cuda", "cuda:0"):
+            code, out, err = self.launch("eval", model, "--device", device, "-o", "json", env=GPUS)
+            self.assertEqual(code, 0, err)
+            answers[device] = json.loads(out)
+        self.assertAlmostEqual(answers["cpu"]["loss"], answers["cuda"]["loss"], places=4)
+        self.assertEqual(answers["cpu"]["accuracy"], answers["cuda"]["accuracy"])
+        self.assertEqual(answers["cuda"]["loss"], answers["cuda:0"]["loss"])
+        labels = {}
+        for device in ("cpu", "cuda"):
+            code, out, err = self.launch("predict", model, "--device", device, env=GPUS)
+            self.assertEqual(code, 0, err)
+            labels[device] = [json.loads(line)["label"] for line in out.splitlines()]
+        self.assertEqual(labels["cpu"], labels["cuda"])
+        code, _, err = self.launch("eval", model, "--device", "cuda:7", env=GPUS)
+        self.assertEqual(code, 1, err)
+        self.assertIn("there is no GPU 7", err)
+        code, _, err = self.launch("eval", model, "--device", "gpu", env=GPUS)
+        self.assertEqual(code, 2, err)
+
+    def test_a_gpu_goes_on_with_a_text_as_the_cpu(self):
+        self.write("alphabet", "abcdefgh\n" * 300)
+        path = self.write("text.yaml", """name: text
+resources: {nproc_per_node: 1, device: cpu}
+train:
+  model: {gpt: {layers: 1, heads: 2, width: 32, dropout: 0, vocab: 320}}
+  data: {text: {path: alphabet, length: 12}}
+  global_batch: 16
+  steps: 60
+  optimizer: {adamw: {lr: 0.01}}
+  eval: {every: never}
+  seed: 2
+""")
+        self.train("--run-dir", "run", path)
+        texts = set()
+        for device in ("cpu", "cuda"):
+            code, out, err = self.launch("generate", os.path.join(self.dir, "run", "model"),
+                                         "--prompt=cde", "--tokens=20", "--temperature=0", "-q",
+                                         "--device", device, env=GPUS)
+            self.assertEqual(code, 0, err)
+            texts.add(out)
+        self.assertEqual(len(texts), 1, texts)
+
+    def test_algorithms_are_kept_with_the_run_and_in_the_cache(self):
+        path = self.write("job.yaml", job())
+        self.on_gpus("--run-dir", "first", path)
+        kept = os.path.join(self.dir, "first", "matmul-algorithms.tsv")
+        cache = os.path.join(self.dir, "cache", "lockstep", "matmul-algorithms.tsv")
+        with open(kept, encoding="utf-8") as one, open(cache, encoding="utf-8") as other:
+            self.assertEqual(one.read(), other.read())
+        self.on_gpus("--run-dir", "second", "--set", "resources.matmul=library", path)
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "second", "matmul-algorithms.tsv")))
+
     def test_doctor_says_what_is_missing(self):
         code, out, _ = self.launch("doctor", "-o", "json", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
         self.assertEqual(code, 1)

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/fd.h"
 #include "common/fd_passing.h"
+#include "common/hash_bytes.h"
 #include "common/log.h"
 #include "common/philox.h"
 #include "common/status.h"
@@ -110,6 +111,23 @@ TEST(LogTest, LinesHaveLevelPrefixAndMessage) {
   SetLogPrefix("");
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               MatchesRegex("W ..:..:..\\.... \\[r3 g2\\] disk 7\n"));
+}
+
+TEST(HashBytes, SeesEveryByte) {
+  for (const size_t bytes : {0, 1, 7, 8, 31, 32, 33, 100, 4096}) {
+    std::string data(bytes, 'x');
+    const uint64_t hash = HashBytes(data.data(), bytes);
+    for (size_t i = 0; i < bytes; ++i) {
+      for (const int bit : {0, 7}) {
+        data[i] = static_cast<char>(data[i] ^ (1 << bit));
+        EXPECT_NE(HashBytes(data.data(), bytes), hash) << i << " of " << bytes;
+        data[i] = static_cast<char>(data[i] ^ (1 << bit));
+      }
+    }
+    EXPECT_EQ(HashBytes(data.data(), bytes), hash);
+    data += '\0';
+    EXPECT_NE(HashBytes(data.data(), bytes + 1), hash);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "engine/cuda/module.h"
 #include "engine/exec/plan.h"
+#include "engine/passes/launch_groups.h"
 #include "tests/emulation/emulation.h"
 #include "tests/unit/engine/step_job.h"
 
@@ -323,6 +324,101 @@ TEST(CudaExecutorTest, PredictsImagesAsTheCpu) {
     return all;
   };
   EXPECT_LT(Distance(predict(spec), predict(OnGpu(spec))), 1e-4);
+}
+
+// What a group writes lies nowhere over what it reads, but for a sum in the place of an addend.
+TEST(CudaExecutorTest, GroupsWriteOverNothingThatTheyRead) {
+  const auto plan = CompiledPlan::Make(OnGpu(TinyGpt())).value();
+  const Program& program = plan->train();
+  const std::vector<int> last = LaunchGroups(program.graph);
+  for (int id = 0; id < static_cast<int>(last.size()); ++id) {
+    if (last[static_cast<size_t>(id)] == id) continue;
+    const Node& sum = program.graph.node(id);
+    const Node& norm = program.graph.node(id + 1);
+    const KernelOperands& reads = program.memory.operands[static_cast<size_t>(id)];
+    const KernelOperands& writes = program.memory.operands[static_cast<size_t>(id) + 1];
+    for (size_t i = 0; i < sum.inputs.size(); ++i) {
+      const size_t bytes = program.graph.type(sum.inputs[i]).bytes();
+      for (size_t o = 0; o < norm.outputs.size(); ++o) {
+        if (reads.inputs[i].region != writes.outputs[o].region) continue;
+        const size_t a = reads.inputs[i].offset, b = writes.outputs[o].offset;
+        EXPECT_TRUE(a + bytes <= b || b + norm.outputs[o].bytes() <= a)
+            << "%" << id << " input " << i << " under output " << o;
+      }
+    }
+  }
+}
+
+// A residual and the layer normalisation of it are one launch, and the bits are those of two.
+TEST(CudaExecutorTest, GroupsAreOneLaunchWithTheSameBits) {
+  if (TakesRealGpu()) GTEST_SKIP() << "counts the emulated GPU's launches";
+  struct Silent : NodeObserver {
+    bool reads_outputs() const override { return false; }
+    void BeforeNode(ProgramKind, int) override {}
+    absl::Status AfterNode(ProgramKind, int, absl::Span<const TensorView>) override {
+      return absl::OkStatus();
+    }
+  } observer;
+  for (const char* precision : {"fp32", "bf16", "pure_bf16"}) {
+    TrainSpec spec = OnGpu(TinyGpt());
+    spec.precision = precision;
+    Job grouped(spec), single(spec);
+    single.executor->Observe(&observer);
+    const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(grouped.plan);
+    const std::vector<int> last = LaunchGroups(plan->train().graph);
+    int64_t groups = 0;
+    for (size_t id = 0; id < last.size(); ++id) groups += last[id] == static_cast<int>(id) ? 0 : 1;
+    // Two in each block, but for the sum before the first.
+    EXPECT_GE(groups, 2) << precision;
+    int64_t before = emulation::Launches();
+    const std::vector<float> a = PoisonedGradients(&grouped, 1, 0);
+    const int64_t few = emulation::Launches() - before;
+    before = emulation::Launches();
+    const std::vector<float> b = PoisonedGradients(&single, 1, 0);
+    EXPECT_EQ(emulation::Launches() - before - few, groups * spec.accumulate) << precision;
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << precision;
+  }
+}
+
+// A thousand steps allocate nothing on the device, and no page-locked memory.
+TEST(CudaExecutorTest, StepsAllocateNothing) {
+  if (TakesRealGpu()) GTEST_SKIP() << "counts the emulated GPU's memory";
+  TrainSpec spec = OnGpu(TinyGpt());
+  spec.shards = spec.accumulate = 1;
+  spec.micro_batch = 1;
+  Job job(spec);
+  std::vector<float> gradients(static_cast<size_t>(job.plan->gradient_count()));
+  const AnyBatch batch(spec, 1, 0, 0, spec.micro_batch);
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  size_t bytes = 0;
+  int64_t calls = 0;
+  for (int64_t step = 1; step <= 1000; ++step) {
+    ASSERT_TRUE(job.executor->RunShard(step, 0, 0, batch.fields(), gradients.data(), hooks).ok());
+    UpdateWith(&job, step, gradients);
+    if (step > 5) {
+      ASSERT_EQ(emulation::AllocatedBytes(), bytes) << "step " << step;
+      ASSERT_EQ(emulation::Allocations(), calls) << "step " << step;
+    }
+    bytes = emulation::AllocatedBytes();
+    calls = emulation::Allocations();
+  }
+}
+
+// Times of a step come from the device's own clock; the emulated one stands still but in products.
+TEST(CudaExecutorTest, StepsAreTimed) {
+  if (TakesRealGpu()) GTEST_SKIP() << "reads the emulated GPU's clock";
+  TrainSpec spec = OnGpu(DeepMlp());
+  Job job(spec);
+  WholeStep(&job, 1);
+  EXPECT_EQ(job.executor->device_times().programs, 0);  // there is no step before it
+  emulation::SetFastestAlgorithm(1);                    // the library's takes 3 ms
+  for (int64_t step = 2; step <= 3; ++step) WholeStep(&job, step);
+  emulation::SetFastestAlgorithm(0);
+  const DeviceTimes times = job.executor->device_times();
+  EXPECT_GE(times.programs, 3);
+  EXPECT_EQ(times.update, 0);
+  EXPECT_EQ(times.idle, 0);
 }
 
 TEST(CudaExecutorTest, RefusesWhatDoesNotFitAndLeavesNothingBehind) {

@@ -176,7 +176,7 @@ TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
   executor->InitState();
   ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
 
-  const auto model = SavedModel::Open(folder_, 1, 50);
+  const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->config().classes(), 5);
   EXPECT_EQ((*model)->config().data().synthetic().features(), 40);
@@ -196,13 +196,13 @@ TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
                                  })
                   .ok());
   EXPECT_EQ(samples, 130);
-  const auto same = SavedModel::Open(folder_ + "/model.safetensors", 1, 0);
+  const auto same = SavedModel::Open(folder_ + "/model.safetensors", 1, "cpu", 0);
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_EQ((*same)->plan().spec().eval_block, 50);  // that of the training
 }
 
 TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
-  EXPECT_EQ(SavedModel::Open(folder_, 1, 50).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(SavedModel::Open(folder_, 1, "", 50).status().code(), absl::StatusCode::kNotFound);
   const JobSpec spec = SmallJob();
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
@@ -216,7 +216,7 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
     std::string changed = config;
     changed.replace(changed.find(from), from.size(), to);
     std::ofstream(folder_ + "/config.json") << changed;
-    return SavedModel::Open(folder_, 1, 50).status();
+    return SavedModel::Open(folder_, 1, "", 50).status();
   };
   EXPECT_EQ(with("\"64\"", "\"65\"").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(with("lockstep", "other").code(), absl::StatusCode::kDataLoss);
@@ -224,7 +224,7 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   EXPECT_TRUE(with("lockstep", "lockstep").ok());
   Data data;
   data.mutable_synthetic()->set_features(41);
-  const auto model = SavedModel::Open(folder_, 1, 50);
+  const auto model = SavedModel::Open(folder_, 1, "", 50);
   const auto other = OpenTestSplit(data, 0);
   EXPECT_EQ((*model)->CheckFits(**other).code(), absl::StatusCode::kInvalidArgument);
 }

@@ -14,7 +14,6 @@
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
-#include "worker/state_hash.h"
 
 namespace lockstep::worker {
 namespace {
@@ -142,23 +141,6 @@ TEST_F(RecoveryTest, SaysWhenNobodyHasTheState) {
   for (const auto& result : Agree(9, {0, 0})) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("after step 9"));
-  }
-}
-
-TEST(StateHash, SeesEveryByte) {
-  for (const size_t bytes : {0, 1, 7, 8, 31, 32, 33, 100, 4096}) {
-    std::string data(bytes, 'x');
-    const uint64_t hash = HashBytes(data.data(), bytes);
-    for (size_t i = 0; i < bytes; ++i) {
-      for (const int bit : {0, 7}) {
-        data[i] = static_cast<char>(data[i] ^ (1 << bit));
-        EXPECT_NE(HashBytes(data.data(), bytes), hash) << i << " of " << bytes;
-        data[i] = static_cast<char>(data[i] ^ (1 << bit));
-      }
-    }
-    EXPECT_EQ(HashBytes(data.data(), bytes), hash);
-    data += '\0';
-    EXPECT_NE(HashBytes(data.data(), bytes + 1), hash);
   }
 }
 

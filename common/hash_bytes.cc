@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/state_hash.h"
+#include "common/hash_bytes.h"
 
 #include <cstring>
 
-namespace lockstep::worker {
+namespace lockstep {
 namespace {
 
 constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // odd: multiplying by it loses nothing
@@ -36,4 +36,4 @@ uint64_t HashBytes(const void* data, size_t bytes) {
   return hash;
 }
 
-}  // namespace lockstep::worker
+}  // namespace lockstep

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Speed and memory of the models on a GPU, beside PyTorch eager and compiled.
+
+One command gives all numbers and can be cut off at any time: each measurement is appended to the file
+of results as soon as it is there, and one that the file has already is not made again. Ours and the
+peer's runs alternate on the same GPU. Both do the same work on made data that lies on the device; a
+step is forward, backward and update. MFU counts 6 N + 6 L C T operations for each token of a causal
+model and 6 N + 12 L C T of another (N parameters, L layers of width C, T tokens of a sample) against
+the dense bf16 peak of the GPU.
+
+    bench/gpu.py [--out FILE] [--budget SECONDS] [NAME..]
+
+It runs from a checkout (./dev build cuda first) or from a bundle, with a Python that has PyTorch:
+$LOCKSTEP_PEER_PYTHON, or the one that runs this script.
+"""
+import argparse
+import glob
+import json
+import os
+import site
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Dense bf16 operations per second, by a part of the device's name.
+PEAKS = (("H200", 989.5e12), ("H100 PCIe", 756e12), ("H100", 989.5e12), ("B200", 2250e12), ("A100", 312e12),
+         ("L40S", 362e12), ("RTX 4090", 165e12))
+# name -> (layers, width, tokens of a sample, causal)
+SIZES = {"gpt2": (12, 768, 1024, True), "gpt2-xl": (48, 1600, 1024, True),
+         "bert-large-128": (24, 1024, 128, False), "bert-large-512": (24, 1024, 512, False)}
+
+
+class Case:
+    """One row of the results: a model in a precision, with the batches to try, the largest first."""
+
+    def __init__(self, name, model, batches, precision="bf16", inference=False, pure=False, steps=20,
+                 peers=("", "--compile")):
+        self.name, self.model, self.batches, self.precision = name, model, batches, precision
+        self.inference, self.pure, self.steps, self.peers = inference, pure, steps, peers
+
+
+# The most wanted first.
+CASES = [
+    Case("gpt2", "gpt2", (64, 32, 16)),
+    Case("resnet50-infer", "resnet50", (100,), inference=True, steps=50),
+    Case("resnet50", "resnet50", (256, 128)),
+    Case("bert-large-128", "bert-large-128", (256, 128, 64)),
+    Case("bert-large-512", "bert-large-512", (64, 32, 16)),
+    Case("gpt2-xl", "gpt2-xl", (16, 8, 4), steps=8),
+    Case("gpt2-pure", "gpt2", (64, 32, 16), pure=True, peers=("",)),
+    # Mixed precision against fp32, at one batch.
+    Case("gpt2-fp32", "gpt2", (16,), precision="fp32", peers=("",), steps=8),
+    Case("gpt2-tf32", "gpt2", (16,), precision="tf32", peers=("",), steps=8),
+    Case("gpt2-amp", "gpt2", (16,), peers=("",)),
+    # The share of launches is largest where the device has the least to do.
+    Case("gpt2-one", "gpt2", (1,), peers=("", "--compile"), steps=50),
+]
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def find_program():
+    """bench_device of the bundle that this script lies in, or of the checkout."""
+    for path in (f"{HERE}/bench_device", f"{HERE}/../build/cuda/bin/bench_device"):
+        if os.access(path, os.X_OK):
+            return os.path.abspath(path)
+    sys.exit("gpu.py: no bench_device: run ./dev build cuda bench_device, or use a bundle")
+
+
+def environment(program):
+    """Where our program finds its libraries and CUDA's."""
+    env = dict(os.environ)
+    folder = os.path.dirname(program)
+    bundled = os.path.join(folder, "..", "lib")
+    paths = [bundled] if os.path.isdir(bundled) else []
+    wheels = [path for where in site.getsitepackages() + [site.getusersitepackages()]
+              for path in glob.glob(f"{where}/nvidia/*/lib")]
+    for path in wheels + ["/usr/local/cuda/lib64"]:
+        if glob.glob(f"{path}/libcublasLt.so.1[3-9]"):
+            env.setdefault("LOCKSTEP_CUDA_LIBRARIES", path)
+            paths.append(path)
+            break
+    for module in (f"{folder}/liblockstep_cuda.so", f"{folder}/../bin/liblockstep_cuda.so"):
+        if os.path.exists(module):
+            env.setdefault("LOCKSTEP_CUDA_MODULE", os.path.abspath(module))
+    env["LD_LIBRARY_PATH"] = ":".join(paths + [env.get("LD_LIBRARY_PATH", "")]).strip(":")
+    return env
+
+
+def device_name():
+    try:
+        return subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], text=True,
+                              capture_output=True, check=True).stdout.splitlines()[0].strip()
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
+def run(command, env, timeout):
+    """(result, error): the object on the command's last line, or why there is none."""
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, stdin=subprocess.DEVNULL,
+                              timeout=timeout, env=env)
+    except subprocess.TimeoutExpired:
+        return None, f"not done after {timeout:.0f} s"
+    except OSError as error:
+        return None, str(error)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode == 0 and lines:
+        return json.loads(lines[-1]), None
+    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+    return None, f"exit code {done.returncode}: " + " | ".join(last)
+
+
+class Results:
+    """The file of results: one object for each line, in the order in which they were made."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, []
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.rows = [json.loads(line) for line in file if line.strip()]
+
+    def find(self, case, side, batch=None):
+        for row in self.rows:
+            if row["case"] == case and row["side"] == side and batch in (None, row["batch"]):
+                return row
+        return None
+
+    def add(self, row):
+        self.rows.append(row)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def commands(case, program, args):
+    """(side, command without the batch) for ours and the peer's variants."""
+    flags = ["--precision", case.precision, "--steps", str(case.steps)]
+    flags += ["--inference"] if case.inference else []
+    own = list(flags)
+    if case.pure:
+        own[1] = "pure_bf16"
+    sides = [("ours", [program, case.model, *own, "--tuning", args.tuning])]
+    python = os.environ.get("LOCKSTEP_PEER_PYTHON", sys.executable)
+    for variant in () if args.ours_only else case.peers:
+        side = "torch" + variant.replace("--", " ")
+        sides.append((side, [python, f"{HERE}/peers/gpu_models.py", case.model, *flags, *variant.split(),
+                             *(["--pure"] if case.pure else [])]))
+    return sides
+
+
+def measure(case, program, args, results, deadline):
+    """All sides of a case at the largest batch that ours fits; False when the time is over."""
+    env, batches = environment(program), list(case.batches)
+    for side, command in commands(case, program, args):
+        if results.find(case.name, side):
+            known = results.find(case.name, side)
+            batches = [known["batch"]] if side == "ours" and "error" not in known else batches
+            continue
+        for batch in batches:
+            left = deadline - time.monotonic()
+            if left < 20:
+                return False
+            result, error = run([*command, "--batch", str(batch)], env, min(left, args.timeout))
+            row = {"case": case.name, "side": side, "batch": batch, "precision": case.precision}
+            row.update(result if result is not None else {"error": error})
+            row["batch"] = batch
+            if result is None and error.startswith("exit code 5") and batch != batches[-1]:
+                say(f"{case.name} {side}: batch {batch} does not fit")
+                continue
+            results.add(row)
+            say(f"{case.name} {side} batch {batch}: "
+                + (f"{result['samples_per_second']:,.1f} samples/s" if result else error))
+            if side == "ours" and result is not None:
+                batches = [batch]
+            break
+    return True
+
+
+def mfu(case, row, peak):
+    """Model operations a second over the GPU's peak; None for models that are no transformers."""
+    if case.model not in SIZES or "parameters" not in row:
+        return None
+    layers, width, tokens, causal = SIZES[case.model]
+    each = 6 * row["parameters"] + (6 if causal else 12) * layers * width * tokens
+    return row["samples_per_second"] * tokens * each / peak
+
+
+def memory(row):
+    """Bytes of the device at the peak; ours is what was allocated before the first step."""
+    return row.get("device_bytes", row.get("peak_reserved_bytes"))
+
+
+def table(results, device):
+    """The results as lines for people."""
+    peak = next((value for name, value in PEAKS if name in device), None)
+    lines = [f"{device}, bf16 peak {peak / 1e12:.0f} TFLOP/s" if peak else device]
+    for case in CASES:
+        rows = [row for row in results.rows if row["case"] == case.name]
+        ours = next((row for row in rows if row["side"] == "ours" and "error" not in row), None)
+        for row in rows:
+            head = f"{case.name:<16} {row['side']:<14} batch {row['batch']:<4}"
+            if "error" in row:
+                lines.append(f"{head} {row['error']}")
+                continue
+            text = f"{head} {row['samples_per_second']:>11,.1f} samples/s {row['step_s'] * 1e3:>9.2f} ms"
+            if case.model in SIZES:
+                text += f" {row['samples_per_second'] * SIZES[case.model][2]:>12,.0f} tokens/s"
+            if peak and mfu(case, row, peak):
+                text += f" MFU {mfu(case, row, peak):6.1%}"
+            if memory(row):
+                text += f" {memory(row) / 2**30:6.1f} GiB"
+            if row["side"] == "ours" and "idle_share" in row:
+                text += f" idle {row['idle_share']:.2%}"
+            if ours is not None and row is not ours and row["batch"] == ours["batch"]:
+                text += f"   ours x {ours['samples_per_second'] / row['samples_per_second']:.2f}"
+            lines.append(text)
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of cases; all without any")
+    parser.add_argument("--out", default="gpu-bench.jsonl", help="the file of results")
+    parser.add_argument("--tuning", default=None, help="the file of algorithms; beside --out")
+    parser.add_argument("--budget", type=float, default=570, help="seconds after which nothing begins")
+    parser.add_argument("--timeout", type=float, default=240, help="seconds of one measurement")
+    parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
+    parser.add_argument("--report", action="store_true", help="only show what the file has")
+    args = parser.parse_args()
+    args.tuning = args.tuning or os.path.abspath(args.out) + ".algorithms"
+    known = [case.name for case in CASES]
+    for name in args.names:
+        if name not in known:
+            sys.exit(f"gpu.py: no case {name}; use {' '.join(known)}")
+    results, device = Results(args.out), device_name()
+    deadline = time.monotonic() + args.budget
+    if not args.report:
+        program = find_program()
+        for case in CASES:
+            if args.names and case.name not in args.names:
+                continue
+            if not measure(case, program, args, results, deadline):
+                say("the time is over: run it again for the rest")
+                break
+    print("\n".join(table(results, device)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/fused_nodes.h"
+
+#include <string_view>
+
+#include "common/check.h"
+#include "engine/ops/op.h"
+
+namespace lockstep::engine::cuda {
+
+absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int last,
+                                        const CudaTarget& target) {
+  const Graph& graph = program.graph;
+  const Node& sum = graph.node(first);
+  const Node& norm = graph.node(last);
+  LS_CHECK(last == first + 1 && std::string_view(norm.op->name) == "layer_norm") << norm.op->name;
+  const auto operands = [&](int id) -> const KernelOperands& {
+    return program.memory.operands[static_cast<size_t>(id)];
+  };
+  const Operands a(graph, sum, operands(first), target);
+  const Operands b(graph, norm, operands(last), target);
+  const bool drops = std::string_view(sum.op->name) == "dropout";
+  LayerNormArgs args;
+  args.rows = b.input(0).shape[0];
+  args.columns = b.input(0).shape[1];
+  args.eps = static_cast<float>(norm.attrs.Double("eps", 1e-5));
+  if (drops) args.drop = DropOf(sum.attrs);
+  return [a, b, args, drops](const CudaContext& context) {
+    LayerNormArgs own = args;
+    own.x = a.In(context, drops ? 2 : 0);
+    own.branch = a.In(context, drops ? 0 : 1);
+    if (drops) own.drop.address = a.InData<int32_t>(context, 1);
+    own.sum = a.Out(context);
+    own.gamma = b.In(context, 1);
+    own.beta = b.In(context, 2);
+    own.y = b.Out(context);
+    own.mean = b.OutData<float>(context, 1);
+    own.rstd = b.OutData<float>(context, 2);
+    return b.kernels().layer_norm(own, context.stream);
+  };
+}
+
+}  // namespace lockstep::engine::cuda

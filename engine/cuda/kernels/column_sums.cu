@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of columns: the gradients of biases and of layer normalisation's parameters. Columns are
+// summed in parts of rows, which are then added in order. A thread has one column or four.
+#include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/device_code.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kAcross = 32;  // threads side by side
+constexpr int kRows = 8;     // threads that share columns
+
+// Rows [begin, end) of part `part`.
+struct Part {
+  int64_t begin;
+  int64_t end;
+};
+__device__ __forceinline__ Part PartOf(int64_t rows, int64_t part) {
+  const int64_t each = (rows + kColumnSumParts - 1) / kColumnSumParts;
+  const int64_t begin = part * each, end = begin + each;
+  return {begin < rows ? begin : rows, end < rows ? end : rows};
+}
+
+// kWide elements from `i` on.
+template <int kWide>
+struct Columns {
+  float x[kWide];
+};
+template <int kWide>
+__device__ __forceinline__ Columns<kWide> LoadColumns(const View& view, int64_t i) {
+  Columns<kWide> columns;
+  if constexpr (kWide == 1) {
+    columns.x[0] = Load(view, i);
+  } else {
+    const Four four = LoadFour(view, i);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) columns.x[e] = four.x[e];
+  }
+  return columns;
+}
+
+// Adds up the partial sums of the block's rows of threads into partial[0..kWide).
+template <int kWide>
+__device__ __forceinline__ void SumRows(const Columns<kWide>& own,
+                                        float (&shared)[kRows][kAcross * kWide], bool inside,
+                                        float* partial) {
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) shared[threadIdx.y][e * kAcross + threadIdx.x] = own.x[e];
+  __syncthreads();
+  if (threadIdx.y != 0 || !inside) return;
+#pragma unroll
+  for (int e = 0; e < kWide; ++e) {
+    float sum = shared[0][e * kAcross + threadIdx.x];
+#pragma unroll
+    for (int r = 1; r < kRows; ++r) sum += shared[r][e * kAcross + threadIdx.x];
+    partial[e] = sum;
+  }
+}
+
+// `partial[part, columns]`.
+template <int kWide>
+__global__ void __launch_bounds__(kAcross* kRows) ColumnPartsKernel(ColumnSumArgs args) {
+  __shared__ float shared[kRows][kAcross * kWide];
+  const int64_t column = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * kWide;
+  const Part part = PartOf(args.rows, blockIdx.y);
+  const bool inside = column < args.columns;
+  Columns<kWide> sums = {};
+  if (inside) {
+#pragma unroll 4
+    for (int64_t row = part.begin + threadIdx.y; row < part.end; row += kRows) {
+      const Columns<kWide> x = LoadColumns<kWide>(args.x, row * args.columns + column);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) sums.x[e] += x.x[e];
+    }
+  }
+  SumRows<kWide>(sums, shared, inside, args.partial + int64_t{blockIdx.y} * args.columns + column);
+}
+
+template <int kWide>
+__global__ void __launch_bounds__(kAcross* kRows)
+    LayerNormPartsKernel(LayerNormBackwardWeightArgs args) {
+  __shared__ float shared[kRows][kAcross * kWide];
+  const int64_t column = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * kWide;
+  const Part part = PartOf(args.rows, blockIdx.y);
+  const bool inside = column < args.columns;
+  Columns<kWide> gamma = {}, beta = {};
+  if (inside) {
+#pragma unroll 2
+    for (int64_t row = part.begin + threadIdx.y; row < part.end; row += kRows) {
+      const Columns<kWide> dy = LoadColumns<kWide>(args.dy, row * args.columns + column);
+      const Columns<kWide> x = LoadColumns<kWide>(args.x, row * args.columns + column);
+      const float mean = Load(args.mean, row), rstd = Load(args.rstd, row);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        gamma.x[e] += dy.x[e] * ((x.x[e] - mean) * rstd);
+        beta.x[e] += dy.x[e];
+      }
+    }
+  }
+  float* partial = args.partial + int64_t{blockIdx.y} * args.columns + column;
+  SumRows<kWide>(gamma, shared, inside, partial);
+  SumRows<kWide>(beta, shared, inside, partial + kColumnSumParts * args.columns);
+}
+
+// out[j] (+)= sum of the parts, in order.
+__global__ void __launch_bounds__(kThreads)
+    AddPartsKernel(const float* partial, float* out, int64_t columns, bool adds) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= columns) return;
+  float sum = 0;
+#pragma unroll 16
+  for (int64_t part = 0; part < kColumnSumParts; ++part) sum += partial[part * columns + column];
+  out[column] = adds ? out[column] + sum : sum;
+}
+
+Code AddParts(const float* partial, float* out, int64_t columns, bool adds, Stream stream) {
+  return Launch(AddPartsKernel, Grid(DivideUp(columns, kThreads)), kThreads, stream, partial, out,
+                columns, adds);
+}
+
+dim3 PartsGrid(int64_t columns, int wide) {
+  return Grid(DivideUp(columns, kAcross * wide), kColumnSumParts);
+}
+
+}  // namespace
+
+Code LaunchLayerNormBackwardWeight(const LayerNormBackwardWeightArgs& args, Stream stream) {
+  const bool wide = args.columns % 4 == 0 && Aligned(args.dy) && Aligned(args.x);
+  Code code = wide ? Launch(LayerNormPartsKernel<4>, PartsGrid(args.columns, 4),
+                            dim3(kAcross, kRows), stream, args)
+                   : Launch(LayerNormPartsKernel<1>, PartsGrid(args.columns, 1),
+                            dim3(kAcross, kRows), stream, args);
+  if (code == 0) code = AddParts(args.partial, args.dgamma, args.columns, args.adds, stream);
+  if (code != 0) return code;
+  return AddParts(args.partial + kColumnSumParts * args.columns, args.dbeta, args.columns,
+                  args.adds, stream);
+}
+
+Code LaunchColumnSum(const ColumnSumArgs& args, Stream stream) {
+  const bool wide = args.columns % 4 == 0 && Aligned(args.x);
+  const Code code = wide ? Launch(ColumnPartsKernel<4>, PartsGrid(args.columns, 4),
+                                  dim3(kAcross, kRows), stream, args)
+                         : Launch(ColumnPartsKernel<1>, PartsGrid(args.columns, 1),
+                                  dim3(kAcross, kRows), stream, args);
+  return code != 0 ? code : AddParts(args.partial, args.out, args.columns, args.adds, stream);
+}
+
+}  // namespace lockstep::engine::cuda

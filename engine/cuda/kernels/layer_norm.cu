@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer normalisation and the gradient of its input. A row belongs to a warp that keeps it in
+// registers, or, where rows are long or lie at odd places, to a block that reads it again. A
+// residual is added on the way.
+#include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/device_code.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarp;
+
+// Element `i` of the branch as it is added to x.
+__device__ __forceinline__ float BranchAt(const LayerNormArgs& args, int64_t i) {
+  const float value = Load(args.branch, i);
+  if (args.drop.address == nullptr) return value;
+  const uint64_t before =
+      static_cast<uint64_t>(args.drop.address[3]) * static_cast<uint64_t>(args.rows * args.columns);
+  const uint32_t half = RandomHalf(SiteOf(args.drop), before + static_cast<uint64_t>(i));
+  return half >= args.drop.threshold ? value * args.drop.scale : 0;
+}
+
+__global__ void __launch_bounds__(kThreads) LayerNormKernel(LayerNormArgs args) {
+  __shared__ float shared[kWarps];
+  const int64_t base = int64_t{blockIdx.x} * args.columns;
+  const float n = static_cast<float>(args.columns);
+  View x = args.x;
+  if (args.branch.data != nullptr) {
+    for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
+      Store(args.sum, base + j, Load(args.x, base + j) + BranchAt(args, base + j));
+    }
+    x = args.sum;  // a thread reads what it has written itself
+  }
+  float sum = 0;
+  for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) sum += Load(x, base + j);
+  const float mean = BlockSum<kThreads>(sum, shared) / n;
+  float squares = 0;
+  for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
+    const float d = Load(x, base + j) - mean;
+    squares += d * d;
+  }
+  const float rstd = 1.0f / sqrtf(BlockSum<kThreads>(squares, shared) / n + args.eps);
+  for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
+    const float h = (Load(x, base + j) - mean) * rstd;
+    Store(args.y, base + j, h * Load(args.gamma, j) + Load(args.beta, j));
+  }
+  if (threadIdx.x == 0) {
+    args.mean[blockIdx.x] = mean;
+    args.rstd[blockIdx.x] = rstd;
+  }
+}
+
+// With g = dy gamma and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)).
+__global__ void __launch_bounds__(kThreads)
+    LayerNormBackwardInputKernel(LayerNormBackwardInputArgs args) {
+  __shared__ float shared[kWarps];
+  const int64_t base = int64_t{blockIdx.x} * args.columns;
+  const float n = static_cast<float>(args.columns);
+  const float mean = Load(args.mean, blockIdx.x), rstd = Load(args.rstd, blockIdx.x);
+  float sum = 0, product = 0;
+  for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
+    const float g = Load(args.dy, base + j) * Load(args.gamma, j);
+    sum += g;
+    product += g * ((Load(args.x, base + j) - mean) * rstd);
+  }
+  const float a = BlockSum<kThreads>(sum, shared) / n;
+  const float b = BlockSum<kThreads>(product, shared) / n;
+  for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
+    const float g = Load(args.dy, base + j) * Load(args.gamma, j);
+    const float h = (Load(args.x, base + j) - mean) * rstd;
+    float out = rstd * (g - a - h * b);
+    if (args.residual.data != nullptr) out += Load(args.residual, base + j);
+    Store(args.dx, base + j, out);
+  }
+}
+
+// ---- a warp for each row ----
+
+// A lane's elements of a row: chunk c is elements (32 c + lane) * 8 to + 7.
+template <int kChunks>
+struct WarpRow {
+  __device__ __forceinline__ explicit WarpRow(int64_t columns)
+      : row(int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp),
+        lane(static_cast<int>(threadIdx.x) % kWarp),
+        columns(static_cast<int>(columns)) {}
+  __device__ __forceinline__ int Column(int chunk) const { return (chunk * kWarp + lane) * 8; }
+  __device__ __forceinline__ bool Has(int chunk) const { return Column(chunk) < columns; }
+  __device__ __forceinline__ int64_t At(int chunk) const { return row * columns + Column(chunk); }
+  // The sum over the row of f(chunk, element).
+  template <typename F>
+  __device__ __forceinline__ float Sum(F f) const {
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (!Has(c)) continue;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum += f(c, e);
+    }
+    return WarpSum(sum);
+  }
+
+  int64_t row;
+  int lane;
+  int columns;
+};
+
+// Eight elements from a multiple of 8 on: x with the branch, as they are stored.
+__device__ __forceinline__ Eight AddBranch(const LayerNormArgs& args, int64_t i) {
+  Eight x = LoadEight(args.x, i);
+  if (args.branch.data == nullptr) return x;
+  Eight branch = LoadEight(args.branch, i);
+  if (args.drop.address != nullptr) {
+    const Site site = SiteOf(args.drop);
+    const uint64_t before = static_cast<uint64_t>(args.drop.address[3]) *
+                            static_cast<uint64_t>(args.rows * args.columns);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t numbers[4];
+      RandomHalves(site, before + static_cast<uint64_t>(i + 4 * half), numbers);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& value = branch.x[4 * half + e];
+        value = numbers[e] >= args.drop.threshold ? value * args.drop.scale : 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) x.x[e] = RoundedAs(args.sum.type, x.x[e] + branch.x[e]);
+  StoreEight(args.sum, i, x);
+  return x;
+}
+
+template <int kChunks>
+__global__ void __launch_bounds__(kThreads) LayerNormWarpKernel(LayerNormArgs args) {
+  const WarpRow<kChunks> own(args.columns);
+  if (own.row >= args.rows) return;  // of a whole warp alike
+  const float n = static_cast<float>(args.columns);
+  Eight x[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (own.Has(c)) x[c] = AddBranch(args, own.At(c));
+  }
+  const float mean = own.Sum([&](int c, int e) { return x[c].x[e]; }) / n;
+  const float squares = own.Sum([&](int c, int e) {
+    const float d = x[c].x[e] - mean;
+    return d * d;
+  });
+  const float rstd = 1.0f / sqrtf(squares / n + args.eps);
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (!own.Has(c)) continue;
+    const Eight gamma = LoadEight(args.gamma, own.Column(c));
+    const Eight beta = LoadEight(args.beta, own.Column(c));
+    Eight y;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) y.x[e] = (x[c].x[e] - mean) * rstd * gamma.x[e] + beta.x[e];
+    StoreEight(args.y, own.At(c), y);
+  }
+  if (own.lane == 0) {
+    args.mean[own.row] = mean;
+    args.rstd[own.row] = rstd;
+  }
+}
+
+template <int kChunks>
+__global__ void __launch_bounds__(kThreads)
+    LayerNormBackwardInputWarpKernel(LayerNormBackwardInputArgs args) {
+  const WarpRow<kChunks> own(args.columns);
+  if (own.row >= args.rows) return;
+  const float n = static_cast<float>(args.columns);
+  const float mean = Load(args.mean, own.row), rstd = Load(args.rstd, own.row);
+  Eight g[kChunks], h[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (!own.Has(c)) continue;
+    g[c] = LoadEight(args.dy, own.At(c));
+    h[c] = LoadEight(args.x, own.At(c));
+    const Eight gamma = LoadEight(args.gamma, own.Column(c));
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      g[c].x[e] *= gamma.x[e];
+      h[c].x[e] = (h[c].x[e] - mean) * rstd;
+    }
+  }
+  const float a = own.Sum([&](int c, int e) { return g[c].x[e]; }) / n;
+  const float b = own.Sum([&](int c, int e) { return g[c].x[e] * h[c].x[e]; }) / n;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (!own.Has(c)) continue;
+    Eight out = {};
+    if (args.residual.data != nullptr) out = LoadEight(args.residual, own.At(c));
+#pragma unroll
+    for (int e = 0; e < 8; ++e) out.x[e] += rstd * (g[c].x[e] - a - h[c].x[e] * b);
+    StoreEight(args.dx, own.At(c), out);
+  }
+}
+
+constexpr int64_t kWarpColumns = kWarp * 8;  // of a chunk
+
+bool FitsWarps(int64_t columns) { return columns % 8 == 0 && columns <= 8 * kWarpColumns; }
+
+}  // namespace
+
+Code LaunchLayerNorm(const LayerNormArgs& args, Stream stream) {
+  const bool wide = FitsWarps(args.columns) && AlignedEight(args.x) && AlignedEight(args.gamma) &&
+                    AlignedEight(args.beta) && AlignedEight(args.y) && AlignedEight(args.branch) &&
+                    AlignedEight(args.sum);
+  if (!wide) return Launch(LayerNormKernel, Grid(args.rows), kThreads, stream, args);
+  const dim3 grid = Grid(DivideUp(args.rows, kWarps));
+  if (args.columns <= 4 * kWarpColumns) {
+    return Launch(LayerNormWarpKernel<4>, grid, kThreads, stream, args);
+  }
+  return Launch(LayerNormWarpKernel<8>, grid, kThreads, stream, args);
+}
+
+Code LaunchLayerNormBackwardInput(const LayerNormBackwardInputArgs& args, Stream stream) {
+  const bool wide = FitsWarps(args.columns) && AlignedEight(args.dy) && AlignedEight(args.x) &&
+                    AlignedEight(args.gamma) && AlignedEight(args.residual) &&
+                    AlignedEight(args.dx);
+  if (!wide) {
+    return Launch(LayerNormBackwardInputKernel, Grid(args.rows), kThreads, stream, args);
+  }
+  const dim3 grid = Grid(DivideUp(args.rows, kWarps));
+  if (args.columns <= 4 * kWarpColumns) {
+    return Launch(LayerNormBackwardInputWarpKernel<4>, grid, kThreads, stream, args);
+  }
+  return Launch(LayerNormBackwardInputWarpKernel<8>, grid, kThreads, stream, args);
+}
+
+}  // namespace lockstep::engine::cuda

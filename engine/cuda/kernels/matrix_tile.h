@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles of rows of 16-bit numbers in shared memory, and their fragments, for kernels of four warps
+// on tensor cores. Included by .cu files only.
+// Thread-safety: device code.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_MATRIX_TILE_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_MATRIX_TILE_H_
+
+#include "engine/cuda/kernels/warp_matrix.h"
+
+namespace lockstep::engine::cuda {
+
+inline constexpr int kMatrixWarps = 4;
+inline constexpr int kMatrixThreads = kMatrixWarps * kWarp;
+inline constexpr int kChunk = 8;  // numbers that move at once: 16 bytes
+
+// Rows of kDepth numbers in shared memory. The chunks of a row are turned by its number, so that
+// the same chunk of 8 rows lies in 8 different groups of banks.
+template <int kDepth>
+struct MatrixTile {
+  static constexpr int kChunks = kDepth / kChunk;
+
+  __device__ __forceinline__ uint16_t* At(int row, int chunk) const {
+    const int turned = kChunks >= 8 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
+    return data + (row * kChunks + turned) * kChunk;
+  }
+  // Begins to load rows [first, first + kRows) of `from`, whose position 0 is at `from` and whose
+  // rows are `stride` apart; zeros beyond `depth` columns and `length` rows.
+  template <int kRows>
+  __device__ __forceinline__ void Load(const uint16_t* from, int64_t stride, int64_t first,
+                                       int64_t length, int64_t depth) const {
+#pragma unroll
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kMatrixThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const bool inside = first + row < length && chunk * kChunk < depth;
+      const int64_t at = inside ? (first + row) * stride + chunk * kChunk : 0;
+      CopyAsync(At(row, chunk), from + at, inside);
+    }
+  }
+  // The left factor of 16 rows from `row` on and 16 columns from chunk `chunk` on.
+  __device__ __forceinline__ void Left(int row, int chunk, uint32_t (&parts)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+    LoadMatrices(parts, At(row + part % 2 * 8 + lane % 8, chunk + part / 2));
+  }
+  // The left factor that is the transpose of 16 rows from `row` on and 16 columns from `chunk` on.
+  __device__ __forceinline__ void LeftTransposed(int row, int chunk, uint32_t (&parts)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+    LoadTransposed(parts, At(row + part / 2 * 8 + lane % 8, chunk + part % 2));
+  }
+  // Two right factors [16, 8] side by side whose columns are the 16 rows from `row` on, and whose
+  // rows are the 16 columns from `chunk` on: parts 0 and 1 are the first one's, 2 and 3 the
+  // second's.
+  __device__ __forceinline__ void RightTransposed(int row, int chunk, uint32_t (&parts)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+    LoadMatrices(parts, At(row + part / 2 * 8 + lane % 8, chunk + part % 2));
+  }
+  // The same of rows and columns as they lie.
+  __device__ __forceinline__ void Right(int row, int chunk, uint32_t (&parts)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+    LoadTransposed(parts, At(row + part % 2 * 8 + lane % 8, chunk + part / 2));
+  }
+
+  uint16_t* data;
+};
+
+// Elements i and i + 1. REQUIRES: i is even; a 16-bit view is 4-byte aligned.
+__device__ __forceinline__ void StorePair(const View& view, int64_t i, float low, float high) {
+  if (view.type == Type::kF32) {
+    static_cast<float*>(view.data)[i] = low;
+    static_cast<float*>(view.data)[i + 1] = high;
+    return;
+  }
+  auto* words = reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(view.data) + i);
+  *words = view.type == Type::kBF16 ? Pack<Type::kBF16>(low, high) : Pack<Type::kF16>(low, high);
+}
+
+// Whether pairs can be stored. Host code.
+inline bool StoresPairs(const View& view) {
+  return view.type == Type::kF32 || reinterpret_cast<uintptr_t>(view.data) % 4 == 0;
+}
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_MATRIX_TILE_H_

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/tuning.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/check.h"
+#include "common/durable_file.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "engine/cuda/gemm.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+// A plan has some dozens of products, each measured in a tenth of a second.
+constexpr absl::Duration kLockDeadline = absl::Minutes(5);
+constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
+constexpr int kRounds = 3;
+constexpr float kRoundMilliseconds = 0.5f;
+constexpr int kMostRuns = 50;
+// A candidate must beat an earlier one by as much: below it chance decides.
+constexpr float kClear = 0.98f;
+
+const char* NameOf(Type type) {
+  if (type == Type::kBF16) return "bf16";
+  return type == Type::kF16 ? "f16" : "f32";
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string ToWord(const MatmulAlgorithm& algorithm) {
+  std::string word =
+      absl::StrCat(algorithm.fused ? "fused" : "plain", ".", absl::Hex(algorithm.workspace_bytes));
+  for (const uint64_t part : algorithm.words) absl::StrAppend(&word, ".", absl::Hex(part));
+  return word;
+}
+
+bool FromWord(absl::string_view word, MatmulAlgorithm* algorithm) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(word, '.');
+  constexpr size_t kWords = std::size(MatmulAlgorithm{}.words);
+  if (parts.size() != 2 + kWords || (parts[0] != "fused" && parts[0] != "plain")) return false;
+  algorithm->fused = parts[0] == "fused";
+  bool good = absl::SimpleHexAtoi(parts[1], &algorithm->workspace_bytes);
+  for (size_t i = 0; i < kWords; ++i) {
+    good = good && absl::SimpleHexAtoi(parts[2 + i], &algorithm->words[i]);
+  }
+  return good;
+}
+
+}  // namespace
+
+std::string DescribeProduct(const MatmulShape& shape) {
+  std::string text =
+      absl::StrCat(shape.m, "x", shape.n, "x", shape.k, shape.a_transposed ? "t" : "n",
+                   shape.b_transposed ? "t" : "n", ":", shape.lda, ":", shape.ldb, ":", shape.ldc,
+                   ":", NameOf(shape.factors), ":", NameOf(shape.result), ":", shape.alignment);
+  if (shape.tf32) absl::StrAppend(&text, ":tf32");
+  if (shape.adds) absl::StrAppend(&text, ":adds");
+  if (shape.bias) absl::StrAppend(&text, ":bias-", NameOf(shape.bias_type));
+  if (shape.relu) absl::StrAppend(&text, ":relu");
+  return text;
+}
+
+// ---- the table ----
+
+void AlgorithmTable::Add(const std::string& text) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, '\t');
+    MatmulAlgorithm algorithm;
+    if (parts.size() != 3 || !FromWord(parts[2], &algorithm)) continue;
+    algorithms_.try_emplace({parts[0], parts[1]}, algorithm);
+  }
+}
+
+void AlgorithmTable::Set(const std::string& device, const std::string& product,
+                         const MatmulAlgorithm& algorithm) {
+  algorithms_[{device, product}] = algorithm;
+}
+
+const MatmulAlgorithm* AlgorithmTable::Find(const std::string& device,
+                                            const std::string& product) const {
+  const auto it = algorithms_.find({device, product});
+  return it == algorithms_.end() ? nullptr : &it->second;
+}
+
+std::string AlgorithmTable::ToText() const {
+  std::string text;
+  for (const auto& [key, algorithm] : algorithms_) {
+    absl::StrAppend(&text, key.first, "\t", key.second, "\t", ToWord(algorithm), "\n");
+  }
+  return text;
+}
+
+// ---- measuring ----
+
+ProductTuning::ProductTuning(Device* device, std::vector<std::string> files, const Scratch& scratch)
+    : device_(*device),
+      files_(std::move(files)),
+      scratch_(scratch),
+      name_(absl::StrFormat("%s sm_%d%d, %s, %s", device->properties().name,
+                            device->properties().compute_major, device->properties().compute_minor,
+                            device->tables().matmul->version(), device->tables().name)) {}
+
+absl::StatusOr<std::unique_ptr<ProductTuning>> ProductTuning::Open(Device* device,
+                                                                   std::vector<std::string> files,
+                                                                   const Scratch& scratch) {
+  LS_CHECK(!files.empty());
+  std::unique_ptr<ProductTuning> tuning(new ProductTuning(device, std::move(files), scratch));
+  LS_RETURN_IF_ERROR(tuning->Lock());
+  for (const std::string& file : tuning->files_) tuning->table_.Add(ReadText(file));
+  for (Event* event : {&tuning->begin_, &tuning->end_}) {
+    LS_ASSIGN_OR_RETURN(*event, device->MakeTimer());
+  }
+  return tuning;
+}
+
+absl::Status ProductTuning::Lock() {
+  const std::string path = files_.back() + ".lock";
+  const size_t slash = path.rfind('/');
+  absl::Status made = absl::OkStatus();
+  if (slash != std::string::npos && slash > 0) made = CreateFolders(path.substr(0, slash));
+  if (made.ok()) lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock_.valid()) {
+    LS_LOG_WARNING << "matrix products are not measured, as " << path
+                   << " cannot be opened: " << (made.ok() ? std::strerror(errno) : made.ToString());
+    return absl::OkStatus();
+  }
+  const absl::Time deadline = absl::Now() + kLockDeadline;
+  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "another process has held ", path, " for ", absl::FormatDuration(kLockDeadline),
+          " to measure matrix products: end it, or remove that file"));
+    }
+    absl::SleepFor(kLockPoll);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) {
+  const std::string product = DescribeProduct(shape);
+  if (const MatmulAlgorithm* known = table_.Find(name_, product)) return *known;
+  std::vector<MatmulAlgorithm> found(kMatmulCandidates);
+  std::array<char, 512> error{};
+  const int count = device_.tables().matmul->candidates(shape, kCudaWorkspaceBytes, found.data(),
+                                                        error.data(), error.size());
+  if (count == 0) return absl::InternalError(error.data());
+  found.resize(static_cast<size_t>(count));
+  MatmulAlgorithm chosen = found[0];
+  if (lock_.valid() && count > 1) {
+    LS_ASSIGN_OR_RETURN(chosen, Measure(shape, found));
+    ++measured_;
+  }
+  table_.Set(name_, product, chosen);
+  return chosen;
+}
+
+// The operands lie one after another, or over each other where there is no room: what comes out is
+// of no interest.
+ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
+  const auto bytes = [](int64_t rows, int64_t stride, Type type) {
+    return RoundUp(static_cast<size_t>(rows * stride) * BytesOf(type));
+  };
+  const size_t c = bytes(shape.m, shape.ldc, shape.result);
+  const size_t a = bytes(shape.a_transposed ? shape.k : shape.m, shape.lda, shape.factors);
+  const size_t b = bytes(shape.b_transposed ? shape.n : shape.k, shape.ldb, shape.factors);
+  Places places;
+  if (std::max({a, b, c}) > scratch_.bytes) return places;
+  const bool fits = a + b + c <= scratch_.bytes;
+  places.c = scratch_.memory;
+  places.a = scratch_.memory + (fits ? c : 0);
+  places.b = scratch_.memory + (fits ? c + a : 0);
+  return places;
+}
+
+Code ProductTuning::Run(const Candidate& candidate, const Places& places) {
+  return device_.tables().matmul->run(candidate.prepared.get(), places.a, places.b, places.c,
+                                      scratch_.workspace, false, scratch_.workspace,
+                                      device_.compute());
+}
+
+std::vector<ProductTuning::Candidate> ProductTuning::Warm(const MatmulShape& shape,
+                                                          const std::vector<MatmulAlgorithm>& found,
+                                                          const Places& places) {
+  const Matmul* matmul = device_.tables().matmul;
+  std::vector<Candidate> candidates;
+  for (const MatmulAlgorithm& algorithm : found) {
+    std::array<char, 512> error{};
+    void* prepared = matmul->prepare(shape, algorithm, error.data(), error.size());
+    if (prepared == nullptr) continue;
+    Candidate candidate{algorithm, std::shared_ptr<void>(prepared, matmul->destroy), 0};
+    if (Run(candidate, places) == 0) candidates.push_back(std::move(candidate));
+  }
+  return candidates;
+}
+
+absl::StatusOr<float> ProductTuning::Time(const Candidate& candidate, const Places& places,
+                                          int runs) {
+  const Runtime& runtime = device_.runtime();
+  Code code = runtime.record_event(begin_, device_.compute());
+  for (int i = 0; i < runs && code == 0; ++i) code = Run(candidate, places);
+  if (code == 0) code = runtime.record_event(end_, device_.compute());
+  if (code == 0) code = runtime.wait_event(end_);
+  float milliseconds = 0;
+  if (code == 0) code = runtime.elapsed(begin_, end_, &milliseconds);
+  LS_RETURN_IF_ERROR(device_.Check(code, "measuring a matrix product"));
+  return milliseconds / static_cast<float>(runs);
+}
+
+absl::StatusOr<MatmulAlgorithm> ProductTuning::Measure(const MatmulShape& shape,
+                                                       const std::vector<MatmulAlgorithm>& found) {
+  const Places places = PlacesOf(shape);
+  if (places.c == nullptr) return found[0];
+  std::vector<Candidate> candidates = Warm(shape, found, places);
+  if (candidates.empty()) return found[0];
+  LS_ASSIGN_OR_RETURN(const float once, Time(candidates[0], places, 1));
+  const int runs =
+      std::clamp(static_cast<int>(kRoundMilliseconds / std::max(once, 1e-3f)), 1, kMostRuns);
+  // In turns, so that a change of the clock rate meets all of them.
+  for (int round = 0; round < kRounds; ++round) {
+    for (Candidate& candidate : candidates) {
+      LS_ASSIGN_OR_RETURN(const float each, Time(candidate, places, runs));
+      candidate.milliseconds = round == 0 ? each : std::min(candidate.milliseconds, each);
+    }
+  }
+  const Candidate* best = &candidates[0];
+  for (const Candidate& candidate : candidates) {
+    if (candidate.milliseconds < kClear * best->milliseconds) best = &candidate;
+  }
+  LS_LOG_DEBUG << DescribeProduct(shape) << ": " << best->milliseconds << " ms instead of "
+               << candidates[0].milliseconds << " ms of " << candidates.size() << " algorithms";
+  return best->algorithm;
+}
+
+void ProductTuning::Finish() {
+  const std::string text = table_.ToText();
+  for (const std::string& file : files_) {
+    if (ReadText(file) == text) continue;
+    const absl::Status written = WriteFileDurably(file, text);
+    if (!written.ok()) {
+      LS_LOG_WARNING << "the choice of matrix products is not kept: " << written.message();
+    }
+  }
+  lock_.reset();
+}
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of the library's algorithms each matrix product uses: those that files know from an earlier
+// run, and for others the quickest of the library's, measured once on this GPU before it does
+// anything else. An algorithm decides the order of additions within a product, so all workers of a
+// job must use the same ones: workers of one host share the files, and one of them at a time
+// measures while the others wait for what it writes.
+// Thread-safety: confined to one thread; processes exclude each other by a lock on a file.
+#ifndef LOCKSTEP_ENGINE_CUDA_TUNING_H_
+#define LOCKSTEP_ENGINE_CUDA_TUNING_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/fd.h"
+#include "engine/cuda/device.h"
+
+namespace lockstep::engine::cuda {
+
+// A product as one word, by which files name it: equal for equal products.
+std::string DescribeProduct(const MatmulShape& shape);
+
+// Algorithms by GPU with library, and product, as text: a line each.
+class AlgorithmTable {
+ public:
+  // Takes the lines of `text` that it does not know yet; what is no such line is left out.
+  void Add(const std::string& text);
+  void Set(const std::string& device, const std::string& product, const MatmulAlgorithm& algorithm);
+  // Null when it is not known.
+  const MatmulAlgorithm* Find(const std::string& device, const std::string& product) const;
+  std::string ToText() const;
+
+ private:
+  std::map<std::pair<std::string, std::string>, MatmulAlgorithm> algorithms_;
+};
+
+class ProductTuning {
+ public:
+  // What may be written over while products are timed.
+  struct Scratch {
+    std::byte* memory = nullptr;
+    size_t bytes = 0;
+    void* workspace = nullptr;  // kCudaWorkspaceBytes
+  };
+  // Reads `files`, the first that knows a product deciding, and keeps other processes that have the
+  // same last file waiting until Finish. Waits for them likewise. Where that file's folder cannot
+  // be written nothing is measured: unknown products take the library's own choice.
+  // REQUIRES: files. Errors: DeadlineExceeded when another process has measured for minutes;
+  // Internal.
+  static absl::StatusOr<std::unique_ptr<ProductTuning>> Open(Device* device,
+                                                             std::vector<std::string> files,
+                                                             const Scratch& scratch);
+
+  // The product's algorithm; measures when no file knows one. Blocks meanwhile.
+  // Errors: Internal with the library's reason.
+  absl::StatusOr<MatmulAlgorithm> Choose(const MatmulShape& shape);
+  // Writes all that is known to all files and lets other processes go on. A file that cannot be
+  // written is warned about: the next run measures again.
+  void Finish();
+  // Products that were measured.
+  int measured() const { return measured_; }
+
+ private:
+  struct Candidate {
+    MatmulAlgorithm algorithm;
+    std::shared_ptr<void> prepared;
+    float milliseconds = 0;  // of a run
+  };
+  // Where the operands of a product that is timed lie.
+  struct Places {
+    const void* a = nullptr;
+    const void* b = nullptr;
+    void* c = nullptr;
+  };
+
+  ProductTuning(Device* device, std::vector<std::string> files, const Scratch& scratch);
+  absl::Status Lock();
+  // The quickest of `found`.
+  absl::StatusOr<MatmulAlgorithm> Measure(const MatmulShape& shape,
+                                          const std::vector<MatmulAlgorithm>& found);
+  // Those of `found` that run.
+  std::vector<Candidate> Warm(const MatmulShape& shape, const std::vector<MatmulAlgorithm>& found,
+                              const Places& places);
+  // Milliseconds of a run, the mean of `runs`.
+  absl::StatusOr<float> Time(const Candidate& candidate, const Places& places, int runs);
+  Code Run(const Candidate& candidate, const Places& places);
+  Places PlacesOf(const MatmulShape& shape) const;
+
+  Device& device_;
+  const std::vector<std::string> files_;
+  const Scratch scratch_;
+  const std::string name_;  // of the device, the library and the module
+  AlgorithmTable table_;
+  UniqueFd lock_;  // invalid: nothing is measured
+  Event begin_ = nullptr;
+  Event end_ = nullptr;
+  int measured_ = 0;
+};
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_TUNING_H_

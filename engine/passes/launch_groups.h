@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes that a GPU runs in one launch, since what the first makes is read by the next at once: a
+// residual's sum, with dropout or without, and the layer normalisation of it. The results of all
+// stay what they are, bit for bit. The memory plan takes the nodes of a group to run at the same
+// time. What is grouped depends on the graph alone.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_ENGINE_PASSES_LAUNCH_GROUPS_H_
+#define LOCKSTEP_ENGINE_PASSES_LAUNCH_GROUPS_H_
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace lockstep::engine {
+
+// For each node the last node of its group: itself where it runs alone.
+std::vector<int> LaunchGroups(const Graph& graph);
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_PASSES_LAUNCH_GROUPS_H_
