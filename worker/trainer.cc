@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -28,6 +30,19 @@ constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 constexpr size_t kPage = 4096;
 
 size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+// Null without memory. Rows of activations are a page or more apart, so that products read more
+// pages at a time than the processor keeps addresses of, unless pages are large.
+void* AllocateArena(size_t bytes) {
+  constexpr size_t kLargePage = size_t{2} << 20;
+  const size_t page = bytes < kLargePage ? kPage : kLargePage;
+  const size_t whole = std::max((bytes + page - 1) / page * page, page);
+  void* const memory = std::aligned_alloc(page, whole);
+  if (memory != nullptr && page == kLargePage) {
+    ::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: not every kernel has it
+  }
+  return memory;
+}
 
 absl::Time Deadline() { return Clock::Real()->Now() + kCollectiveLimit; }
 
@@ -127,7 +142,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
     memory.gradient_buffers = buffers;
     memory.tuning_files = compiled_.tuning_files;
   } else {
-    arena_.reset(std::aligned_alloc(kPage, std::max(RoundUp(plan.arena_bytes()), kPage)));
+    arena_.reset(AllocateArena(plan.arena_bytes()));
     if (arena_ == nullptr) {
       return absl::ResourceExhaustedError("no memory for the plan's activations and workspace");
     }

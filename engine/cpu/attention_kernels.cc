@@ -37,9 +37,10 @@ class AttentionKernelBase : public CpuKernel {
   struct Head {
     int64_t sample = 0;
     int64_t head = 0;
-    int64_t offset = 0;  // of its first value in q, k, v (or packed) and their gradients
-    int64_t out = 0;     // of its first value in y and dy
-    int64_t sums = 0;    // in log_sums
+    int64_t offset = 0;   // of its first value in k, v (or packed) and their gradients
+    int64_t queries = 0;  // the same in q
+    int64_t out = 0;      // of its first value in y and dy
+    int64_t sums = 0;     // in log_sums
     KeyMask mask;
     RandomSite site;
     int64_t random_row = 0;  // of query 0, in rows of padded length
@@ -51,8 +52,10 @@ class AttentionKernelBase : public CpuKernel {
     h.head = unit % shape_.heads;
     const int64_t row = h.sample * shape_.length;
     h.offset = row * head_.stride + h.head * head_.depth;
-    h.out = row * shape_.width + h.head * head_.depth;
-    h.sums = unit * shape_.length;
+    const int64_t first = h.sample * shape_.queries;
+    h.queries = first * head_.stride + h.head * head_.depth;
+    h.out = first * shape_.width + h.head * head_.depth;
+    h.sums = unit * shape_.queries;
     if (shape_.masked) {
       const auto* keys = context.At<int32_t>(operands_.inputs[shape_.keys]);
       if (shape_.lengths) {
@@ -74,7 +77,8 @@ class AttentionKernelBase : public CpuKernel {
   float* Part(const RunContext& context, const std::vector<Storage>& storages, size_t first,
               int64_t part, const Head& h) const {
     if (!shape_.packed) {
-      return context.At<float>(storages[first + static_cast<size_t>(part)]) + h.offset;
+      return context.At<float>(storages[first + static_cast<size_t>(part)]) +
+             (part == 0 ? h.queries : h.offset);
     }
     return context.At<float>(storages[first]) + h.offset + part * shape_.width;
   }
@@ -146,8 +150,8 @@ class AttentionKernel : public AttentionKernelBase {
     const float* queries = Part(context, operands_.inputs, first_, 0, h);
     float* y = context.At<float>(operands_.outputs[0]) + h.out;
     float* log_sums = context.At<float>(operands_.outputs[1]) + h.sums;
-    for (int64_t begin = 0; begin < head_.length; begin += head_.strip) {
-      const int64_t end = std::min(begin + head_.strip, head_.length);
+    for (int64_t begin = 0; begin < head_.queries; begin += head_.strip) {
+      const int64_t end = std::min(begin + head_.strip, head_.queries);
       const int64_t keys = tiles_.KeysOf(end);
       const HeadTiles::Strip strip{begin, end - begin, keys};
       tiles_.CopyStrip(queries, head_.stride, begin, end, head_.scale, q);
@@ -243,10 +247,10 @@ class AttentionBackwardKernel : public AttentionKernelBase {
     float* dq = Part(context, operands_.outputs, 0, 0, h);
     // From the last strip to the first: with a causal mask the last one reaches every key, so the
     // sums begin there.
-    const int64_t strips = (head_.length + head_.strip - 1) / head_.strip;
+    const int64_t strips = (head_.queries + head_.strip - 1) / head_.strip;
     for (int64_t strip = strips - 1; strip >= 0; --strip) {
       const int64_t begin = strip * head_.strip;
-      const int64_t end = std::min(begin + head_.strip, head_.length);
+      const int64_t end = std::min(begin + head_.strip, head_.queries);
       RunStrip(context, h, begin, end, b);
       for (int64_t i = begin; i < end; ++i) {
         simd_.scale(b.dq + (i - begin) * head_.padded_depth, head_.scale, head_.depth, false,
@@ -255,9 +259,14 @@ class AttentionBackwardKernel : public AttentionKernelBase {
     }
     float* dk = Part(context, operands_.outputs, 0, 1, h);
     float* dv = Part(context, operands_.outputs, 0, 2, h);
-    for (int64_t i = 0; i < head_.length; ++i) {
+    const int64_t seen = tiles_.KeysOf(head_.queries);
+    for (int64_t i = 0; i < seen; ++i) {
       std::copy_n(b.dk + i * head_.padded_depth, head_.depth, dk + i * head_.stride);
       std::copy_n(b.dv + i * head_.padded_depth, head_.depth, dv + i * head_.stride);
+    }
+    for (int64_t i = seen; i < head_.length; ++i) {  // behind the last query of a causal mask
+      std::fill_n(dk + i * head_.stride, head_.depth, 0.0f);
+      std::fill_n(dv + i * head_.stride, head_.depth, 0.0f);
     }
   }
 
@@ -287,7 +296,7 @@ class AttentionBackwardKernel : public AttentionKernelBase {
       rows_.probability_gradient(p, shape_.rate > 0 ? b.words : nullptr, rule_.threshold,
                                  rule_.scale, delta, seen, dp);
     }
-    const bool first = end == head_.length;
+    const bool first = end == head_.queries;
     tiles_.AddOuter(strip, b.p, b.dy, !first, b.dv);
     tiles_.AddOuter(strip, b.dp, b.q, !first, b.dk);
     tiles_.ByDepth(strip, b.dp, b.keys, b.dq);

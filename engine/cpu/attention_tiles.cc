@@ -20,11 +20,11 @@ constexpr int64_t kQueryFloats = 5 * 1024;
 
 // The longer the strip, the longer the sums over its queries, and the fewer passes over what they
 // are added to. Strips are as equal as can be.
-int64_t StripOf(int64_t length, int64_t depth) {
-  const int64_t fits = std::min(kStripFloats / length, kQueryFloats / depth);
+int64_t StripOf(int64_t queries, int64_t keys, int64_t depth) {
+  const int64_t fits = std::min(kStripFloats / keys, kQueryFloats / depth);
   const int64_t most = std::clamp(fits, kMinStrip, kMaxStrip);
-  const int64_t strips = (length + most - 1) / most;
-  return RoundUp((length + strips - 1) / strips, kStripUnit);
+  const int64_t strips = (queries + most - 1) / most;
+  return RoundUp((queries + strips - 1) / strips, kStripUnit);
 }
 
 // The score of a key that does not count: its exponential is 0 beside any real one.
@@ -34,12 +34,13 @@ constexpr float kHidden = -1e30f;
 
 HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd)
     : length(shape.length),
+      queries(shape.queries),
       depth(shape.width / shape.heads),
       padded_length(RoundUp(length, simd.tile_columns)),
       padded_depth(RoundUp(depth, simd.tile_columns)),
       row((RoundUp(padded_length, kLine) / kLine | 1) * kLine),
       stride(shape.packed ? 3 * shape.width : shape.width),
-      strip(StripOf(length, padded_depth)),
+      strip(StripOf(queries, length, padded_depth)),
       causal(shape.causal),
       scale(static_cast<float>(1 / std::sqrt(static_cast<double>(depth)))) {}
 

@@ -20,7 +20,8 @@ namespace lockstep::engine::cpu {
 struct HeadShape {
   HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd);
 
-  int64_t length = 0;         // T
+  int64_t length = 0;         // T, all keys
+  int64_t queries = 0;        // the first of T that ask
   int64_t depth = 0;          // of a head
   int64_t padded_length = 0;  // multiples of the tile's columns
   int64_t padded_depth = 0;

@@ -26,7 +26,7 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
-    : simd_(SimdFor(isa)), threads_(threads), shape_(shape) {
+    : simd_(SimdFor(isa)), row_simd_(RowKernelsFor(isa)), threads_(threads), shape_(shape) {
   LS_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0);
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
   // A B^T has both operands along k. The one that becomes B is transposed while packing.
@@ -77,7 +77,24 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
   if (epilogue.mask != nullptr) {
     tile->epilogue.mask = epilogue.mask + row * epilogue.mask_stride + column;
   }
+  if (epilogue.factor != nullptr) {
+    tile->epilogue.factor = epilogue.factor + row * epilogue.factor_stride + column;
+  }
+  if (epilogue.residual != nullptr) {
+    tile->epilogue.residual = epilogue.residual + row * epilogue.residual_stride + column;
+  }
+  if (operands.activate == nullptr || !tile->last) {
+    simd_.tile[rows](*tile);
+    return;
+  }
+  float* slope = nullptr;
+  if (operands.slope != nullptr) {
+    slope = operands.slope + row * operands.c_stride + column;
+    // Its lines are on their way while the sums are made, as those of C.
+    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(slope + i * operands.c_stride, 1);
+  }
   simd_.tile[rows](*tile);
+  operands.activate(rows, tile->columns, operands.c_stride, tile->c, slope);
 }
 
 Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
@@ -140,12 +157,19 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
 }
 
 void Gemm::Run(const float* a, const float* b, float* c, bool accumulate,
-               const TileEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
-  Operands operands{a, b, c, shape_.n, accumulate, epilogue};
-  operands.epilogue.mask_stride = shape_.n;
+               const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
+  Operands operands{a, b, c, shape_.n, accumulate, {}, nullptr, nullptr};
   if (swapped_) {
-    LS_CHECK(!accumulate && epilogue.mask == nullptr) << "forward products only";
-    operands = {b, a, scratch + panel_floats_ * static_cast<size_t>(threads_), shape_.m, false, {}};
+    LS_CHECK(!accumulate) << "no op adds such a product";
+    float* const product = scratch + panel_floats_ * static_cast<size_t>(threads_);
+    operands = {b, a, product, shape_.m, false, {}, nullptr, nullptr};
+  } else {
+    operands.epilogue = {epilogue.bias, epilogue.residual, shape_.n,        epilogue.relu,
+                         epilogue.mask, shape_.n,          epilogue.factor, shape_.n};
+    if (epilogue.activation.has_value()) {
+      operands.activate = row_simd_.activation_slope[static_cast<size_t>(*epilogue.activation)];
+      operands.slope = epilogue.slope;
+    }
   }
   const int64_t tile_rows = DivideUp(m_, simd_.tile_rows);
   const int64_t panels = DivideUp(n_, simd_.tile_columns);
@@ -165,14 +189,32 @@ void Gemm::Run(const float* a, const float* b, float* c, bool accumulate,
   if (!swapped_) return;
   const auto transpose = [&](int index) {
     const auto [begin, end] = PartOf(DivideUp(m_, 16), index, threads_);
-    const int64_t first = begin * 16;
-    const int64_t rows = std::min(end * 16, m_) - first;
-    if (rows <= 0) return;
-    simd_.transpose(operands.c + first * operands.c_stride, operands.c_stride, rows, n_,
-                    epilogue.bias == nullptr ? nullptr : epilogue.bias + first, epilogue.relu,
-                    c + first, shape_.n);
+    const int64_t last = std::min(end * 16, m_);
+    if (begin * 16 < last) PutTransposed(operands.c, epilogue, begin * 16, last, c);
   };
   pool->Run(transpose);
+}
+
+void Gemm::PutTransposed(const float* from, const GemmEpilogue& epilogue, int64_t begin,
+                         int64_t end, float* c) const {
+  const int64_t count = end - begin;
+  const bool sums_first = epilogue.residual == nullptr;
+  simd_.transpose(from + begin * shape_.m, shape_.m, count, n_,
+                  epilogue.bias == nullptr ? nullptr : epilogue.bias + begin,
+                  epilogue.relu && sums_first, c + begin, shape_.n);
+  for (int64_t row = 0; row < shape_.m; ++row) {
+    const int64_t at = row * shape_.n + begin;
+    float* const y = c + at;
+    if (epilogue.residual != nullptr) simd_.add(y, epilogue.residual + at, count, y);
+    if (epilogue.relu && !sums_first) simd_.relu(y, count, y);
+    if (epilogue.mask != nullptr) simd_.relu_backward(y, epilogue.mask + at, count, y);
+    if (epilogue.factor != nullptr) simd_.multiply(y, epilogue.factor + at, count, y);
+  }
+  if (epilogue.activation.has_value()) {
+    row_simd_.activation_slope[static_cast<size_t>(*epilogue.activation)](
+        shape_.m, count, shape_.n, c + begin,
+        epilogue.slope == nullptr ? nullptr : epilogue.slope + begin);
+  }
 }
 
 }  // namespace lockstep::engine

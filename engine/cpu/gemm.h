@@ -12,7 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
+#include "engine/cpu/simd/row_kernels.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/cpu/thread_pool.h"
 
@@ -27,14 +29,27 @@ struct GemmShape {
   bool b_transposed = false;  // B is stored [n, k]
 };
 
+// What follows a product: c = act(sum + bias + residual) * factor, and c = 0 where mask <= 0. All
+// but the bias are dense [m, n]; what is null is left out.
+struct GemmEpilogue {
+  const float* bias = nullptr;  // [n]
+  const float* residual = nullptr;
+  bool relu = false;
+  const float* mask = nullptr;
+  const float* factor = nullptr;
+  // Another activation, without relu, mask and factor; its slope at each element goes to `slope`.
+  std::optional<Activation> activation;
+  float* slope = nullptr;
+};
+
 class Gemm {
  public:
   Gemm(const GemmShape& shape, Isa isa, int threads);
 
   size_t scratch_bytes() const { return scratch_floats_ * sizeof(float); }
-  // `epilogue.mask` is [m, n] dense. `scratch` has scratch_bytes(), 64-byte aligned. Blocks until
-  // the product is whole. No two operands overlap.
-  void Run(const float* a, const float* b, float* c, bool accumulate, const TileEpilogue& epilogue,
+  // `scratch` has scratch_bytes(), 64-byte aligned. Blocks until the product is whole. No two
+  // operands overlap. REQUIRES: an epilogue only without `accumulate`.
+  void Run(const float* a, const float* b, float* c, bool accumulate, const GemmEpilogue& epilogue,
            float* scratch, ThreadPool* pool) const;
 
  private:
@@ -46,6 +61,9 @@ class Gemm {
     int64_t c_stride;
     bool accumulate;
     TileEpilogue epilogue;
+    // Of a tile that is finished; null: none.
+    void (*activate)(int64_t rows, int64_t columns, int64_t stride, float* y, float* slope);
+    float* slope;
   };
   // Rows and panels of one thread, with its part of the scratch: blocks of B that are packed as a
   // whole, k block after k block; for each the blocks of rows of A.
@@ -60,8 +78,12 @@ class Gemm {
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                Tile* tile) const;
   void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
+  // From the transposed product `from` to columns [begin, end) of c, with the epilogue.
+  void PutTransposed(const float* from, const GemmEpilogue& epilogue, int64_t begin, int64_t end,
+                     float* c) const;
 
   const SimdKernels& simd_;
+  const RowKernels& row_simd_;
   const int threads_;
   const GemmShape shape_;
   bool swapped_ = false;  // tiles compute C^T

@@ -58,11 +58,14 @@ extern const CpuKernelDef kChannelsLast;
 extern const CpuKernelDef kConv2d;
 extern const CpuKernelDef kConv2dBackwardInput;
 extern const CpuKernelDef kConv2dBackwardWeight;
+extern const CpuKernelDef kConv2dMaxPool;
+extern const CpuKernelDef kConv2dMaxPoolBackwardWeight;
 extern const CpuKernelDef kFoldBatchNorm;
 extern const CpuKernelDef kGlobalAveragePool;
 extern const CpuKernelDef kGlobalAveragePoolBackward;
 extern const CpuKernelDef kMaxPool2d;
 extern const CpuKernelDef kMaxPool2dBackward;
+extern const CpuKernelDef kMaxUnpool2d;
 
 }  // namespace lockstep::engine::cpu
 

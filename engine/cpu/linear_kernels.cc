@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear and its gradients as matrix products.
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/kernels.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine::cpu {
 namespace {
@@ -41,12 +44,20 @@ class LinearKernel : public CpuKernel {
                const CpuTarget& target)
       : gemm_(ForwardShape(graph, node), target.isa, target.threads),
         operands_(operands),
-        relu_(node.attrs.String("activation") == "relu") {}
+        relu_(node.attrs.String("activation") == "relu") {
+    const std::string activation = node.attrs.String("activation", "none");
+    if (activation == "gelu") activation_ = Activation::kGeluErf;
+    if (activation == "gelu_tanh") activation_ = Activation::kGeluTanh;
+    if (activation == "silu") activation_ = Activation::kSilu;
+  }
 
   void Run(const RunContext& context) const override {
-    TileEpilogue epilogue;
-    if (operands_.inputs.size() == 3) epilogue.bias = context.At<float>(operands_.inputs[2]);
+    GemmEpilogue epilogue;
+    if (operands_.inputs.size() >= 3) epilogue.bias = context.At<float>(operands_.inputs[2]);
+    if (operands_.inputs.size() == 4) epilogue.residual = context.At<float>(operands_.inputs[3]);
     epilogue.relu = relu_;
+    epilogue.activation = activation_;
+    if (operands_.outputs.size() == 2) epilogue.slope = context.At<float>(operands_.outputs[1]);
     gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
               context.At<float>(operands_.outputs[0]), false, epilogue,
               context.At<float>(operands_.scratch), context.pool);
@@ -56,17 +67,25 @@ class LinearKernel : public CpuKernel {
   const Gemm gemm_;
   const KernelOperands operands_;
   const bool relu_;
+  std::optional<Activation> activation_;
 };
 
 class BackwardInputKernel : public CpuKernel {
  public:
   BackwardInputKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                       const CpuTarget& target)
-      : gemm_(InputShape(graph, node), target.isa, target.threads), operands_(operands) {}
+      : gemm_(InputShape(graph, node), target.isa, target.threads),
+        operands_(operands),
+        third_(ops::ThirdOf(node.attrs)) {}
 
   void Run(const RunContext& context) const override {
-    TileEpilogue epilogue;
-    if (operands_.inputs.size() == 3) epilogue.mask = context.At<float>(operands_.inputs[2]);
+    GemmEpilogue epilogue;
+    if (operands_.inputs.size() == 3) {
+      const float* third = context.At<float>(operands_.inputs[2]);
+      if (third_ == ops::Third::kMask) epilogue.mask = third;
+      if (third_ == ops::Third::kSlope) epilogue.factor = third;
+      if (third_ == ops::Third::kAddend) epilogue.residual = third;
+    }
     gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
               context.At<float>(operands_.outputs[0]), false, epilogue,
               context.At<float>(operands_.scratch), context.pool);
@@ -75,6 +94,7 @@ class BackwardInputKernel : public CpuKernel {
  private:
   const Gemm gemm_;
   const KernelOperands operands_;
+  const ops::Third third_;
 };
 
 class BackwardWeightKernel : public CpuKernel {

@@ -26,6 +26,7 @@ absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Att
   args.batch = shape.batch;
   args.heads = shape.heads;
   args.length = shape.length;
+  args.queries = shape.queries;
   args.width = shape.width;
   args.depth = shape.width / shape.heads;
   args.stride = shape.packed ? 3 * shape.width : shape.width;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products with what follows them: bias, residual, relu, mask. What the library cannot fuse
-// is done by a kernel of our own; where the result has 16 bits and something is still added to it,
-// blocks of rows go through fp32 scratch, so that a value is rounded once.
+// Matrix products with what follows them: bias, residual, relu, mask, factor. What the library
+// cannot fuse is done by a kernel of our own; where the result has 16 bits and something is still
+// added to it, blocks of rows go through fp32 scratch, so that a value is rounded once.
 // Thread-safety: immutable after Make; Run by one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_GEMM_H_
 #define LOCKSTEP_ENGINE_CUDA_GEMM_H_
@@ -37,9 +37,10 @@ struct GemmSpec {
   MatmulShape shape;  // `bias`, `relu` and `result` say what is wanted in the end
   bool residual = false;
   bool mask = false;
+  bool factor = false;
 };
 
-// A product, then bias, residual, relu and mask, rounded once.
+// A product, then bias, residual, relu, mask and factor, rounded once.
 class Gemm {
  public:
   // Scratch of any product with this result.
@@ -55,6 +56,7 @@ class Gemm {
     View bias;
     View residual;
     View mask;
+    View factor;
     bool adds = false;
     void* scratch = nullptr;
   };

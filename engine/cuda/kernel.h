@@ -75,6 +75,7 @@ class Operands {
   const Kernels& kernels() const { return *tables_->kernels; }
   const Tables& tables() const { return *tables_; }
   bool has(size_t input) const { return input < inputs_.size(); }
+  bool gives(size_t output) const { return output < outputs_.size(); }
   // The type of input `i`.
   const TensorType& input(size_t i) const { return input_types_[i]; }
   // The type of output `i`.

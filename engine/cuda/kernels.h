@@ -57,11 +57,14 @@ extern const CudaKernelDef kChannelsLast;
 extern const CudaKernelDef kConv2d;
 extern const CudaKernelDef kConv2dBackwardInput;
 extern const CudaKernelDef kConv2dBackwardWeight;
+extern const CudaKernelDef kConv2dMaxPool;
+extern const CudaKernelDef kConv2dMaxPoolBackwardWeight;
 extern const CudaKernelDef kFoldBatchNorm;
 extern const CudaKernelDef kGlobalAveragePool;
 extern const CudaKernelDef kGlobalAveragePoolBackward;
 extern const CudaKernelDef kMaxPool2d;
 extern const CudaKernelDef kMaxPool2dBackward;
+extern const CudaKernelDef kMaxUnpool2d;
 
 }  // namespace lockstep::engine::cuda
 

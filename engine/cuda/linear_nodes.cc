@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -15,8 +16,33 @@ namespace {
 struct LinearSpec {
   GemmSpec gemm;
   size_t cast_bytes[2] = {0, 0};  // of the factors that are brought into fp32
-  size_t scratch_bytes() const { return cast_bytes[0] + cast_bytes[1] + Gemm::ScratchBytes(gemm); }
+  // Of the product in fp32, when a smooth activation follows it.
+  size_t sum_bytes = 0;
+  Function function = Function::kCopy;  // that activation; its slope
+  Function slope = Function::kCopy;
+  size_t casts() const { return cast_bytes[0] + cast_bytes[1]; }
+  size_t scratch_bytes() const { return casts() + sum_bytes + Gemm::ScratchBytes(gemm); }
 };
+
+// A smooth activation takes the product from scratch: it is rounded once, behind the activation.
+void SetActivation(const std::string& activation, LinearSpec* spec) {
+  MatmulShape& shape = spec->gemm.shape;
+  if (activation == "relu") shape.relu = true;
+  if (activation == "gelu") {
+    spec->function = Function::kGeluErf;
+    spec->slope = Function::kGeluErfBackward;
+  } else if (activation == "gelu_tanh") {
+    spec->function = Function::kGeluTanh;
+    spec->slope = Function::kGeluTanhBackward;
+  } else if (activation == "silu") {
+    spec->function = Function::kSilu;
+    spec->slope = Function::kSiluBackward;
+  } else {
+    return;
+  }
+  shape.result = Type::kF32;
+  spec->sum_bytes = RoundUp(static_cast<size_t>(shape.m * shape.n) * sizeof(float));
+}
 
 enum class Which { kForward, kInput, kWeight };
 
@@ -37,14 +63,20 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
     case Which::kForward:  // x [m, k], w [n, k] or [k, n]
       shape.k = a.shape[1];
       shape.b_transposed = !in_out;
-      shape.relu = node.attrs.String("activation") == "relu";
-      shape.bias = node.inputs.size() == 3;
+      SetActivation(node.attrs.String("activation"), &spec);
+      shape.bias = node.inputs.size() >= 3;
+      spec.gemm.residual = node.inputs.size() == 4;
       if (shape.bias) shape.bias_type = TypeOf(graph.type(node.inputs[2]).dtype);
       break;
     case Which::kInput:  // dy [m, n], w [n, k] or [k, n] -> dx [m, k]
       shape.k = a.shape[1];
       shape.b_transposed = in_out;
-      spec.gemm.mask = node.inputs.size() == 3;
+      if (node.inputs.size() == 3) {
+        const ops::Third third = ops::ThirdOf(node.attrs);
+        spec.gemm.mask = third == ops::Third::kMask;
+        spec.gemm.factor = third == ops::Third::kSlope;
+        spec.gemm.residual = third == ops::Third::kAddend;
+      }
       break;
     case Which::kWeight:  // dy [m, n], x [m, k] -> dw [n, k]
       shape.k = a.shape[0];
@@ -79,6 +111,23 @@ Code Factor(const Operands& o, const LinearSpec& spec, const CudaContext& contex
   return o.kernels().pointwise(cast, context.stream);
 }
 
+// The activation of `sum`, and its slope when that is an output.
+Code Activate(const Operands& o, const LinearSpec& spec, const View& sum,
+              const CudaContext& context) {
+  PointwiseArgs args;
+  args.count = o.output().elements();
+  args.function = spec.function;
+  args.a = sum;
+  args.out = o.Out(context);
+  const Code code = o.kernels().pointwise(args, context.stream);
+  if (code != 0 || !o.gives(1)) return code;
+  args.function = spec.slope;
+  args.a = {};
+  args.b = sum;
+  args.out = o.Out(context, 1);
+  return o.kernels().pointwise(args, context.stream);
+}
+
 template <Which kWhich>
 absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
                                    const KernelOperands& operands, const CudaTarget& target) {
@@ -95,11 +144,16 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
     if (code == 0) code = Factor(o, spec, context, 1, &own.b);
     if (code != 0) return code;
     own.c = o.Out(context);
-    if (kWhich == Which::kForward) own.bias = o.In(context, 2);
-    if (kWhich == Which::kInput) own.mask = o.In(context, 2);
+    if (spec.sum_bytes > 0) own.c = {o.Scratch(context, spec.casts()), Type::kF32};
+    if (kWhich == Which::kForward) {
+      own.bias = o.In(context, 2);
+      own.residual = o.In(context, 3);
+    }
+    if (kWhich == Which::kInput) own.mask = own.factor = own.residual = o.In(context, 2);
     own.adds = o.Adds(context);
-    own.scratch = o.Scratch(context, spec.cast_bytes[0] + spec.cast_bytes[1]);
-    return gemm->Run(context, own);
+    own.scratch = o.Scratch(context, spec.casts() + spec.sum_bytes);
+    code = gemm->Run(context, own);
+    return code != 0 || spec.sum_bytes == 0 ? code : Activate(o, spec, own.c, context);
   };
 }
 

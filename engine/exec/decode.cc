@@ -51,7 +51,7 @@ absl::Status CompiledPlan::CompileDecode() {
     graph.AddOutput(absl::StrCat(kKept, i), outputs.kept[i]);
   }
   LS_RETURN_IF_ERROR(graph.Verify());
-  decode_.graph = spec_.passes.fuse ? Fuse(graph) : std::move(graph);
+  decode_.graph = spec_.passes.fuse ? Fuse(graph, FusionFor(/*training=*/false)) : std::move(graph);
   LS_RETURN_IF_ERROR(decode_.graph.Verify());
   PlaceKept(kept);
   return absl::OkStatus();

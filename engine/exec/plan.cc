@@ -16,7 +16,6 @@
 #include "engine/ops/op.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/autodiff.h"
-#include "engine/passes/fusion.h"
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/recompute.h"
 
@@ -313,6 +312,20 @@ Attrs CompiledPlan::LossAttrs(const Graph& graph, Value logits) const {
   return attrs;
 }
 
+// What the CPU's own kernels are for, and its precision. Recomputation needs what an activation
+// takes; so do plans that look for its level.
+FusionOptions CompiledPlan::FusionFor(bool training) const {
+  FusionOptions options;
+  const bool cpu = spec_.device == DeviceKind::kCpu;
+  const bool fp32 = precision_.type == DType::kF32;
+  const bool keeps = !training || spec_.recompute.mode == RecomputeSpec::Mode::kNone;
+  options.activations = cpu && fp32 && keeps;
+  options.addends = cpu;
+  // An inference plan keeps the filters in the product's order instead.
+  options.pools = cpu && fp32 && !spec_.inference;
+  return options;
+}
+
 absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   Graph graph;
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
@@ -350,7 +363,7 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   graph.AddOutput(kCountOutput, {loss.node, 1});
   LS_RETURN_IF_ERROR(graph.Verify());
 
-  if (spec_.passes.fuse) graph = Fuse(graph);
+  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
   graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(graph.Verify());
   return graph;
@@ -406,7 +419,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
                                     LossAttrs(graph, forward.logits)));
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
-  if (spec_.passes.fuse) graph = Fuse(graph);
+  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
   if (spec_.passes.fuse && spec_.inference) graph = FuseResiduals(graph);
   evaluate_.graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());

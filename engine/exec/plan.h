@@ -14,6 +14,7 @@
 #include "engine/optim/groups.h"
 #include "engine/optim/optimizer.h"
 #include "engine/passes/buckets.h"
+#include "engine/passes/fusion.h"
 #include "engine/passes/memory.h"
 #include "engine/passes/precision.h"
 
@@ -91,6 +92,7 @@ class CompiledPlan : public Plan {
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
   void MakeStateTable();
   absl::Status CompileTraining();
+  FusionOptions FusionFor(bool training) const;
   // The training step before recomputation: differentiated, fused, in its precision.
   absl::StatusOr<Graph> BuildTraining() const;
   // Takes `graph` as the training step: places its gradients and plans its memory.

@@ -125,17 +125,17 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
   const Value mask = mask_.empty() ? Value() : inputs.Field(mask_);
   for (int64_t layer = 0; layer < size_.layers && graph->status().ok(); ++layer) {
     const std::string name = Layer(layer);
-    const Value q = build.Linear(name + "attention.self.query", x, false);
     const Value k = build.Linear(name + "attention.self.key", x, false);
     const Value v = build.Linear(name + "attention.self.value", x, false);
-    Value y = build.Attention(name + "attention.self", {q, k, v}, mask, false);
+    int64_t queries = size_.length;
     if (classifies_ && layer + 1 == size_.layers) {
-      // Behind the last attention tokens no longer mix: the first of each sequence, which alone is
-      // classified, goes on without the others.
-      const Attrs every = {{"stride", size_.length}};
-      x = graph->Add("take_rows", {x}, every, "bert.pooler.residual");
-      y = graph->Add("take_rows", {y}, every, "bert.pooler");
+      // From the last attention on tokens no longer mix: the first of each sequence, which alone is
+      // classified, asks and goes on without the others.
+      x = graph->Add("take_rows", {x}, {{"stride", size_.length}}, "bert.pooler");
+      queries = 1;
     }
+    const Value q = build.Linear(name + "attention.self.query", x, false);
+    Value y = build.Attention(name + "attention.self", {q, k, v}, mask, false, queries);
     y = build.Linear(name + "attention.output.dense", y, false);
     y = build.Add(x, build.Dropout(name + "attention.output.dropout", y));
     x = build.LayerNorm(name + "attention.output.LayerNorm", y, kEps);

@@ -91,11 +91,12 @@ Value TransformerBuilder::AddPositions(const std::string& table, Value x) {
 }
 
 Value TransformerBuilder::Attention(const std::string& site, std::vector<Value> operands,
-                                    Value keys, bool causal) {
+                                    Value keys, bool causal, int64_t queries) {
   Attrs attrs = {{"heads", size_.heads},
                  {"length", size_.length},
                  {"causal", int64_t{causal}},
                  {"masked", int64_t{keys.valid()}}};
+  if (queries != 0 && queries != size_.length) attrs.Set("queries", queries);
   if (keys.valid()) operands.push_back(keys);
   if (Drops()) {
     attrs.Set("rate", size_.dropout);

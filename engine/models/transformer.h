@@ -54,8 +54,10 @@ class TransformerBuilder {
   Value Dropout(const std::string& site, Value x);
   Value Embed(const std::string& table, Value tokens);
   Value AddPositions(const std::string& table, Value x);
-  // `operands` are qkv, or q, k, v; then `keys` if it is valid.
-  Value Attention(const std::string& site, std::vector<Value> operands, Value keys, bool causal);
+  // `operands` are qkv, or q, k, v; then `keys` if it is valid. `queries` are the rows of q for
+  // each sequence, its first positions; 0: all.
+  Value Attention(const std::string& site, std::vector<Value> operands, Value keys, bool causal,
+                  int64_t queries = 0);
   Value Gelu(Value x, const std::string& approximate) {
     return graph_.Add("gelu", {x}, {{"approximate", approximate}});
   }

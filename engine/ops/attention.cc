@@ -8,6 +8,9 @@
 // rate and key (dropout of probabilities, addressed as ops/dropout.cc says; the element is
 // ((sample heads + head) length + query) length' + key, length' being length rounded up to 64).
 //
+// Attribute queries, where it is there and not 0: q has so many rows for each sequence, which are
+// its first positions; k and v have all. What they get is what they would get among all.
+//
 // Operands: qkv [b*length, 3c] packed as q, k, v, or q, k, v [b*length, c] each; then `keys` when
 // masked: i32 [b, length] (0: the key does not count) or i32 [b] (keys from that position on do
 // not count); then the address (i32[4]) when rate > 0. A row without any key gives 0.
@@ -34,12 +37,10 @@ absl::StatusOr<AttentionShape> AttentionShape::Of(const std::vector<TensorType>&
   shape.packed = inputs.size() == first + 1 + extra;
   const size_t matrices = shape.packed ? 1 : 3;
   LS_RETURN_IF_ERROR(CheckMatrix("q", inputs[first]));
-  for (size_t i = 1; i < matrices; ++i) {
-    if (inputs[first + i] != inputs[first]) {
-      return ShapeError("k or v", inputs[first + i], ToString(inputs[first]));
-    }
-  }
-  const int64_t rows = inputs[first].shape[0], width = inputs[first].shape[1];
+  shape.queries = attrs.Int("queries") != 0 ? attrs.Int("queries") : shape.length;
+  const size_t keys = first + matrices / 2;  // k, or what is packed
+  LS_RETURN_IF_ERROR(CheckMatrix("k", inputs[keys]));
+  const int64_t rows = inputs[keys].shape[0], width = inputs[keys].shape[1];
   const int64_t parts = shape.packed ? 3 : 1;
   if (shape.heads < 1 || shape.length < 1 || rows % shape.length != 0 ||
       width % (parts * shape.heads) != 0) {
@@ -48,6 +49,17 @@ absl::StatusOr<AttentionShape> AttentionShape::Of(const std::vector<TensorType>&
                                    parts * shape.heads, " columns"));
   }
   shape.batch = rows / shape.length;
+  const bool all = shape.queries == shape.length;
+  if (shape.queries < 1 || shape.queries > shape.length || (shape.packed && !all)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention has ", shape.queries, " queries of ", shape.length,
+                     " positions: at most all, and all where q, k and v are one operand"));
+  }
+  const TensorType q{DType::kF32, {shape.batch * shape.queries, width}};
+  if (inputs[first] != q) return ShapeError("q", inputs[first], ToString(q));
+  if (!shape.packed && inputs[first + 2] != inputs[keys]) {
+    return ShapeError("v", inputs[first + 2], ToString(inputs[keys]));
+  }
   shape.width = width / parts;
   if (shape.masked) {
     shape.keys = first + matrices;
@@ -69,19 +81,20 @@ namespace {
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
   LS_ASSIGN_OR_RETURN(const AttentionShape shape, AttentionShape::Of(inputs, attrs, 0));
-  return std::vector<TensorType>{{DType::kF32, {shape.batch * shape.length, shape.width}},
-                                 {DType::kF32, {shape.batch, shape.heads, shape.length}}};
+  return std::vector<TensorType>{{DType::kF32, {shape.batch * shape.queries, shape.width}},
+                                 {DType::kF32, {shape.batch, shape.heads, shape.queries}}};
 }
 
 absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorType>& inputs,
                                                       const Attrs& attrs) {
   LS_ASSIGN_OR_RETURN(const AttentionShape shape, AttentionShape::Of(inputs, attrs, 3));
-  const TensorType y{DType::kF32, {shape.batch * shape.length, shape.width}};
-  const TensorType sums{DType::kF32, {shape.batch, shape.heads, shape.length}};
+  const TensorType y{DType::kF32, {shape.batch * shape.queries, shape.width}};
+  const TensorType sums{DType::kF32, {shape.batch, shape.heads, shape.queries}};
   if (inputs[0] != y) return ShapeError("dy", inputs[0], ToString(y));
   if (inputs[1] != y) return ShapeError("y", inputs[1], ToString(y));
   if (inputs[2] != sums) return ShapeError("log_sums", inputs[2], ToString(sums));
-  return std::vector<TensorType>(shape.packed ? 1 : 3, inputs[3]);
+  if (shape.packed) return std::vector<TensorType>{inputs[3]};
+  return std::vector<TensorType>{inputs[3], inputs[4], inputs[5]};
 }
 
 void Gradient(GradientContext& context) {
@@ -95,14 +108,20 @@ void Gradient(GradientContext& context) {
   }
 }
 
+// Of a sequence; the operand q is number `first`.
+double KeysOf(const std::vector<TensorType>& inputs, size_t first, const TensorType& y,
+              const TensorType& sums) {
+  const bool packed = inputs[first].shape[1] != y.shape[1];
+  return static_cast<double>(inputs[packed ? first : first + 1].shape[0] / sums.shape[0]);
+}
+
 // Two products; a causal one is half as much work, which the shapes do not tell: all is counted.
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  const double length = static_cast<double>(outputs[1].shape[2]);
-  return 4.0 * static_cast<double>(outputs[0].elements()) * length;
+  return 4.0 * static_cast<double>(outputs[0].elements()) *
+         KeysOf(inputs, 0, outputs[0], outputs[1]);
 }
 double BackwardFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>&) {
-  const double length = static_cast<double>(inputs[2].shape[2]);
-  return 10.0 * static_cast<double>(inputs[0].elements()) * length;
+  return 10.0 * static_cast<double>(inputs[0].elements()) * KeysOf(inputs, 3, inputs[0], inputs[2]);
 }
 
 struct Form {
@@ -110,29 +129,34 @@ struct Form {
   bool packed, causal;
   int masked;  // 1: by key, 2: by length
   double rate;
+  int64_t queries = 0;
 };
-const Form kForms[] = {{1, 1, 1, 1, true, true, 0, 0},      {2, 31, 3, 33, true, true, 0, 0},
-                       {2, 33, 2, 16, false, false, 1, 0},  {1, 65, 1, 31, true, true, 0, 0.3},
-                       {3, 7, 2, 10, false, false, 2, 0.5}, {1, 33, 2, 64, true, false, 0, 0},
-                       {2, 9, 1, 5, false, true, 1, 0},     {1, 150, 1, 20, true, true, 0, 0.3},
-                       {2, 301, 1, 5, false, false, 2, 0},  {1, 150, 1, 16, true, true, 0, 0.3},
-                       {2, 70, 2, 16, false, false, 1, 0},  {1, 66, 1, 40, true, true, 2, 0},
-                       {1, 33, 1, 96, true, true, 0, 0.1}};
+const Form kForms[] = {
+    {1, 1, 1, 1, true, true, 0, 0},        {2, 31, 3, 33, true, true, 0, 0},
+    {2, 33, 2, 16, false, false, 1, 0},    {1, 65, 1, 31, true, true, 0, 0.3},
+    {3, 7, 2, 10, false, false, 2, 0.5},   {1, 33, 2, 64, true, false, 0, 0},
+    {2, 9, 1, 5, false, true, 1, 0},       {1, 150, 1, 20, true, true, 0, 0.3},
+    {2, 301, 1, 5, false, false, 2, 0},    {1, 150, 1, 16, true, true, 0, 0.3},
+    {2, 70, 2, 16, false, false, 1, 0},    {1, 66, 1, 40, true, true, 2, 0},
+    {1, 33, 1, 96, true, true, 0, 0.1},    {3, 33, 2, 20, false, false, 1, 0.3, 1},
+    {2, 40, 1, 7, false, false, 2, 0, 1},  {1, 150, 2, 12, false, true, 1, 0.3, 31},
+    {2, 40, 2, 16, false, false, 2, 0, 1}, {1, 150, 2, 16, false, true, 1, 0.3, 31}};
 
 std::vector<OpCase> MakeCases(bool backward) {
   std::vector<OpCase> cases;
   for (const Form& f : kForms) {
     OpCase test;
     const int64_t rows = f.batch * f.length;
+    const int64_t queries = f.queries != 0 ? f.queries : f.length;
     test.classes = f.masked == 2 ? f.length : 2;
     if (backward) {
-      test.inputs = {{DType::kF32, {rows, f.width}},
-                     {DType::kF32, {rows, f.width}},
-                     {DType::kF32, {f.batch, f.heads, f.length}}};
+      test.inputs = {{DType::kF32, {f.batch * queries, f.width}},
+                     {DType::kF32, {f.batch * queries, f.width}},
+                     {DType::kF32, {f.batch, f.heads, queries}}};
     }
     const int64_t columns = f.packed ? 3 * f.width : f.width;
     for (int i = 0; i < (f.packed ? 1 : 3); ++i) {
-      test.inputs.push_back({DType::kF32, {rows, columns}});
+      test.inputs.push_back({DType::kF32, {i == 0 ? f.batch * queries : rows, columns}});
     }
     if (f.masked == 1) test.inputs.push_back({DType::kI32, {f.batch, f.length}});
     if (f.masked == 2) test.inputs.push_back({DType::kI32, {f.batch}});
@@ -143,6 +167,7 @@ std::vector<OpCase> MakeCases(bool backward) {
                   {"masked", int64_t{f.masked > 0}},
                   {"rate", f.rate},
                   {"key", int64_t{12345}}};
+    if (f.queries != 0) test.attrs.Set("queries", f.queries);
     cases.push_back(std::move(test));
   }
   return cases;

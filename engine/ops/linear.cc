@@ -6,6 +6,10 @@
 namespace lockstep::engine::ops {
 namespace {
 
+bool IsSmooth(const std::string& activation) {
+  return activation == "gelu" || activation == "gelu_tanh" || activation == "silu";
+}
+
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
   return 2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(outputs[0].shape[1]);
 }
@@ -22,20 +26,40 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
                       in_out ? absl::StrCat("f32[", k, ",*]") : absl::StrCat("f32[*,", k, "]"));
   }
   const TensorType bias{DType::kF32, {n}};
-  if (inputs.size() == 3 && inputs[2] != bias) return ShapeError("bias", inputs[2], ToString(bias));
+  if (inputs.size() >= 3 && inputs[2] != bias) return ShapeError("bias", inputs[2], ToString(bias));
+  const TensorType y{DType::kF32, {m, n}};
+  if (inputs.size() == 4 && inputs[3] != y) return ShapeError("addend", inputs[3], ToString(y));
   const std::string activation = attrs.String("activation", "none");
-  if (activation != "none" && activation != "relu") {
-    return absl::InvalidArgumentError("activation " + activation + " is not none or relu");
+  if (activation != "none" && activation != "relu" && !IsSmooth(activation)) {
+    return absl::InvalidArgumentError("activation " + activation +
+                                      " is not none, relu, gelu, gelu_tanh or silu");
   }
-  return std::vector<TensorType>{{DType::kF32, {m, n}}};
+  const bool slope = attrs.Int("slope") != 0;
+  if (slope && !IsSmooth(activation)) {
+    return absl::InvalidArgumentError("activation " + activation + " has no slope to give");
+  }
+  return std::vector<TensorType>(slope ? 2 : 1, y);
+}
+
+// The gradient of what the activation takes, with the sums made again: where the slope is kept
+// instead, a pass has put it in (passes/activation_fusion.h).
+Value SmoothGradient(GradientContext& context, const std::string& activation) {
+  Attrs plain = context.node.attrs;
+  plain.Set("activation", std::string("none"));
+  plain.Set("slope", int64_t{0});
+  const Value x = context.graph->Add("linear", context.node.inputs, plain);
+  if (activation == "silu") return context.graph->Add("silu_backward", {context.dy(), x});
+  return context.graph->Add(
+      "gelu_backward", {context.dy(), x},
+      {{"approximate", std::string(activation == "gelu_tanh" ? "tanh" : "none")}});
 }
 
 void Gradient(GradientContext& context) {
   Graph* graph = context.graph;
   Value dy = context.dy();
-  if (context.node.attrs.String("activation") == "relu") {
-    dy = graph->Add("relu_backward", {dy, context.output()});
-  }
+  const std::string activation = context.node.attrs.String("activation");
+  if (activation == "relu") dy = graph->Add("relu_backward", {dy, context.output()});
+  if (IsSmooth(activation)) dy = SmoothGradient(context, activation);
   const int64_t in_out = context.node.attrs.Int("in_out");
   const Value x = context.input(0);
   // Weights first: their bucket is ready earlier, and x dies with them.
@@ -43,7 +67,8 @@ void Gradient(GradientContext& context) {
     context.Set(1, in_out != 0 ? graph->Add("linear_backward_weight", {x, dy})
                                : graph->Add("linear_backward_weight", {dy, x}));
   }
-  if (context.node.inputs.size() == 3 && context.wants(2)) {
+  if (context.node.inputs.size() == 4 && context.wants(3)) context.Set(3, dy);
+  if (context.node.inputs.size() >= 3 && context.wants(2)) {
     context.Set(2, graph->Add("bias_backward", {dy}));
   }
   if (context.wants(0)) {
@@ -64,7 +89,24 @@ std::vector<OpCase> Cases() {
     test.attrs.Set("in_out", int64_t{1});
     return test;
   };
-  return {turned(make(31, 33, 5, true, "none")),
+  const auto sloped = [](OpCase test) {
+    test.attrs.Set("slope", int64_t{1});
+    return test;
+  };
+  const auto added = [](OpCase test) {
+    test.inputs.push_back({DType::kF32, {test.inputs[0].shape[0], test.inputs[2].shape[0]}});
+    return test;
+  };
+  return {added(make(31, 300, 33, true, "none")),
+          added(turned(make(300, 33, 65, true, "relu"))),
+          added(make(600, 17, 31, true, "none")),
+          added(sloped(make(33, 20, 200, true, "gelu"))),
+          sloped(make(31, 40, 33, true, "gelu")),
+          sloped(turned(make(300, 33, 65, true, "gelu_tanh"))),
+          sloped(make(600, 300, 31, false, "silu")),
+          make(33, 30, 200, true, "gelu"),
+          turned(make(33, 64, 20, true, "gelu")),
+          turned(make(31, 33, 5, true, "none")),
           turned(make(33, 64, 96, true, "relu")),
           turned(make(600, 31, 32, false, "none")),
           make(1, 1, 1, true, "none"),
@@ -81,11 +123,11 @@ std::vector<OpCase> Cases() {
 const OpDef kLinear = {
     .name = "linear",
     .doc =
-        "(x [m,k], weight [n,k], or [k,n] with in_out=1, bias [n]?) -> "
-        "activation(x weight^T + bias) [m,n]",
+        "(x [m,k], weight [n,k], or [k,n] with in_out=1, bias [n]?, addend [m,n]?) -> "
+        "activation(x weight^T + bias + addend) [m,n], with slope=1 the activation's slopes too",
     .min_inputs = 2,
-    .max_inputs = 3,
-    .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b001, .cut_outputs = 0b1},
+    .max_inputs = 4,
+    .half = {.rounded = 0b0011, .activations = 0b11, .cut_inputs = 0b1001, .cut_outputs = 0b11},
     .infer = Infer,
     .gradient = Gradient,
     .flops = Flops,

@@ -31,11 +31,14 @@ absl::StatusOr<std::vector<TensorType>> InferInput(const std::vector<TensorType>
     return ShapeError("weight", inputs[1],
                       in_out ? absl::StrCat("f32[*,", n, "]") : absl::StrCat("f32[", n, ",*]"));
   }
-  if (in_out && inputs.size() == 3) {
-    return absl::InvalidArgumentError("a mask goes with weights [n,k] only");
+  if (ThirdOf(attrs) == Third::kUnknown) {
+    return absl::InvalidArgumentError("third " + attrs.String("third") +
+                                      " is not mask, slope or addend");
   }
   const TensorType dx{DType::kF32, {inputs[0].shape[0], inputs[1].shape[in_out ? 0 : 1]}};
-  if (inputs.size() == 3 && inputs[2] != dx) return ShapeError("mask", inputs[2], ToString(dx));
+  if (inputs.size() == 3 && inputs[2] != dx) {
+    return ShapeError(attrs.String("third", "mask"), inputs[2], ToString(dx));
+  }
   return std::vector<TensorType>{dx};
 }
 
@@ -69,6 +72,17 @@ std::vector<OpCase> InputCases() {
     cases.push_back(Make({m, n}, {k, n}));
     cases.back().attrs.Set("in_out", int64_t{1});
   }
+  // What follows the product, on tiles and on what is transposed after it.
+  for (const char* third : {"mask", "slope", "addend"}) {
+    for (const int64_t in_out : {0, 1}) {
+      for (const int64_t m : {33, 300}) {
+        cases.push_back(in_out != 0 ? Make({m, 40}, {65, 40}) : Make({m, 40}, {40, 65}));
+        cases.back().inputs.push_back({DType::kF32, {m, 65}});
+        cases.back().attrs.Set("in_out", in_out);
+        cases.back().attrs.Set("third", std::string(third));
+      }
+    }
+  }
   return cases;
 }
 
@@ -85,9 +99,18 @@ std::vector<OpCase> BiasCases() {
 
 }  // namespace
 
+Third ThirdOf(const Attrs& attrs) {
+  const std::string third = attrs.String("third", "mask");
+  if (third == "mask") return Third::kMask;
+  if (third == "slope") return Third::kSlope;
+  return third == "addend" ? Third::kAddend : Third::kUnknown;
+}
+
 const OpDef kLinearBackwardInput = {
     .name = "linear_backward_input",
-    .doc = "(dy [m,n], weight [n,k] or [k,n], mask [m,k]?) -> dy weight [m,k], 0 where mask <= 0",
+    .doc =
+        "(dy [m,n], weight [n,k] or [k,n], third [m,k]?) -> dy weight [m,k], 0 where a mask <= 0, "
+        "times a slope, plus an addend",
     .min_inputs = 2,
     .max_inputs = 3,
     .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b101, .cut_outputs = 0b1},

@@ -26,6 +26,16 @@ extern const OpDef kSoftmaxCrossEntropy;
 extern const OpDef kSoftmaxCrossEntropyBackward;
 extern const OpDef kSoftmaxCrossEntropyWithGradient;
 
+// What the third operand of linear_backward_input is (attribute third; default: a mask).
+enum class Third {
+  kMask,    // "mask": 0 where it is not above 0
+  kSlope,   // "slope": the factor of each element
+  kAddend,  // "addend": added to each element
+  kUnknown,
+};
+// What `attrs` say it is.
+Third ThirdOf(const Attrs& attrs);
+
 // Transformers.
 extern const OpDef kAddPositions;
 extern const OpDef kAddPositionsBackward;
@@ -60,7 +70,8 @@ absl::Status CheckRate(const Attrs& attrs);
 // What an attention node works on; its operands from number `first` on.
 struct AttentionShape {
   int64_t batch = 0;
-  int64_t length = 0;
+  int64_t length = 0;   // keys of a sequence
+  int64_t queries = 0;  // its first rows that ask: all of them, or fewer
   int64_t heads = 0;
   int64_t width = 0;  // of all heads
   bool packed = false;
@@ -86,11 +97,14 @@ extern const OpDef kChannelsLast;
 extern const OpDef kConv2d;
 extern const OpDef kConv2dBackwardInput;
 extern const OpDef kConv2dBackwardWeight;
+extern const OpDef kConv2dMaxPool;
+extern const OpDef kConv2dMaxPoolBackwardWeight;
 extern const OpDef kFoldBatchNorm;
 extern const OpDef kGlobalAveragePool;
 extern const OpDef kGlobalAveragePoolBackward;
 extern const OpDef kMaxPool2d;
 extern const OpDef kMaxPool2dBackward;
+extern const OpDef kMaxUnpool2d;
 
 // Shared by the softmax ops: logits f32[m, n], labels i32[m].
 absl::Status CheckLogits(const std::vector<TensorType>& inputs, const Attrs& attrs);

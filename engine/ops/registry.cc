@@ -63,12 +63,16 @@ constexpr OpEntry kOps[] = {
     {&ops::kConv2d, &cpu::kConv2d, &cuda::kConv2d},
     {&ops::kConv2dBackwardInput, &cpu::kConv2dBackwardInput, &cuda::kConv2dBackwardInput},
     {&ops::kConv2dBackwardWeight, &cpu::kConv2dBackwardWeight, &cuda::kConv2dBackwardWeight},
+    {&ops::kConv2dMaxPool, &cpu::kConv2dMaxPool, &cuda::kConv2dMaxPool},
+    {&ops::kConv2dMaxPoolBackwardWeight, &cpu::kConv2dMaxPoolBackwardWeight,
+     &cuda::kConv2dMaxPoolBackwardWeight},
     {&ops::kFoldBatchNorm, &cpu::kFoldBatchNorm, &cuda::kFoldBatchNorm},
     {&ops::kGlobalAveragePool, &cpu::kGlobalAveragePool, &cuda::kGlobalAveragePool},
     {&ops::kGlobalAveragePoolBackward, &cpu::kGlobalAveragePoolBackward,
      &cuda::kGlobalAveragePoolBackward},
     {&ops::kMaxPool2d, &cpu::kMaxPool2d, &cuda::kMaxPool2d},
     {&ops::kMaxPool2dBackward, &cpu::kMaxPool2dBackward, &cuda::kMaxPool2dBackward},
+    {&ops::kMaxUnpool2d, &cpu::kMaxUnpool2d, &cuda::kMaxUnpool2d},
 };
 
 }  // namespace

@@ -3,10 +3,14 @@
 
 #include <map>
 #include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/ops/op.h"
+#include "engine/passes/activation_fusion.h"
 #include "engine/passes/image_fusion.h"
+#include "engine/passes/pool_fusion.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -14,8 +18,8 @@ namespace {
 
 class Fusion {
  public:
-  explicit Fusion(const Graph& graph)
-      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+  Fusion(const Graph& graph, const FusionOptions& options)
+      : graph_(graph), options_(options), readers_(graph.Readers()), rewriter_(&graph) {}
 
   Graph Run() {
     FindPairs();
@@ -46,9 +50,8 @@ class Fusion {
       const int reader = OnlyReader(id);
       const bool plain = graph_.node(id).attrs.String("activation", "none") == "none";
       if (Is(id, "linear") && plain && reader >= 0 && Is(reader, "relu")) Pair(reader, id, id);
-      if (Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 &&
-          graph_.node(id).attrs.Int("in_out") == 0 && reader >= 0 && Is(reader, "relu_backward") &&
-          graph_.node(reader).inputs[0].node == id) {
+      if (Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 && reader >= 0 &&
+          Is(reader, "relu_backward") && graph_.node(reader).inputs[0].node == id) {
         Pair(reader, id, id);
       }
       if (Is(id, "softmax_cross_entropy_backward")) PairLoss(id);
@@ -63,7 +66,10 @@ class Fusion {
     const size_t operands = graph_.node(id).inputs.size();
     return (Is(id, "dropout") && operands == 2) ||
            (Is(id, "layer_norm_backward_input") && operands == 5) ||
-           (Is(id, "embedding_backward") && operands == 2);
+           (Is(id, "embedding_backward") && operands == 2) ||
+           (options_.addends && Is(id, "linear_backward_input") && operands == 2) ||
+           (options_.addends && Is(id, "linear") && operands == 3 &&
+            graph_.node(id).attrs.String("activation", "none") == "none");
   }
   // `head` is emitted fused with `other`; `gone` is not emitted.
   void Pair(int head, int other, int gone) {
@@ -97,13 +103,15 @@ class Fusion {
     if (Is(head, "relu_backward")) {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[1]);
-      rewriter_.Replace({head, 0}, to.Add("linear_backward_input", rewriter_.Map(inputs)));
+      rewriter_.Replace({head, 0}, to.Add("linear_backward_input", rewriter_.Map(inputs), b.attrs));
       return;
     }
     if (Is(head, "add")) {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[a.inputs[0].node == other ? 1 : 0]);
-      const Value made = to.Add(b.op->name, rewriter_.Map(inputs), b.attrs, b.name);
+      Attrs attrs = b.attrs;
+      if (Is(other, "linear_backward_input")) attrs.Set("third", std::string("addend"));
+      const Value made = to.Add(b.op->name, rewriter_.Map(inputs), attrs, b.name);
       rewriter_.Replace({head, 0}, made);
       return;
     }
@@ -115,6 +123,7 @@ class Fusion {
   }
 
   const Graph& graph_;
+  const FusionOptions options_;
   const std::vector<std::vector<std::vector<int>>> readers_;
   Rewriter rewriter_;
   std::map<int, int> heads_;
@@ -123,9 +132,11 @@ class Fusion {
 
 }  // namespace
 
-Graph Fuse(const Graph& graph) {
-  const Graph images = FuseImageOps(graph);
-  return Fusion(images).Run();
+Graph Fuse(const Graph& graph, const FusionOptions& options) {
+  Graph fused = options.pools ? FusePools(graph) : graph;
+  fused = FuseImageOps(fused);
+  if (options.activations) fused = FuseActivations(fused);
+  return Fusion(fused, options).Run();
 }
 
 }  // namespace lockstep::engine

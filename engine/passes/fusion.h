@@ -4,7 +4,9 @@
 //   relu(linear(x, w, b))                               -> linear with activation=relu
 //   relu_backward(linear_backward_input(dy, w), y)      -> linear_backward_input(dy, w, y)
 //   softmax_cross_entropy + its backward                -> softmax_cross_entropy_with_gradient
-// and those of images (image_fusion.h).
+//   add(dropout(x), r) and sums of some gradients       -> the op with r as its last operand
+// and those of images (image_fusion.h), smooth activations (activation_fusion.h) and pooling
+// (pool_fusion.h).
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_FUSION_H_
 #define LOCKSTEP_ENGINE_PASSES_FUSION_H_
@@ -13,8 +15,16 @@
 
 namespace lockstep::engine {
 
+// Patterns that are not for every plan.
+struct FusionOptions {
+  bool activations = false;  // those of activation_fusion.h
+  bool pools = false;        // those of pool_fusion.h
+  // add(linear(x, w, b), r), add(linear_backward_input(dy, w), r) -> one node
+  bool addends = false;
+};
+
 // A graph with the same outputs in which these patterns are one node each.
-Graph Fuse(const Graph& graph);
+Graph Fuse(const Graph& graph, const FusionOptions& options = {});
 
 }  // namespace lockstep::engine
 

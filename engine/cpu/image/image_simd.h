@@ -18,6 +18,40 @@ struct RowBlock {
   int64_t stride = 0;
 };
 
+// One row of pooled pixels of a convolution of stride 1, on an image with its border
+// (direct_conv.h).
+struct DirectRow {
+  const float* x = nullptr;  // the first window
+  int64_t next_row = 0;      // floats from a pixel to the one below, and to the next one
+  int64_t next_column = 0;
+  const int64_t* taps = nullptr;  // where the `depth` values of a window lie from its first
+  int64_t depth = 0;
+  const float* weights = nullptr;  // [depth][filters]
+  const float* bias = nullptr;     // [filters], may be null
+  bool relu = false;
+  int64_t columns = 0;  // pooled pixels
+  int64_t filters = 0;
+  float* y = nullptr;  // [columns][filters]
+  int32_t* places = nullptr;
+};
+
+// The weight gradient of one image likewise, of filters [begin, end).
+struct DirectGradient {
+  const float* dy = nullptr;  // [rows][columns][filters]
+  const int32_t* places = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t filters = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  const float* x = nullptr;
+  int64_t next_row = 0;
+  int64_t next_column = 0;
+  int64_t kernel_rows = 0;
+  int64_t run = 0;       // values of one row of a window, which are consecutive
+  float* sum = nullptr;  // [kernel_rows * run][filters]
+};
+
 struct ImageSimd {
   // sum[j] = sum over rows of x - shift[j]; square[j] the same of its square.
   void (*moments)(const RowBlock& block, const float* x, const float* shift, float* sum,
@@ -58,6 +92,20 @@ struct ImageSimd {
                                     float* dg);
   // y[j] = factor * sum over i of x[i][j].
   void (*average)(const float* const* x, int64_t count, float factor, int64_t channels, float* y);
+  // The largest of the pixels x[0..3]: y[j] = act(it), places[j] = which; the first of equals, NaN
+  // being the largest.
+  void (*largest_place)(const float* const* x, int64_t channels, bool relu, float* y,
+                        int32_t* places);
+  // dx[p][j] = dy[j] where places[j] is p, else 0.
+  void (*unpool)(const float* dy, const int32_t* places, int64_t channels, float* const* dx);
+  // winograd_output with a bias, then largest_place of its four pixels.
+  void (*winograd_pooled)(const float* m, int64_t stride, int64_t channels, const float* bias,
+                          bool relu, float* y, int32_t* places);
+  // largest_place of sum over taps of x * weight, + bias. Taps are added in their order.
+  void (*direct_pooled)(const DirectRow& row);
+  // sum += sum over pixels of dy at its place * x below it: one sum for the image, in the order of
+  // pooled pixels and places.
+  void (*direct_gradient)(const DirectGradient& gradient);
 };
 
 // The loops for `isa`. REQUIRES: this CPU has it.

@@ -177,19 +177,35 @@ void WinogradProduct::TransformInput(const float* x, const Chunk& chunk, const f
   }
 }
 
+// A tile at an odd border has no 2 x 2 pixels.
+void WinogradProduct::PutPooledTile(const float* m, int64_t tile, const TileEpilogue& epilogue,
+                                    const Result& result) const {
+  const Place at = PlaceOf(s_, tile);
+  const int64_t rows = s_.out_height / 2, columns = s_.out_width / 2;
+  const int64_t row = at.row / 2, column = at.column / 2;
+  if (row >= rows || column >= columns) return;
+  const int64_t to = ((at.image * rows + row) * columns + column) * s_.outputs;
+  image_.winograd_pooled(m, m_floats_, s_.outputs, epilogue.bias, epilogue.relu, result.y + to,
+                         result.places + to);
+}
+
 void WinogradProduct::PutChunk(const float* m, const Chunk& chunk, const TileEpilogue& epilogue,
-                               float* y) const {
+                               const Result& result) const {
   for (int64_t i = chunk.begin; i < chunk.end; ++i) {
-    PutTile(m + i * s_.outputs, chunk.first + i, epilogue, y);
+    if (result.places != nullptr) {
+      PutPooledTile(m + i * s_.outputs, chunk.first + i, epilogue, result);
+    } else {
+      PutTile(m + i * s_.outputs, chunk.first + i, epilogue, result.y);
+    }
   }
 }
 
-void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& epilogue, float* y,
-                          float* scratch, ThreadPool* pool) const {
+void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& epilogue,
+                          const Result& result, float* scratch, ThreadPool* pool) const {
   float* const zeros = scratch;
   std::fill_n(zeros, s_.inputs, 0.0f);
   const int64_t tiles = s_.tiles(), chunks = DivideUp(tiles, chunk_);
-  if (chunks < threads_) return RunTogether(x, u, epilogue, y, scratch, pool);
+  if (chunks < threads_) return RunTogether(x, u, epilogue, result, scratch, pool);
   pool->Run([&](int index) {
     float* const v = zeros + zero_floats_ + thread_floats_ * static_cast<size_t>(index);
     float* const m = v + kElements * v_floats_;
@@ -198,13 +214,13 @@ void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& ep
       const Chunk chunk{first, 0, std::min(chunk_, tiles - first)};
       TransformInput(x, chunk, zeros, v);
       Multiply(v, u, chunk.end, 0, kElements, m);
-      PutChunk(m, chunk, epilogue, y);
+      PutChunk(m, chunk, epilogue, result);
     }
   });
 }
 
 void WinogradProduct::RunTogether(const float* x, const float* u, const TileEpilogue& epilogue,
-                                  float* y, float* scratch, ThreadPool* pool) const {
+                                  const Result& result, float* scratch, ThreadPool* pool) const {
   float* const v = scratch + zero_floats_;
   float* const m = v + kElements * v_floats_;
   for (int64_t first = 0; first < s_.tiles(); first += chunk_) {
@@ -219,7 +235,7 @@ void WinogradProduct::RunTogether(const float* x, const float* u, const TileEpil
     });
     pool->Run([&](int index) {
       const auto [begin, end] = PartOf(tiles, index, threads_);
-      PutChunk(m, {first, begin, end}, epilogue, y);
+      PutChunk(m, {first, begin, end}, epilogue, result);
     });
   }
 }

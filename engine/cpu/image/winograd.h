@@ -66,9 +66,22 @@ class WinogradProduct {
   // y = epilogue(x * filters) of the transformed filters; `epilogue.mask` and `epilogue.residual`
   // lie as y does. Blocks until y is whole.
   void Run(const float* x, const float* u, const TileEpilogue& epilogue, float* y, float* scratch,
-           ThreadPool* pool) const;
+           ThreadPool* pool) const {
+    Run(x, u, epilogue, {y, nullptr}, scratch, pool);
+  }
+  // The same, with bias and relu alone, then the largest of each 2 x 2 pixels and its place
+  // (ops/conv_pool.cc): tiles are such pixels.
+  void RunPooled(const float* x, const float* u, const TileEpilogue& epilogue, float* y,
+                 int32_t* places, float* scratch, ThreadPool* pool) const {
+    Run(x, u, epilogue, {y, places}, scratch, pool);
+  }
 
  private:
+  // `places` is null where y is not pooled.
+  struct Result {
+    float* y;
+    int32_t* places;
+  };
   // Tiles [first + begin, first + end) of a chunk that begins with `first`.
   struct Chunk {
     int64_t first, begin, end;
@@ -77,11 +90,16 @@ class WinogradProduct {
   // The 16 products' elements [begin, end).
   void Multiply(const float* v, const float* u, int64_t tiles, int64_t begin, int64_t end,
                 float* m) const;
-  void PutChunk(const float* m, const Chunk& chunk, const TileEpilogue& epilogue, float* y) const;
+  void Run(const float* x, const float* u, const TileEpilogue& epilogue, const Result& result,
+           float* scratch, ThreadPool* pool) const;
+  void PutChunk(const float* m, const Chunk& chunk, const TileEpilogue& epilogue,
+                const Result& result) const;
   // All threads on one chunk after the other.
-  void RunTogether(const float* x, const float* u, const TileEpilogue& epilogue, float* y,
-                   float* scratch, ThreadPool* pool) const;
+  void RunTogether(const float* x, const float* u, const TileEpilogue& epilogue,
+                   const Result& result, float* scratch, ThreadPool* pool) const;
   void PutTile(const float* m, int64_t tile, const TileEpilogue& epilogue, float* y) const;
+  void PutPooledTile(const float* m, int64_t tile, const TileEpilogue& epilogue,
+                     const Result& result) const;
 
   const WinogradShape s_;
   const SimdKernels& simd_;

@@ -41,6 +41,8 @@ Launcher<BatchNormArgs> LaunchBatchNorm;
 Launcher<BatchNormBackwardArgs> LaunchBatchNormBackward;
 Launcher<FoldArgs> LaunchFold;
 Launcher<PoolArgs> LaunchPool;
+Launcher<PlacePoolArgs> LaunchPlacePool;
+Launcher<UnpoolArgs> LaunchUnpool;
 Launcher<GlobalPoolArgs> LaunchGlobalPool;
 Launcher<PatchArgs> LaunchPatches;
 Launcher<FilterArgs> LaunchFilters;

@@ -37,11 +37,12 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs args) 
   const int down = static_cast<int>(threadIdx.x) / kAcross;
   const Head h = HeadOf(args, blockIdx.z, blockIdx.y);
   const int64_t offset = h.sample * args.length * args.stride + h.head * args.depth;
+  const int64_t q_offset = h.sample * args.queries * args.stride + h.head * args.depth;
   const int64_t first_query = int64_t{blockIdx.x} * kQueries;
   const bool drops = args.drop.address != nullptr;
   Site site = {};
   if (drops) site = SiteOf(args.drop);
-  LoadTile<kThreads, kQueries, kDepth>(args.q, offset, args.stride, first_query, args.length,
+  LoadTile<kThreads, kQueries, kDepth>(args.q, q_offset, args.stride, first_query, args.queries,
                                        args.depth, args.scale, queries);
   float most[kRows], sum[kRows], out[kRows][kOut];
 #pragma unroll
@@ -124,9 +125,9 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs args) 
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t query = first_query + down * kRows + r;
-    if (query >= args.length) continue;
+    if (query >= args.queries) continue;
     const float factor = sum[r] > 0 ? 1.0f / sum[r] : 0;
-    const int64_t row = (h.sample * args.length + query) * args.width + h.head * args.depth;
+    const int64_t row = (h.sample * args.queries + query) * args.width + h.head * args.depth;
 #pragma unroll
     for (int c = 0; c < kOut; ++c) {
       const int column = across + kAcross * c;
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs args) 
     }
     if (across == 0) {
       const float log_sum = sum[r] > 0 ? most[r] + logf(sum[r]) : 0;
-      Store(args.log_sums, h.unit * args.length + query, log_sum);
+      Store(args.log_sums, h.unit * args.queries + query, log_sum);
     }
   }
 }
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs args) 
 template <int kDepth, int kQueries, int kKeys>
 Code LaunchTiles(const AttentionArgs& args, Stream stream) {
   return Launch(AttentionKernel<kDepth, kQueries, kKeys>,
-                Grid(DivideUp(args.length, kQueries), args.heads, args.batch), kThreads, stream,
+                Grid(DivideUp(args.queries, kQueries), args.heads, args.batch), kThreads, stream,
                 args);
 }
 

@@ -20,11 +20,11 @@ __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionBackwardAr
   const AttentionArgs& f = args.forward;
   const int64_t row = (int64_t{blockIdx.x} * kDeltaThreads + threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const bool inside = row < f.batch * f.heads * f.length;
+  const bool inside = row < f.batch * f.heads * f.queries;
   float sum = 0;
   if (inside) {
-    const int64_t unit = row / f.length, query = row % f.length;
-    const int64_t at = (unit / f.heads * f.length + query) * f.width + unit % f.heads * f.depth;
+    const int64_t unit = row / f.queries, query = row % f.queries;
+    const int64_t at = (unit / f.heads * f.queries + query) * f.width + unit % f.heads * f.depth;
     if constexpr (kEight) {
       for (int64_t d = lane * 8; d < f.depth; d += kLanes * 8) {
         const Eight dy = LoadEight(args.dy, at + d), y = LoadEight(f.y, at + d);
@@ -82,7 +82,7 @@ __device__ __forceinline__ void MakeScores(const AttentionBackwardArgs& args, co
     const int64_t query = first_query + row;
     float p = 0, ds = 0;
     if (Sees(f, h, query, first_key + key)) {
-      const int64_t at = h.unit * f.length + query;
+      const int64_t at = h.unit * f.queries + query;
       const float probability = expf(s[r] - Load(f.log_sums, at));
       float factor = 1;
       if (f.drop.address != nullptr) factor = DropFactor(f, h, site, query, first_key + key);
@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kThreads) KeysKernel(AttentionBackwardArgs arg
   const AttentionArgs& f = args.forward;
   const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
   const int64_t offset = h.sample * f.length * f.stride + h.head * f.depth;
-  const int64_t out_offset = h.sample * f.length * f.width + h.head * f.depth;
+  const int64_t q_offset = h.sample * f.queries * f.stride + h.head * f.depth;
+  const int64_t out_offset = h.sample * f.queries * f.width + h.head * f.depth;
   const int64_t first_key = int64_t{blockIdx.x} * kSide;
   Site site = {};
   if (f.drop.address != nullptr) site = SiteOf(f.drop);
@@ -111,12 +112,12 @@ __global__ void __launch_bounds__(kThreads) KeysKernel(AttentionBackwardArgs arg
 #pragma unroll
   for (int i = 0; i < kOut; ++i) dk[i] = dv[i] = 0;
   // With a causal mask the queries before the tile see none of its keys.
-  for (int64_t first_query = f.causal ? first_key : 0; first_query < f.length;
+  for (int64_t first_query = f.causal ? first_key : 0; first_query < f.queries;
        first_query += kSide) {
     __syncthreads();  // the last tiles are no longer read
-    LoadTile<kThreads, kSide, kDepth>(f.q, offset, f.stride, first_query, f.length, f.depth,
+    LoadTile<kThreads, kSide, kDepth>(f.q, q_offset, f.stride, first_query, f.queries, f.depth,
                                       f.scale, t.q);
-    LoadTile<kThreads, kSide, kDepth>(args.dy, out_offset, f.width, first_query, f.length, f.depth,
+    LoadTile<kThreads, kSide, kDepth>(args.dy, out_offset, f.width, first_query, f.queries, f.depth,
                                       1, t.dy);
     __syncthreads();
     MakeScores(args, h, site, first_query, first_key, t);
@@ -150,14 +151,15 @@ __global__ void __launch_bounds__(kThreads) QueriesKernel(AttentionBackwardArgs 
   const AttentionArgs& f = args.forward;
   const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
   const int64_t offset = h.sample * f.length * f.stride + h.head * f.depth;
-  const int64_t out_offset = h.sample * f.length * f.width + h.head * f.depth;
+  const int64_t q_offset = h.sample * f.queries * f.stride + h.head * f.depth;
+  const int64_t out_offset = h.sample * f.queries * f.width + h.head * f.depth;
   const int64_t first_query = int64_t{blockIdx.x} * kSide;
   Site site = {};
   if (f.drop.address != nullptr) site = SiteOf(f.drop);
-  LoadTile<kThreads, kSide, kDepth>(f.q, offset, f.stride, first_query, f.length, f.depth, f.scale,
-                                    t.q);
-  LoadTile<kThreads, kSide, kDepth>(args.dy, out_offset, f.width, first_query, f.length, f.depth, 1,
-                                    t.dy);
+  LoadTile<kThreads, kSide, kDepth>(f.q, q_offset, f.stride, first_query, f.queries, f.depth,
+                                    f.scale, t.q);
+  LoadTile<kThreads, kSide, kDepth>(args.dy, out_offset, f.width, first_query, f.queries, f.depth,
+                                    1, t.dy);
   float dq[kOut];
 #pragma unroll
   for (int i = 0; i < kOut; ++i) dq[i] = 0;
@@ -184,8 +186,8 @@ __global__ void __launch_bounds__(kThreads) QueriesKernel(AttentionBackwardArgs 
     const int element = static_cast<int>(threadIdx.x) + kThreads * i;
     const int64_t query = first_query + element / kDepth;
     const int d = element % kDepth;
-    if (query >= f.length || d >= f.depth) continue;
-    Store(args.dq, offset + query * f.stride + d, dq[i] * f.scale);
+    if (query >= f.queries || d >= f.depth) continue;
+    Store(args.dq, q_offset + query * f.stride + d, dq[i] * f.scale);
   }
 }
 
@@ -193,16 +195,17 @@ template <int kDepth, int kSide, int kThreads>
 Code LaunchTiles(const AttentionBackwardArgs& args, Stream stream) {
   const AttentionArgs& f = args.forward;
   const dim3 grid = Grid(DivideUp(f.length, kSide), f.heads, f.batch);
+  const dim3 queries = Grid(DivideUp(f.queries, kSide), f.heads, f.batch);
   const Code code = Launch(KeysKernel<kDepth, kSide, kThreads>, grid, kThreads, stream, args);
   if (code != 0) return code;
-  return Launch(QueriesKernel<kDepth, kSide, kThreads>, grid, kThreads, stream, args);
+  return Launch(QueriesKernel<kDepth, kSide, kThreads>, queries, kThreads, stream, args);
 }
 
 }  // namespace
 
 Code LaunchAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {
   const AttentionArgs& f = args.forward;
-  const int64_t rows = f.batch * f.heads * f.length;
+  const int64_t rows = f.batch * f.heads * f.queries;
   const bool eight =
       f.depth % 8 == 0 && f.width % 8 == 0 && AlignedEight(args.dy) && AlignedEight(f.y);
   const Code code = eight ? Launch(DeltaKernel<true>, Grid(DivideUp(rows * 8, kDeltaThreads)),

@@ -120,11 +120,11 @@ inline bool MovesInChunks(const View& view, int64_t stride) {
   return view.type != Type::kF32 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0 &&
          stride % kChunk == 0;
 }
-// Whether tensor cores can do it: 16-bit factors of one type, heads of a multiple of 8 up to 128.
-// Host code.
+// Whether tensor cores can do it: 16-bit factors of one type, heads of a multiple of 8 up to 128,
+// every token asking. Host code.
 inline bool FitsTensorCores(const AttentionArgs& args) {
-  return args.depth % kChunk == 0 && args.depth <= 128 && args.width % 2 == 0 &&
-         args.q.type == args.k.type && args.q.type == args.v.type &&
+  return args.queries == args.length && args.depth % kChunk == 0 && args.depth <= 128 &&
+         args.width % 2 == 0 && args.q.type == args.k.type && args.q.type == args.v.type &&
          MovesInChunks(args.q, args.stride) && MovesInChunks(args.k, args.stride) &&
          MovesInChunks(args.v, args.stride);
 }

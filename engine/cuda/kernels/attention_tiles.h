@@ -44,7 +44,7 @@ __device__ __forceinline__ Head HeadOf(const AttentionArgs& args, int64_t sample
 // Whether `key` counts for `query`; false beyond the sequence.
 __device__ __forceinline__ bool Sees(const AttentionArgs& args, const Head& h, int64_t query,
                                      int64_t key) {
-  return query < args.length && key < h.keys && (!args.causal || key <= query) &&
+  return query < args.queries && key < h.keys && (!args.causal || key <= query) &&
          (h.by_key == nullptr || h.by_key[key] != 0);
 }
 

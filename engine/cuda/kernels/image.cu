@@ -130,6 +130,41 @@ __global__ void __launch_bounds__(kThreads) PoolBackwardKernel(PoolArgs args) {
   Store(args.out, i, sum);
 }
 
+__global__ void __launch_bounds__(kThreads) PlacePoolKernel(PlacePoolArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const UnpoolArgs& images = args.images;
+  const int64_t rows = images.height / 2, columns = images.width / 2;
+  if (i >= images.images * rows * columns * images.channels) return;
+  const Place place = PlaceOf(i, rows, columns, images.channels);
+  float best = 0;
+  int32_t at = 0;
+  for (int32_t p = 0; p < 4; ++p) {
+    const int64_t row = place.image * images.height + 2 * place.row + p / 2;
+    const int64_t pixel = row * images.width + 2 * place.column + p % 2;
+    const float x = args.x[pixel * images.channels + place.channel];
+    if (p > 0 && !(x > best) && (x == x || best != best)) continue;
+    best = x;
+    at = p;
+  }
+  Store(args.y, i, args.relu && best < 0 ? 0 : best);
+  args.places[i] = at;
+}
+
+__global__ void __launch_bounds__(kThreads) UnpoolKernel(UnpoolArgs args) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= args.images * args.height * args.width * args.channels) return;
+  const Place pixel = PlaceOf(i, args.height, args.width, args.channels);
+  const int64_t rows = args.height / 2, columns = args.width / 2;
+  const int64_t row = pixel.row / 2, column = pixel.column / 2;
+  float value = 0;
+  if (row < rows && column < columns) {
+    const int64_t at = ((pixel.image * rows + row) * columns + column) * args.channels +
+                       pixel.channel;
+    if (args.places[at] == pixel.row % 2 * 2 + pixel.column % 2) value = Load(args.dy, at);
+  }
+  Store(args.dx, i, value);
+}
+
 __global__ void __launch_bounds__(kThreads) GlobalPoolKernel(GlobalPoolArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const float factor = 1.0f / static_cast<float>(args.pixels);
@@ -219,6 +254,18 @@ Code LaunchPool(const PoolArgs& args, Stream stream) {
   return Launch(PoolBackwardKernel,
                 Grid(DivideUp(w.images * w.height * w.width * w.channels, kThreads)), kThreads,
                 stream, args);
+}
+
+Code LaunchPlacePool(const PlacePoolArgs& args, Stream stream) {
+  const UnpoolArgs& images = args.images;
+  const int64_t count =
+      images.images * (images.height / 2) * (images.width / 2) * images.channels;
+  return Launch(PlacePoolKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
+}
+
+Code LaunchUnpool(const UnpoolArgs& args, Stream stream) {
+  const int64_t count = args.images * args.height * args.width * args.channels;
+  return Launch(UnpoolKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
 }
 
 Code LaunchGlobalPool(const GlobalPoolArgs& args, Stream stream) {

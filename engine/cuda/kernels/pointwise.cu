@@ -66,15 +66,16 @@ __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) 
   if (i >= args.count) return;
   if (!kEight || i + 8 > args.count) {
     for (int64_t e = i; e < args.count && e < i + 8; ++e) {
+      const float a = args.a.data != nullptr ? Load(args.a, e) : 1;
       const float b = args.b.data != nullptr ? Load(args.b, e) : 0;
-      const float value = Apply(args.function, Load(args.a, e), b, args.factor);
+      const float value = Apply(args.function, a, b, args.factor);
       Store(args.out, e, args.adds ? Load(args.out, e) + value : value);
       if (!kEight) return;
     }
     return;
   }
-  const Eight a = LoadEight(args.a, i);
-  Eight b = {}, out = {};
+  Eight a = {{1, 1, 1, 1, 1, 1, 1, 1}}, b = {}, out = {};
+  if (args.a.data != nullptr) a = LoadEight(args.a, i);
   if (args.b.data != nullptr) b = LoadEight(args.b, i);
   if (args.adds) out = LoadEight(args.out, i);
 #pragma unroll
@@ -124,6 +125,7 @@ __global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
   if (args.residual.data != nullptr) value += Load(args.residual, i);
   if (args.relu && !(value > 0)) value = 0;
   if (args.mask.data != nullptr && !(Load(args.mask, i) > 0)) value = 0;
+  if (args.factor.data != nullptr) value *= Load(args.factor, i);
   Store(args.out, i, value);
 }
 
@@ -132,10 +134,11 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
   if (i >= args.rows * args.columns) return;
   Four value = LoadFour(args.x, i);
-  Four bias = {}, residual = {}, mask = {};
+  Four bias = {}, residual = {}, mask = {}, factor = {};
   if (args.bias.data != nullptr) bias = LoadFour(args.bias, i % args.columns);
   if (args.residual.data != nullptr) residual = LoadFour(args.residual, i);
   if (args.mask.data != nullptr) mask = LoadFour(args.mask, i);
+  if (args.factor.data != nullptr) factor = LoadFour(args.factor, i);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     float x = value.x[e];
@@ -143,6 +146,7 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
     if (args.residual.data != nullptr) x += residual.x[e];
     if (args.relu && !(x > 0)) x = 0;
     if (args.mask.data != nullptr && !(mask.x[e] > 0)) x = 0;
+    if (args.factor.data != nullptr) x *= factor.x[e];
     value.x[e] = x;
   }
   StoreFour(args.out, i, value);
@@ -208,7 +212,7 @@ Code LaunchDropout(const DropoutArgs& args, Stream stream) {
 Code LaunchEpilogue(const EpilogueArgs& args, Stream stream) {
   const int64_t count = args.rows * args.columns;
   if (args.columns % 4 == 0 && Aligned(args.x) && Aligned(args.bias) && Aligned(args.residual) &&
-      Aligned(args.mask) && Aligned(args.out)) {
+      Aligned(args.mask) && Aligned(args.factor) && Aligned(args.out)) {
     return Launch(EpilogueFourKernel, Grid(DivideUp(count, 4 * kThreads)), kThreads, stream, args);
   }
   return Launch(EpilogueKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);

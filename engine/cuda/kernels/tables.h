@@ -101,6 +101,8 @@ struct Kernels {
   KernelCall<BatchNormBackwardArgs> batch_norm_backward;
   KernelCall<FoldArgs> fold;
   KernelCall<PoolArgs> pool;
+  KernelCall<PlacePoolArgs> place_pool;
+  KernelCall<UnpoolArgs> unpool;
   KernelCall<GlobalPoolArgs> global_pool;
   KernelCall<PatchArgs> patches;
   KernelCall<FilterArgs> filters;

@@ -54,7 +54,7 @@ enum class Function : int32_t {
 
 struct PointwiseArgs {
   Function function = Function::kCopy;
-  View a;
+  View a;  // null: ones
   View b;
   View out;
   int64_t count = 0;
@@ -70,12 +70,13 @@ struct DropoutArgs {
   Drop drop;
 };
 
-// out = act(x + bias + residual), 0 where mask <= 0; bias [columns].
+// out = act(x + bias + residual) * factor, 0 where mask <= 0; bias [columns].
 struct EpilogueArgs {
   View x;
   View bias;
   View residual;
   View mask;
+  View factor;
   View out;
   int64_t rows = 0;
   int64_t columns = 0;
@@ -230,9 +231,10 @@ struct AttentionArgs {
   int64_t stride = 0;
   int64_t batch = 0;
   int64_t heads = 0;
-  int64_t length = 0;
-  int64_t depth = 0;  // of a head, at most kMaxHeadDepth
-  int64_t width = 0;  // of all heads
+  int64_t length = 0;   // keys of a sequence
+  int64_t queries = 0;  // its first rows that ask
+  int64_t depth = 0;    // of a head, at most kMaxHeadDepth
+  int64_t width = 0;    // of all heads
   float scale = 1;
   bool causal = false;
 };
@@ -243,7 +245,7 @@ struct AttentionBackwardArgs {
   View dq;
   View dk;
   View dv;
-  float* delta = nullptr;  // [batch, heads, length]
+  float* delta = nullptr;  // [batch, heads, queries]
 };
 struct AttentionStepArgs {
   View qkv;
@@ -331,6 +333,26 @@ struct PoolArgs {
   View dy;  // of the gradients
   View out;
   bool count_padding = true;
+  bool relu = false;
+};
+// dx [images, height, width, channels]: dy where `places` says of its 2 x 2 pixels, else 0. A last
+// odd row or column has no dy.
+struct UnpoolArgs {
+  View dy;
+  const int32_t* places = nullptr;
+  View dx;
+  int64_t images = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t channels = 0;
+};
+// y = act(the largest) of each 2 x 2 pixels of x, places = which: the first of equals, NaN being
+// the largest.
+struct PlacePoolArgs {
+  UnpoolArgs images;  // the extents of x
+  const float* x = nullptr;
+  View y;
+  int32_t* places = nullptr;
   bool relu = false;
 };
 // out[i, c] = mean over pixels; backward: spread.

@@ -124,6 +124,7 @@ class Buffer {
     if (type_.dtype == DType::kF16)
       return static_cast<double>(Float16{Take<uint16_t>(i)}.ToFloat());
     if (type_.dtype == DType::kF64) return Take<double>(i);
+    if (type_.dtype == DType::kI32) return static_cast<double>(Take<int32_t>(i));
     return static_cast<double>(Take<float>(i));
   }
 

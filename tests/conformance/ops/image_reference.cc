@@ -129,6 +129,59 @@ Doubles Pooling(const std::string& name, const OpCase& test, const TensorType& o
   return out;
 }
 
+// The pixel of the unpooled images that is place `place` of pooled value `at`.
+size_t PixelAt(const Shape& unpooled, const Shape& pooled, size_t at, size_t place) {
+  const auto extent = [](const Shape& shape, size_t i) { return static_cast<size_t>(shape[i]); };
+  const size_t channel = at % extent(pooled, 3), pixel = at / extent(pooled, 3);
+  const size_t column = pixel % extent(pooled, 2), rows = pixel / extent(pooled, 2);
+  const size_t row = rows % extent(pooled, 1), image = rows / extent(pooled, 1);
+  return ((image * extent(unpooled, 1) + 2 * row + place / 2) * extent(unpooled, 2) + 2 * column +
+          place % 2) *
+             extent(unpooled, 3) +
+         channel;
+}
+
+std::vector<Doubles> ConvMaxPool(const OpCase& test, const std::vector<TensorType>& outputs,
+                                 const std::vector<Doubles>& in) {
+  const ConvGeometry g = GeometryOf(test.inputs[0], test.inputs[1], test.attrs);
+  const TensorType unpooled{DType::kF32, {g.images, g.out_height, g.out_width, g.filters}};
+  OpCase conv = test;
+  conv.attrs.Set("activation", std::string("none"));
+  const Doubles x = Conv(conv, unpooled, in);
+  Doubles y = Zeros(outputs[0]), places = y;
+  for (size_t i = 0; i < y.size(); ++i) {
+    size_t best = 0;
+    for (size_t p = 1; p < 4; ++p) {
+      const double value = x[PixelAt(unpooled.shape, outputs[0].shape, i, p)];
+      if (value > x[PixelAt(unpooled.shape, outputs[0].shape, i, best)]) best = p;
+    }
+    y[i] = x[PixelAt(unpooled.shape, outputs[0].shape, i, best)];
+    if (test.attrs.String("activation") == "relu") y[i] = std::max(y[i], 0.0);
+    places[i] = static_cast<double>(best);
+  }
+  return {y, places};
+}
+
+Doubles Unpool(const Shape& pooled, const TensorType& unpooled, const Doubles& dy,
+               const Doubles& places) {
+  Doubles dx = Zeros(unpooled);
+  for (size_t i = 0; i < dy.size(); ++i) {
+    if (places[i] < 0) continue;
+    dx[PixelAt(unpooled.shape, pooled, i, static_cast<size_t>(places[i]))] = dy[i];
+  }
+  return dx;
+}
+
+Doubles ConvMaxPoolBackwardWeight(const OpCase& test, const TensorType& output,
+                                  const std::vector<Doubles>& in) {
+  const ConvGeometry g = GeometryOf(test.inputs[2], output, test.attrs);
+  const TensorType unpooled{DType::kF32, {g.images, g.out_height, g.out_width, g.filters}};
+  OpCase conv = test;
+  conv.inputs = {unpooled, test.inputs[2]};
+  return ConvBackwardWeight(conv, output,
+                            {Unpool(test.inputs[0].shape, unpooled, in[0], in[1]), in[2]});
+}
+
 Doubles GlobalPooling(bool backward, const OpCase& test, const TensorType& output,
                       const std::vector<Doubles>& in) {
   Doubles out = Zeros(output);
@@ -224,6 +277,11 @@ std::vector<Doubles> ImageReference(const std::string& name, const OpCase& test,
   if (name == "conv2d") return {Conv(test, outputs[0], in)};
   if (name == "conv2d_backward_input") return {ConvBackwardInput(test, outputs[0], in)};
   if (name == "conv2d_backward_weight") return {ConvBackwardWeight(test, outputs[0], in)};
+  if (name == "conv2d_max_pool") return ConvMaxPool(test, outputs, in);
+  if (name == "max_unpool2d") return {Unpool(x, outputs[0], in[0], in[1])};
+  if (name == "conv2d_max_pool_backward_weight") {
+    return {ConvMaxPoolBackwardWeight(test, outputs[0], in)};
+  }
   if (name == "batch_norm") return BatchNorm(test, in);
   if (name == "batch_norm_backward") return BatchNormBackward(in);
   if (name == "batch_norm_inference") return {Inference(test, in)};

@@ -73,6 +73,8 @@ class Buffer {
         return static_cast<double>(Float16{static_cast<uint16_t*>(data())[i]}.ToFloat());
       case DType::kF64:
         return static_cast<double*>(data())[i];
+      case DType::kI32:
+        return static_cast<double>(static_cast<int32_t*>(data())[i]);
       default:
         return static_cast<double>(static_cast<float*>(data())[i]);
     }
@@ -232,6 +234,11 @@ std::vector<std::pair<std::string, OpCase>> BlockedCases() {
       {"conv2d_backward_weight",
        {{f({21, 20, 22, 33}), f({21, 20, 22, 17})},
         {{"padding", Shape{1, 1}}, {"kernel", Shape{3, 3}}}}},
+      {"conv2d_max_pool", {{f({21, 20, 22, 17}), f({33, 17, 3, 3})}, pad}},
+      {"conv2d_max_pool_backward_weight",
+       {{f({21, 10, 11, 33}), i({21, 10, 11, 33}), f({21, 20, 22, 17})},
+        {{"padding", Shape{1, 1}}, {"kernel", Shape{3, 3}}},
+        4}},
       {"max_pool2d_backward",
        {{f({9, 10, 11, 65}), f({9, 20, 22, 65})},
         {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}}}},

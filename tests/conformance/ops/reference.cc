@@ -65,16 +65,28 @@ Softmax SoftmaxOf(const OpCase& test, const std::vector<Doubles>& inputs) {
   return result;
 }
 
-Doubles Linear(const OpCase& test, const std::vector<Doubles>& in) {
+std::vector<Doubles> Linear(const OpCase& test, const std::vector<Doubles>& in) {
   const int64_t m = test.inputs[0].shape[0], k = test.inputs[0].shape[1];
   const bool in_out = test.attrs.Int("in_out") != 0;
   const int64_t n = test.inputs[1].shape[in_out ? 1 : 0];
   Doubles y = Product(m, n, k, in[0], k, 1, in[1], in_out ? n : 1, in_out ? 1 : k);
   for (size_t i = 0; i < y.size(); ++i) {
-    if (in.size() == 3) y[i] += in[2][i % static_cast<size_t>(n)];
-    if (test.attrs.String("activation") == "relu") y[i] = std::max(y[i], 0.0);
+    if (in.size() >= 3) y[i] += in[2][i % static_cast<size_t>(n)];
+    if (in.size() == 4) y[i] += in[3][i];
   }
-  return y;
+  const std::string activation = test.attrs.String("activation", "none");
+  Doubles slopes = y;
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (activation == "relu") {
+      y[i] = std::max(y[i], 0.0);
+    } else if (activation != "none") {
+      const SmoothValue smooth = SmoothOf(activation, y[i]);
+      y[i] = smooth.value;
+      slopes[i] = smooth.slope;
+    }
+  }
+  if (test.attrs.Int("slope") == 0) return {y};
+  return {y, slopes};
 }
 
 Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) {
@@ -82,7 +94,16 @@ Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) 
   const bool in_out = test.attrs.Int("in_out") != 0;
   const int64_t k = test.inputs[1].shape[in_out ? 0 : 1];
   Doubles dx = Product(m, k, n, in[0], n, 1, in[1], in_out ? 1 : k, in_out ? n : 1);
-  for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) dx[i] = in[2][i] > 0 ? dx[i] : 0;
+  const std::string third = test.attrs.String("third", "mask");
+  for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) {
+    if (third == "slope") {
+      dx[i] *= in[2][i];
+    } else if (third == "addend") {
+      dx[i] += in[2][i];
+    } else {
+      dx[i] = in[2][i] > 0 ? dx[i] : 0;
+    }
+  }
   return dx;
 }
 
@@ -111,7 +132,7 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
     return made;
   }
   if (name == "cast") return {Cast(outputs[0].dtype, Cast(test.inputs[0].dtype, in[0]))};
-  if (name == "linear") return {Linear(test, in)};
+  if (name == "linear") return Linear(test, in);
   if (name == "linear_backward_input") return {LinearBackwardInput(test, in)};
   if (name == "linear_backward_weight") return {LinearBackwardWeight(test, in)};
   if (name == "bias_backward") {

@@ -185,7 +185,7 @@ class Head {
 
   // Where element j of row t of part 0, 1, 2 (q, k, v) lies: operand and place.
   std::pair<size_t, size_t> Place(int part, int64_t t, int64_t j) const {
-    const int64_t row = unit_ / shape_.heads * shape_.length + t;
+    const int64_t row = unit_ / shape_.heads * (part == 0 ? shape_.queries : shape_.length) + t;
     const int64_t column = unit_ % shape_.heads * depth_ + j;
     if (!shape_.packed) return {static_cast<size_t>(part), At(row * shape_.width + column)};
     return {0, At(row * 3 * shape_.width + part * shape_.width + column)};
@@ -195,7 +195,7 @@ class Head {
     return in_[first_ + operand][place];
   }
   size_t OutPlace(int64_t t, int64_t j) const {
-    return At((unit_ / shape_.heads * shape_.length + t) * shape_.width +
+    return At((unit_ / shape_.heads * shape_.queries + t) * shape_.width +
               unit_ % shape_.heads * depth_ + j);
   }
   bool Sees(int64_t t, int64_t key) const {
@@ -220,12 +220,12 @@ class Head {
   }
 
   void Forward(Doubles* y, Doubles* log_sums) const {
-    for (int64_t t = 0; t < shape_.length; ++t) {
+    for (int64_t t = 0; t < shape_.queries; ++t) {
       double sum = 0;
       for (int64_t key = 0; key < shape_.length; ++key) {
         if (Sees(t, key)) sum += std::exp(Score(t, key));
       }
-      (*log_sums)[At(unit_ * shape_.length + t)] = sum > 0 ? std::log(sum) : 0;
+      (*log_sums)[At(unit_ * shape_.queries + t)] = sum > 0 ? std::log(sum) : 0;
       for (int64_t key = 0; key < shape_.length; ++key) {
         if (!Sees(t, key)) continue;
         const double p = std::exp(Score(t, key)) / sum * Factor(t, key);
@@ -239,12 +239,12 @@ class Head {
       const auto [operand, place] = Place(part, t, j);
       (*gradients)[operand][place] += value;
     };
-    for (int64_t t = 0; t < shape_.length; ++t) {
+    for (int64_t t = 0; t < shape_.queries; ++t) {
       double delta = 0;
       for (int64_t j = 0; j < depth_; ++j) delta += in_[0][OutPlace(t, j)] * in_[1][OutPlace(t, j)];
       for (int64_t key = 0; key < shape_.length; ++key) {
         if (!Sees(t, key)) continue;
-        const double p = std::exp(Score(t, key) - in_[2][At(unit_ * shape_.length + t)]);
+        const double p = std::exp(Score(t, key) - in_[2][At(unit_ * shape_.queries + t)]);
         const double factor = Factor(t, key);
         double dp = 0;
         for (int64_t j = 0; j < depth_; ++j) {
@@ -312,6 +312,14 @@ std::vector<Doubles> AttentionStep(const OpCase& test, const std::vector<Doubles
 }
 
 }  // namespace
+
+SmoothValue SmoothOf(const std::string& activation, double x) {
+  if (activation == "silu") {
+    return {x * Sigmoid(x), Sigmoid(x) * (1 + x * (1 - Sigmoid(x)))};
+  }
+  const bool tanh = activation == "gelu_tanh";
+  return {Gelu(x, tanh), GeluSlope(x, tanh)};
+}
 
 std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
                                           const std::vector<TensorType>& outputs,

@@ -54,6 +54,23 @@ TrainSpec SmallLayers() {
   return spec;
 }
 
+// Convolutions that pool as they go: directly, and by Winograd's algorithm with relu behind it.
+TrainSpec PooledLayers() {
+  TrainSpec spec = SmallCnn();
+  spec.input = ClassificationInput({3, 13, 12}, 10);
+  spec.model = LayersSpec{{{.kind = Kind::kConv, .width = 37, .kernel = 3, .padding = 1},
+                           {.kind = Kind::kRelu},
+                           {.kind = Kind::kMaxPool, .kernel = 2},
+                           {.kind = Kind::kConv, .width = 18, .kernel = 3, .padding = 1},
+                           {.kind = Kind::kMaxPool, .kernel = 2},
+                           {.kind = Kind::kRelu},
+                           {.kind = Kind::kConv, .width = 9, .kernel = 3},
+                           {.kind = Kind::kBatchNorm},
+                           {.kind = Kind::kRelu},
+                           {.kind = Kind::kLinear}}};
+  return spec;
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
@@ -157,10 +174,21 @@ TEST_P(ImageModelsTest, FusionChangesRoundingOnly) {
 }
 
 std::string NameOf(const testing::TestParamInfo<TrainSpec (*)()>& info) {
+  if (info.param == &PooledLayers) return "pooled";
   return info.param == &SmallCnn ? "cnn" : info.param == &SmallResnet ? "resnet" : "layers";
 }
 INSTANTIATE_TEST_SUITE_P(All, ImageModelsTest,
-                         testing::Values(&SmallCnn, &SmallResnet, &SmallLayers), NameOf);
+                         testing::Values(&SmallCnn, &SmallResnet, &SmallLayers, &PooledLayers),
+                         NameOf);
+
+TEST(PooledLayersTest, PoolAsTheyGo) {
+  Job job(PooledLayers());
+  const std::string text = job.plan->DumpText();
+  EXPECT_THAT(text, testing::HasSubstr("conv2d_max_pool("));
+  EXPECT_THAT(text, testing::HasSubstr("conv2d_max_pool_backward_weight("));
+  EXPECT_THAT(text, testing::HasSubstr("max_unpool2d("));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("max_pool2d(")));
+}
 
 // Dropout is for training: evaluation sees every value.
 TEST(DropoutLayerTest, ChangesTrainingAlone) {

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/passes/pool_fusion.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/cpu/image/direct_conv.h"
+#include "engine/cpu/image/winograd.h"
+#include "engine/ops/conv_geometry.h"
+#include "engine/ops/op.h"
+#include "engine/passes/rewriter.h"
+
+namespace lockstep::engine {
+namespace {
+
+class PoolFusion {
+ public:
+  explicit PoolFusion(const Graph& graph)
+      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+
+  Graph Run() {
+    const int count = static_cast<int>(graph_.nodes().size());
+    for (int id = 0; id < count; ++id) Find(id);
+    for (int id = 0; id < count; ++id) {
+      if (absorbed_.contains(id)) continue;
+      if (heads_.contains(id)) {
+        EmitForward(id);
+      } else if (gradients_.contains(id)) {
+        EmitGradient(gradients_.at(id));
+      } else if (!EmitReader(id)) {
+        rewriter_.Copy(id);
+      }
+    }
+    return rewriter_.Finish();
+  }
+
+ private:
+  // A convolution, its relu (or -1), its pooling; then, where there is a backward pass, the
+  // pooling's gradient and the last node of the gradient, which is the relu's where there is one.
+  struct Chain {
+    int conv = -1;
+    int relu = -1;
+    int pool = -1;
+    int unpool = -1;
+    int gradient = -1;
+    bool direct = false;
+    // In the new graph.
+    Value places;
+    Value pooled;  // the gradient of what is pooled, behind the relu
+  };
+
+  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  int Input(int id, size_t i) const { return graph_.node(id).inputs[i].node; }
+  const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
+  bool IsOutput(int reader) const { return reader >= static_cast<int>(graph_.nodes().size()); }
+
+  static bool IsTwoByTwo(const Attrs& attrs) {
+    const absl::StatusOr<Window> window = WindowOf(attrs);
+    if (!window.ok()) return false;
+    bool plain = true;
+    for (int axis = 0; axis < 2; ++axis) {
+      plain &= window->kernel[axis] == 2 && window->stride[axis] == 2 && window->padding[axis] == 0;
+    }
+    return plain;
+  }
+
+  // `pool` is a max_pool2d of a convolution, with or without relu.
+  void Find(int pool) {
+    if (!Is(pool, "max_pool2d") || !IsTwoByTwo(graph_.node(pool).attrs)) return;
+    Chain chain;
+    chain.pool = pool;
+    chain.conv = Input(pool, 0);
+    if (Is(chain.conv, "relu")) {
+      chain.relu = chain.conv;
+      chain.conv = Input(chain.relu, 0);
+      if (Readers(chain.conv).size() != 1) return;
+    }
+    const Node& conv = graph_.node(chain.conv);
+    if (!Is(chain.conv, "conv2d") || conv.inputs.size() > 3) return;
+    if (conv.attrs.String("activation", "none") != "none") return;
+    const absl::StatusOr<ConvGeometry> g =
+        ConvOf(graph_.type(conv.inputs[0]), graph_.type(conv.inputs[1]), conv.attrs);
+    if (!g.ok() || g->out_height < 2 || g->out_width < 2) return;
+    chain.direct = IsForDirect(*g);
+    if (!chain.direct && !IsForWinograd(*g)) return;
+    const std::vector<int>& readers = Readers(Input(pool, 0));
+    for (const int reader : readers) {
+      if (!IsOutput(reader) && Is(reader, "max_pool2d_backward")) SetGradient(reader, &chain);
+    }
+    for (const int reader : readers) {
+      if (reader != pool && reader != chain.unpool && reader != chain.gradient) return;
+    }
+    if (chain.unpool < 0 || chain.gradient >= 0) Take(chain);
+  }
+
+  // `unpool` is the gradient of the pooling; the chain's last node is it or the relu's behind it,
+  // which reads the relu's result too.
+  void SetGradient(int unpool, Chain* chain) const {
+    chain->unpool = unpool;
+    if (chain->relu < 0) {
+      chain->gradient = unpool;
+      return;
+    }
+    const std::vector<int>& next = Readers(unpool);
+    const bool whole = next.size() == 1 && !IsOutput(next[0]) && Is(next[0], "relu_backward") &&
+                       Input(next[0], 0) == unpool && Input(next[0], 1) == chain->relu;
+    chain->gradient = whole ? next[0] : -1;
+  }
+
+  void Take(const Chain& chain) {
+    const auto index = chains_.size();
+    chains_.push_back(chain);
+    heads_[chain.pool] = index;
+    absorbed_.insert(chain.conv);
+    if (chain.relu >= 0) absorbed_.insert(chain.relu);
+    if (chain.unpool < 0) return;
+    if (chain.unpool != chain.gradient) absorbed_.insert(chain.unpool);
+    gradients_[chain.gradient] = index;
+  }
+
+  void EmitForward(int pool) {
+    Chain& chain = chains_[heads_.at(pool)];
+    const Node& conv = graph_.node(chain.conv);
+    Attrs attrs = conv.attrs;
+    if (chain.relu >= 0) attrs.Set("activation", std::string("relu"));
+    Graph& to = rewriter_.to();
+    const Value made = to.Add("conv2d_max_pool", rewriter_.Map(conv.inputs), attrs, conv.name);
+    rewriter_.Replace({pool, 0}, made);
+    chain.places = {made.node, 1};
+    // No value of the graph before is it: a name of its own, the same in every plan of the job.
+    to.SetOrigin(chain.places, {-1 - graph_.Origin({pool, 0}).node, 1});
+  }
+
+  // The gradient of what is pooled; spread over the pixels only where a reader needs that.
+  void EmitGradient(size_t index) {
+    Chain& chain = chains_[index];
+    Graph& to = rewriter_.to();
+    chain.pooled = rewriter_.Map(graph_.node(chain.unpool).inputs[0]);
+    if (chain.relu >= 0) {
+      chain.pooled = to.Add("relu_backward", {chain.pooled, rewriter_.Map(Value{chain.pool, 0})});
+      to.SetOrigin(chain.pooled, {-1 - graph_.Origin({chain.gradient, 0}).node, 0});
+    }
+    const std::vector<int>& readers = Readers(chain.gradient);
+    const bool spread = std::any_of(readers.begin(), readers.end(), [&](int reader) {
+      return IsOutput(reader) || !TakesPooled(chain, reader);
+    });
+    if (!spread) return;
+    const Shape shape = graph_.node(chain.unpool).outputs[0].shape;
+    rewriter_.Replace({chain.gradient, 0}, to.Add("max_unpool2d", {chain.pooled, chain.places},
+                                                  {{"extents", Shape{shape[1], shape[2]}}}));
+  }
+
+  // Whether a reader of the gradient can do with the pooled one: a sum of all pixels (by way of a
+  // view) and a direct weight gradient.
+  bool TakesPooled(const Chain& chain, int reader) const {
+    if (Is(reader, "conv2d_backward_weight")) {
+      return chain.direct && Input(reader, 0) == chain.gradient &&
+             Input(reader, 1) != chain.gradient;
+    }
+    if (!Is(reader, "reshape")) return false;
+    const std::vector<int>& sums = Readers(reader);
+    return std::all_of(sums.begin(), sums.end(), [&](int sum) {
+      return !IsOutput(sum) && Is(sum, "bias_backward") &&
+             graph_.node(reader).outputs[0].shape[1] ==
+                 graph_.node(chain.gradient).outputs[0].shape[3];
+    });
+  }
+
+  // Emits `id` on a pooled gradient; false: it is not to be.
+  bool EmitReader(int id) {
+    const Node& node = graph_.node(id);
+    if (node.inputs.empty()) return false;
+    const auto found = gradients_.find(node.inputs[0].node);
+    if (found == gradients_.end()) return false;
+    const Chain& chain = chains_[found->second];
+    if (!TakesPooled(chain, id)) return false;
+    Graph& to = rewriter_.to();
+    if (Is(id, "reshape")) {
+      const Shape shape = to.type(chain.pooled).shape;
+      const Shape rows = {shape[0] * shape[1] * shape[2], shape[3]};
+      const Value made = to.Add("reshape", {chain.pooled}, {{"shape", rows}}, node.name);
+      rewriter_.Replace({id, 0}, made);
+      // It is another view than the one before.
+      to.SetOrigin(made, {-1 - graph_.Origin({id, 0}).node, 0});
+      return true;
+    }
+    rewriter_.Replace({id, 0}, to.Add("conv2d_max_pool_backward_weight",
+                                      {chain.pooled, chain.places, rewriter_.Map(node.inputs[1])},
+                                      node.attrs, node.name));
+    return true;
+  }
+
+  const Graph& graph_;
+  const std::vector<std::vector<std::vector<int>>> readers_;
+  Rewriter rewriter_;
+  std::vector<Chain> chains_;
+  std::map<int, size_t> heads_;      // a pooling's chain
+  std::map<int, size_t> gradients_;  // the chain of a gradient's last node
+  std::set<int> absorbed_;
+};
+
+}  // namespace
+
+Graph FusePools(const Graph& graph) { return PoolFusion(graph).Run(); }
+
+}  // namespace lockstep::engine

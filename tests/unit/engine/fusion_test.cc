@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fusion of activations, sums and pooling into the nodes before them: what is replaced, what is
+// not, and that the results are those of the nodes by themselves.
+#include "engine/passes/fusion.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/philox.h"
+#include "engine/exec/plan.h"
+#include "engine/ops/op.h"
+#include "engine/passes/autodiff.h"
+#include "tests/unit/engine/run_graph.h"
+#include "tests/unit/engine/step_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr DType kF32 = DType::kF32;
+
+std::vector<float> Values(int64_t count, uint64_t site) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t bits = MixBits(site * 1000003 + static_cast<uint64_t>(i));
+    values.push_back(UniformFloat(static_cast<uint32_t>(bits)) * 2 - 1);
+  }
+  return values;
+}
+
+// A graph whose leaves have values, and the gradients of all leaves but the seed.
+class Net {
+ public:
+  Value Leaf(const std::string& name, const Shape& shape) {
+    const TensorType type{kF32, shape};
+    tensors_[name] = Values(type.elements(), tensors_.size() + 1);
+    const Value leaf = graph_.AddLeaf("parameter", type, name);
+    leaves_.push_back(leaf);
+    names_.push_back(name);
+    return leaf;
+  }
+  Value Add(const std::string& op, std::vector<Value> inputs, Attrs attrs = {}) {
+    return graph_.Add(op, std::move(inputs), std::move(attrs));
+  }
+  // Without the last one when `differentiate` is false. `y` is an output too.
+  Graph Finish(Value y, bool differentiate = true) {
+    EXPECT_TRUE(graph_.status().ok()) << graph_.status();
+    const TensorType type = graph_.type(y);
+    const Value seed = graph_.AddLeaf("input", type, "seed");
+    tensors_["seed"] = Values(type.elements(), 99);
+    graph_.AddOutput("y", y);
+    if (differentiate) {
+      const auto gradients = Differentiate(&graph_, {{y, seed}}, leaves_);
+      EXPECT_TRUE(gradients.ok()) << gradients.status();
+      for (size_t i = 0; i < names_.size(); ++i) graph_.AddOutput("d" + names_[i], (*gradients)[i]);
+    }
+    EXPECT_TRUE(graph_.Verify().ok()) << graph_.Verify();
+    return graph_;
+  }
+  Graph* graph() { return &graph_; }
+  const Tensors& tensors() const { return tensors_; }
+
+ private:
+  Graph graph_;
+  std::vector<Value> leaves_;
+  std::vector<std::string> names_;
+  Tensors tensors_;
+};
+
+int Count(const Graph& graph, const std::string& op) {
+  int count = 0;
+  for (const Node& node : graph.nodes()) count += node.op->name == op ? 1 : 0;
+  return count;
+}
+
+// Runs both graphs; `tolerance` 0 asks for the same bits.
+void ExpectSame(const Graph& plain, const Graph& fused, const Tensors& tensors, float tolerance) {
+  ASSERT_TRUE(fused.Verify().ok()) << fused.Verify();
+  const Tensors a = RunGraph(plain, tensors), b = RunGraph(fused, tensors);
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, values] : a) {
+    const std::vector<float>& other = b.at(name);
+    ASSERT_EQ(values.size(), other.size()) << name;
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_FALSE(std::isnan(values[i])) << name;
+      ASSERT_NEAR(values[i], other[i], tolerance * (1 + std::fabs(values[i]))) << name << " " << i;
+    }
+  }
+}
+
+// Origins of values that the graph before has no value for name nothing of it.
+void ExpectOriginsApart(const Graph& plain, const Graph& fused) {
+  std::set<Value> seen;
+  for (int id = 0; id < static_cast<int>(fused.nodes().size()); ++id) {
+    for (int o = 0; o < static_cast<int>(fused.node(id).outputs.size()); ++o) {
+      const Value origin = fused.Origin({id, o});
+      EXPECT_TRUE(seen.insert(origin).second) << "%" << id << " and another have one origin";
+      if (origin.node < 0) continue;
+      ASSERT_LT(origin.node, static_cast<int>(plain.nodes().size()));
+      EXPECT_EQ(fused.type({id, o}), plain.type(origin)) << "%" << id << "." << o;
+    }
+  }
+}
+
+// act(x W^T + b) V^T in one of its forms.
+Value TwoLayers(Net* net, const std::string& op, const Attrs& attrs, bool in_out) {
+  Attrs product;
+  if (in_out) product.Set("in_out", int64_t{1});
+  const auto weight = [&](const std::string& name, int64_t in, int64_t out) {
+    return net->Leaf(name, in_out ? Shape{in, out} : Shape{out, in});
+  };
+  const Value x = net->Leaf("x", {37, 19});
+  const Value z = net->Add("linear", {x, weight("w", 19, 70), net->Leaf("b", {70})}, product);
+  return net->Add("linear", {net->Add(op, {z}, attrs), weight("v", 70, 21)}, product);
+}
+
+TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
+  const Attrs erf = {{"approximate", std::string("none")}};
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  const std::vector<std::pair<std::string, Attrs>> forms = {
+      {"gelu", erf}, {"gelu", tanh}, {"silu", {}}};
+  for (const auto& [op, attrs] : forms) {
+    for (const bool in_out : {false, true}) {
+      for (const bool backward : {false, true}) {
+        SCOPED_TRACE(op + attrs.ToString());
+        Net net;
+        const Graph plain = net.Finish(TwoLayers(&net, op, attrs, in_out), backward);
+        const Graph fused = Fuse(plain, {.activations = true});
+        EXPECT_EQ(Count(fused, op), 0);
+        EXPECT_EQ(Count(fused, op + "_backward"), 0);
+        EXPECT_EQ(fused.ToText().find("slope=1") != std::string::npos, backward);
+        EXPECT_EQ(Count(Fuse(plain), op), 1) << "without the option";
+        ExpectSame(plain, fused, net.tensors(), 0);
+        ExpectOriginsApart(plain, fused);
+      }
+    }
+  }
+}
+
+TEST(ActivationFusionTest, LeavesWhatOthersRead) {
+  {
+    Net net;  // the activation's operand is an output
+    const Value x = net.Leaf("x", {5, 7});
+    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
+    const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
+    net.graph()->AddOutput("z", z);
+    const Graph plain = net.Finish(y);
+    const Graph fused = Fuse(plain, {.activations = true});
+    EXPECT_EQ(Count(fused, "gelu"), 1);
+    ExpectSame(plain, fused, net.tensors(), 0);
+  }
+  {
+    Net net;  // its gradient is no product: nothing could take the slope
+    const Value x = net.Leaf("x", {5, 7});
+    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
+    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z})}));
+    const Graph fused = Fuse(plain, {.activations = true});
+    EXPECT_EQ(Count(fused, "gelu"), 1);
+    EXPECT_EQ(Count(fused, "gelu_backward"), 1);
+    ExpectSame(plain, fused, net.tensors(), 0);
+  }
+}
+
+TEST(AddendFusionTest, SumsOfGradientsAreMadeInTheProducts) {
+  Net net;
+  const Value x = net.Leaf("x", {33, 20});
+  const Value q = net.Add("linear", {x, net.Leaf("wq", {24, 20})});
+  const Value k = net.Add("linear", {x, net.Leaf("wk", {24, 20})});
+  const Value v = net.Add("linear", {x, net.Leaf("wv", {24, 20})});
+  const Value y = net.Add("attention", {q, k, v}, {{"heads", int64_t{2}}, {"length", int64_t{11}}});
+  const Graph plain = net.Finish(y);
+  EXPECT_EQ(Count(plain, "add"), 2);
+  const Graph fused = Fuse(plain, {.addends = true});
+  EXPECT_EQ(Count(fused, "add"), 0);
+  EXPECT_EQ(Count(Fuse(plain), "add"), 2) << "without the option";
+  ExpectSame(plain, fused, net.tensors(), 0);
+  ExpectOriginsApart(plain, fused);
+}
+
+TEST(AddendFusionTest, AResidualIsAddedInTheProduct) {
+  for (const bool in_out : {false, true}) {
+    Net net;
+    Attrs product;
+    if (in_out) product.Set("in_out", int64_t{1});
+    const Value x = net.Leaf("x", {35, 20});
+    const Value h = net.Add("tanh", {x});
+    const Value w = net.Leaf("w", {20, 20});
+    const Value y = net.Add("add", {x, net.Add("linear", {h, w, net.Leaf("b", {20})}, product)});
+    const Graph plain = net.Finish(y);
+    const Graph fused = Fuse(plain, {.addends = true});
+    EXPECT_EQ(Count(fused, "add"), Count(plain, "add") - 1) << fused.ToText();
+    ExpectSame(plain, fused, net.tensors(), 0);
+    ExpectOriginsApart(plain, fused);
+  }
+}
+
+struct PoolForm {
+  Shape x, weight;
+  bool bias, relu;
+  int64_t padding;
+  bool direct;
+};
+// Directly and by Winograd's algorithm, odd extents, with and without relu.
+const PoolForm kPoolForms[] = {{{3, 8, 10, 1}, {17, 1, 3, 3}, true, true, 1, true},
+                               {{2, 9, 7, 2}, {8, 2, 2, 2}, false, false, 0, true},
+                               {{4, 9, 11, 16}, {18, 16, 3, 3}, true, true, 1, false},
+                               {{4, 12, 8, 17}, {16, 17, 3, 3}, false, false, 1, false}};
+
+Value Pooled(Net* net, const PoolForm& form, Value* conv) {
+  std::vector<Value> operands = {net->Leaf("x", form.x), net->Leaf("w", form.weight)};
+  if (form.bias) operands.push_back(net->Leaf("b", {form.weight[0]}));
+  *conv = net->Add("conv2d", operands, {{"padding", Shape{form.padding, form.padding}}});
+  if (form.relu) *conv = net->Add("relu", {*conv});
+  return net->Add("max_pool2d", {*conv}, {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}});
+}
+
+TEST(PoolFusionTest, ChangesRoundingOfTheDirectWeightGradientOnly) {
+  for (const PoolForm& form : kPoolForms) {
+    for (const bool backward : {false, true}) {
+      Net net;
+      Value conv;
+      const Graph plain = net.Finish(Pooled(&net, form, &conv), backward);
+      const Graph fused = Fuse(plain, {.pools = true});
+      SCOPED_TRACE(fused.ToText());
+      EXPECT_EQ(Count(fused, "conv2d_max_pool"), 1);
+      for (const char* gone : {"conv2d", "relu", "max_pool2d", "max_pool2d_backward"}) {
+        EXPECT_EQ(Count(fused, gone), 0) << gone;
+      }
+      EXPECT_EQ(Count(fused, "conv2d_max_pool_backward_weight"), backward && form.direct ? 1 : 0);
+      EXPECT_EQ(Count(fused, "max_unpool2d"), backward ? 1 : 0);  // x has a gradient
+      EXPECT_EQ(Count(Fuse(plain), "conv2d_max_pool"), 0) << "without the option";
+      // Sums over pixels are made in another order.
+      ExpectSame(plain, fused, net.tensors(), backward ? 2e-6f : 0);
+      ExpectOriginsApart(plain, fused);
+    }
+  }
+}
+
+TEST(PoolFusionTest, NothingIsSpreadWhereImagesNeedNoGradient) {
+  Net net;
+  Value conv;
+  const Value pooled = Pooled(&net, kPoolForms[0], &conv);
+  Graph graph = *net.graph();
+  const Value seed = graph.AddLeaf("input", graph.type(pooled), "seed");
+  const auto gradients =
+      Differentiate(&graph, {{pooled, seed}}, {{graph.Find("w"), 0}, {graph.Find("b"), 0}});
+  ASSERT_TRUE(gradients.ok()) << gradients.status();
+  graph.AddOutput("dw", (*gradients)[0]);
+  graph.AddOutput("db", (*gradients)[1]);
+  const Graph fused = Fuse(graph, {.pools = true});
+  EXPECT_EQ(Count(fused, "max_unpool2d"), 0);
+  EXPECT_EQ(Count(fused, "conv2d_max_pool_backward_weight"), 1);
+  Tensors tensors = net.tensors();
+  tensors["seed"] = Values(graph.type(seed).elements(), 99);
+  ExpectSame(graph, fused, tensors, 2e-6f);
+}
+
+TEST(PoolFusionTest, LeavesWhatOthersRead) {
+  for (const PoolForm& form : kPoolForms) {
+    Net net;
+    Value conv;
+    const Value pooled = Pooled(&net, form, &conv);
+    net.graph()->AddOutput("unpooled", conv);
+    const Graph plain = net.Finish(pooled);
+    const Graph fused = Fuse(plain, {.pools = true});
+    EXPECT_EQ(Count(fused, "conv2d_max_pool"), 0);
+    ExpectSame(plain, fused, net.tensors(), 0);
+  }
+  // Windows that overlap.
+  Net net;
+  const Value conv = net.Add("conv2d", {net.Leaf("x", {3, 8, 8, 1}), net.Leaf("w", {16, 1, 3, 3})});
+  const Value pooled =
+      net.Add("max_pool2d", {conv}, {{"kernel", Shape{2, 2}}, {"stride", Shape{1, 1}}});
+  EXPECT_EQ(Count(Fuse(net.Finish(pooled), {.pools = true}), "conv2d_max_pool"), 0);
+}
+
+// What a plan is made of: the job decides, by its precision, recomputation and device.
+TEST(FusionOptionsTest, FollowTheJob) {
+  TrainSpec spec = TinyGpt();
+  const auto text = [&] {
+    const auto plan = CompiledPlan::Make(spec);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return (*plan)->DumpText();
+  };
+  EXPECT_THAT(text(), HasSubstr("activation=gelu_tanh"));
+  EXPECT_THAT(text(), HasSubstr("third=slope"));
+  spec.recompute.mode = RecomputeSpec::Mode::kSelective;
+  EXPECT_THAT(text(), Not(HasSubstr("third=slope")));
+  spec.recompute.mode = RecomputeSpec::Mode::kNone;
+  spec.precision = "bf16";
+  EXPECT_THAT(text(), Not(HasSubstr("activation=gelu_tanh")));
+  spec.precision = "fp32";
+  spec.passes.fuse = false;
+  EXPECT_THAT(text(), Not(HasSubstr("activation=gelu_tanh")));
+}
+
+}  // namespace
+}  // namespace lockstep::engine
