@@ -91,7 +91,9 @@ class CudaModelTest : public EveryModelTest {
 
 TEST_P(CudaModelTest, StepsAreThoseOfTheCpu) {
   Job cpu(Spec()), gpu(OnGpu(Spec()));
-  EXPECT_EQ(cpu.plan->hash(), gpu.plan->hash());
+  // What is fused differs; state and gradients lie alike.
+  EXPECT_EQ(cpu.plan->gradient_count(), gpu.plan->gradient_count());
+  EXPECT_EQ(cpu.plan->state().size(), gpu.plan->state().size());
   const double tolerance = ToleranceOf(std::get<0>(GetParam()).name, std::get<1>(GetParam()));
   EXPECT_LT(RelativeNorm(PoisonedGradients(&cpu, 1, 0), PoisonedGradients(&gpu, 1, 0)), tolerance);
   for (int64_t step = 1; step <= 2; ++step) {
