@@ -19,15 +19,24 @@ SIZES = [4, 4096, 65536, 1 << 20, 16 << 20, 256 << 20]
 SECONDS = "0.2"
 
 
+def bench(ranks, shards, size, operations):
+    out, _ = run([LAUNCHER, "bench", "collectives", f"--nproc-per-node={ranks}", "-o", "json",
+                  f"--shards={shards}", f"--min-bytes={size}", f"--max-bytes={size}",
+                  f"--seconds={SECONDS}", "--operations", operations])
+    return {row["operation"]: row["microseconds"] for row in last_json(out)["rows"]}
+
+
+def uneven():
+    """Three ranks with four shards: one of them contributes two leaves that are one node of the tree."""
+    return {size: bench(3, 4, size, "tree_reduce,local_sum") for size in SIZES}
+
+
 def ours(args):
     rows = {}
     for size in SIZES:
-        out, _ = run([LAUNCHER, "bench", "collectives", f"--nproc-per-node={args.ranks}", "-o", "json",
-                      f"--shards={args.shards}", f"--min-bytes={size}", f"--max-bytes={size}",
-                      f"--seconds={SECONDS}", "--operations",
-                      "tree_reduce,all_reduce,reduce_scatter,all_gather,broadcast,local_sum"])
-        for row in last_json(out)["rows"]:
-            rows[row["operation"], size] = row["microseconds"]
+        times = bench(args.ranks, args.shards, size,
+                      "tree_reduce,all_reduce,reduce_scatter,all_gather,broadcast,local_sum")
+        rows.update({(operation, size): time for operation, time in times.items()})
     return rows
 
 
@@ -89,6 +98,14 @@ def main():
             row["ratio " + name] = summary([b[theirs] / a for a, b in zip(mine, times[name])])
             lines.append((f"  {name}, us", text(row[name])))
             lines.append((f"  ours is quicker than {name}", text(row["ratio " + name], " x")))
+        result["rows"].append(row)
+    times = [uneven() for _ in range(args.repetitions)]
+    for size in SIZES:
+        row = {"operation": "tree_reduce", "ranks": 3, "shards": 4, "bytes": size,
+               "microseconds": summary([t[size]["tree_reduce"] for t in times]),
+               "of_limit": summary([t[size]["local_sum"] / t[size]["tree_reduce"] for t in times])}
+        lines.append((f"tree_reduce, 3 ranks with 4 shards, {size:,} B, us", text(row["microseconds"])))
+        lines.append(("  of what memory allows", text(row["of_limit"])))
         result["rows"].append(row)
     report("collectives", args, result, lines)
 

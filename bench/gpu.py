@@ -24,7 +24,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Dense bf16 operations per second, by a part of the device's name.
+# Dense bf16 operations a second, by a part of the device's name.
 PEAKS = (("H200", 989.5e12), ("H100 PCIe", 756e12), ("H100", 989.5e12), ("B200", 2250e12), ("A100", 312e12),
          ("L40S", 362e12), ("RTX 4090", 165e12))
 # name -> (layers, width, tokens of a sample, causal)
@@ -118,11 +118,13 @@ def run(command, env, timeout):
 class Results:
     """The file of results: one object for each line, in the order in which they were made."""
 
-    def __init__(self, path):
+    def __init__(self, path, retry):
         self.path, self.rows = path, []
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 self.rows = [json.loads(line) for line in file if line.strip()]
+        if retry:
+            self.rows = [row for row in self.rows if "error" not in row]
 
     def find(self, case, side, batch=None):
         for row in self.rows:
@@ -152,6 +154,16 @@ def commands(case, program, args):
     return sides
 
 
+def with_rates(case, row, peak):
+    """The row with its tokens a second and its share of the peak, where the model has them."""
+    if case.model not in SIZES or "samples_per_second" not in row:
+        return row
+    row["tokens_per_second"] = row["samples_per_second"] * SIZES[case.model][2]
+    if peak and mfu(case, row, peak):
+        row["mfu"] = mfu(case, row, peak)
+    return row
+
+
 def measure(case, program, args, results, deadline):
     """All sides of a case at the largest batch that ours fits; False when the time is over."""
     env, batches = environment(program), list(case.batches)
@@ -167,17 +179,22 @@ def measure(case, program, args, results, deadline):
             result, error = run([*command, "--batch", str(batch)], env, min(left, args.timeout))
             row = {"case": case.name, "side": side, "batch": batch, "precision": case.precision}
             row.update(result if result is not None else {"error": error})
-            row["batch"] = batch
+            row.update({"batch": batch, "device": args.device})
             if result is None and error.startswith("exit code 5") and batch != batches[-1]:
                 say(f"{case.name} {side}: batch {batch} does not fit")
                 continue
-            results.add(row)
+            results.add(with_rates(case, row, peak_of(args.device)))
             say(f"{case.name} {side} batch {batch}: "
                 + (f"{result['samples_per_second']:,.1f} samples/s" if result else error))
             if side == "ours" and result is not None:
                 batches = [batch]
             break
     return True
+
+
+def peak_of(device):
+    """Dense bf16 operations a second; None for a device that is not in the table."""
+    return next((value for name, value in PEAKS if name in device), None)
 
 
 def mfu(case, row, peak):
@@ -196,7 +213,7 @@ def memory(row):
 
 def table(results, device):
     """The results as lines for people."""
-    peak = next((value for name, value in PEAKS if name in device), None)
+    peak = peak_of(device)
     lines = [f"{device}, bf16 peak {peak / 1e12:.0f} TFLOP/s" if peak else device]
     for case in CASES:
         rows = [row for row in results.rows if row["case"] == case.name]
@@ -207,10 +224,10 @@ def table(results, device):
                 lines.append(f"{head} {row['error']}")
                 continue
             text = f"{head} {row['samples_per_second']:>11,.1f} samples/s {row['step_s'] * 1e3:>9.2f} ms"
-            if case.model in SIZES:
-                text += f" {row['samples_per_second'] * SIZES[case.model][2]:>12,.0f} tokens/s"
-            if peak and mfu(case, row, peak):
-                text += f" MFU {mfu(case, row, peak):6.1%}"
+            if "tokens_per_second" in row:
+                text += f" {row['tokens_per_second']:>12,.0f} tokens/s"
+            if "mfu" in row:
+                text += f" MFU {row['mfu']:6.1%}"
             if memory(row):
                 text += f" {memory(row) / 2**30:6.1f} GiB"
             if row["side"] == "ours" and "idle_share" in row:
@@ -229,6 +246,7 @@ def main():
     parser.add_argument("--budget", type=float, default=570, help="seconds after which nothing begins")
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one measurement")
     parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
+    parser.add_argument("--retry", action="store_true", help="what failed before too")
     parser.add_argument("--report", action="store_true", help="only show what the file has")
     args = parser.parse_args()
     args.tuning = args.tuning or os.path.abspath(args.out) + ".algorithms"
@@ -236,7 +254,7 @@ def main():
     for name in args.names:
         if name not in known:
             sys.exit(f"gpu.py: no case {name}; use {' '.join(known)}")
-    results, device = Results(args.out), device_name()
+    results, args.device = Results(args.out, args.retry), device_name()
     deadline = time.monotonic() + args.budget
     if not args.report:
         program = find_program()
@@ -246,7 +264,7 @@ def main():
             if not measure(case, program, args, results, deadline):
                 say("the time is over: run it again for the rest")
                 break
-    print("\n".join(table(results, device)))
+    print("\n".join(table(results, args.device)))
 
 
 if __name__ == "__main__":

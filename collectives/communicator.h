@@ -149,6 +149,20 @@ class Communicator {
   // without are undefined.
   virtual absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) = 0;
 
+  // What Share is about; at most kMostShared pieces.
+  static constexpr size_t kMostShared = 8;
+  struct SharedPiece {
+    const void* data = nullptr;
+    size_t bytes = 0;
+  };
+  using SharedPieces = std::vector<std::vector<const char*>>;  // by rank and piece
+  // Tells everyone where these pieces of this rank's memory (from the transport) lie, and returns
+  // where everyone's do: the result's [r][i] is piece i of rank r, to be read. All ranks bring as
+  // many pieces of the same sizes. Blocks until all have come. The addresses are good for the
+  // communicator's life, also when ranks have died. What is read there when is up to the callers.
+  virtual absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
+                                             absl::Time deadline) = 0;
+
   // The commit rule: no rank writes gradients of step s+1 before every member has published
   // committed >= s.
   // Release-publishes that this rank's state is that after `step`. Does not block.
@@ -187,6 +201,17 @@ class Transport {
   // reserved now, so that a lack is an error here and not a signal later.
   // Errors: ResourceExhausted, naming `what` and how much was asked for and left.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) = 0;
+
+  // Page-aligned memory that peers can read, for the worker's life, of which no page is there until
+  // Hold says so. Errors: ResourceExhausted, naming `what`.
+  virtual absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) = 0;
+  // Reserves the pages of [data, data + bytes), a part of loose memory: they may be used from now
+  // on. Those that are there already keep what is in them; others may hold anything. Errors:
+  // ResourceExhausted, naming `what`.
+  virtual absl::Status Hold(void* data, size_t bytes, const std::string& what) = 0;
+  // Gives the pages that lie whole in [data, data + bytes), a part of loose memory, back to the
+  // system. Neither this rank nor a peer touches the part before it is held again.
+  virtual void Drop(void* data, size_t bytes) = 0;
 
   // Where vectors for TreeReduce lie: in what Allocate gives, unless the transport reduces in other
   // memory.

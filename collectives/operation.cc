@@ -19,8 +19,9 @@ std::string_view OrderName(ReduceOrder order) {
 
 std::string_view OpKindName(OpKind kind) {
   static constexpr std::string_view kNames[] = {
-      "nothing", "tree_reduce", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
-      "barrier", "send",        "recv",       "wait_committed", "connect",    "replicate"};
+      "nothing",   "tree_reduce", "all_reduce", "reduce_scatter", "all_gather",
+      "broadcast", "barrier",     "send",       "recv",           "wait_committed",
+      "connect",   "replicate",   "share"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "?";
 }

@@ -27,6 +27,7 @@ enum class OpKind : uint8_t {
   kWaitCommitted,
   kConnect,
   kReplicate,
+  kShare,
 };
 // The name that messages use: "tree_reduce".
 std::string_view OpKindName(OpKind kind);

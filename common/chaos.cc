@@ -16,15 +16,16 @@ namespace lockstep::chaos {
 namespace {
 
 constexpr const char* kActions[] = {"kill", "exit", "segv",  "stop", "hang",
-                                    "flip", "slow", "abort", "grow"};
+                                    "flip", "slow", "abort", "grow", "scale"};
 constexpr int64_t kMostMebibytes = 1 << 20;
-constexpr const char* kPlaces[] = {"start", "reduce", "reduced", "committed",
-                                   "eval",  "save",   "join",    "checkpoint"};
+constexpr const char* kPlaces[] = {"start", "reduce", "reduced",    "committed", "eval",
+                                   "save",  "join",   "checkpoint", "begun"};
 
 absl::Status Wrong(const std::string& action, const std::string& text) {
-  const std::string example = action == "slow"   ? "slow rank:1:3x"
-                              : action == "exit" ? "exit rank:1@step:5=3"
-                              : action == "grow" ? "grow rank:1@step:5=512"
+  const std::string example = action == "slow"    ? "slow rank:1:3x"
+                              : action == "exit"  ? "exit rank:1@step:5=3"
+                              : action == "grow"  ? "grow rank:1@step:5=512"
+                              : action == "scale" ? "scale 2@step:50"
                               : action == "kill"
                                   ? "kill rank:2@step:50' or 'kill coordinator@step:50"
                                   : absl::StrCat(action, " rank:2@step:50");
@@ -74,6 +75,17 @@ absl::StatusOr<Injection> Parse(const std::string& action, const std::string& te
   Injection injection;
   injection.action = static_cast<Action>(known - std::begin(kActions));
   absl::string_view rest = text;
+  if (injection.action == Action::kScale) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(rest, absl::MaxSplits('@', 1));
+    int64_t workers = 0;
+    rest = parts.second;
+    const bool can = TakeNumber(parts.first, 1, &workers) && absl::ConsumePrefix(&rest, "step:") &&
+                     TakeWhen(rest, &injection);
+    injection.workers = static_cast<int>(workers);
+    if (can) return injection;
+    return Wrong(action, text);
+  }
   int64_t rank = 0;
   if (absl::ConsumePrefix(&rest, "coordinator@step:")) {
     injection.coordinator = true;
@@ -97,8 +109,10 @@ absl::StatusOr<Injection> Parse(const std::string& action, const std::string& te
 
 std::string ToString(const Injection& injection) {
   std::string text = absl::StrCat(kActions[static_cast<int>(injection.action)], " ");
-  absl::StrAppend(&text,
-                  injection.coordinator ? "coordinator" : absl::StrCat("rank:", injection.rank));
+  absl::StrAppend(&text, injection.coordinator ? "coordinator"
+                         : injection.action == Action::kScale
+                             ? absl::StrCat(injection.workers)
+                             : absl::StrCat("rank:", injection.rank));
   if (injection.action == Action::kSlow) return absl::StrCat(text, ":", injection.factor, "x");
   absl::StrAppend(&text, "@step:", injection.step);
   if (injection.place != Place::kStart) {
@@ -125,24 +139,31 @@ std::string ToString(const std::vector<Injection>& injections) {
   });
 }
 
-std::vector<Injection> Draw(uint64_t seed, int count, int ranks, int64_t steps, bool stops) {
+std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing) {
   const uint64_t key = SiteKey(seed, "chaos");
   std::vector<Injection> injections;
-  const int64_t span = std::max<int64_t>(1, (steps - 1) / std::max(1, count));
+  const int64_t span = std::max<int64_t>(1, (drawing.steps - 1) / std::max(1, count));
   for (int i = 0; i < count; ++i) {
     const auto words = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, key);
     Injection injection;
-    const uint32_t dice = words[0] % 10;
-    injection.action = dice < 6              ? Action::kKill
-                       : dice < 8            ? Action::kSegv
-                       : dice == 8 || !stops ? Action::kExit
-                                             : Action::kStop;
-    injection.rank = static_cast<int>(words[1] % static_cast<uint32_t>(ranks));
+    const uint32_t dice = words[0] % 10, others = words[0] / 10;
+    injection.action = dice < 6                      ? Action::kKill
+                       : dice < 8                    ? Action::kSegv
+                       : dice == 8 || !drawing.stops ? Action::kExit
+                                                     : Action::kStop;
+    injection.rank = static_cast<int>(words[1] % static_cast<uint32_t>(drawing.ranks));
     injection.step =
-        std::min<int64_t>(steps, 2 + i * span + words[2] % std::max<int64_t>(1, span - 1));
-    injection.place = static_cast<Place>(words[3] % 4);  // places that every step has
+        std::min<int64_t>(drawing.steps, 2 + i * span + words[2] % std::max<int64_t>(1, span - 1));
+    const uint32_t place = words[3] % (drawing.halves ? 5 : 4);  // that every step has
+    injection.place = place < 4 ? static_cast<Place>(place) : Place::kBegun;
     injection.exit_code = 3;
-    if (injection.action == Action::kKill && words[0] / 10 % 4 == 0) {
+    if (drawing.most_workers > drawing.least_workers && others / 4 % 3 == 0) {
+      const auto choices = static_cast<uint32_t>(drawing.most_workers - drawing.least_workers + 1);
+      injection.action = Action::kScale;
+      injection.workers = drawing.least_workers + static_cast<int>(words[1] % choices);
+      injection.rank = 0;
+      if (i > 0 && words[3] / 20 % 2 == 0) injection.step = injections.back().step;
+    } else if (injection.action == Action::kKill && others % 4 == 0) {
       injection.coordinator = true;
       injection.rank = 0;
     }

@@ -12,7 +12,9 @@
 //                                 step 50; places as above
 //   flip rank:1@step:20           one bit of its training state is another one
 //   slow rank:1:3x                from its first step on each of its steps takes three times as
-//   long
+//                                 long
+//   scale 2@step:50               the job is to have two workers from when the first worker begins
+//                                 step 50; places as above
 // A rank is the place in the job at full strength, as in the names of the logs.
 //
 // Workers get them in the variable LOCKSTEP_CHAOS, separated by ';', and each happens once: the
@@ -32,11 +34,14 @@ namespace lockstep::chaos {
 inline constexpr const char* kVariable = "LOCKSTEP_CHAOS";
 // The coordinator's journal: the process that holds a lock on this file is the coordinator.
 inline constexpr const char* kJournalVariable = "LOCKSTEP_CHAOS_JOURNAL";
+// The pipe on which a worker tells the launcher that the job is to be scaled: the fault's number in
+// decimal and a line feed.
+inline constexpr const char* kScaleVariable = "LOCKSTEP_CHAOS_SCALE";
 // Below the run's folder; a file for each injection, named by its number from 0. It holds the time
 // in nanoseconds since the epoch and the pid, separated by a blank.
 inline constexpr const char* kFolder = "chaos";
 
-enum class Action { kKill, kExit, kSegv, kStop, kHang, kFlip, kSlow, kAbort, kGrow };
+enum class Action { kKill, kExit, kSegv, kStop, kHang, kFlip, kSlow, kAbort, kGrow, kScale };
 
 // Where in the step it happens, in the order of a step's life.
 enum class Place {
@@ -48,6 +53,7 @@ enum class Place {
   kSave,        // when it writes the model after the step
   kJoin,        // when it copies the state to go on after the step
   kCheckpoint,  // its part of the checkpoint after the step is durable, the checkpoint is not whole
+  kBegun,       // with train.zero_stage: its moments are those after the step, its weights are not
 };
 
 struct Injection {
@@ -59,6 +65,9 @@ struct Injection {
   int exit_code = 1;       // kExit
   int64_t mebibytes = 64;  // kGrow
   double factor = 1;       // kSlow
+  int workers = 1;         // kScale
+  // Whether the worker that comes there first carries it out, whichever it is.
+  bool of_the_job() const { return coordinator || action == Action::kScale; }
 };
 
 // `action` as "kill", `text` as "rank:2@step:50/reduced". Errors: InvalidArgument, with what would
@@ -70,10 +79,21 @@ std::string ToString(const Injection& injection);
 absl::StatusOr<std::vector<Injection>> ParseAll(const std::string& text);
 std::string ToString(const std::vector<Injection>& injections);
 
-// `count` kills, stops and exits at random ranks, steps in [2, steps] and places, and kills of the
-// coordinator, a pure function of the arguments. Two of them are at least two steps apart.
+// What faults are drawn for.
+struct Drawing {
+  int ranks = 1;  // places that workers of the job may have
+  int64_t steps = 2;
+  bool stops = true;  // whether there are some
+  // The job may have so many workers. Where these differ it is scaled, too.
+  int least_workers = 1;
+  int most_workers = 1;
+  bool halves = false;  // steps have the place kBegun
+};
+// `count` kills, stops and exits at random ranks, steps in [2, steps] and places, kills of the
+// coordinator and changes of the number of workers, a pure function of the arguments. Two of them
+// are at least two steps apart; but a change may come at the step of the fault before it.
 // REQUIRES: ranks >= 1.
-std::vector<Injection> Draw(uint64_t seed, int count, int ranks, int64_t steps, bool stops);
+std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing);
 
 }  // namespace lockstep::chaos
 

@@ -46,6 +46,12 @@ struct StateEntry {
   size_t bytes = 0;
 };
 
+// Bytes [begin, end) of the state region.
+struct StateRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
 // One bucket: elements [begin, end) of the gradient vector, whose gradients are ready together.
 // Buckets are listed in the order in which they become ready. The last one also holds the loss
 // entries (see Plan::gradient_count).
@@ -127,6 +133,9 @@ class Plan {
   virtual int recompute_level() const = 0;
   // Floating point operations of one micro-batch, forward and backward.
   virtual double flops() const = 0;
+  // Where the moments of elements [begin, end) of the gradient vector lie in the state region, in
+  // ascending order.
+  virtual std::vector<StateRange> MomentsOf(int64_t begin, int64_t end) const = 0;
   // Hex. Equal on every worker of a job, else they would compute different things.
   virtual std::string hash() const = 0;
   // The graph as text or DOT, after all passes.
@@ -156,6 +165,14 @@ struct Memory {
   // deciding, and measured where none does; then all of it is written to them. Without files the
   // library chooses.
   std::vector<std::string> tuning_files = {};
+};
+
+// Elements [begin, end) of the gradient vector whose moments an executor has, and where the first
+// half of an update puts their new weights.
+struct HeldRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  float* weights = nullptr;
 };
 
 // Elements [begin, end) of the reduced gradient vector, at data[0..].
@@ -215,6 +232,7 @@ class Executor {
   virtual ~Executor() = default;
 
   // The state of step 0: a pure function of the job (addressed randomness by parameter name).
+  // Touches no moments that are not held.
   virtual void InitState() = 0;
 
   // An error of a hook ends RunShard with it. Any may be empty.
@@ -249,6 +267,21 @@ class Executor {
   // gradients, read in place: slices in ascending order that cover the whole vector, cut at
   // multiples of 16 elements. Never fails once begun. A skipped step advances "step" alone.
   virtual StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) = 0;
+
+  // ---- Updates of a plan with TrainSpec::shard_moments ----
+  // The moments of `held` are there, no others: ranges in ascending order, cut at multiples of 16
+  // elements. What is new in them is the caller's to fill. Before the first call nothing is held.
+  // REQUIRES: no update is half done.
+  virtual void HoldMoments(std::vector<HeldRange> held);
+  // The first half of Update: everything but the weights, their averages and the step; the new
+  // weights of what is held go to the ranges' memory. A step that is skipped is done with it. Never
+  // fails once begun.
+  virtual StepResult BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced);
+  // The second half: `weights` are the new weights of everybody, in ascending order of the gradient
+  // vector. REQUIRES: the step was begun and not skipped.
+  virtual void FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights);
+  // The newest step that was begun: committed_step(), or the one after it.
+  virtual int64_t begun_step() const { return committed_step(); }
 
   // The step that the state is after, as written in the state itself.
   virtual int64_t committed_step() const = 0;

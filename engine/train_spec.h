@@ -252,6 +252,9 @@ struct TrainSpec {
   std::vector<ParameterGroup> groups;  // the first that matches decides
   double clip_norm = 0;                // of all gradients together; 0: not clipped
   double ema_decay = 0;                // of the weights' moving average; 0: there is none
+  // The moments may be there in part, and an update is made in two halves: see
+  // Executor::HoldMoments.
+  bool shard_moments = false;
   // Evaluation and prediction alone: no gradients, no moments, no training step. See
   // Plan::CompileInference.
   bool inference = false;

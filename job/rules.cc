@@ -59,6 +59,7 @@ class Rules {
   void CheckTraining();
   void CheckControls();
   void CheckPrecision();
+  void CheckZero();
   void CheckVariables();
   void CheckNccl();
 
@@ -123,6 +124,7 @@ void Rules::CheckTraining() {
                                             Suggest(precision, supported, "known are")));
   }
   CheckPrecision();
+  CheckZero();
   const int64_t warmup = train.schedule().warmup_steps();
   if (train.steps() > 0 && warmup > train.steps()) {
     Error({"train.schedule.warmup_steps"},
@@ -195,6 +197,24 @@ void Rules::CheckPrecision() {
     Error({absl::StrCat("train.loss_scale.", name)},
           absl::StrCat("'train.loss_scale.", name, "' ", value, " is no power of two; ",
                        std::ldexp(1.0, exponent - 1), " and ", std::ldexp(1.0, exponent), " are"));
+  }
+}
+
+// The optimizer's state in parts.
+void Rules::CheckZero() {
+  const Train& train = spec_.train();
+  if (train.zero_stage() == 0) return;
+  const Optimizer& optimizer = train.optimizer();
+  if (optimizer.has_lamb() || optimizer.has_muon()) {
+    Error({"train.zero_stage"},
+          absl::StrCat("'train.zero_stage' 1 updates parts of tensors, and ",
+                       optimizer.has_lamb() ? "lamb" : "muon",
+                       " needs whole ones; use sgd, adam or adamw, or leave it out"));
+  }
+  if (absl::StartsWith(train.precision(), "pure_")) {
+    Error({"train.zero_stage"},
+          absl::StrCat("'train.zero_stage' 1 needs fp32 weights, which precision ",
+                       train.precision(), " does not have; use ", train.precision().substr(5)));
   }
 }
 

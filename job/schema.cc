@@ -79,6 +79,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Train.recompute",
        .fallback = "none",
        .choices = {"none", "selective", "blocks", "auto"}},
+      {.field = "Train.zero_stage", .min = 0, .max = 1},
       {.field = "Train.passes", .optional = true},
       {.field = "Passes.fuse", .fallback = "true"},
       {.field = "Passes.in_place", .fallback = "true"},

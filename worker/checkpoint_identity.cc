@@ -21,6 +21,7 @@ constexpr size_t kNamed = 6;  // differences that are named one by one
 // Without what decides no number.
 Train Deciding(Train train) {
   train.clear_reproducible();
+  train.clear_zero_stage();
   train.mutable_data()->clear_loader();
   return train;
 }

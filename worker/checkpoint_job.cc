@@ -28,17 +28,22 @@ std::string SavingAdvice(const absl::Status& why) {
   return "look at the disk, or change checkpoint.dir";
 }
 
-CheckpointJob::CheckpointJob(Settings settings, const void* state, checkpoint::Snapshot* snapshot)
-    : settings_(std::move(settings)),
-      state_memory_(static_cast<const char*>(state)),
-      snapshot_(snapshot) {
+CheckpointJob::Locate CheckpointJob::In(const void* state) {
+  return [state](size_t offset, size_t*) { return static_cast<const char*>(state) + offset; };
+}
+
+CheckpointJob::CheckpointJob(Settings settings, const Locate& locate,
+                             checkpoint::Snapshot* snapshot)
+    : settings_(std::move(settings)), snapshot_(snapshot) {
   size_t to = 0;
   for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
     for (const engine::StateEntry* entry : file.entries) {
-      for (size_t at = 0; at < entry->bytes; at += kPiece) {
-        const size_t bytes = std::min(kPiece, entry->bytes - at);
-        pieces_.push_back({entry->offset + at, to, bytes});
+      for (size_t at = 0; at < entry->bytes;) {
+        size_t bytes = std::min(kPiece, entry->bytes - at);
+        const char* const from = locate(entry->offset + at, &bytes);
+        pieces_.push_back({from, to, bytes});
         to += bytes;
+        at += bytes;
       }
     }
   }
@@ -50,7 +55,7 @@ void CheckpointJob::Copy() {
     const size_t number = next_piece_.fetch_add(1, std::memory_order_relaxed);
     if (number >= pieces_.size()) return;
     const Piece& piece = pieces_[number];
-    std::memcpy(snapshot_->data() + piece.to, state_memory_ + piece.from, piece.bytes);
+    std::memcpy(snapshot_->data() + piece.to, piece.from, piece.bytes);
     if (copied_pieces_.fetch_add(1, std::memory_order_acq_rel) + 1 < pieces_.size()) continue;
     absl::MutexLock lock(&mu_);
     copied_ = true;

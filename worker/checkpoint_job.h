@@ -7,6 +7,7 @@
 #define LOCKSTEP_WORKER_CHECKPOINT_JOB_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,8 +39,12 @@ class CheckpointJob {
   };
   enum class State { kWorking, kDurable, kPublished, kFailed };
 
-  // `state` and `snapshot` outlive the copy, and the job.
-  CheckpointJob(Settings settings, const void* state, checkpoint::Snapshot* snapshot);
+  // Where byte `offset` of the state lies, and how much of `*bytes` from there on.
+  using Locate = std::function<const char*(size_t offset, size_t* bytes)>;
+  // All of it at `state`.
+  static Locate In(const void* state);
+  // Asks `locate` here; what it names outlives the copy, and `snapshot` the job.
+  CheckpointJob(Settings settings, const Locate& locate, checkpoint::Snapshot* snapshot);
 
   // Copies what is left of this rank's part of the state, piece by piece; two threads share the
   // work. Thread-safe.
@@ -85,14 +90,13 @@ class CheckpointJob {
   std::string saving_path() const { return absl::StrCat(settings_.folder, "/", saving()); }
   // A stretch of the state, and where its copy lies.
   struct Piece {
-    size_t from = 0;
+    const char* from = nullptr;
     size_t to = 0;
     size_t bytes = 0;
   };
   void Fail(const absl::Status& why);
 
   const Settings settings_;
-  const char* const state_memory_;
   checkpoint::Snapshot* const snapshot_;
   std::unique_ptr<checkpoint::Storage::Hold> hold_;
   std::vector<checkpoint::FileRecord> records_;  // of this rank's part

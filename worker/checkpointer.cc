@@ -167,7 +167,10 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
   if (decided.eval.has_value()) own.manifest.eval = JsonOf(*decided.eval);
-  job_ = std::make_shared<CheckpointJob>(std::move(own), settings_.state, snapshot_.get());
+  job_ = std::make_shared<CheckpointJob>(
+      std::move(own),
+      settings_.locate != nullptr ? settings_.locate : CheckpointJob::In(settings_.state),
+      snapshot_.get());
   copying_ = layout_->BytesOf(rank_) > kCopyAtOnce;
   if (!copying_) {
     job_->Copy();

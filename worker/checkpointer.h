@@ -54,6 +54,8 @@ class Checkpointer {
     checkpoint::Manifest identity;                    // of the job
     const engine::Plan* plan = nullptr;
     const void* state = nullptr;  // the state region
+    // Where the state's bytes lie when that is not there alone. May be empty.
+    CheckpointJob::Locate locate;
     // Brings the state region up to date before it is copied. May be empty.
     std::function<absl::Status()> publish;
     ProgressBoard* board = nullptr;
@@ -91,7 +93,8 @@ class Checkpointer {
   void AtBoundary(int64_t step, bool due, const StepHeader::Contents& header,
                   const Decided& decided);
 
-  // Blocks until no copy is being made. Before anything writes the state.
+  // Blocks until no copy is being made. Before anything writes the state, or lets peers write
+  // theirs where it is read.
   void WaitForCopy();
 
   // All ranks stand after `step`, the last one: the checkpoint after it is saved, if that can be,

@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& comp
   ShmTransport::Options shm;
   shm.life = life;
   shm.arena_bytes = compiled.arena_bytes;
+  shm.loose_bytes = compiled.loose_bytes;
   if (!nccl) {
     if (!why.empty() && assignment.slot() == 0) {
       LS_LOG_INFO << "gradients go through the host's memory: " << why;

@@ -59,6 +59,16 @@ void Grow(int64_t mebibytes) {
   std::memset(memory, 1, bytes);
 }
 
+// Says it to the launcher and goes on: who scales a job does not stop it either.
+void AskToScale(int number) {
+  const char* pipe = std::getenv(chaos::kScaleVariable);
+  if (pipe == nullptr) return;
+  const UniqueFd fd(::open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  const std::string line = absl::StrCat(number, "\n");
+  if (fd.valid() && ::write(fd.get(), line.data(), line.size()) > 0) return;
+  LS_LOG_WARNING << "chaos: cannot tell the launcher to scale the job";
+}
+
 void CarryOut(const chaos::Injection& injection, void* state) {
   switch (injection.action) {
     case chaos::Action::kKill:
@@ -82,6 +92,7 @@ void CarryOut(const chaos::Injection& injection, void* state) {
       ::_exit(injection.exit_code);
     case chaos::Action::kHang:
     case chaos::Action::kSlow:
+    case chaos::Action::kScale:
       break;
   }
   while (true) absl::SleepFor(absl::Seconds(1));
@@ -97,7 +108,7 @@ absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
   double factor = 1;
   std::vector<Due> due;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (!all[i].coordinator && all[i].rank != slot) continue;
+    if (!all[i].of_the_job() && all[i].rank != slot) continue;
     if (all[i].action == chaos::Action::kSlow) {
       factor = all[i].factor;
     } else {
@@ -113,6 +124,10 @@ absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
 void FaultInjector::At(chaos::Place place, int64_t step) {
   for (const Due& due : due_) {
     if (due.injection.step != step || due.injection.place != place) continue;
+    if (due.injection.action == chaos::Action::kScale) {
+      if (Mark(due.number, ::getpid())) AskToScale(due.number);
+      continue;
+    }
     if (!due.injection.coordinator) {
       if (Mark(due.number, ::getpid())) CarryOut(due.injection, state_);
       continue;

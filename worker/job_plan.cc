@@ -451,4 +451,18 @@ int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler) 
   return train.steps() > 0 ? train.steps() : sampler.StepsFor(train.epochs());
 }
 
+int MostWorkers(const JobSpec& job) {
+  return std::max(
+      {1, job.resources().nodes() * job.resources().nproc_per_node(), job.elastic().max_workers()});
+}
+
+int LeastWorkers(const JobSpec& job) {
+  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
+  return job.elastic().min_workers() > 0 ? std::min(workers, job.elastic().min_workers()) : workers;
+}
+
+bool ShardsMoments(const JobSpec& job) {
+  return job.train().zero_stage() > 0 && MostWorkers(job) > 2;
+}
+
 }  // namespace lockstep::worker

@@ -51,6 +51,13 @@ absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Trai
 // Steps of the whole run.
 int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler);
 
+// The most workers that the job may have at once, without spares.
+int MostWorkers(const JobSpec& job);
+// The fewest workers that it goes on with.
+int LeastWorkers(const JobSpec& job);
+// Whether its moments are sharded: train.zero_stage is 1 and there can be enough workers for it.
+bool ShardsMoments(const JobSpec& job);
+
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_JOB_PLAN_H_

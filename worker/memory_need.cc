@@ -8,6 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "worker/checkpointer.h"
+#include "worker/job_plan.h"
+#include "worker/sharded_state.h"
 
 namespace lockstep::worker {
 namespace {
@@ -35,18 +37,34 @@ size_t Workspace(const engine::Plan& plan) {
   return std::min(workspace, plan.arena_bytes());
 }
 
+// What a worker saves that has the largest share of the moments which it may come to have.
+size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vector_count) {
+  const int least = LeastWorkers(job);
+  if (least < 3) return 0;
+  size_t moments = 0;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role == engine::StateEntry::Role::kMoment) moments += entry.bytes;
+  }
+  const int shards = OptimizerShards(MostWorkers(job));
+  const size_t held =
+      moments / static_cast<size_t>(shards) * static_cast<size_t>(MostHeld(shards, least));
+  const size_t spill = ShardedState::SpillBytes(vector_count);
+  return moments > held + spill ? moments - held - spill : 0;
+}
+
 }  // namespace
 
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count) {
   const Train& train = job.train();
+  const engine::TrainSpec& spec = plan.spec();
   MemoryNeed need;
   for (const engine::StateEntry& entry : plan.state()) {
     if (entry.role == engine::StateEntry::Role::kParameter) need.weights += entry.bytes;
   }
   need.optimizer = plan.state_bytes() - need.weights;
+  if (spec.shard_moments) need.optimizer -= MomentsLeftOut(job, plan, vector_count);
   need.gradients = static_cast<size_t>(gradient_buffers) * static_cast<size_t>(vector_count) * 4;
-  const engine::TrainSpec& spec = plan.spec();
   if (spec.device == engine::DeviceKind::kCpu) {  // a GPU has its own
     need.workspace = Workspace(plan);
     need.activations = plan.arena_bytes() - need.workspace;

@@ -28,9 +28,10 @@ absl::StatusOr<std::vector<T>> Exchange(Communicator* communicator, const T& min
   return all;
 }
 
-// Copies the state and compares each slice with its holder's hash.
-absl::Status Copy(Communicator* communicator, char* state, int64_t bytes,
-                  const std::vector<int>& holders, bool have, absl::Time deadline) {
+}  // namespace
+
+absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
+                       const std::vector<int>& holders, bool have, absl::Time deadline) {
   const int count = static_cast<int>(holders.size());
   const auto slice_hash = [&](int holder) {
     const ElementRange slice = SliceOf(bytes, count, holder);
@@ -50,8 +51,6 @@ absl::Status Copy(Communicator* communicator, char* state, int64_t bytes,
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::Executor* executor,
                                             void* state, size_t bytes, int64_t start_step,
@@ -77,8 +76,8 @@ absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::
   const bool have = row.committed == start_step;
   agreement.copied = !have;
   if (!have) executor->BeginLoad();
-  const absl::Status copied = Copy(communicator, static_cast<char*>(state),
-                                   static_cast<int64_t>(bytes), holders, have, deadline);
+  const absl::Status copied = CopyState(communicator, static_cast<char*>(state),
+                                        static_cast<int64_t>(bytes), holders, have, deadline);
   if (!have) executor->EndLoad();
   if (!copied.ok() && !have) executor->InitState();
   LS_RETURN_IF_ERROR(copied);

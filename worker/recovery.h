@@ -7,7 +7,9 @@
 #define LOCKSTEP_WORKER_RECOVERY_H_
 
 #include <cstdint>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
@@ -30,6 +32,12 @@ struct StateAgreement {
 absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::Executor* executor,
                                             void* state, size_t bytes, int64_t start_step,
                                             int64_t evaluated_step, absl::Time deadline);
+
+// Gives the `bytes` at `state` (in the transport's arena) of the ranks `holders` to those that do
+// not `have` them: a slice from each, compared with its hash. Blocks. Errors: those of the
+// communicator; DataLoss when a slice is not what its holder has.
+absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
+                       const std::vector<int>& holders, bool have, absl::Time deadline);
 
 }  // namespace lockstep::worker
 

@@ -31,20 +31,25 @@ absl::Status CheckReplicas(Communicator* communicator, const void* state, size_t
       communicator->AllGather(&mine, hashes.data(), sizeof(mine), DType::kUInt8, deadline));
   const std::vector<int> ranks = RanksThatDiffer(hashes);
   if (ranks.empty()) return absl::OkStatus();
+  return ReplicasDiffer(ranks, ranks.size() < hashes.size(), communicator->rank(), step);
+}
+
+absl::Status ReplicasDiffer(const std::vector<int>& ranks, bool majority, int rank, int64_t step) {
   const std::string who =
       absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
-  if (ranks.size() == hashes.size()) {
+  const bool named = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  if (named && !majority) {
     return absl::DataLossError(absl::StrCat(
         "silent corruption: after step ", step, " the training states of ", who,
         " differ, and no majority says whose is right; test the memory and CPUs of their hosts"));
   }
-  if (std::find(ranks.begin(), ranks.end(), communicator->rank()) == ranks.end()) {
+  if (!named) {
     return absl::AbortedError(
         absl::StrCat("after step ", step, " the training state of ", who, " is not ours"));
   }
-  return absl::DataLossError(absl::StrCat(
-      "silent corruption: after step ", step, " the training state of rank ", communicator->rank(),
-      " is not that of the other ranks; test the memory and CPU of its host"));
+  return absl::DataLossError(
+      absl::StrCat("silent corruption: after step ", step, " the training state of rank ", rank,
+                   " is not that of the other ranks; test the memory and CPU of its host"));
 }
 
 }  // namespace lockstep::worker

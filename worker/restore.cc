@@ -114,6 +114,21 @@ absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorView&
       "], this job has ", TensorDtype(entry), "[", absl::StrJoin(entry.shape, ","), "]"));
 }
 
+// The bytes of the region that hold `entry` here.
+std::vector<engine::StateRange> PresentOf(const engine::StateEntry& entry,
+                                          const StateTarget& target) {
+  const engine::StateRange whole{entry.offset, entry.offset + entry.bytes};
+  if (target.present == nullptr) return {whole};
+  std::vector<engine::StateRange> ranges;
+  auto range = std::upper_bound(
+      target.present->begin(), target.present->end(), whole.begin,
+      [](size_t at, const engine::StateRange& present) { return at < present.end; });
+  for (; range != target.present->end() && range->begin < whole.end; ++range) {
+    ranges.push_back({std::max(range->begin, whole.begin), std::min(range->end, whole.end)});
+  }
+  return ranges;
+}
+
 // Fills the state from tensors by name.
 absl::Status Fill(const std::map<std::string, const checkpoint::TensorView*>& tensors,
                   const StateTarget& target, ProgressBoard* board) {
@@ -124,10 +139,12 @@ absl::Status Fill(const std::map<std::string, const checkpoint::TensorView*>& te
       return absl::DataLossError(absl::StrCat("tensor '", TensorName(entry), "' is missing"));
     }
     LS_RETURN_IF_ERROR(Fits(entry, *found->second));
-    for (size_t at = 0; at < entry.bytes; at += kPiece) {
-      std::memcpy(state + entry.offset + at, static_cast<const char*>(found->second->data) + at,
-                  std::min(kPiece, entry.bytes - at));
-      board->Moved();
+    for (const engine::StateRange& range : PresentOf(entry, target)) {
+      for (size_t at = range.begin; at < range.end; at += kPiece) {
+        std::memcpy(state + at, static_cast<const char*>(found->second->data) + (at - entry.offset),
+                    std::min(kPiece, range.end - at));
+        board->Moved();
+      }
     }
   }
   if (tensors.size() == target.plan->state().size()) return absl::OkStatus();

@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -41,6 +42,8 @@ struct StateTarget {
   const engine::Plan* plan = nullptr;
   engine::Executor* executor = nullptr;
   void* state = nullptr;
+  // What is there of it, ascending; null: all.
+  const std::vector<engine::StateRange>* present = nullptr;
 };
 
 // All ranks call it with the same source, and get the same. Empty: there is no checkpoint, and the

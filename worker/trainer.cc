@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/shm/waiter.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -26,172 +22,9 @@ namespace {
 // ends the generation; this bound is only for when there is no coordinator to do so.
 constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 
-// Room for alignment of each allocation in the transport's arena.
-constexpr size_t kPage = 4096;
-
-size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-// Null without memory. Rows of activations are a page or more apart, so that products read more
-// pages at a time than the processor keeps addresses of, unless pages are large.
-void* AllocateArena(size_t bytes) {
-  constexpr size_t kLargePage = size_t{2} << 20;
-  const size_t page = bytes < kLargePage ? kPage : kLargePage;
-  const size_t whole = std::max((bytes + page - 1) / page * page, page);
-  void* const memory = std::aligned_alloc(page, whole);
-  if (memory != nullptr && page == kLargePage) {
-    ::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: not every kernel has it
-  }
-  return memory;
-}
-
 absl::Time Deadline() { return Clock::Real()->Now() + kCollectiveLimit; }
 
 }  // namespace
-
-absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
-  JobData data;
-  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
-  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain, AugmentOf(job.train())));
-  if (job.train().eval().every() != "never") {
-    LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
-  }
-  return data;
-}
-
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train) {
-  CompiledJob compiled;
-  compiled.job = job;
-  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
-  compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
-  const std::string& every = job.train().eval().every();
-  LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
-  LS_ASSIGN_OR_RETURN(compiled.save_every, ParseEvery(job.checkpoint().every()));
-  LS_ASSIGN_OR_RETURN(compiled.verify_every, ParseEvery(job.verify_replicas()));
-  LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
-  const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
-  if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
-  LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-  const int shards = job.train().shards();
-  compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
-  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
-  const int least = job.elastic().min_workers() > 0 ? job.elastic().min_workers() : workers;
-  compiled.gradient_buffers = PartialSums::BuffersForWorstDeal(
-      shards, std::min(least, workers), std::max(workers, job.elastic().max_workers()));
-  compiled.arena_bytes =
-      RoundUp(compiled.plan->state_bytes()) +
-      compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
-  compiled.need =
-      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
-  if (automatic) {
-    // By the plan alone: what the arena may take is what the rest leaves of the limit.
-    const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
-    const auto limit = static_cast<size_t>(job.resources().memory());
-    spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
-    LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-    compiled.need =
-        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
-  }
-  LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
-  return compiled;
-}
-
-Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
-                 ControlLink* link)
-    : compiled_{compiled.job,
-                std::make_unique<data::DistributedSampler>(*compiled.sampler),
-                compiled.plan,
-                compiled.total_steps,
-                compiled.eval_every,
-                compiled.save_every,
-                compiled.verify_every,
-                compiled.vector_count,
-                compiled.gradient_buffers,
-                compiled.arena_bytes,
-                compiled.need,
-                compiled.tuning_files},
-      data_(data),
-      board_(board),
-      link_(link),
-      arena_(nullptr, std::free) {}
-
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const CompiledJob& compiled,
-                                                         const JobData* data, Transport* transport,
-                                                         ProgressBoard* board, ControlLink* link) {
-  std::unique_ptr<Trainer> trainer(new Trainer(compiled, data, board, link));
-  LS_RETURN_IF_ERROR(trainer->Reserve(transport));
-  trainer->executor_->InitState();
-  board->total_steps = compiled.total_steps;
-  board->total_epochs = compiled.sampler->EpochsAfter(compiled.total_steps);
-  return trainer;
-}
-
-absl::Status Trainer::Reserve(Transport* transport) {
-  const engine::Plan& plan = *compiled_.plan;
-  micro_fields_.resize(plan.spec().input.fields.size());
-  LS_ASSIGN_OR_RETURN(state_,
-                      transport->Allocate(RoundUp(plan.state_bytes()), "the training state"));
-  const int shards = compiled_.job.train().shards();
-  vector_ = std::make_unique<StepVector>(shards, plan.gradient_count(), &transport->vectors());
-  LS_ASSIGN_OR_RETURN(std::vector<float*> buffers, vector_->Reserve(compiled_.gradient_buffers));
-  engine::Memory memory{state_, nullptr};
-  if (plan.spec().device == engine::DeviceKind::kCuda) {
-    LS_ASSIGN_OR_RETURN(memory.gpu_limit, vector_->GpuLimit(compiled_.job.resources().gpu_memory(),
-                                                            compiled_.gradient_buffers));
-    if (vector_->memory()->on_host()) memory.gradient_buffers = buffers;
-    memory.tuning_files = compiled_.tuning_files;
-  } else {
-    arena_.reset(AllocateArena(plan.arena_bytes()));
-    if (arena_ == nullptr) {
-      return absl::ResourceExhaustedError("no memory for the plan's activations and workspace");
-    }
-    memory.arena = arena_.get();
-  }
-  LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
-  sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
-                                        vector_->memory());
-  data::Loader::Options options;
-  // A thread of its own pays only where a core is left for it. It changes no number.
-  const Resources& resources = compiled_.job.resources();
-  const int cores = std::max(1, resources.nproc_per_node()) * plan.spec().threads;
-  options.threads = cores < AllowedCpus() ? 1 : 0;
-  if (compiled_.job.train().data().loader().threads() > 0) {
-    options.threads = compiled_.job.train().data().loader().threads();
-  }
-  if (compiled_.job.train().data().loader().prefetch() > 0) {
-    options.prefetch = std::max(2, compiled_.job.train().data().loader().prefetch());
-  }
-  options.end_step = compiled_.total_steps;
-  LS_RETURN_IF_ERROR(MakeObservers());
-  if (profiler_ != nullptr) {
-    options.on_made = [this](int thread, int64_t step, int64_t begin, int64_t end) {
-      profiler_->RecordBatch(thread, step + 1, begin, end);
-    };
-  }
-  LS_ASSIGN_OR_RETURN(loader_,
-                      data::Loader::Create(data_->train.get(), compiled_.sampler.get(), options));
-  if (data_->test != nullptr) {
-    evaluator_ =
-        std::make_unique<Evaluator>(data_->test.get(), executor_.get(), plan.spec().eval_block,
-                                    board_, plan.spec().ema_decay > 0);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Trainer::MakeObservers() {
-  const Profile& profile = compiled_.job.profile();
-  const Debug& debug = compiled_.job.debug();
-  if (!profile.steps().empty()) {
-    LS_ASSIGN_OR_RETURN(const StepRange range, StepRange::Parse(profile.steps()));
-    profiler_ = std::make_unique<StepProfiler>(compiled_.plan.get(), range);
-  }
-  if (debug.interpret() || !debug.dump_tensors().empty()) {
-    LS_ASSIGN_OR_RETURN(const StepRange range,
-                        StepRange::Parse(debug.steps().empty() ? "1:1" : debug.steps()));
-    interpreter_ = std::make_unique<Interpreter>(compiled_.plan.get(), debug.dump_tensors(), range);
-    executor_->Observe(interpreter_.get());
-  }
-  return absl::OkStatus();
-}
 
 double Trainer::samples_per_second() const {
   if (train_seconds_ <= 0) return 0;
@@ -238,8 +71,10 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
     LS_RETURN_IF_ERROR(Step(communicator, held, record));
     if (FallsOn(compiled_.verify_every, committed_step())) {
       LS_RETURN_IF_ERROR(executor_->PublishState());
-      LS_RETURN_IF_ERROR(CheckReplicas(communicator, state_, compiled_.plan->state_bytes(),
-                                       committed_step(), Deadline()));
+      LS_RETURN_IF_ERROR(sharded_ != nullptr
+                             ? sharded_->CheckReplicas(communicator, committed_step(), Deadline())
+                             : CheckReplicas(communicator, state_, compiled_.plan->state_bytes(),
+                                             committed_step(), Deadline()));
     }
     train_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - start);
     ++steps_timed_;
@@ -278,6 +113,8 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   Suffer(chaos::Place::kStart, step);
   LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
   Suffer(chaos::Place::kReduce, step);
+  // After the reduction peers change the moments that this rank's checkpoint reads.
+  if (sharded_ != nullptr) WaitForCopy();
   TreeReduceArgs args;
   args.nodes = sums_->nodes();
   args.count = compiled_.vector_count;
@@ -293,7 +130,13 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   board_->Do(UPDATING);
   Suffer(chaos::Place::kReduced, step);
   PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
-  const engine::StepResult result = Commit(communicator, reduced, step, record, header_);
+  const engine::StepResult result = Update(communicator, reduced, step, record, header_);
+  if (begun_step() != committed_step()) {
+    Suffer(chaos::Place::kBegun, step);
+    LS_RETURN_IF_ERROR(sharded_->Finish(communicator, step, Deadline()));
+    communicator->PublishCommitted(step);
+  }
+  NoteCommitted(result);
   updating.Stop();
   board_->Do(BETWEEN_STEPS);
   if (profiler_ != nullptr) profiler_->EndStep();
@@ -302,21 +145,27 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
 }
 
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
-  const int64_t step = committed_step() + 1;
+  const int64_t step = begun_step() + 1;
   if (reduced.step != step) return absl::OkStatus();
   LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced.slices, &header_));
-  return CheckFinite(step, Commit(last, reduced.slices, step, nullptr, header_));
+  const engine::StepResult result = Update(last, reduced.slices, step, nullptr, header_);
+  if (committed_step() == step) NoteCommitted(result);
+  return CheckFinite(step, result);
 }
 
 absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
                                 const std::string& run_dir, int* first_holder) {
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   LS_RETURN_IF_ERROR(executor_->PublishState());
-  if (committed_step() != start_step) Suffer(chaos::Place::kJoin, start_step);
-  LS_ASSIGN_OR_RETURN(
-      const StateAgreement agreement,
-      AgreeOnState(communicator, executor_.get(), state_, compiled_.plan->state_bytes(), start_step,
-                   evaluated_step_, Deadline()));
+  if (begun_step() != start_step) Suffer(chaos::Place::kJoin, start_step);
+  absl::StatusOr<StateAgreement> agreed =
+      sharded_ != nullptr
+          ? sharded_->Agree(communicator, start_step, evaluated_step_, Deadline())
+          : AgreeOnState(communicator, executor_.get(), state_, compiled_.plan->state_bytes(),
+                         start_step, evaluated_step_, Deadline());
+  LS_RETURN_IF_ERROR(agreed.status());
+  const StateAgreement& agreement = *agreed;
+  board_->step.store(committed_step(), std::memory_order_relaxed);
   if (agreement.copied) {
     LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
     evaluated_step_ = agreement.evaluated_step;
@@ -330,10 +179,11 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
 absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_dir) {
   if (resume_source_ == nullptr) return absl::OkStatus();
   board_->Enter(LOADING);
-  LS_ASSIGN_OR_RETURN(
-      const std::optional<Restored> restored,
-      RestoreState(communicator, *resume_source_, {compiled_.plan.get(), executor_.get(), state_},
-                   board_, Deadline()));
+  LS_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
+                      RestoreState(communicator, *resume_source_,
+                                   {compiled_.plan.get(), executor_.get(), state_,
+                                    sharded_ != nullptr ? &sharded_->present() : nullptr},
+                                   board_, Deadline()));
   if (!restored.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
   restored_ = true;
@@ -439,7 +289,7 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   return absl::OkStatus();
 }
 
-engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const Slice> reduced,
+engine::StepResult Trainer::Update(Communicator* communicator, absl::Span<const Slice> reduced,
                                    int64_t step, RunRecord* record,
                                    const StepHeader::Contents& header) {
   const int64_t gradients = compiled_.plan->gradient_count();
@@ -453,15 +303,11 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
     checkpointer_->WaitForCopy();
     board_->Do(UPDATING);
   }
-  const engine::StepResult result = executor_->Update(step, gradient_slices_);
-  communicator->PublishCommitted(step);
-  const double epoch = compiled_.sampler->EpochsAfter(step);
-  board_->step.store(step, std::memory_order_relaxed);
-  board_->epoch.store(epoch, std::memory_order_relaxed);
-  board_->loss.store(result.loss, std::memory_order_relaxed);
-  board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
-  board_->Moved();
-  if (board_->first_commit.load(std::memory_order_relaxed) == 0) NoteFirstCommit();
+  const bool whole = sharded_ == nullptr || sharded_->all_held();
+  const engine::StepResult result = whole ? executor_->Update(step, gradient_slices_)
+                                          : executor_->BeginUpdate(step, gradient_slices_);
+  if (committed_step() == step) communicator->PublishCommitted(step);
+  // One that is half done is bound to be made: it is on record before its weights are there.
   RunRecord* const notes = notes_ != nullptr ? notes_ : record;
   if (notes == nullptr) return result;
   for (size_t shard = 0; shard < header.ids_hash.size(); ++shard) {
@@ -470,11 +316,21 @@ engine::StepResult Trainer::Commit(Communicator* communicator, absl::Span<const 
   }
   const bool scaled = compiled_.plan->scales_loss();
   if (notes->WantsStep(step) || (scaled && !result.finite)) {
-    notes->Step(step, epoch, result.loss, result.learning_rate,
+    notes->Step(step, compiled_.sampler->EpochsAfter(step), result.loss, result.learning_rate,
                 step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
                 !result.finite);
   }
   return result;
+}
+
+void Trainer::NoteCommitted(const engine::StepResult& result) {
+  const int64_t step = committed_step();
+  board_->step.store(step, std::memory_order_relaxed);
+  board_->epoch.store(compiled_.sampler->EpochsAfter(step), std::memory_order_relaxed);
+  board_->loss.store(result.loss, std::memory_order_relaxed);
+  board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
+  board_->Moved();
+  if (board_->first_commit.load(std::memory_order_relaxed) == 0) NoteFirstCommit();
 }
 
 absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {

@@ -42,6 +42,7 @@
 #include "worker/progress_board.h"
 #include "worker/restore.h"
 #include "worker/run_record.h"
+#include "worker/sharded_state.h"
 #include "worker/step_header.h"
 #include "worker/step_vector.h"
 
@@ -67,8 +68,9 @@ struct CompiledJob {
   // The vector that is reduced: the plan's gradients, then the step header.
   int64_t vector_count = 0;
   int gradient_buffers = 0;
-  // Everything that the transport's arena holds.
+  // Everything that the transport's arena holds, and its loose memory.
   size_t arena_bytes = 0;
+  size_t loose_bytes = 0;
   MemoryNeed need;
   std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
@@ -113,9 +115,9 @@ class Trainer {
     return vector_->DeviceHash(executor_.get(), sums_->NextLeaf());
   }
 
-  // Finishes the step after the state's when `reduced` is it: its gradients are whole. `last` is
-  // the communicator that reduced them. Errors: InvalidArgument as the job wishes for steps that
-  // are not finite.
+  // Finishes the step after the state's when `reduced` is it: its gradients are whole; with sharded
+  // moments it begins the step, and the next generation finishes it. `last` is the communicator
+  // that reduced them. Errors: InvalidArgument as the job wishes for steps that are not finite.
   absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
   // Brings the state to that after `start_step` with the other members. `evaluated` is set when all
   // who held it had evaluated it, if that was due; `first_holder` to the lowest rank that held it.
@@ -131,6 +133,8 @@ class Trainer {
                                              RunRecord* record);
 
   int64_t committed_step() const { return executor_->committed_step(); }
+  // The newest step that this worker is bound to: committed_step(), or the one after it.
+  int64_t begun_step() const { return executor_->begun_step(); }
   double epochs_done() const { return compiled_.sampler->EpochsAfter(committed_step()); }
   double train_seconds() const { return train_seconds_; }
   double samples_per_second() const;
@@ -141,6 +145,12 @@ class Trainer {
   const void* state() const { return state_; }
   // Brings it up to date. Errors: as Executor::PublishState.
   absl::Status PublishState() { return executor_->PublishState(); }
+  // Null unless the job shards its moments.
+  const ShardedState* sharded() const { return sharded_.get(); }
+  // Blocks until no copy for a checkpoint is being made, also of peers' memory.
+  void WaitForCopy() {
+    if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
+  }
   // What measures the job's `profile` steps; null without.
   StepProfiler* profiler() { return profiler_.get(); }
 
@@ -148,6 +158,8 @@ class Trainer {
   Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
           ControlLink* link);
   absl::Status Reserve(Transport* transport);
+  absl::Status ReserveState(Transport* transport);
+  absl::Status MakeSharded(Transport* transport, float* gradients);
   // What the job's `profile` and `debug` ask for.
   absl::Status MakeObservers();
   // One step. header_ says what all ranks are to do after it.
@@ -158,8 +170,11 @@ class Trainer {
   }
   void NoteFirstCommit();
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
-  engine::StepResult Commit(Communicator* communicator, absl::Span<const Slice> reduced,
+  // The update, whose step is published, or its first half: with sharded moments Finish follows.
+  engine::StepResult Update(Communicator* communicator, absl::Span<const Slice> reduced,
                             int64_t step, RunRecord* record, const StepHeader::Contents& header);
+  // Tells the world of the step that the state is after.
+  void NoteCommitted(const engine::StepResult& result);
   // What the job wants done about a step that is not finite.
   absl::Status CheckFinite(int64_t step, const engine::StepResult& result) const;
   // Whether `every`, counted in steps or epochs, comes after this step.
@@ -179,6 +194,7 @@ class Trainer {
   std::unique_ptr<void, void (*)(void*)> arena_;
   std::unique_ptr<engine::Executor> executor_;
   std::unique_ptr<StepVector> vector_;
+  std::unique_ptr<ShardedState> sharded_;
   std::unique_ptr<PartialSums> sums_;
   std::unique_ptr<StepProfiler> profiler_;
   std::unique_ptr<data::Loader> loader_;  // its threads use the profiler

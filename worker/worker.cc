@@ -147,6 +147,11 @@ class Worker {
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.publish = [this] { return trainer_->PublishState(); };
+    if (const ShardedState* sharded = trainer_->sharded(); sharded != nullptr) {
+      settings.locate = [sharded](size_t offset, size_t* bytes) {
+        return sharded->Locate(offset, bytes);
+      };
+    }
     settings.board = &board_;
     const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
     if (bootstrap_.assignment().slot() <
@@ -176,12 +181,13 @@ class Worker {
 
   // A member has committed the step that this worker is behind in, so it is whole.
   absl::Status CatchUp(int64_t start_step) {
-    if (last_communicator_ != nullptr && trainer_->committed_step() == start_step - 1) {
+    if (last_communicator_ != nullptr && trainer_->begun_step() == start_step - 1) {
       const auto reduced = last_communicator_->NewestReduce();
       if (reduced.has_value()) {
         LS_RETURN_IF_ERROR(trainer_->FinishStep(last_communicator_.get(), *reduced));
       }
     }
+    trainer_->WaitForCopy();  // it may read what peers of that generation have
     last_communicator_.reset();
     return absl::OkStatus();
   }
@@ -189,7 +195,7 @@ class Worker {
   absl::Status SendReady() {
     WorkerReady ready;
     ready.set_highest_generation(highest_generation_);
-    ready.set_committed_step(trainer_->committed_step());
+    ready.set_committed_step(trainer_->begun_step());
     ready.set_plan_hash(trainer_->plan().hash());
     ready.set_device_hash(device_hash_);
     ready.set_device_description(device_description_);

@@ -18,30 +18,13 @@ from torch.nn import functional as F
 import models
 
 
-class Gpt2Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = (part.view(b, t, self.heads, d // self.heads).transpose(1, 2)
-                   for part in self.qkv(self.norm1(x)).split(d, 2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        x = x + self.out(y.reshape(b, t, d))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-
 class Gpt2(nn.Module):
     """GPT-2 with a tied head and a padded vocabulary."""
 
     def __init__(self, layers, heads, width, length=1024, vocab=50304):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Gpt2Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(models.GptBlock(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
         self.head.weight = self.tokens.weight
         for weight in self.parameters():

@@ -262,6 +262,29 @@ absl::Status FakeCommunicator::Replicate(void* data, int64_t bytes, bool have,
   });
 }
 
+absl::StatusOr<Communicator::SharedPieces> FakeCommunicator::Share(
+    absl::Span<const SharedPiece> pieces, absl::Time deadline) {
+  FakeCall call;
+  int64_t bytes = 0;
+  for (const SharedPiece& piece : pieces) {
+    bytes += static_cast<int64_t>(piece.bytes);
+    call.nodes.push_back({{}, static_cast<const float*>(piece.data)});
+  }
+  call.operation = NewOperation(OpKind::kShare, bytes, DType::kUInt8);
+  SharedPieces all;
+  LS_RETURN_IF_ERROR(Run(call.operation, [&]() -> absl::Status {
+    LS_ASSIGN_OR_RETURN(const std::vector<FakeCall> calls, Enter(call, deadline));
+    for (const FakeCall& each : calls) {
+      std::vector<const char*>& places = all.emplace_back();
+      for (const NodeBuffer& node : each.nodes) {
+        places.push_back(reinterpret_cast<const char*>(node.data));
+      }
+    }
+    return absl::OkStatus();
+  }));
+  return all;
+}
+
 absl::Status FakeCommunicator::WaitCommitted(int64_t step, absl::Time deadline) {
   Operation operation = NewOperation(OpKind::kWaitCommitted, 0, DType::kUInt8);
   operation.step = step;

@@ -41,6 +41,8 @@ class FakeCommunicator : public Communicator, public ControlPlane {
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override;
   absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
+  absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
+                                     absl::Time deadline) override;
   void PublishCommitted(int64_t step) override { group_->Commit(rank_, step); }
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
   std::vector<int64_t> CommittedSteps() const override { return group_->Committed(); }

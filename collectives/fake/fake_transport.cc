@@ -77,6 +77,18 @@ absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& w
   return block;
 }
 
+absl::StatusOr<void*> FakeTransport::AllocateLoose(size_t bytes, const std::string& what) {
+  LS_ASSIGN_OR_RETURN(void* block, Allocate(bytes, what));
+  Drop(block, bytes);
+  return block;
+}
+
+absl::Status FakeTransport::Hold(void* data, size_t bytes, const std::string& what) {
+  return absl::OkStatus();
+}
+
+void FakeTransport::Drop(void* data, size_t bytes) { std::memset(data, 0xff, bytes); }
+
 absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(
     int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
   const int world = static_cast<int>(members.size());

@@ -51,6 +51,10 @@ class FakeTransport : public Transport {
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
   VectorMemory& vectors() override { return vectors_; }
+  // Memory like any other, filled with 0xff where it is not held so that a reader would notice.
+  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
+  absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
+  void Drop(void* data, size_t bytes) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
                                                         const std::vector<GroupMember>& members,
                                                         int rank, absl::Time deadline) override;

@@ -69,6 +69,10 @@ class NcclCommunicator : public Communicator {
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override { return control_->Barrier(deadline); }
   absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
+  absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
+                                     absl::Time deadline) override {
+    return control_->Share(pieces, deadline);
+  }
 
   void PublishCommitted(int64_t step) override { control_->PublishCommitted(step); }
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override {

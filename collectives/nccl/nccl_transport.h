@@ -57,6 +57,13 @@ class NcclTransport : public Transport {
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override {
     return control_->Allocate(bytes, what);
   }
+  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override {
+    return control_->AllocateLoose(bytes, what);
+  }
+  absl::Status Hold(void* data, size_t bytes, const std::string& what) override {
+    return control_->Hold(data, bytes, what);
+  }
+  void Drop(void* data, size_t bytes) override { control_->Drop(data, bytes); }
   VectorMemory& vectors() override { return memory_; }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
                                                         const std::vector<GroupMember>& members,

@@ -28,16 +28,16 @@ constexpr int64_t kMemoryMargin = 64 << 20;
 constexpr size_t kReservePiece = 64 << 20;
 
 // Takes the space now, so that a lack is an error here and not a SIGBUS or the OOM killer later.
-absl::Status Reserve(int fd, size_t bytes, const std::string& what) {
-  for (size_t begin = 0; begin < bytes; begin += kReservePiece) {
+absl::Status Reserve(int fd, size_t from, size_t to, const std::string& what) {
+  for (size_t begin = from; begin < to; begin += kReservePiece) {
     const int64_t left = AvailableMemory();
-    const auto rest = static_cast<int64_t>(bytes - begin);
+    const auto rest = static_cast<int64_t>(to - begin);
     if (left < kMemoryMargin || left - kMemoryMargin < rest) {
       return absl::ResourceExhaustedError(absl::StrCat(
           what, ": ", left >> 20, " MiB are available, ", rest >> 20,
           " MiB more are needed: use fewer workers, a smaller model, or a host with more memory"));
     }
-    const size_t size = std::min(kReservePiece, bytes - begin);
+    const size_t size = std::min(kReservePiece, to - begin);
     int result;
     do {
       result = ::fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(size));
@@ -47,27 +47,42 @@ absl::Status Reserve(int fd, size_t bytes, const std::string& what) {
   return absl::OkStatus();
 }
 
+size_t PagesOf(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+// The same memory, to be read.
+absl::StatusOr<UniqueFd> ReadOnly(int fd) {
+  UniqueFd opened(::open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!opened.valid()) return ErrnoStatus(errno, "opening the arena to be read (needs /proc)");
+  return opened;
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes) {
+absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, size_t loose_bytes) {
   auto arena = std::unique_ptr<OwnArena>(new OwnArena());
-  if (heap_bytes > SIZE_MAX / 2) {
-    return absl::ResourceExhaustedError(absl::StrCat("an arena of ", heap_bytes, " bytes"));
+  if (heap_bytes > SIZE_MAX / 4 || loose_bytes > SIZE_MAX / 4) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("an arena of ", heap_bytes, " + ", loose_bytes, " bytes"));
   }
-  arena->bytes_ = (kHeapOffset + heap_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  arena->heap_end_ = PagesOf(kHeapOffset + heap_bytes);
+  arena->bytes_ = arena->heap_end_ + PagesOf(loose_bytes);
   const std::string what =
-      absl::StrCat("reserving ", arena->bytes_ >> 20, " MiB of shared memory for gradients");
+      absl::StrCat("reserving ", arena->heap_end_ >> 20, " MiB of shared memory for gradients");
   arena->fd_.reset(::memfd_create("lockstep-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = arena->fd_.get();
   if (fd < 0) return ErrnoStatus(errno, "memfd_create");
   const auto size = static_cast<off_t>(arena->bytes_);
   if (::ftruncate(fd, size) != 0) return ErrnoStatus(errno, what);
-  LS_RETURN_IF_ERROR(Reserve(fd, arena->bytes_, what));
+  LS_RETURN_IF_ERROR(Reserve(fd, 0, arena->heap_end_, what));
   void* base = ::mmap(nullptr, arena->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return ErrnoStatus(errno, what);
   arena->base_ = static_cast<char*>(base);
-  // Mapped writable here; from now on nobody else can be.
-  if (::fcntl(fd, F_ADD_SEALS, kSizeSeals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+  // Mapped writable here; from now on nobody else can be. Sealed so, no page could be given back.
+  const int writing = loose_bytes == 0 ? F_SEAL_FUTURE_WRITE : 0;
+  if (loose_bytes > 0) {
+    LS_ASSIGN_OR_RETURN(arena->shared_fd_, ReadOnly(fd));
+  }
+  if (::fcntl(fd, F_ADD_SEALS, kSizeSeals | writing | F_SEAL_SEAL) != 0) {
     return ErrnoStatus(errno, "sealing the arena (needs Linux 5.1)");
   }
   ::madvise(base, arena->bytes_, MADV_HUGEPAGE);  // a wish: not every kernel has it
@@ -82,15 +97,41 @@ OwnArena::~OwnArena() {
 }
 
 absl::StatusOr<void*> OwnArena::Allocate(size_t bytes, const std::string& what) {
-  const size_t left = bytes_ - used_;
+  const size_t left = heap_end_ - used_;
   if (bytes > left || (bytes + kAlign - 1) / kAlign * kAlign > left) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no room for ", what, " in the shared arena: asked for ", bytes, " bytes, ",
-                     left, " of ", bytes_ - kHeapOffset, " are left"));
+                     left, " of ", heap_end_ - kHeapOffset, " are left"));
   }
   void* result = base_ + used_;
   used_ += (bytes + kAlign - 1) / kAlign * kAlign;
   return result;
+}
+
+absl::StatusOr<void*> OwnArena::AllocateLoose(size_t bytes, const std::string& what) {
+  const size_t left = bytes_ - heap_end_ - loose_used_;
+  if (bytes > left || PagesOf(bytes) > left) {
+    return absl::ResourceExhaustedError(absl::StrCat("no room for ", what,
+                                                     " in the shared arena: asked for ", bytes,
+                                                     " loose bytes, ", left, " are left"));
+  }
+  void* result = base_ + heap_end_ + loose_used_;
+  loose_used_ += PagesOf(bytes);
+  return result;
+}
+
+absl::Status OwnArena::Hold(void* data, size_t bytes, const std::string& what) {
+  const auto begin = static_cast<size_t>(static_cast<char*>(data) - base_);
+  return Reserve(fd_.get(), begin / kPageBytes * kPageBytes, PagesOf(begin + bytes), what);
+}
+
+void OwnArena::Drop(void* data, size_t bytes) {
+  const auto offset = static_cast<size_t>(static_cast<char*>(data) - base_);
+  const size_t begin = PagesOf(offset), end = (offset + bytes) / kPageBytes * kPageBytes;
+  if (begin >= end) return;
+  // What cannot be given back stays with us: a loss of memory, not of anything else.
+  (void)!::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     static_cast<off_t>(begin), static_cast<off_t>(end - begin));
 }
 
 uint64_t OwnArena::OffsetOf(const void* data, size_t bytes) const {

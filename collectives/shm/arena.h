@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of one worker that its peers read: a memfd that its owner maps writable and everyone
 // else read-only (F_SEAL_FUTURE_WRITE), so that a byte has one writer. It has no name in the file
-// system, so nothing is left behind, and its space is reserved at creation. Thread-safety:
-// thread-compatible.
+// system, so nothing is left behind, and its space is reserved at creation. An arena with loose
+// memory, whose space comes and goes, cannot be sealed that way: its peers get a descriptor that
+// cannot be written through. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COLLECTIVES_SHM_ARENA_H_
 #define LOCKSTEP_COLLECTIVES_SHM_ARENA_H_
 
@@ -21,8 +22,10 @@ namespace lockstep {
 // This worker's own arena.
 class OwnArena {
  public:
-  // With `heap_bytes` for Allocate. Errors: ResourceExhausted when the memory is not there.
-  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(size_t heap_bytes);
+  // With `heap_bytes` for Allocate and `loose_bytes` for AllocateLoose. Errors: ResourceExhausted
+  // when the memory of the heap is not there.
+  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(size_t heap_bytes,
+                                                          size_t loose_bytes = 0);
   ~OwnArena();
   OwnArena(const OwnArena&) = delete;
   OwnArena& operator=(const OwnArena&) = delete;
@@ -30,20 +33,29 @@ class OwnArena {
   // Zeroed, 64-byte aligned, for the arena's life. Errors: ResourceExhausted, naming `what`.
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what);
 
+  // As in Transport.
+  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what);
+  absl::Status Hold(void* data, size_t bytes, const std::string& what);
+  void Drop(void* data, size_t bytes);
+
   // The offset of [data, data + bytes), or CallSlot::kForeign when it is not inside the heap.
   uint64_t OffsetOf(const void* data, size_t bytes) const;
 
   RankHeader* header() const { return reinterpret_cast<RankHeader*>(base_); }
   char* base() const { return base_; }
   size_t bytes() const { return bytes_; }
-  int fd() const { return fd_.get(); }
+  // What peers get.
+  int fd() const { return shared_fd_.valid() ? shared_fd_.get() : fd_.get(); }
 
  private:
   OwnArena() = default;
   UniqueFd fd_;
+  UniqueFd shared_fd_;  // read-only; with loose memory alone
   char* base_ = nullptr;
   size_t bytes_ = 0;
   size_t used_ = kHeapOffset;
+  size_t heap_end_ = 0;  // where the loose memory begins
+  size_t loose_used_ = 0;
 };
 
 // A peer's arena, mapped read-only. It stays readable when its owner has died.

@@ -64,6 +64,8 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override;
   absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
+  absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
+                                     absl::Time deadline) override;
 
   void PublishCommitted(int64_t step) override;
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
@@ -133,6 +135,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::Status AllGatherByChunks(const void* input, void* output, size_t bytes,
                                  absl::Time deadline);
   absl::Status TakeSlices(char* data, int64_t bytes) const;
+  absl::Status FindShared(absl::Span<const SharedPiece> pieces, SharedPieces* all) const;
   absl::Status BroadcastByChunks(void* data, size_t bytes, int root, absl::Time deadline);
 
   // ---- messages (shm_messages.cc) ----

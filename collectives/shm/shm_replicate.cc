@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Share: one tick, with which every rank says where its pieces lie.
 // Replicate: two ticks. With the first every rank says where its bytes lie, or that it has none;
 // who has none takes a slice from each of the others; with the second all know that it is done.
 #include <cstring>
@@ -40,6 +41,50 @@ absl::Status ShmCommunicator::TakeSlices(char* data, int64_t bytes) const {
     if (slice.size() == 0) continue;
     std::memcpy(data + slice.begin, base(r) + offset + slice.begin,
                 static_cast<size_t>(slice.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Communicator::SharedPieces> ShmCommunicator::Share(
+    absl::Span<const SharedPiece> pieces, absl::Time deadline) {
+  int64_t bytes = 0;
+  for (const SharedPiece& piece : pieces) bytes += static_cast<int64_t>(piece.bytes);
+  const Operation operation = NewOperation(OpKind::kShare, bytes, DType::kUInt8);
+  SharedPieces all;
+  LS_RETURN_IF_ERROR(Run(operation, 0, [&]() -> absl::Status {
+    CallSlot call = NewCall(operation, nullptr, 0);
+    if (pieces.size() > kMostShared) return absl::InternalError("share: too many pieces");
+    for (const SharedPiece& piece : pieces) {
+      const uint64_t offset = group_.own->OffsetOf(piece.data, piece.bytes);
+      if (offset == CallSlot::kForeign) {
+        return absl::InternalError(
+            absl::StrCat("rank ", rank(), ": what it shares does not lie in the arena"));
+      }
+      call.nodes[call.node_count++] = {0, 0, offset};
+    }
+    LS_RETURN_IF_ERROR(Enter(call, deadline));
+    return FindShared(pieces, &all);
+  }));
+  return all;
+}
+
+absl::Status ShmCommunicator::FindShared(absl::Span<const SharedPiece> pieces,
+                                         SharedPieces* all) const {
+  all->resize(static_cast<size_t>(world_size()));
+  for (int r = 0; r < world_size(); ++r) {
+    const CallSlot& call = CallOf(r);
+    if (call.node_count != pieces.size()) {
+      return absl::InternalError(absl::StrCat("rank ", r, " shares ", call.node_count,
+                                              " pieces, rank ", rank(), " ", pieces.size()));
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const uint64_t offset = call.nodes[i].offset;
+      if (offset > arena_bytes(r) || pieces[i].bytes > arena_bytes(r) - offset) {
+        return absl::InternalError(
+            absl::StrCat("rank ", r, " announced a piece outside its arena"));
+      }
+      (*all)[static_cast<size_t>(r)].push_back(base(r) + offset);
+    }
   }
   return absl::OkStatus();
 }

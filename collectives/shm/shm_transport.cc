@@ -21,7 +21,8 @@ std::string Name(const GroupMember& member) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options) {
   auto transport = std::unique_ptr<ShmTransport>(new ShmTransport(options));
-  LS_ASSIGN_OR_RETURN(transport->arena_, OwnArena::Create(options.arena_bytes));
+  LS_ASSIGN_OR_RETURN(transport->arena_,
+                      OwnArena::Create(options.arena_bytes, options.loose_bytes));
   LS_ASSIGN_OR_RETURN(transport->server_, ArenaServer::Start(transport->arena_->fd()));
   return transport;
 }
@@ -30,6 +31,14 @@ ShmTransport::~ShmTransport() = default;
 
 absl::StatusOr<void*> ShmTransport::Allocate(size_t bytes, const std::string& what) {
   return arena_->Allocate(bytes, what);
+}
+
+absl::StatusOr<void*> ShmTransport::AllocateLoose(size_t bytes, const std::string& what) {
+  return arena_->AllocateLoose(bytes, what);
+}
+
+absl::Status ShmTransport::Hold(void* data, size_t bytes, const std::string& what) {
+  return arena_->Hold(data, bytes, what);
 }
 
 void ShmTransport::AbortConnect(int64_t generation, const std::string& reason) {

@@ -30,6 +30,8 @@ class ShmTransport : public Transport {
   struct Options {
     // What Allocate can give out in all; every piece is rounded up to 64 bytes.
     size_t arena_bytes = 0;
+    // What AllocateLoose can give out in all; every piece is rounded up to whole pages.
+    size_t loose_bytes = 0;
     // Where the peers' life words are; null: deaths show as deadlines only. Outlives the transport.
     const LifePage* life = nullptr;
     // Ranks that share this host's CPUs, when they are more than the members of a generation:
@@ -45,6 +47,9 @@ class ShmTransport : public Transport {
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
   VectorMemory& vectors() override { return vectors_; }
+  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
+  absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
+  void Drop(void* data, size_t bytes) override { arena_->Drop(data, bytes); }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
                                                         const std::vector<GroupMember>& members,
                                                         int rank, absl::Time deadline) override;

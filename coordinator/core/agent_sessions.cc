@@ -67,7 +67,6 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello) {
   node.id = hello.node_id();
   node.incarnation = hello.incarnation();
   node.host = hello.host();
-  node.address = hello.address();
   node.slots = hello.slots();
   node.devices.assign(hello.devices().begin(), hello.devices().end());
   node.is_private = hello.private_agent();

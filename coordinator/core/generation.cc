@@ -254,7 +254,9 @@ void MaybeFormGeneration(Context& context, Job& job) {
 }
 
 void NoteResumed(Context& context, Job& job, int64_t resumed) {
-  if (job.state != RUNNING || !HasActiveGeneration(job) || !LooksForCheckpoint(job)) return;
+  if (job.generation.resumed == resumed || job.state != RUNNING) return;
+  if (!HasActiveGeneration(job) || !LooksForCheckpoint(job)) return;
+  job.generation.resumed = resumed;
   SetState(context, job, RUNNING,
            absl::StrCat(GenerationText(job), " goes on after step ", resumed,
                         resumed > 0 ? ", that of the checkpoint" : ""));

@@ -125,7 +125,6 @@ NodeRecord ToRecord(const Node& node) {
   record.set_node_id(node.id);
   record.set_incarnation(node.incarnation);
   record.set_host(node.host);
-  record.set_address(node.address);
   record.set_slots(node.slots);
   for (const Device& device : node.devices) *record.add_devices() = device;
   record.set_is_private(node.is_private);
@@ -231,7 +230,6 @@ void FromRecord(const NodeRecord& record, Node& node) {
   node.id = record.node_id();
   node.incarnation = record.incarnation();
   node.host = record.host();
-  node.address = record.address();
   node.slots = record.slots();
   node.devices.assign(record.devices().begin(), record.devices().end());
   node.is_private = record.is_private();

@@ -29,7 +29,6 @@ struct Node {
   std::string id;
   std::string incarnation;  // of the agent's process
   std::string host;
-  std::string address;
   int slots = 0;
   std::vector<Device> devices;
   bool is_private = false;
@@ -125,6 +124,8 @@ struct GenerationState {
   absl::Time aborted_at = absl::InfiniteFuture();
   // The members were asked to leave together after a step; why.
   std::optional<std::string> regroup;
+  int64_t resumed =
+      -1;  // the step of the checkpoint that it goes on from, as was told; -1: nothing
 };
 
 // A failure that is being healed: from the first sign until it is named and a step was committed

@@ -79,22 +79,14 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
   }
   if (epilogue.factor != nullptr) {
     tile->epilogue.factor = epilogue.factor + row * epilogue.factor_stride + column;
+    for (int64_t i = 0; tile->last && i < rows; ++i) {
+      __builtin_prefetch(tile->epilogue.factor + i * epilogue.factor_stride, 0, 2);
+    }
   }
   if (epilogue.residual != nullptr) {
     tile->epilogue.residual = epilogue.residual + row * epilogue.residual_stride + column;
   }
-  if (operands.activate == nullptr || !tile->last) {
-    simd_.tile[rows](*tile);
-    return;
-  }
-  float* slope = nullptr;
-  if (operands.slope != nullptr) {
-    slope = operands.slope + row * operands.c_stride + column;
-    // Its lines are on their way while the sums are made, as those of C.
-    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(slope + i * operands.c_stride, 1);
-  }
   simd_.tile[rows](*tile);
-  operands.activate(rows, tile->columns, operands.c_stride, tile->c, slope);
 }
 
 Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
@@ -158,18 +150,14 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
 
 void Gemm::Run(const float* a, const float* b, float* c, bool accumulate,
                const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
-  Operands operands{a, b, c, shape_.n, accumulate, {}, nullptr, nullptr};
+  Operands operands{a, b, c, shape_.n, accumulate, {}};
   if (swapped_) {
     LS_CHECK(!accumulate) << "no op adds such a product";
     float* const product = scratch + panel_floats_ * static_cast<size_t>(threads_);
-    operands = {b, a, product, shape_.m, false, {}, nullptr, nullptr};
+    operands = {b, a, product, shape_.m, false, {}};
   } else {
     operands.epilogue = {epilogue.bias, epilogue.residual, shape_.n,        epilogue.relu,
                          epilogue.mask, shape_.n,          epilogue.factor, shape_.n};
-    if (epilogue.activation.has_value()) {
-      operands.activate = row_simd_.activation_slope[static_cast<size_t>(*epilogue.activation)];
-      operands.slope = epilogue.slope;
-    }
   }
   const int64_t tile_rows = DivideUp(m_, simd_.tile_rows);
   const int64_t panels = DivideUp(n_, simd_.tile_columns);
@@ -186,7 +174,11 @@ void Gemm::Run(const float* a, const float* b, float* c, bool accumulate,
     }
   };
   pool->Run(part);
-  if (!swapped_) return;
+  if (!swapped_) {
+    if (epilogue.activation.has_value())
+      pool->Run([&](int index) { Activate(epilogue, index, c); });
+    return;
+  }
   const auto transpose = [&](int index) {
     const auto [begin, end] = PartOf(DivideUp(m_, 16), index, threads_);
     const int64_t last = std::min(end * 16, m_);
@@ -215,6 +207,16 @@ void Gemm::PutTransposed(const float* from, const GemmEpilogue& epilogue, int64_
         shape_.m, count, shape_.n, c + begin,
         epilogue.slope == nullptr ? nullptr : epilogue.slope + begin);
   }
+}
+
+// A pass of its own: tile by tile, behind the sums, the exponentials took longer than row by row.
+void Gemm::Activate(const GemmEpilogue& epilogue, int index, float* c) const {
+  const auto [begin, end] = PartOf(shape_.m, index, threads_);
+  if (begin == end) return;
+  const int64_t at = begin * shape_.n;
+  row_simd_.activation_slope[static_cast<size_t>(*epilogue.activation)](
+      end - begin, shape_.n, shape_.n, c + at,
+      epilogue.slope == nullptr ? nullptr : epilogue.slope + at);
 }
 
 }  // namespace lockstep::engine

@@ -61,9 +61,6 @@ class Gemm {
     int64_t c_stride;
     bool accumulate;
     TileEpilogue epilogue;
-    // Of a tile that is finished; null: none.
-    void (*activate)(int64_t rows, int64_t columns, int64_t stride, float* y, float* slope);
-    float* slope;
   };
   // Rows and panels of one thread, with its part of the scratch: blocks of B that are packed as a
   // whole, k block after k block; for each the blocks of rows of A.
@@ -78,6 +75,8 @@ class Gemm {
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                Tile* tile) const;
   void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
+  // Thread `index`'s rows of c through the epilogue's activation.
+  void Activate(const GemmEpilogue& epilogue, int index, float* c) const;
   // From the transposed product `from` to columns [begin, end) of c, with the epilogue.
   void PutTransposed(const float* from, const GemmEpilogue& epilogue, int64_t begin, int64_t end,
                      float* c) const;

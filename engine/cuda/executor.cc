@@ -336,7 +336,7 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
                          "the gradients' gaps"));
     }
   }
-  const absl::Status launched = Launch(ProgramKind::kTraining, slot, micro > 0 ? 1 : 0, context);
+  absl::Status launched = Launch(ProgramKind::kTraining, slot, micro > 0 ? 1 : 0, context);
   clock_.Pass(StepClock::kProgramsEnd);
   return launched;
 }

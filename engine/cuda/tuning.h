@@ -38,6 +38,7 @@ class AlgorithmTable {
   std::map<std::pair<std::string, std::string>, MatmulAlgorithm> algorithms_;
 };
 
+// The algorithms of one device's products while a plan is prepared.
 class ProductTuning {
  public:
   // What may be written over while products are timed.

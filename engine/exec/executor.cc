@@ -19,6 +19,19 @@ bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) 
 
 }  // namespace
 
+void Executor::HoldMoments(std::vector<HeldRange> held) {
+  LS_CHECK(false) << "this device holds all moments";
+}
+
+StepResult Executor::BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced) {
+  LS_CHECK(false) << "this device has no halves of updates";
+  return {};
+}
+
+void Executor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
+  LS_CHECK(false) << "this device has no halves of updates";
+}
+
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const Plan> plan,
                                                            const Memory& memory) {
   auto compiled = std::dynamic_pointer_cast<const CompiledPlan>(std::move(plan));

@@ -111,6 +111,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target_.isa));
   LS_ASSIGN_OR_RETURN(plan->settings_,
                       ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
+  if (spec.shard_moments) LS_RETURN_IF_ERROR(plan->CheckShardedMoments());
   plan->MakeStateTable();
   if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
@@ -312,14 +313,14 @@ Attrs CompiledPlan::LossAttrs(const Graph& graph, Value logits) const {
   return attrs;
 }
 
-// What the CPU's own kernels are for, and its precision. Recomputation needs what an activation
-// takes; so do plans that look for its level.
+// What the CPU's own kernels are for, and its precision. A training step keeps what an activation
+// takes: recomputation needs it, and writing the slopes beside the values took longer than the
+// activation and its gradient by themselves (docs/results/models_cpu.md).
 FusionOptions CompiledPlan::FusionFor(bool training) const {
   FusionOptions options;
   const bool cpu = spec_.device == DeviceKind::kCpu;
   const bool fp32 = precision_.type == DType::kF32;
-  const bool keeps = !training || spec_.recompute.mode == RecomputeSpec::Mode::kNone;
-  options.activations = cpu && fp32 && keeps;
+  options.activations = cpu && fp32 && !training;
   options.addends = cpu;
   // An inference plan keeps the filters in the product's order instead.
   options.pools = cpu && fp32 && !spec_.inference;

@@ -50,6 +50,7 @@ class CompiledPlan : public Plan {
   int64_t parameter_count() const override;
   int recompute_level() const override { return recompute_level_; }
   double flops() const override { return train_.graph.Flops(); }
+  std::vector<StateRange> MomentsOf(int64_t begin, int64_t end) const override;
   std::string hash() const override { return hash_; }
   std::string DumpText() const override;
   std::string DumpDot() const override {
@@ -90,6 +91,8 @@ class CompiledPlan : public Plan {
 
  private:
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
+  // Whether the moments can be there in part. Errors: InvalidArgument.
+  absl::Status CheckShardedMoments() const;
   void MakeStateTable();
   absl::Status CompileTraining();
   FusionOptions FusionFor(bool training) const;

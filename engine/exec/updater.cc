@@ -113,7 +113,7 @@ void Updater::UpdateStatistics(absl::Span<const GradientSlice> reduced) {
 
 void Updater::InitState() {
   const StateRegion::Writing writing(&state_);
-  std::memset(state_.base(), 0, plan_.state_bytes());
+  ZeroState();
   for (const ParameterTarget& target : table_.targets()) {
     InitialiseWeights(*target.spec, plan_.spec().seed, plan_.precision().weights(),
                       plan_.target().isa, state_.base() + plan_.Entry(target.spec->name).offset);
@@ -126,6 +126,27 @@ void Updater::InitState() {
                 1.0f);
   }
   *loss_scale_ = plan_.scales_loss() ? plan_.spec().loss_scale.init : 1;
+}
+
+void Updater::ZeroState() {
+  begun_ = false;
+  if (!plan_.spec().shard_moments) {
+    std::memset(state_.base(), 0, plan_.state_bytes());
+    return;
+  }
+  // The moments lie together; what is between other entries is zero too.
+  size_t at = 0;
+  for (const StateEntry& entry : plan_.state()) {
+    if (entry.role != StateEntry::Role::kMoment) continue;
+    if (at == 0) std::memset(state_.base(), 0, entry.offset);
+    at = entry.offset + entry.bytes;
+  }
+  std::memset(state_.base() + at, 0, plan_.state_bytes() - at);
+  for (const HeldRange& held : held_) {
+    for (const StateRange& range : plan_.MomentsOf(held.begin, held.end)) {
+      std::memset(state_.base() + range.begin, 0, range.end - range.begin);
+    }
+  }
 }
 
 void Updater::SetTracking(const Tracking& tracking) {
@@ -163,11 +184,8 @@ StepResult Updater::Examine(Slices reduced, ThreadPool* pool) {
   return result;
 }
 
-StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
-  LS_CHECK_EQ(step, *step_ + 1) << "the state is not that before this step";
-  CheckSlices(reduced, plan_.layout().count);
-  const StateRegion::Writing writing(&state_);
-
+template <typename Change>
+StepResult Updater::Advance(Slices reduced, ThreadPool* pool, Change change) {
   StepResult result = Examine(reduced, pool);
   result.loss_scale = *loss_scale_;
   const double factor = ScheduleFactor(plan_.spec().schedule, *update_count_);
@@ -181,7 +199,7 @@ StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
     // As torch.nn.utils.clip_grad_norm_.
     const double clip = plan_.spec().clip_norm;
     if (clip > 0) update.gradient_scale *= std::min(1.0, clip / (result.gradient_norm + 1e-6));
-    Apply(update, reduced, pool);
+    change(update);
     UpdateStatistics(reduced);
     ++*update_count_;
   }
@@ -191,8 +209,56 @@ StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
   }
   *skip_count_ = result.finite ? 0 : *skip_count_ + 1;
   result.skipped_in_a_row = *skip_count_;
+  return result;
+}
+
+StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
+  CheckSlices(reduced, plan_.layout().count);
+  const StateRegion::Writing writing(&state_);
+  const StepResult result = Advance(
+      reduced, pool, [&](const Optimizer::Update& update) { Apply(update, reduced, pool); });
   *step_ = step;
   return result;
+}
+
+void Updater::HoldMoments(std::vector<HeldRange> held) {
+  LS_CHECK(plan_.spec().shard_moments && !begun_);
+  held_ = std::move(held);
+}
+
+StepResult Updater::BeginUpdate(int64_t step, Slices reduced, ThreadPool* pool) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the moments are not those before this step";
+  CheckSlices(reduced, plan_.layout().count);
+  const StateRegion::Writing writing(&state_);
+  const StepResult result = Advance(
+      reduced, pool, [&](const Optimizer::Update& update) { ApplyHeld(update, reduced, pool); });
+  begun_ = !result.skipped;
+  if (result.skipped) *step_ = step;
+  return result;
+}
+
+void Updater::FinishUpdate(int64_t step, Slices weights, ThreadPool* pool) {
+  LS_CHECK(begun_ && step == *step_ + 1) << step;
+  CheckSlices(weights, plan_.layout().count);
+  const StateRegion::Writing writing(&state_);
+  Optimizer::Update update;
+  update.index = *update_count_ - 1;
+  pool->Run([&](int index) {
+    for (const ParameterTarget& target : table_.targets()) {
+      ForPieces(weights, target.begin, target.begin + target.count,
+                [&](const float* data, int64_t at, int64_t count) {
+                  const auto [first, last] = CutPart(count, index, pool->threads());
+                  for (int64_t i = first; i < last; i += kChunk) {
+                    const int64_t n = std::min(kChunk, last - i);
+                    std::copy_n(data + i, n, target.weights.fp32() + at + i);
+                    Average(update, target, at + i, n);
+                  }
+                });
+    }
+  });
+  begun_ = false;
+  *step_ = step;
 }
 
 // Until then, `learning_rate` of the update is the schedule's factor.
@@ -238,6 +304,34 @@ void Updater::ApplyRange(const Optimizer::Update& update, const ParameterTarget&
     plan_.optimizer().Apply(own, gradient + i, n, MomentsAt(target, at + i).span(), weights);
     target.weights.Write(update.index, at + i, n, weights);
     Average(update, target, at + i, n);
+  }
+}
+
+void Updater::ApplyHeld(const Optimizer::Update& update, Slices reduced, ThreadPool* pool) {
+  pool->Run([&](int index) {
+    for (const ParameterTarget& target : table_.targets()) {
+      for (const HeldRange& held : held_) {
+        const int64_t begin = std::max(held.begin, target.begin);
+        const int64_t end = std::min(held.end, target.begin + target.count);
+        if (begin >= end) continue;
+        ForPieces(reduced, begin, end, [&](const float* data, int64_t at, int64_t count) {
+          const auto [first, last] = CutPart(count, index, pool->threads());
+          if (first == last) return;
+          ApplyBeside(update, target, data + first, begin - target.begin + at + first, last - first,
+                      held.weights + (begin - held.begin) + at + first);
+        });
+      }
+    }
+  });
+}
+
+void Updater::ApplyBeside(const Optimizer::Update& update, const ParameterTarget& target,
+                          const float* gradient, int64_t at, int64_t count, float* weights) const {
+  const Optimizer::Update own = For(update, target);
+  for (int64_t i = 0; i < count; i += kChunk) {
+    const int64_t n = std::min(kChunk, count - i);
+    std::copy_n(target.weights.fp32() + at + i, n, weights + i);
+    plan_.optimizer().Apply(own, gradient + i, n, MomentsAt(target, at + i).span(), weights + i);
   }
 }
 

@@ -29,12 +29,28 @@ class Updater {
   void SetTracking(const Tracking& tracking);
   // As Executor::Update. Allocates nothing.
   StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced, ThreadPool* pool);
+  // As those of Executor. Neither half allocates.
+  void HoldMoments(std::vector<HeldRange> held);
+  StepResult BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced, ThreadPool* pool);
+  void FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights, ThreadPool* pool);
+  int64_t begun_step() const { return begun_ ? *step_ + 1 : *step_; }
+  // The weights come from elsewhere.
+  void ForgetBegun() { begun_ = false; }
 
  private:
   using Slices = absl::Span<const GradientSlice>;
+  // All zero, but for moments that are not there.
+  void ZeroState();
   // Loss, count, finiteness and norm.
   StepResult Examine(Slices reduced, ThreadPool* pool);
+  // All of a step but `step` itself; `change` changes weights and moments.
+  template <typename Change>
+  StepResult Advance(Slices reduced, ThreadPool* pool, Change change);
   void Apply(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
+  // The held moments, and the new weights beside the weights.
+  void ApplyHeld(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
+  void ApplyBeside(const Optimizer::Update& update, const ParameterTarget& target,
+                   const float* gradient, int64_t at, int64_t count, float* weights) const;
   void ApplyElementwise(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
   void ApplyTrustRatio(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
   void ApplyMatrix(const Optimizer::Update& update, const ParameterTarget& target, Slices reduced,
@@ -74,6 +90,8 @@ class Updater {
   int64_t* const growth_count_;
   int64_t* const skip_count_;
   Tracking* const tracking_;
+  std::vector<HeldRange> held_;  // with TrainSpec::shard_moments
+  bool begun_ = false;           // step *step_ + 1 is half done
 };
 
 }  // namespace lockstep::engine

@@ -112,7 +112,8 @@ void Gradient(GradientContext& context) {
 double KeysOf(const std::vector<TensorType>& inputs, size_t first, const TensorType& y,
               const TensorType& sums) {
   const bool packed = inputs[first].shape[1] != y.shape[1];
-  return static_cast<double>(inputs[packed ? first : first + 1].shape[0] / sums.shape[0]);
+  const int64_t keys = inputs[packed ? first : first + 1].shape[0] / sums.shape[0];
+  return static_cast<double>(keys);
 }
 
 // Two products; a causal one is half as much work, which the shapes do not tell: all is counted.

@@ -24,8 +24,8 @@ TensorType PlacesOf(const TensorType& pooled) { return {DType::kI32, pooled.shap
 
 // Multiplications at the pixels that are pooled; `pooled` values of `weight` each.
 double PooledFlops(const TensorType& pooled, const TensorType& weight) {
-  const double places = static_cast<double>(pooled.elements() / pooled.shape[3]);
-  return 2.0 * 4.0 * places * static_cast<double>(weight.elements());
+  const int64_t places = pooled.elements() / pooled.shape[3];
+  return 2.0 * 4.0 * static_cast<double>(places) * static_cast<double>(weight.elements());
 }
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
   return PooledFlops(outputs[0], inputs[1]);

@@ -10,8 +10,11 @@ bool IsSmooth(const std::string& activation) {
   return activation == "gelu" || activation == "gelu_tanh" || activation == "silu";
 }
 
+// A slope and its value count as those of the activations by themselves.
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return 2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(outputs[0].shape[1]);
+  const double sums =
+      2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(outputs[0].shape[1]);
+  return outputs.size() == 1 ? sums : sums + 32.0 * static_cast<double>(outputs[1].elements());
 }
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,

@@ -222,7 +222,7 @@ absl::StatusOr<Command> ParseChaos(const Words& words, const CommonArgs& common)
   RunArgs args{common, {}};
   LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs("run", words));
   for (const char* action :
-       {"kill", "exit", "segv", "abort", "stop", "hang", "flip", "grow", "slow"}) {
+       {"kill", "exit", "segv", "abort", "stop", "hang", "flip", "grow", "slow", "scale"}) {
     const auto given = words.flags.find(action);
     if (given == words.flags.end()) continue;
     for (const std::string& text : given->second) {

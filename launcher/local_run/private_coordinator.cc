@@ -23,6 +23,8 @@ namespace {
 
 constexpr size_t kMaxFolder = 80;  // a Unix socket's path has 107 characters
 
+constexpr const char* kPipe = "/pipe";
+
 // A new folder of mode 0700 for the socket.
 absl::StatusOr<std::string> MakeSocketFolder() {
   int why = 0;
@@ -125,8 +127,8 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(Sp
   life->address = absl::StrCat("unix:", socket);
   life->journal = absl::StrCat(life->folder, "/journal.db");
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder));
-  for (const std::string& file :
-       {socket, life->journal, life->journal + "-wal", life->journal + "-journal"}) {
+  for (const std::string& file : {socket, life->journal, life->journal + "-wal",
+                                  life->journal + "-journal", life->folder + kPipe}) {
     LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(file));
   }
   int fds[2];
@@ -151,6 +153,7 @@ void PrivateCoordinator::SetRestarts(bool restarts) {
 
 const std::string& PrivateCoordinator::address() const { return life_->address; }
 const std::string& PrivateCoordinator::journal() const { return life_->journal; }
+std::string PrivateCoordinator::pipe() const { return life_->folder + kPipe; }
 
 absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt_fd) {
   const absl::Time deadline = absl::Now() + timeout;

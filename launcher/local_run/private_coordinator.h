@@ -46,6 +46,8 @@ class PrivateCoordinator {
   const std::string& address() const;
   // The file that the running coordinator holds a lock on.
   const std::string& journal() const;
+  // Where the run may make a pipe of its own; it is removed with the folder.
+  std::string pipe() const;
 
  private:
   struct Life;

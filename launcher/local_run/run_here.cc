@@ -4,9 +4,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -26,6 +28,7 @@
 #include "launcher/follow/text.h"
 #include "launcher/local_run/chaos_report.h"
 #include "launcher/local_run/private_coordinator.h"
+#include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 
@@ -78,6 +81,8 @@ class LocalRun {
   }
   PrivateCoordinator::Callbacks CoordinatorCallbacks();
   absl::StatusOr<JobStatus> RunJob();
+  // The faults of `launcher chaos`, and what workers have to know of this run for them.
+  absl::Status PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec);
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
   int ShowEnd(const JobStatus& status, int code);
@@ -92,7 +97,8 @@ class LocalRun {
   const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
   Renderer renderer_;
   std::vector<chaos::Injection> faults_;
-  JobStatus known_;  // what is known of the job without the coordinator
+  std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
+  JobStatus known_;                      // what is known of the job without the coordinator
 
   absl::Mutex mu_;
   int signals_ ABSL_GUARDED_BY(mu_) = 0;
@@ -138,10 +144,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   // A job that survives no failure ends with its coordinator, too.
   const Restart& restart = request.spec().restart();
   coordinator->SetRestarts(!restart.has_max_restarts() || restart.max_restarts() > 0);
-  faults_ = FaultsOf(args_.job, request.spec());
-  if (!faults_.empty()) {
-    (*request.mutable_spec()->mutable_env())[chaos::kJournalVariable] = coordinator->journal();
-  }
+  LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
   const int workers = MostWorkers(request.spec());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
   AgentOptions options;
@@ -165,7 +168,26 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
     client_ = client;
   }
   LS_RETURN_IF_ERROR(Submit(request));
-  return FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
+  if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);
+  auto ended = FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
+  if (scaler_ != nullptr) scaler_->Stop();
+  return ended;
+}
+
+absl::Status LocalRun::PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec) {
+  faults_ = FaultsOf(args_.job, *spec);
+  if (faults_.empty()) return absl::OkStatus();
+  (*spec->mutable_env())[chaos::kJournalVariable] = coordinator.journal();
+  const bool scales = std::any_of(
+      faults_.begin(), faults_.end(),
+      [](const chaos::Injection& fault) { return fault.action == chaos::Action::kScale; });
+  if (!scales) return absl::OkStatus();
+  (*spec->mutable_env())[chaos::kScaleVariable] = coordinator.pipe();
+  LS_ASSIGN_OR_RETURN(scaler_,
+                      ScaleFaults::Create(coordinator.pipe(), [this](const std::string& why) {
+                        renderer_.Message(absl::StrCat("warning: chaos: ", why));
+                      }));
+  return absl::OkStatus();
 }
 
 absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
@@ -277,7 +299,10 @@ int LocalRun::ShowEnd(const JobStatus& status, int code) {
   }
   std::string result = json ? ResultJson(status) : ResultSummary(status);
   if (!faults_.empty()) {
-    const std::vector<Suffered> suffered = ReadSuffered(status.run_dir(), faults_);
+    std::vector<Suffered> suffered = ReadSuffered(status.run_dir(), faults_);
+    for (const int refused : scaler_ != nullptr ? scaler_->refused() : std::set<int>()) {
+      suffered[static_cast<size_t>(refused)].time_nanos = 0;
+    }
     if (json) {
       result.replace(result.rfind('}'), 1,
                      absl::StrCat(",\"injections\":", SufferedJson(suffered), "}"));

@@ -8,6 +8,8 @@
 #include <climits>
 #include <cstdlib>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -61,15 +63,41 @@ int MostWorkers(const JobSpec& spec) {
          spec.resources().standby();
 }
 
+namespace {
+
+// Fewest and most workers that the job may be scaled to.
+std::pair<int, int> WorkerRange(const JobSpec& spec) {
+  const int wanted = spec.resources().nodes() * spec.resources().nproc_per_node();
+  const int least = spec.elastic().min_workers() > 0 ? spec.elastic().min_workers() : wanted;
+  return {least, std::max(wanted, spec.elastic().max_workers())};
+}
+
+absl::Status CheckFault(const chaos::Injection& fault, const JobSpec& spec) {
+  const auto [least, most] = WorkerRange(spec);
+  if (fault.action == chaos::Action::kScale && (fault.workers < least || fault.workers > most)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", chaos::ToString(fault), "': the job may have ", least, " to ", most,
+                     " workers (elastic.min_workers, elastic.max_workers)"));
+  }
+  if (fault.rank < MostWorkers(spec)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("'", chaos::ToString(fault), "': the job has ",
+                                                    MostWorkers(spec), " workers at most"));
+}
+
+}  // namespace
+
 std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec) {
   std::vector<chaos::Injection> faults = args.faults;
   if (args.random_faults == 0) return faults;
   constexpr int64_t kWithin = 100;
   int64_t within = args.chaos_steps > 0 ? args.chaos_steps : spec.train().steps();
   if (within < 2) within = kWithin;
-  const int ranks = spec.resources().nodes() * spec.resources().nproc_per_node();
-  for (const chaos::Injection& drawn :
-       chaos::Draw(args.chaos_seed, args.random_faults, ranks, within, /*stops=*/true)) {
+  chaos::Drawing drawing;
+  drawing.steps = within;
+  std::tie(drawing.least_workers, drawing.most_workers) = WorkerRange(spec);
+  drawing.ranks = drawing.most_workers;
+  drawing.halves = spec.train().zero_stage() > 0 && drawing.most_workers > 2;
+  for (const chaos::Injection& drawn : chaos::Draw(args.chaos_seed, args.random_faults, drawing)) {
     faults.push_back(drawn);
   }
   return faults;
@@ -99,9 +127,7 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
   LS_RETURN_IF_ERROR(FillSecrets(&spec));
   const std::vector<chaos::Injection> faults = FaultsOf(args, spec);
   for (const chaos::Injection& fault : faults) {
-    if (fault.rank < MostWorkers(spec)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "'", chaos::ToString(fault), "': the job has ", MostWorkers(spec), " workers at most"));
+    LS_RETURN_IF_ERROR(CheckFault(fault, spec));
   }
   if (!faults.empty()) (*spec.mutable_env())[chaos::kVariable] = chaos::ToString(faults);
   *request.mutable_spec() = std::move(spec);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// State for newcomers: who has nothing gets it from those that have it, on every implementation.
+// State for newcomers: who has nothing gets it from those that have it, and ranks read each other's
+// memory, on every implementation.
+#include <cstring>
 #include <string>
 
 #include "collectives/communicator.h"
@@ -37,6 +39,41 @@ TEST_P(ReplicateTest, SomebodyMustHaveIt) {
   cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
     void* data = *transport.Allocate(64, "the state");
     EXPECT_EQ(c.Replicate(data, 64, false, Never()).code(), absl::StatusCode::kInternal);
+  });
+}
+
+TEST_P(ReplicateTest, SharedPiecesAreReadWhereTheyLie) {
+  constexpr int kWorld = 3;
+  Cluster cluster(GetParam(), kWorld, 1 << 16);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    auto* first = static_cast<int*>(*transport.Allocate(64, "first"));
+    auto* second = static_cast<int*>(*transport.Allocate(128, "second"));
+    *first = c.rank();
+    const Communicator::SharedPiece pieces[] = {{first, 64}, {second, 128}};
+    const auto shared = c.Share(pieces, Never());
+    ASSERT_TRUE(shared.ok()) << shared.status();
+    ASSERT_EQ(shared->size(), kWorld);
+    // Whatever is written later is seen too.
+    *second = 10 * c.rank();
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    for (int r = 0; r < kWorld; ++r) {
+      int values[2];
+      std::memcpy(&values[0], (*shared)[r][0], sizeof(int));
+      std::memcpy(&values[1], (*shared)[r][1], sizeof(int));
+      EXPECT_EQ(values[0], r);
+      EXPECT_EQ(values[1], 10 * r);
+    }
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+  });
+}
+
+TEST_P(ReplicateTest, RanksThatShareOtherSizesAreTold) {
+  Cluster cluster(GetParam(), 2, 1 << 16);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    const Communicator::SharedPiece piece{*transport.Allocate(128, "piece"),
+                                          c.rank() == 0 ? size_t{64} : size_t{128}};
+    EXPECT_EQ(c.Share(absl::MakeConstSpan(&piece, 1), Never()).status().code(),
+              absl::StatusCode::kFailedPrecondition);
   });
 }
 

@@ -9,10 +9,11 @@ checks what is promised:
 - each fault that was to happen happened, those of workers were named, and the job ended well.
 
 Three tiny models: an MLP, a CNN with batch norm, a GPT with dropout and AdamW. As a test it runs the
-60 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
+90 fixed schedules; `fault_suite.py --random 200 --model mlp` draws others from --seed.
 """
 
 import argparse
+import collections
 import json
 import os
 import shutil
@@ -47,6 +48,11 @@ MODELS = {
   global_batch: 16
 """,
 }
+
+# Steps that last long enough for new workers to start and join before the last one.
+SLOWLY = ("--slow", "rank:0:60x")
+
+ZERO = ("--set", "train.zero_stage=1")
 
 # (name, elastic.min_workers, faults). A rank that is killed at the start of step s leaves the others
 # with step s - 1 or s committed; /join is where its replacement copies the state.
@@ -85,6 +91,26 @@ SCHEDULES = (
      ["--set", "resources.standby=1", "--kill", "rank:1@step:15", "--kill", "coordinator@step:20",
       "--kill", "rank:2@step:28"]),
     ("the coordinator at the end", 1, ["--kill", f"coordinator@step:{STEPS}/save"]),
+    ("fewer workers", 1, ["--scale", "2@step:10"]),
+    ("one worker, then all", 1, ["--scale", "1@step:5", "--scale", "4@step:12", *SLOWLY]),
+    ("from two to all", 1, ["--nproc-per-node", "2", "--scale", "4@step:4/reduced", *SLOWLY]),
+    ("fewer, and one dies meanwhile", 1,
+     ["--scale", "2@step:10", "--kill", "rank:1@step:10/reduce", "--kill", "rank:0@step:12"]),
+    ("fewer, and those who leave die first", 1,
+     ["--scale", "2@step:10", "--kill", "rank:3@step:10/reduced", "--kill", "rank:2@step:10/reduced"]),
+    ("more, and rank 0 dies meanwhile", 1,
+     ["--nproc-per-node", "2", "--scale", "4@step:4", "--kill", "rank:0@step:5", "--kill", "rank:1@step:20"]),
+    ("parts of the moments, all of a step's places", 3,
+     [*ZERO, "--kill", "rank:1@step:6/reduce", "--kill", "rank:0@step:12/reduced", "--kill",
+      "rank:2@step:18/begun", "--kill", "rank:3@step:24/committed"]),
+    ("parts of the moments, below three and back", 1,
+     [*ZERO, *SLOWLY, "--scale", "2@step:5", "--kill", "rank:0@step:9/reduced", "--scale", "4@step:14",
+      "--kill", "rank:1@step:30/reduced"]),
+    ("parts of the moments, both holders, with checkpoints", 1,
+     [*ZERO, "--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved", "--kill",
+      "rank:1@step:25/begun", "--kill", "rank:2@step:25/begun"]),
+    ("the coordinator dies while it is told", 1,
+     ["--kill", "coordinator@step:10", "--scale", "3@step:10", "--kill", "rank:1@step:20"]),
 )
 
 
@@ -179,8 +205,15 @@ def check(result, run, wanted, drawn):
     # A drawn fault may be meant for a worker whose replacement has not joined yet.
     if missing and not drawn:
         raise Wrong(f"did not happen: {missing}")
-    if not result["faults"] and any("rank" in i["fault"] and i["happened"] for i in result["injections"]):
+    failed = [i for i in result["injections"] if i["happened"] and "rank" in i["fault"] and "slow" not in i["fault"]]
+    if failed and not result["faults"]:
         raise Wrong("no fault was reported")
+    scaled = [i["fault"] for i in result["injections"] if i["happened"] and i["fault"].startswith("scale")]
+    # Replacements may come too late to be in the last generation.
+    if scaled and not drawn and not failed:
+        workers = int(scaled[-1].split()[1].split("@")[0])
+        if result["workers"] != workers:
+            raise Wrong(f"{scaled[-1]}: {result['workers']} workers at the end")
 
 
 class Suite:
@@ -217,6 +250,29 @@ def describe(result):
             f"{result['generations']} generations, {longest}")
 
 
+def kind(fault):
+    """"kill", "kill coordinator", "scale"..."""
+    words = fault.split("@")[0].split()
+    return " ".join(words) if words[-1] == "coordinator" else words[0]
+
+
+def drawn_run(model, seed, faults, zero):
+    """One drawn schedule: (model, name, elastic.min_workers, arguments)."""
+    # The seed's last bits say from where on the job waits for workers, and whether it starts with
+    # two of them (more join then); others have checkpoints, others a spare.
+    minimum = (1, WORKERS, 1, 2)[seed % 4]
+    arguments = ["--random", str(faults), "--seed", str(seed), "--within", str(STEPS)]
+    if seed % 4 == 2:
+        arguments += ["--nproc-per-node", "2", *SLOWLY]
+    if seed % 3 == 0:
+        arguments += ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved"]
+    if seed % 5 == 0:
+        arguments += ["--set", "resources.standby=1"]
+    if zero:
+        arguments += ZERO
+    return (model, f"seed {seed}", minimum, arguments)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(MODELS), action="append")
@@ -224,34 +280,34 @@ def main():
     parser.add_argument("--random", type=int, default=0, help="so many drawn schedules instead")
     parser.add_argument("--seed", type=int, default=1, help="of the first drawn one")
     parser.add_argument("--faults", type=int, default=3, help="in each drawn schedule")
+    parser.add_argument("--zero", action="store_true", help="drawn ones with train.zero_stage: 1")
     args = parser.parse_args()
     runs = []
     for model in args.model or MODELS:
         if args.random:
-            # Every second run waits for all its workers, others have checkpoints, others a spare.
-            runs += [(model, f"seed {seed}", 1 + seed % 2 * (WORKERS - 1),
-                      ["--random", str(args.faults), "--seed", str(seed), "--within", str(STEPS)]
-                      + (["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved"]
-                         if seed % 3 == 0 else [])
-                      + (["--set", "resources.standby=1"] if seed % 5 == 0 else []))
+            runs += [drawn_run(model, seed, args.faults, args.zero)
                      for seed in range(args.seed, args.seed + args.random)]
         else:
             chosen = SCHEDULES if args.schedule is None else (SCHEDULES[args.schedule],)
             runs += [(model, *schedule) for schedule in chosen]
     folder = tempfile.mkdtemp(prefix="lockstep-faults-")
-    suite, wrong, begin = Suite(folder), 0, time.monotonic()
+    suite, wrong, begin, happened = Suite(folder), 0, time.monotonic(), collections.Counter()
     try:
         for model, name, minimum, faults in runs:
             start = time.monotonic()
             try:
-                said = describe(suite.run(model, minimum, faults))
+                result = suite.run(model, minimum, faults)
+                said = describe(result)
+                happened.update(kind(i["fault"]) for i in result["injections"] if i["happened"])
             except Wrong as error:
                 wrong += 1
                 said = f"WRONG: {error}\n  again with: launcher chaos {' '.join(faults)} (min_workers {minimum})"
             print(f"{model} {name}: {said} ({time.monotonic() - start:.1f} s)", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"{len(runs)} schedules, {wrong} wrong, {time.monotonic() - begin:.0f} s")
+    print(", ".join(f"{count} x {what}" for what, count in happened.most_common()))
+    print(f"{len(runs)} schedules, {wrong} wrong, {sum(happened.values())} faults happened, "
+          f"{time.monotonic() - begin:.0f} s")
     return 1 if wrong or not runs else 0
 
 

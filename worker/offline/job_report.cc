@@ -11,7 +11,9 @@
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
 #include "engine/device/machine_peak.h"
+#include "worker/job_plan.h"
 #include "worker/json_text.h"
+#include "worker/shard_holders.h"
 
 namespace lockstep::worker {
 namespace {
@@ -57,6 +59,19 @@ std::string Seconds(double seconds) {
   return absl::StrFormat("%.2f s", seconds);
 }
 
+// What zero_stage means for this job.
+std::string Sharding(const CompiledJob& compiled) {
+  if (compiled.job.train().zero_stage() == 0) return "";
+  const int least = LeastWorkers(compiled.job);
+  if (!compiled.plan->spec().shard_moments || least < 3) {
+    return absl::StrCat(" (zero_stage 1 spares nothing: the job goes on with ", least,
+                        least == 1 ? " worker" : " workers", ", and two have everything)");
+  }
+  const int shards = OptimizerShards(MostWorkers(compiled.job));
+  return absl::StrCat(" (zero_stage 1: ", MostHeld(shards, least), " of ", shards,
+                      " parts of the moments with ", least, " workers, the fewest)");
+}
+
 }  // namespace
 
 MachineSpeed MeasureMachine() {
@@ -91,6 +106,7 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
     const auto whole = engine::Plan::Compile(spec);
     if (whole.ok()) report.without_recompute = (*whole)->arena_bytes();
   }
+  report.sharding = Sharding(compiled);
   report.machine = machine;
   const int shards = compiled.job.train().shards();
   const int world = std::max(1, resources.nodes() * resources.nproc_per_node());
@@ -137,7 +153,7 @@ std::string ReportText(const JobReport& report) {
                         : ""));
   line("  weights", bytes(need.weights));
   line("  gradients", bytes(need.gradients));
-  line("  optimizer", bytes(need.optimizer));
+  line("  optimizer", absl::StrCat(bytes(need.optimizer), report.sharding));
   line("  activations", bytes(need.activations));
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));

@@ -43,7 +43,8 @@ struct JobReport {
   int recompute_level = 0;       // see engine/passes/recompute.h
   size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
   MemoryNeed need;
-  double flops = 0;  // of one optimizer step, all ranks
+  std::string sharding;  // of the optimizer state, for people; may be empty
+  double flops = 0;      // of one optimizer step, all ranks
   MachineSpeed machine;
   std::vector<RankCost> ranks;
 };

@@ -5,6 +5,7 @@
 #define LOCKSTEP_ENGINE_CUDA_KERNELS_ALL_H_
 
 #include "engine/cuda/kernels/types.h"
+#include "engine/cuda/kernels/update_types.h"
 
 namespace lockstep::engine::cuda {
 

@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kThreads) UnpoolKernel(UnpoolArgs args) {
   const int64_t row = pixel.row / 2, column = pixel.column / 2;
   float value = 0;
   if (row < rows && column < columns) {
-    const int64_t at = ((pixel.image * rows + row) * columns + column) * args.channels +
-                       pixel.channel;
+    const int64_t at =
+        ((pixel.image * rows + row) * columns + column) * args.channels + pixel.channel;
     if (args.places[at] == pixel.row % 2 * 2 + pixel.column % 2) value = Load(args.dy, at);
   }
   Store(args.dx, i, value);
@@ -258,8 +258,7 @@ Code LaunchPool(const PoolArgs& args, Stream stream) {
 
 Code LaunchPlacePool(const PlacePoolArgs& args, Stream stream) {
   const UnpoolArgs& images = args.images;
-  const int64_t count =
-      images.images * (images.height / 2) * (images.width / 2) * images.channels;
+  const int64_t count = images.images * (images.height / 2) * (images.width / 2) * images.channels;
   return Launch(PlacePoolKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
 }
 

@@ -19,6 +19,7 @@ template <int kDepth>
 struct MatrixTile {
   static constexpr int kChunks = kDepth / kChunk;
 
+  // Chunk `chunk` of row `row`.
   __device__ __forceinline__ uint16_t* At(int row, int chunk) const {
     const int turned = kChunks >= 8 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
     return data + (row * kChunks + turned) * kChunk;

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "engine/cuda/kernels/types.h"
+#include "engine/cuda/kernels/update_types.h"
 
 namespace lockstep::engine::cuda {
 

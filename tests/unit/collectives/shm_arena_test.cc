@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -58,6 +59,43 @@ TEST(ArenaTest, PeersReadAndCannotWrite) {
   server->reset();
   arena->reset();
   EXPECT_STREQ((*peer)->base() + offset, "hello");
+}
+
+// Bytes of the file that have memory.
+int64_t MemoryOf(const OwnArena& arena) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(arena.fd(), &status), 0);
+  return status.st_blocks * 512;
+}
+
+TEST(ArenaTest, LooseMemoryComesAndGoes) {
+  constexpr size_t kLoose = 1 << 20;
+  auto arena = OwnArena::Create(4096, kLoose);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const int64_t before = MemoryOf(**arena);
+  auto loose = (*arena)->AllocateLoose(kLoose, "moments");
+  ASSERT_TRUE(loose.ok()) << loose.status();
+  char* const at = static_cast<char*>(*loose);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % kPageBytes, 0u);
+  EXPECT_EQ(MemoryOf(**arena), before);
+  EXPECT_FALSE((*arena)->AllocateLoose(1, "more").ok());
+  ASSERT_TRUE((*arena)->Hold(at + 100, kLoose / 2, "a half").ok());
+  std::memset(at, 7, kLoose / 2);
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kLoose / 2 + kPageBytes));
+  // A peer reads it and cannot write.
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*arena)->fd(), 0),
+            MAP_FAILED);
+  EXPECT_EQ(::pwrite((*arena)->fd(), "x", 1, 0), -1);
+  auto peer = PeerArena::Map(UniqueFd(::dup((*arena)->fd())));
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_EQ((*peer)->base()[(*arena)->OffsetOf(at, 1)], 7);
+  // Whole pages go; what shares one with a neighbour stays.
+  (*arena)->Drop(at + 100, kLoose / 2);
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(2 * kPageBytes));
+  EXPECT_EQ(at[99], 7);
+  ASSERT_TRUE((*arena)->Hold(at, kLoose, "all").ok());
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kLoose));
+  EXPECT_EQ(at[99], 7);
 }
 
 TEST(ArenaTest, TheKeyIsNeeded) {

@@ -15,7 +15,7 @@ TEST(Chaos, TextAndBack) {
         "exit rank:1@step:5/committed=0", "segv rank:0@step:9", "stop rank:1@step:20/join",
         "hang rank:1@step:20", "slow rank:1:3x", "slow rank:0:2.5x", "kill coordinator@step:50",
         "kill coordinator@step:7/reduced", "abort rank:3@step:2/reduce", "grow rank:1@step:4=512",
-        "grow rank:1@step:4/committed=1"}) {
+        "grow rank:1@step:4/committed=1", "scale 2@step:50", "scale 16@step:7/reduced"}) {
     const auto parsed = ParseAll(text);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     ASSERT_EQ(parsed->size(), 1);
@@ -50,18 +50,27 @@ TEST(Chaos, SaysWhatWouldBeRight) {
                            "stop coordinator@step:5",
                            "kill coordinator:1@step:5",
                            "kill coordinator@step:0",
+                           "scale 2",
+                           "scale 0@step:5",
+                           "scale rank:1@step:5",
+                           "scale 2@step:5=3",
+                           "scale 2@5",
+                           "scale coordinator@step:5",
                            "slow coordinator:3x"}) {
     const auto parsed = ParseAll(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
   EXPECT_THAT(std::string(Parse("slow", "rank:1").status().message()),
               ::testing::HasSubstr("slow rank:1:3x"));
+  EXPECT_THAT(std::string(Parse("scale", "2").status().message()),
+              ::testing::HasSubstr("scale 2@step:50"));
 }
 
 TEST(Chaos, DrawnFaultsAreAFunctionOfTheSeed) {
-  const auto one = Draw(7, 20, 4, 200, true);
-  EXPECT_EQ(ToString(one), ToString(Draw(7, 20, 4, 200, true)));
-  EXPECT_NE(ToString(one), ToString(Draw(8, 20, 4, 200, true)));
+  const Drawing drawing{.ranks = 4, .steps = 200};
+  const auto one = Draw(7, 20, drawing);
+  EXPECT_EQ(ToString(one), ToString(Draw(7, 20, drawing)));
+  EXPECT_NE(ToString(one), ToString(Draw(8, 20, drawing)));
   ASSERT_EQ(one.size(), 20);
   std::set<int> ranks;
   int coordinators = 0;
@@ -76,9 +85,28 @@ TEST(Chaos, DrawnFaultsAreAFunctionOfTheSeed) {
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
   EXPECT_GT(coordinators, 0);
   EXPECT_LT(coordinators, 10);
-  for (const Injection& injection : Draw(7, 50, 4, 200, false)) {
+  for (const Injection& injection : Draw(7, 50, {.ranks = 4, .steps = 200, .stops = false})) {
     EXPECT_NE(injection.action, Action::kStop);
+    EXPECT_NE(injection.action, Action::kScale);
   }
+}
+
+TEST(Chaos, DrawsSizesThatTheJobMayHave) {
+  std::set<int> sizes;
+  int at_once = 0;
+  const Injection* before = nullptr;
+  const auto drawn = Draw(7, 90, {.ranks = 4, .steps = 900, .least_workers = 2, .most_workers = 4});
+  for (const Injection& injection : drawn) {
+    if (injection.action == Action::kScale) {
+      sizes.insert(injection.workers);
+      at_once += before != nullptr && before->step == injection.step ? 1 : 0;
+    } else if (before != nullptr) {
+      EXPECT_GE(injection.step, before->step + 2);
+    }
+    before = &injection;
+  }
+  EXPECT_EQ(sizes, (std::set<int>{2, 3, 4}));
+  EXPECT_GT(at_once, 3);
 }
 
 }  // namespace

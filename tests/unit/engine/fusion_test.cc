@@ -282,24 +282,21 @@ TEST(PoolFusionTest, LeavesWhatOthersRead) {
   EXPECT_EQ(Count(Fuse(net.Finish(pooled), {.pools = true}), "conv2d_max_pool"), 0);
 }
 
-// What a plan is made of: the job decides, by its precision, recomputation and device.
+// What a plan is made of: the job decides, by its precision and what the program is for.
 TEST(FusionOptionsTest, FollowTheJob) {
   TrainSpec spec = TinyGpt();
-  const auto text = [&] {
+  const auto text = [&](ProgramKind kind) {
     const auto plan = CompiledPlan::Make(spec);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    return (*plan)->DumpText();
+    return (*plan)->program(kind).graph.ToText();
   };
-  EXPECT_THAT(text(), HasSubstr("activation=gelu_tanh"));
-  EXPECT_THAT(text(), HasSubstr("third=slope"));
-  spec.recompute.mode = RecomputeSpec::Mode::kSelective;
-  EXPECT_THAT(text(), Not(HasSubstr("third=slope")));
-  spec.recompute.mode = RecomputeSpec::Mode::kNone;
+  EXPECT_THAT(text(ProgramKind::kEvaluation), HasSubstr("activation=gelu_tanh"));
+  EXPECT_THAT(text(ProgramKind::kTraining), HasSubstr("gelu_backward("));
   spec.precision = "bf16";
-  EXPECT_THAT(text(), Not(HasSubstr("activation=gelu_tanh")));
+  EXPECT_THAT(text(ProgramKind::kEvaluation), Not(HasSubstr("activation=gelu_tanh")));
   spec.precision = "fp32";
   spec.passes.fuse = false;
-  EXPECT_THAT(text(), Not(HasSubstr("activation=gelu_tanh")));
+  EXPECT_THAT(text(ProgramKind::kEvaluation), Not(HasSubstr("activation=gelu_tanh")));
 }
 
 }  // namespace

@@ -217,7 +217,7 @@ TEST(TransformerTest, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(refused(spec));
 }
 
-TEST(TransformerTest, ClassifierLeavesOtherTokensOutBehindTheLastAttention) {
+TEST(TransformerTest, ClassifierLeavesOtherTokensOutFromTheLastAttentionOn) {
   TrainSpec spec;
   spec.model = BertSpec{.preset = "bert-tiny", .layers = 2, .heads = 2, .width = 8};
   const auto type = FieldSpec::Type::kInt32;
@@ -233,7 +233,8 @@ TEST(TransformerTest, ClassifierLeavesOtherTokensOutBehindTheLastAttention) {
     return rows;
   };
   EXPECT_EQ(rows_of("bert.encoder.layer.0.output.dense"), 4 * kLength);
-  EXPECT_EQ(rows_of("bert.encoder.layer.1.attention.self.query"), 4 * kLength);
+  EXPECT_EQ(rows_of("bert.encoder.layer.1.attention.self.key"), 4 * kLength);
+  EXPECT_EQ(rows_of("bert.encoder.layer.1.attention.self.query"), 4);
   EXPECT_EQ(rows_of("bert.encoder.layer.1.attention.output.dense"), 4);
   EXPECT_EQ(rows_of("bert.encoder.layer.1.output.dense"), 4);
 }

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
+
 #include "engine/exec/plan.h"
 #include "engine/optim/groups.h"
 #include "tests/unit/engine/mlp_job.h"
@@ -283,6 +286,114 @@ TEST(UpdateTest, GlobsMatchNames) {
   EXPECT_FALSE(Matches("bias", "0.bias"));
   EXPECT_FALSE(Matches("?", ""));
   EXPECT_TRUE(Matches("*", ""));
+}
+
+// A rank of a job whose moments are on two ranks each.
+struct ShardedRank {
+  ShardedRank(const TrainSpec& spec, int rank, int world, int shards) : job(spec) {
+    const int64_t count = job.plan->gradient_count();
+    weights = std::make_unique<Pages>(static_cast<size_t>(count) * 4);
+    weights->FillWithNan();
+    // What is not held is never read.
+    for (const StateRange& range : job.plan->MomentsOf(0, count)) {
+      std::memset(static_cast<char*>(job.state.data()) + range.begin, 0xff,
+                  range.end - range.begin);
+    }
+    std::vector<HeldRange> held;
+    for (int shard = 0; shard < shards; ++shard) {
+      if (shard % world != rank && (shard + 1) % world != rank) continue;
+      const int64_t begin = count / 16 * shard / shards * 16;
+      const int64_t end = shard + 1 == shards ? count : count / 16 * (shard + 1) / shards * 16;
+      held.push_back({begin, end, weights->floats() + begin});
+      ranges.push_back({begin, end, weights->floats() + begin});
+    }
+    job.executor->HoldMoments(held);
+    job.executor->InitState();
+  }
+  Job job;
+  std::unique_ptr<Pages> weights;
+  std::vector<GradientSlice> ranges;
+};
+
+// The new weights of all, each range from the last rank that holds it.
+std::vector<GradientSlice> Gathered(const std::vector<std::unique_ptr<ShardedRank>>& ranks) {
+  std::map<int64_t, GradientSlice> by_begin;
+  for (const auto& rank : ranks) {
+    for (const GradientSlice& range : rank->ranges) by_begin[range.begin] = range;
+  }
+  std::vector<GradientSlice> all;
+  for (const auto& [begin, range] : by_begin) all.push_back(range);
+  return all;
+}
+
+TEST(UpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
+  constexpr int kWorld = 3, kShards = 7;
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    if (name == "lamb" || name == "muon") continue;
+    SCOPED_TRACE(name);
+    TrainSpec spec = Controlled(optimizer);
+    Job reference(spec);
+    spec.shard_moments = true;
+    std::vector<std::unique_ptr<ShardedRank>> ranks;
+    for (int rank = 0; rank < kWorld; ++rank) {
+      spec.threads = rank + 1;
+      ranks.push_back(std::make_unique<ShardedRank>(spec, rank, kWorld, kShards));
+    }
+    EXPECT_EQ(ranks[0]->job.plan->hash(), reference.plan->hash());
+    const int64_t count = reference.plan->gradient_count();
+    for (int step = 1; step <= 4; ++step) {
+      Pages sum(static_cast<size_t>(count) * 4);
+      reference.SumShards(step, 0, spec.shards, sum.floats());
+      // The third step is not finite, so it is skipped by all.
+      if (step == 3) sum.floats()[100] = std::numeric_limits<float>::infinity();
+      const Dealt dealt(sum.floats(), count, kWorld);
+      reference.executor->Update(step, dealt.slices);
+      for (const auto& rank : ranks) {
+        Executor& executor = *rank->job.executor;
+        const StepResult result = executor.BeginUpdate(step, dealt.slices);
+        EXPECT_EQ(result.skipped, step == 3);
+        EXPECT_EQ(executor.begun_step(), step);
+        EXPECT_EQ(executor.committed_step(), step == 3 ? step : step - 1);
+      }
+      for (const auto& rank : ranks) {
+        if (step != 3) rank->job.executor->FinishUpdate(step, Gathered(ranks));
+        EXPECT_EQ(rank->job.executor->committed_step(), step);
+      }
+    }
+    const std::vector<char> wanted = reference.StateBytes();
+    for (const auto& rank : ranks) {
+      const std::vector<char> state = rank->job.StateBytes();
+      for (const StateEntry& entry : reference.plan->state()) {
+        if (entry.role == StateEntry::Role::kMoment) continue;
+        EXPECT_EQ(std::memcmp(&state[entry.offset], &wanted[entry.offset], entry.bytes), 0)
+            << entry.name;
+      }
+      for (const GradientSlice& range : rank->ranges) {
+        for (const StateRange& moments : reference.plan->MomentsOf(range.begin, range.end)) {
+          EXPECT_EQ(std::memcmp(&state[moments.begin], &wanted[moments.begin],
+                                moments.end - moments.begin),
+                    0);
+        }
+      }
+    }
+  }
+}
+
+TEST(UpdateTest, SaysWhatCannotHaveShardedMoments) {
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    TrainSpec spec = Controlled(optimizer);
+    spec.shard_moments = true;
+    const auto plan = Plan::Compile(spec);
+    const bool whole = name == "lamb" || name == "muon";
+    EXPECT_EQ(plan.ok(), !whole) << name;
+    if (whole) {
+      EXPECT_THAT(std::string(plan.status().message()), HasSubstr("zero_stage 1"));
+    }
+  }
+  TrainSpec spec = SmallMlp();
+  spec.shard_moments = true;
+  spec.precision = "pure_bf16";
+  EXPECT_THAT(std::string(Plan::Compile(spec).status().message()), HasSubstr("pure_bf16"));
 }
 
 }  // namespace

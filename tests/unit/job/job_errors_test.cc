@@ -31,7 +31,7 @@ TEST(JobErrors, GoldenTextOfSeveral) {
             R"(job.yaml:2:1: error: duplicate key 'name'; the first is on line 1
     2 | name: b
       | ^~~~
-job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute, passes
+job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute, passes, zero_stage
     5 |   batch_sise: 32
       |   ^~~~~~~~~~
 job.yaml:6:3: error: unknown key 'globl_batch' in 'train'; did you mean 'global_batch'?
@@ -132,6 +132,11 @@ TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
               HasSubstr("is no power of two; 512 and 1024 are"));
   EXPECT_THAT(errors("fp16", "train.loss_scale={backoff_factor: 2}"), HasSubstr("at most 1"));
   EXPECT_THAT(errors("pure_bf16", "train.ema={decay: 0.9}"), HasSubstr("use bf16"));
+  EXPECT_EQ(errors("bf16", "train.zero_stage=1"), "");
+  EXPECT_THAT(errors("pure_bf16", "train.zero_stage=1"), HasSubstr("needs fp32 weights"));
+  EXPECT_THAT(errors("fp32", "train.zero_stage=2"), HasSubstr("at most 1"));
+  EXPECT_THAT(Errors(good, {"train.zero_stage=1", "train.optimizer={lamb: {lr: 0.1}}"}),
+              HasSubstr("lamb needs whole ones"));
 }
 
 TEST(JobErrors, EveryKindOfTraining) {

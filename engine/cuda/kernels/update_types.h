@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine and the CUDA module say to each other in about the update: types.h's rules.
+// Thread-safety: values.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_UPDATE_TYPES_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_UPDATE_TYPES_H_
+
+#include "engine/cuda/kernels/types.h"
+
+namespace lockstep::engine::cuda {
+
+// One parameter, as the update sees it.
+struct UpdateTensor {
+  int64_t gradient = 0;  // element of the gradient vector
+  int64_t count = 0;
+  View weights;
+  float* moments[2] = {nullptr, nullptr};
+  float* average = nullptr;
+  float* direction = nullptr;  // Muon's, where it is made
+  double learning_rate = 0;    // before the schedule
+  double weight_decay = 0;
+  uint64_t rounding_key = 0;
+  int64_t first_block = 0;  // of the sums
+  int64_t blocks = 0;
+};
+// Elements [begin, end) of tensor `tensor`, or of the gradient vector when that is -1.
+struct UpdateBlock {
+  int32_t tensor = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+inline constexpr int64_t kUpdateBlock = 65536;
+
+enum class Rule : int32_t { kSgd, kAdam, kLambMeasure, kLambMove, kMuonDirection };
+// One launch over `blocks`; the formulas are those of optim/.
+struct UpdateArgs {
+  Rule rule = Rule::kSgd;
+  const UpdateTensor* tensors = nullptr;
+  const UpdateBlock* blocks = nullptr;
+  int64_t block_count = 0;
+  const float* gradients = nullptr;
+  double* parameter_sums = nullptr;  // LAMB: by block
+  double* direction_sums = nullptr;
+  int64_t index = 0;    // updates before this one
+  double scale = 1;     // of the gradients
+  double schedule = 1;  // factor of the learning rate
+  double ema_rate = 0;  // 1 - decay; averages are kept where there is memory for them
+  float momentum = 0;   // SGD, Muon: 1 - momentum is `rate1`
+  float keep = 1;       // SGD: 1 - dampening
+  bool nesterov = false;
+  bool decoupled = false;
+  float rate1 = 0;
+  float beta2 = 0;
+  float rate2 = 0;
+  float correction1 = 1;
+  float correction2 = 1;
+  float eps = 0;
+};
+// sums[i] = sum of squares of block i of the gradients (or of `values`), in fp64 and a fixed order.
+struct SquaresArgs {
+  const UpdateTensor* tensors = nullptr;
+  const UpdateBlock* blocks = nullptr;
+  int64_t block_count = 0;
+  const float* gradients = nullptr;
+  double* sums = nullptr;
+};
+// x /= max(|x|, eps), |x|^2 being the sum of `sums`.
+struct NormaliseArgs {
+  float* x = nullptr;
+  int64_t count = 0;
+  const double* sums = nullptr;
+  int64_t sum_count = 0;
+  double eps = 0;
+};
+// w = keep w - step x (Muon's last step), rounded and averaged as any update.
+struct MoveArgs {
+  UpdateTensor tensor;
+  const float* x = nullptr;
+  float keep = 1;
+  float step = 0;
+  int64_t index = 0;
+  double ema_rate = 0;
+};
+// running = (1 - momentum) running + momentum sum / batches.
+struct StatisticArgs {
+  const float* sums = nullptr;
+  float* running = nullptr;
+  int64_t count = 0;
+  double momentum = 0;
+  double batches = 1;
+};
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_UPDATE_TYPES_H_

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks with parts of the moments, through steps, deaths at every point, joins and losses: what
+// they have is always, bit for bit, what a worker that holds everything has.
+#include "worker/sharded_state.h"
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/fake/fake_transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/engine/mlp_job.h"
+#include "tests/unit/worker/group_members.h"
+
+namespace lockstep::worker {
+namespace {
+
+using engine::StateEntry;
+
+absl::Time Deadline() { return absl::Now() + absl::Seconds(100); }
+
+// Ends the generation in its nth call, as the death of its rank would.
+class DyingCommunicator : public Communicator {
+ public:
+  DyingCommunicator(Communicator* inner, int calls) : inner_(*inner), calls_(calls) {}
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  int64_t generation() const override { return inner_.generation(); }
+  absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
+                                     absl::Time deadline) override {
+    if (Dies()) return Dead();
+    return inner_.Share(pieces, deadline);
+  }
+  absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype,
+                         absl::Time deadline) override {
+    return Dies() ? Dead() : inner_.AllGather(input, output, count, dtype, deadline);
+  }
+  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
+                         absl::Time deadline) override {
+    return Dies() ? Dead() : inner_.AllReduce(data, count, dtype, op, order, deadline);
+  }
+  absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override {
+    return Dies() ? Dead() : inner_.Replicate(data, bytes, have, deadline);
+  }
+  absl::Status Barrier(absl::Time deadline) override {
+    return Dies() ? Dead() : inner_.Barrier(deadline);
+  }
+  bool died() const { return died_; }
+
+  // Not for what is tested here.
+  absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs&, absl::Time) override {
+    return Dead();
+  }
+  absl::Status ReduceScatter(const void*, void*, int64_t, DType, ReduceOp, absl::Time) override {
+    return Dead();
+  }
+  absl::Status Broadcast(void*, int64_t, DType, int, absl::Time) override { return Dead(); }
+  absl::Status Send(const void*, int64_t, DType, int, absl::Time) override { return Dead(); }
+  absl::Status Recv(void*, int64_t, DType, int, absl::Time) override { return Dead(); }
+  void PublishCommitted(int64_t) override {}
+  absl::Status WaitCommitted(int64_t, absl::Time) override { return Dead(); }
+  std::vector<int64_t> CommittedSteps() const override { return {}; }
+  std::optional<ReducedStep> NewestReduce() const override { return std::nullopt; }
+  void Abort(const std::string& reason) override { inner_.Abort(reason); }
+  bool aborted() const override { return inner_.aborted(); }
+  std::string DescribeState() const override { return ""; }
+
+ private:
+  static absl::Status Dead() { return absl::AbortedError("dead"); }
+  // Once dead it stays so.
+  bool Dies() {
+    if (died_) return true;
+    died_ = calls_-- == 0;
+    if (died_) inner_.Abort("a rank died");
+    return died_;
+  }
+  Communicator& inner_;
+  int calls_;  // that it still makes; negative: it does not die
+  bool died_ = false;
+};
+
+engine::TrainSpec Spec(bool sharded) {
+  engine::TrainSpec spec = engine::SmallMlp();
+  spec.model = engine::MlpSpec{{67, 33}};
+  spec.optimizer = engine::AdamSpec{.lr = 0.01, .weight_decay = 0.1, .decoupled = true};
+  spec.ema_decay = 0.9;
+  spec.clip_norm = 0.5;
+  spec.micro_batch = 4;
+  spec.shard_moments = sharded;
+  return spec;
+}
+
+// One worker: an engine on the arena of a transport.
+struct Member {
+  Member(std::shared_ptr<const engine::Plan> plan, FakeNetwork* network, int shards)
+      : arena(plan->arena_bytes()) {
+    const int64_t count = plan->gradient_count();
+    const size_t bytes = plan->state_bytes() + static_cast<size_t>(count) * 8 + 65536;
+    transport = std::make_unique<FakeTransport>(network, bytes);
+    ShardedState::Parts parts;
+    parts.plan = plan.get();
+    parts.transport = transport.get();
+    parts.state = static_cast<char*>(*transport->AllocateLoose(plan->state_bytes(), "state"));
+    parts.gradients = static_cast<float*>(*transport->Allocate(count * 4, "gradients"));
+    parts.spill = static_cast<float*>(
+        *transport->AllocateLoose(ShardedState::SpillBytes(count), "new weights"));
+    parts.vector_count = count;
+    parts.shards = shards;
+    EXPECT_TRUE(ShardedState::HoldShared(*plan, transport.get(), parts.state).ok());
+    executor = *engine::Executor::Create(plan, {parts.state, arena.data()});
+    executor->InitState();
+    parts.executor = executor.get();
+    state = parts.state;
+    gradients = parts.gradients;
+    sharded = std::make_unique<ShardedState>(parts);
+  }
+  engine::Pages arena;
+  std::unique_ptr<FakeTransport> transport;
+  std::unique_ptr<engine::Executor> executor;
+  std::unique_ptr<ShardedState> sharded;
+  char* state = nullptr;
+  float* gradients = nullptr;
+};
+
+class ShardedStateTest : public ::testing::Test {
+ protected:
+  static constexpr int kShards = 12;
+
+  ShardedStateTest() : plan_(*engine::Plan::Compile(Spec(true))), reference_(Spec(false)) {
+    for (int64_t step = 1; step <= 8; ++step) {
+      sums_.push_back(
+          std::make_unique<engine::Pages>(static_cast<size_t>(plan_->gradient_count()) * 4));
+      reference_.SumShards(step, 0, plan_->spec().shards, sums_.back()->floats());
+      const engine::GradientSlice reduced = Reduced(step);
+      states_.push_back(reference_.StateBytes());
+      reference_.executor->Update(step, absl::MakeConstSpan(&reduced, 1));
+    }
+    states_.push_back(reference_.StateBytes());
+  }
+
+  Member* Add() {
+    members_.push_back(std::make_unique<Member>(plan_, &network_, kShards));
+    return members_.back().get();
+  }
+  void Kill(size_t index) { members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(index)); }
+
+  engine::GradientSlice Reduced(int64_t step) const {
+    return {0, plan_->gradient_count(), sums_[static_cast<size_t>(step - 1)]->floats()};
+  }
+  // The first half of the step after the one that the member is bound to.
+  void Begin(Member* member) {
+    // The spent gradients: nobody reads what was there.
+    std::memset(member->gradients, 0xff, static_cast<size_t>(plan_->gradient_count()) * 4);
+    const engine::GradientSlice reduced = Reduced(member->executor->begun_step() + 1);
+    const auto slices = absl::MakeConstSpan(&reduced, 1);
+    if (member->sharded->all_held()) {
+      member->executor->Update(member->executor->begun_step() + 1, slices);
+    } else {
+      member->executor->BeginUpdate(member->executor->begun_step() + 1, slices);
+    }
+  }
+
+  using Body = std::function<void(Member*, Communicator*)>;
+  // All members in a new generation: `body` on a thread each, after Agree when `agree` is set.
+  void Generation(int64_t start_step, const Body& body, bool agree = true) {
+    const std::vector<GroupMember> group =
+        GroupMembers(members_, [](const auto& member) -> Transport& { return *member->transport; });
+    ++generation_;
+    std::vector<std::jthread> threads;
+    for (size_t r = 0; r < members_.size(); ++r) {
+      threads.emplace_back([&, r] {
+        Member* const member = members_[r].get();
+        auto communicator =
+            member->transport->Connect(generation_, group, static_cast<int>(r), Deadline());
+        ASSERT_TRUE(communicator.ok()) << communicator.status();
+        if (agree) {
+          const auto agreed =
+              member->sharded->Agree(communicator->get(), start_step, 0, Deadline());
+          ASSERT_TRUE(agreed.ok()) << agreed.status();
+        }
+        body(member, communicator->get());
+        // Nobody's memory goes before all are done with it.
+        (*communicator)->Barrier(Deadline()).IgnoreError();
+      });
+    }
+  }
+  // `steps` whole steps.
+  void Train(Member* member, Communicator* communicator, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      Begin(member);
+      const int64_t step = member->executor->begun_step();
+      if (!member->sharded->all_held()) {
+        ASSERT_TRUE(member->sharded->Finish(communicator, step, Deadline()).ok());
+      }
+      ASSERT_EQ(member->executor->committed_step(), step);
+      ASSERT_TRUE(communicator->Barrier(Deadline()).ok());  // the commit rule
+      ASSERT_TRUE(member->sharded->CheckReplicas(communicator, step, Deadline()).ok());
+    }
+  }
+
+  // What the member has, and what it finds at its peers, is the reference's. Collective: nobody
+  // goes on while others look.
+  void ExpectState(const Member& member, Communicator* communicator, int64_t step) {
+    ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
+    Compare(member, step);
+    ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
+  }
+  void Compare(const Member& member, int64_t step) {
+    ASSERT_EQ(member.executor->committed_step(), step);
+    const std::vector<char>& wanted = states_[static_cast<size_t>(step)];
+    for (const engine::StateRange& range : member.sharded->present()) {
+      EXPECT_EQ(
+          std::memcmp(member.state + range.begin, &wanted[range.begin], range.end - range.begin), 0)
+          << range.begin << " to " << range.end;
+    }
+    for (const StateEntry& entry : plan_->state()) {
+      for (size_t at = 0; at < entry.bytes;) {
+        size_t bytes = entry.bytes - at;
+        const char* const found = member.sharded->Locate(entry.offset + at, &bytes);
+        ASSERT_EQ(std::memcmp(found, &wanted[entry.offset + at], bytes), 0) << entry.name;
+        at += bytes;
+      }
+    }
+  }
+  size_t BytesHeld(const Member& member) const {
+    size_t bytes = 0;
+    for (const engine::StateRange& range : member.sharded->present()) {
+      bytes += range.end - range.begin;
+    }
+    return bytes;
+  }
+
+  void HalfAStep(int world, const std::set<int>& finished, int late);
+
+  const std::shared_ptr<const engine::Plan> plan_;
+  engine::Job reference_;
+  std::vector<std::unique_ptr<engine::Pages>> sums_;  // by step - 1
+  std::vector<std::vector<char>> states_;             // after each step
+  FakeNetwork network_;
+  std::vector<std::unique_ptr<Member>> members_;
+  int64_t generation_ = 0;
+};
+
+TEST_F(ShardedStateTest, AnyNumberOfRanksMakesTheSameSteps) {
+  for (const int world : {1, 2, 3, 4, 5}) {
+    SCOPED_TRACE(world);
+    members_.clear();
+    for (int i = 0; i < world; ++i) Add();
+    Generation(0, [&](Member* member, Communicator* communicator) {
+      EXPECT_EQ(member->sharded->all_held(), world < 3);
+      Train(member, communicator, 4);
+      ExpectState(*member, communicator, 4);
+    });
+    const bool less = BytesHeld(*members_[0]) < plan_->state_bytes() * 9 / 10;
+    EXPECT_EQ(less, world > 2);
+  }
+}
+
+TEST_F(ShardedStateTest, RanksComeAndGoBetweenSteps) {
+  for (int i = 0; i < 3; ++i) Add();
+  const auto one_step = [&](int64_t start) {
+    Generation(start, [&, start](Member* member, Communicator* communicator) {
+      ExpectState(*member, communicator, start);
+      Train(member, communicator, 1);
+      ExpectState(*member, communicator, start + 1);
+    });
+  };
+  one_step(0);
+  Add();
+  Add();
+  one_step(1);  // 5
+  Kill(0);
+  one_step(2);  // 4
+  Kill(3);
+  Add();
+  one_step(3);  // 4, one of them new
+  Kill(1);
+  one_step(4);  // 3
+  Kill(1);
+  one_step(5);  // 2: everybody has everything
+  Kill(0);
+  one_step(6);  // 1
+  for (int i = 0; i < 3; ++i) Add();
+  one_step(7);  // 4
+}
+
+// Two steps, and half of the third, which `finished` finish; `late` has not even begun it when the
+// others' generation ends, and begins it afterwards.
+void ShardedStateTest::HalfAStep(int world, const std::set<int>& finished, int late) {
+  members_.clear();
+  for (int i = 0; i < world; ++i) Add();
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    Train(member, communicator, 2);
+    if (communicator->rank() != late) Begin(member);
+    if (finished.contains(communicator->rank())) {
+      ASSERT_TRUE(member->sharded->Finish(communicator, 3, Deadline()).ok());
+    } else {
+      ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
+    }
+  });
+  if (late >= 0) Begin(members_[static_cast<size_t>(late)].get());
+}
+
+TEST_F(ShardedStateTest, AHalfDoneStepIsFinishedInTheNextGeneration) {
+  for (const std::set<int>& finished : {std::set<int>{}, {0}, {1, 2}, {0, 1, 2, 3}}) {
+    for (int dead = 0; dead < 4; ++dead) {
+      for (const bool joins : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(finished.size(), " finished, rank ", dead, " dies, ", joins));
+        HalfAStep(4, finished, finished.empty() ? (dead + 1) % 4 : -1);
+        Kill(static_cast<size_t>(dead));
+        if (joins) Add();
+        Generation(3, [&](Member* member, Communicator* communicator) {
+          ExpectState(*member, communicator, 3);
+          Train(member, communicator, 2);
+          ExpectState(*member, communicator, 5);
+        });
+      }
+    }
+  }
+}
+
+TEST_F(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
+  for (const std::set<int>& finished : {std::set<int>{}, {2}}) {
+    for (const int dying : {0, 2, 4}) {
+      bool died = true;
+      for (int call = 0; died; ++call) {
+        SCOPED_TRACE(absl::StrCat(finished.size(), " finished, rank ", dying, " in call ", call));
+        HalfAStep(4, finished, -1);
+        Add();
+        Generation(
+            3,
+            [&](Member* member, Communicator* communicator) {
+              DyingCommunicator mortal(communicator, communicator->rank() == dying ? call : -2);
+              member->sharded->Agree(&mortal, 3, 0, Deadline()).status().IgnoreError();
+              if (communicator->rank() == dying) died = mortal.died();
+            },
+            /*agree=*/false);
+        if (!died) break;
+        Kill(static_cast<size_t>(dying));
+        Generation(3, [&](Member* member, Communicator* communicator) {
+          ExpectState(*member, communicator, 3);
+          Train(member, communicator, 1);
+          ExpectState(*member, communicator, 4);
+        });
+        ASSERT_LT(call, 100);
+      }
+    }
+  }
+}
+
+TEST_F(ShardedStateTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
+  HalfAStep(4, {0}, -1);
+  Kill(1);
+  Kill(1);
+  Generation(
+      3,
+      [&](Member* member, Communicator* communicator) {
+        const auto agreed = member->sharded->Agree(communicator, 3, 0, Deadline());
+        EXPECT_EQ(agreed.status().code(), absl::StatusCode::kAborted);
+        EXPECT_THAT(std::string(agreed.status().message()), ::testing::HasSubstr("both holders"));
+        EXPECT_EQ(member->executor->begun_step(), 0);
+      },
+      /*agree=*/false);
+  Add();
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    Train(member, communicator, 3);
+    ExpectState(*member, communicator, 3);
+  });
+}
+
+TEST_F(ShardedStateTest, AMomentThatChangedIsFound) {
+  for (int i = 0; i < 3; ++i) Add();
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    Train(member, communicator, 1);
+    // In a moment that two ranks have: nobody can say who is right.
+    if (communicator->rank() == 1) {
+      member->executor->BeginLoad();
+      member->state[member->sharded->present()[1].begin] ^= 1;
+      member->executor->EndLoad();
+    }
+    const absl::Status checked = member->sharded->CheckReplicas(communicator, 1, Deadline());
+    EXPECT_FALSE(checked.ok());
+    if (communicator->rank() == 1) {
+      EXPECT_EQ(checked.code(), absl::StatusCode::kDataLoss);
+      EXPECT_THAT(std::string(checked.message()), ::testing::HasSubstr("no majority"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::worker
