@@ -294,7 +294,8 @@ struct ShardedRank {
     const int64_t count = job.plan->gradient_count();
     weights = std::make_unique<Pages>(static_cast<size_t>(count) * 4);
     weights->FillWithNan();
-    // What is not held is never read.
+    // What is not held is never read. Written without an executor, which protects its state.
+    job.executor.reset();
     for (const StateRange& range : job.plan->MomentsOf(0, count)) {
       std::memset(static_cast<char*>(job.state.data()) + range.begin, 0xff,
                   range.end - range.begin);
@@ -307,6 +308,7 @@ struct ShardedRank {
       held.push_back({begin, end, weights->floats() + begin});
       ranges.push_back({begin, end, weights->floats() + begin});
     }
+    job.executor = Executor::Create(job.plan, {job.state.data(), job.arena.data()}).value();
     job.executor->HoldMoments(held);
     job.executor->InitState();
   }
