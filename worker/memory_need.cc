@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/cuda/kernel.h"
 #include "worker/checkpointer.h"
 #include "worker/job_plan.h"
 #include "worker/sharded_state.h"
@@ -52,10 +53,38 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
   return moments > held + spill ? moments - held - spill : 0;
 }
 
+GpuNeed GpuNeedOf(const engine::Plan& plan, size_t vectors, size_t vector_bytes,
+                  GradientPlace place) {
+  const engine::TrainSpec& spec = plan.spec();
+  GpuNeed need;
+  need.state = plan.state_bytes();
+  need.gradients = static_cast<size_t>(plan.gradient_count()) * sizeof(float);
+  // Besides the vectors there is the result of their reduction.
+  if (place == GradientPlace::kGpu) need.gradients += (vectors + 1) * vector_bytes;
+  need.activations = plan.arena_bytes();
+  const auto samples = static_cast<size_t>(std::max(spec.micro_batch, spec.eval_block));
+  need.batches = 2 * samples * SampleBytes(plan);
+  need.workspace = engine::kCudaWorkspaceBytes;
+  return need;
+}
+
+absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
+  const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().gpu_memory()));
+  if (limit == 0 || need.total() <= limit) return absl::OkStatus();
+  const auto text = [](size_t bytes) { return BytesText(static_cast<double>(bytes)); };
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "each worker needs ", text(need.total()), " of its GPU's memory (state ", text(need.state),
+      ", gradients ", text(need.gradients), ", activations ", text(need.activations), ", batches ",
+      text(need.batches), ", workspace ", text(need.workspace),
+      "), but resources.gpu_memory allows ", text(limit),
+      "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
+      "or train.precision bf16"));
+}
+
 }  // namespace
 
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
-                        int64_t vector_count) {
+                        int64_t vector_count, GradientPlace place) {
   const Train& train = job.train();
   const engine::TrainSpec& spec = plan.spec();
   MemoryNeed need;
@@ -64,10 +93,14 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   }
   need.optimizer = plan.state_bytes() - need.weights;
   if (spec.shard_moments) need.optimizer -= MomentsLeftOut(job, plan, vector_count);
-  need.gradients = static_cast<size_t>(gradient_buffers) * static_cast<size_t>(vector_count) * 4;
-  if (spec.device == engine::DeviceKind::kCpu) {  // a GPU has its own
+  const auto vectors = static_cast<size_t>(gradient_buffers);
+  const size_t vector_bytes = static_cast<size_t>(vector_count) * sizeof(float);
+  if (place == GradientPlace::kHost) need.gradients = vectors * vector_bytes;
+  if (spec.device == engine::DeviceKind::kCpu) {
     need.workspace = Workspace(plan);
     need.activations = plan.arena_bytes() - need.workspace;
+  } else {
+    need.gpu = GpuNeedOf(plan, vectors, vector_bytes, place);
   }
   const int prefetch =
       train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
@@ -94,6 +127,7 @@ std::string BytesText(double bytes) {
 }
 
 absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
+  if (absl::Status gpu = CheckGpuMemory(job, need.gpu); !gpu.ok()) return gpu;
   const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
   if (limit == 0 || need.total() <= limit) return absl::OkStatus();
   const Train& train = job.train();

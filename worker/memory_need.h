@@ -14,8 +14,26 @@
 
 namespace lockstep::worker {
 
+// Where the vectors lie that workers reduce.
+enum class GradientPlace {
+  kHost,  // in memory that the workers of a host share
+  kGpu,   // with the GPUs, between which NCCL moves them
+};
+
+// Bytes of a worker's GPU: all that it allocates there, but what the driver and the libraries take
+// themselves.
+struct GpuNeed {
+  size_t state = 0;
+  size_t gradients = 0;    // the shard's, and with GradientPlace::kGpu the partial sums and results
+  size_t activations = 0;  // the arena
+  size_t batches = 0;      // two, of the larger of micro-batch and evaluation block
+  size_t workspace = 0;    // of the libraries' products
+  size_t total() const { return state + gradients + activations + batches + workspace; }
+};
+
 // Bytes of one worker at its peak.
 struct MemoryNeed {
+  GpuNeed gpu;  // zeros on the CPU; the rest is the host's
   size_t weights = 0;
   size_t gradients = 0;    // of the shard and the partial sums that a worker may hold
   size_t optimizer = 0;    // moments and the scalars of the training state
@@ -28,12 +46,13 @@ struct MemoryNeed {
   }
 };
 
-// `gradient_buffers` vectors of `vector_count` floats are held at the worst deal of shards.
+// `gradient_buffers` vectors of `vector_count` floats are held in `place` at the worst deal of
+// shards.
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
-                        int64_t vector_count);
+                        int64_t vector_count, GradientPlace place);
 
-// Whether `need` fits `job`'s resources.memory (0: not checked). Errors: ResourceExhausted that
-// names the need and the limit and says what would make the job fit.
+// Whether `need` fits `job`'s resources.memory and gpu_memory (0: not checked). Errors:
+// ResourceExhausted that names the need and the limit and says what would make the job fit.
 absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need);
 
 // "1.5 GiB", "12.0 MiB", "512 B".

@@ -65,6 +65,34 @@ TEST(MemoryNeed, AddsUpAndAgreesWithThePlan) {
   EXPECT_EQ(need.data, (6u * 12 + 50) * 41 * 4);
 }
 
+TEST(MemoryNeed, GradientsAreCountedWhereTheyLie) {
+  JobSpec job = SmallJob();
+  const JobData data = OpenJobData(job).value();
+  EXPECT_EQ(Compiled(job).compiled.need.gpu.total(), 0u);
+  job.mutable_resources()->set_device("cuda");
+  const CompiledJob by_host = CompileJob(job, *data.train).value();
+  const CompiledJob by_nccl = CompileJob(job, *data.train, GradientPlace::kGpu).value();
+  const size_t vector = static_cast<size_t>(by_host.vector_count) * 4;
+  const auto buffers = static_cast<size_t>(by_host.gradient_buffers);
+  EXPECT_EQ(by_host.need.gradients, buffers * vector);
+  EXPECT_EQ(by_nccl.need.gradients, 0u);
+  EXPECT_EQ(by_nccl.need.gpu.gradients, by_host.need.gpu.gradients + (buffers + 1) * vector);
+  EXPECT_GT(by_host.arena_bytes, by_nccl.arena_bytes + buffers * vector - 1);
+  EXPECT_EQ(by_host.need.gpu.state, by_host.plan->state_bytes());
+  EXPECT_EQ(by_host.need.gpu.activations, by_host.plan->arena_bytes());
+  EXPECT_EQ(by_host.need.gpu.batches, 2u * 50 * 41 * 4);
+  const MachineSpeed machine{1e9, 1e9, 2};
+  const std::string text = ReportText(ReportOf(by_nccl, data.train->size(), machine));
+  EXPECT_THAT(text, HasSubstr("reduced there by NCCL"));
+  EXPECT_THAT(ReportText(ReportOf(by_host, data.train->size(), machine)),
+              HasSubstr("reduced in the host's memory"));
+  job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(by_nccl.need.gpu.total()) - 1);
+  EXPECT_TRUE(CompileJob(job, *data.train).ok());
+  const auto refused = CompileJob(job, *data.train, GradientPlace::kGpu);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("resources.gpu_memory"));
+}
+
 TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   JobSpec job = SmallJob();
   const size_t needed = Compiled(job).compiled.need.total();
