@@ -126,8 +126,7 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
                       communicator->TreeReduce(args, Deadline()));
   reducing.Stop();
-  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
-                   &header_);
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced, &header_));
   board_->Do(UPDATING);
   Suffer(chaos::Place::kReduced, step);
   PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
@@ -148,8 +147,7 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
   const int64_t step = begun_step() + 1;
   if (reduced.step != step) return absl::OkStatus();
-  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced.slices,
-                   &header_);
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced.slices, &header_));
   const engine::StepResult result = Update(last, reduced.slices, step, nullptr, header_);
   if (committed_step() == step) NoteCommitted(result);
   return CheckFinite(step, result);
@@ -253,7 +251,6 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     board_->Moved();
     return communicator->aborted();
   };
-  const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
@@ -283,9 +280,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
       const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
-    StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,
-                      shard == held.begin ? wishes : StepHeader::Wishes{}, leaf + gradients);
-    sums_->LeafDone();
+    LS_RETURN_IF_ERROR(vector_->WriteHeader(
+        shard, batch.ids_hash, shard == held.begin ? wishes : StepHeader::Wishes{}, leaf));
+    LS_RETURN_IF_ERROR(sums_->LeafDone());
     if (faults_ != nullptr) faults_->Slow(Clock::Real()->Now() - begin);
     board_->Moved();
   }

@@ -51,6 +51,7 @@ class FakeTransport : public Transport {
   ~FakeTransport() override;
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
+  VectorMemory& vectors() override { return vectors_; }
   // Filled with 0xff where it is not held so that a reader would notice. Drop writes it through a
   // descriptor: as with the real one, the owner may have made the memory read-only.
   absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
@@ -77,6 +78,7 @@ class FakeTransport : public Transport {
   };
   std::vector<Loose> loose_;
   FlightRecorder recorder_;
+  HostVectors vectors_{this};
 };
 
 }  // namespace lockstep

@@ -53,6 +53,7 @@ Launcher<SquaresArgs> LaunchSquares;
 Launcher<NormaliseArgs> LaunchNormalise;
 Launcher<MoveArgs> LaunchMove;
 Launcher<StatisticArgs> LaunchStatistic;
+Launcher<AddVectorsArgs> LaunchAddVectors;
 
 }  // namespace lockstep::engine::cuda
 

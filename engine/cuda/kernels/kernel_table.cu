@@ -40,6 +40,7 @@ const Kernels kKernels = {
     .normalise = LaunchNormalise,
     .move = LaunchMove,
     .statistic = LaunchStatistic,
+    .add_vectors = LaunchAddVectors,
 };
 
 }  // namespace lockstep::engine::cuda

@@ -17,7 +17,7 @@
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 2;
+inline constexpr int kTablesVersion = 3;
 
 // A function of the module.
 template <typename F>
@@ -113,6 +113,7 @@ struct Kernels {
   KernelCall<NormaliseArgs> normalise;
   KernelCall<MoveArgs> move;
   KernelCall<StatisticArgs> statistic;
+  KernelCall<AddVectorsArgs> add_vectors;
 };
 
 // Matrix products by a library. A product is prepared once and keeps its algorithm.

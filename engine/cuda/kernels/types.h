@@ -448,6 +448,15 @@ struct MatmulAlgorithm {
 };
 inline constexpr int kMatmulCandidates = 12;
 
+// out = a + b with subnormals as 0, as the workers' CPUs add: gradients of shards. `out` may be `a`
+// or `b`; nothing needs to be aligned.
+struct AddVectorsArgs {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* out = nullptr;
+  int64_t count = 0;
+};
+
 }  // namespace lockstep::engine::cuda
 
 #endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_TYPES_H_

@@ -13,6 +13,9 @@ import harness
 
 MODULE = os.environ.get("LOCKSTEP_EMULATED_MODULE", "")
 GPUS = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
+# The same with an NCCL, made of sockets.
+NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
+BY_NCCL = "gradients are reduced by NCCL"
 
 
 def job(**more):
@@ -41,6 +44,59 @@ class Gpus(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], whole)
+
+    def test_nccl_has_the_bits_of_the_hosts_memory_and_of_one_worker(self):
+        path = self.write("job.yaml", job())
+        by_host = self.on_gpus(path)["model"]["sha256"]
+        for workers in (1, 2):
+            code, out, err = self.launch("-o", "json", f"--nproc-per-node={workers}",
+                                         "--set", "nccl.use=always", path, env=NCCL)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], by_host)
+            self.assertEqual(BY_NCCL in err, workers > 1, err)
+
+    def test_with_nccl_a_killed_worker_changes_no_bit(self):
+        path = self.write("job.yaml", job())
+        whole = self.on_gpus(path)["model"]["sha256"]
+        for where in ("step:8", "step:8/reduce", "step:8/reduced"):
+            code, out, err = self.launch("chaos", "-o", "json", "--kill", f"rank:1@{where}", path,
+                                         env=NCCL)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], whole, where)
+            self.assertIn(BY_NCCL, err)
+
+    def test_survivors_shrink_their_communicator(self):
+        three = {"LOCKSTEP_GPUS": "GPU-a,GPU-b,GPU-c"}
+        text = harness.synthetic_job(nproc=3, steps=60).replace("device: cpu", "device: cuda")
+        whole = self.train(self.write("whole.yaml", text), env=dict(GPUS, **three))["model"]["sha256"]
+        path = self.write("job.yaml", text + "elastic: {min_workers: 1, max_workers: 3}\n")
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:2@step:8/reduced", path,
+                                     env=dict(NCCL, **three))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], whole)
+        self.assertRegex(err, "on 2 GPUs .shrunk communicator")
+
+    def test_nccl_is_refused_or_done_without_where_it_is_not_possible(self):
+        path = self.write("job.yaml", job())
+        none = dict(NCCL, LOCKSTEP_NCCL_LIBRARY="/nowhere.so")
+        code, out, err = self.launch("-o", "json", path, env=none)
+        self.assertEqual(code, 0, err)
+        self.assertIn("gradients go through the host's memory: NCCL cannot be loaded", err)
+        code, _, err = self.launch("--set", "nccl.use=always", path, env=none)
+        self.assertNotEqual(code, 0)
+        self.assertIn("nccl.use is always: NCCL cannot be loaded", err)
+        shared = dict(NCCL, LOCKSTEP_GPUS="GPU-a,GPU-a")
+        code, _, err = self.launch(path, env=shared)
+        self.assertEqual(code, 0, err)
+        self.assertIn("workers of this host share GPUs", err)
+        code, _, err = self.launch(path, env=dict(NCCL, LOCKSTEP_GPUS="MIG-a,MIG-b"))
+        self.assertEqual(code, 0, err)
+        self.assertIn("NCCL does not join instances of GPUs", err)
+        code, _, err = self.launch("--set", "nccl.multi_rank_gpu=true", path, env=shared)
+        self.assertEqual(code, 0, err)
+        self.assertIn(BY_NCCL, err)
 
     def test_when_all_die_it_goes_on_from_the_checkpoint_to_the_same_bits(self):
         whole = self.on_gpus(self.write("whole.yaml", job()))["model"]["sha256"]
@@ -141,9 +197,13 @@ train:
         _, out, _ = self.launch("doctor", env=GPUS)
         self.assertIn("an emulated GPU", out)
         self.assertIn("a matrix product is right", out)
+        self.assertRegex(out, r"copies +ok +to the GPU [0-9.]+ GB/s, back [0-9.]+ GB/s")
+        self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
+        _, out, _ = self.launch("doctor", env=NCCL)
+        self.assertIn("NCCL 2.30.7 (revoke, shrink, grow, windows)", out)
 
 
 if __name__ == "__main__":
-    if not MODULE:
-        raise SystemExit("LOCKSTEP_EMULATED_MODULE names no module")
+    if not MODULE or not NCCL["LOCKSTEP_NCCL_LIBRARY"]:
+        raise SystemExit("LOCKSTEP_EMULATED_MODULE or LOCKSTEP_FAKE_NCCL names no module")
     unittest.main()
