@@ -57,7 +57,6 @@ class LinearKernel : public CpuKernel {
     if (operands_.inputs.size() == 4) epilogue.residual = context.At<float>(operands_.inputs[3]);
     epilogue.relu = relu_;
     epilogue.activation = activation_;
-    if (operands_.outputs.size() == 2) epilogue.slope = context.At<float>(operands_.outputs[1]);
     gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
               context.At<float>(operands_.outputs[0]), false, epilogue,
               context.At<float>(operands_.scratch), context.pool);
@@ -83,7 +82,6 @@ class BackwardInputKernel : public CpuKernel {
     if (operands_.inputs.size() == 3) {
       const float* third = context.At<float>(operands_.inputs[2]);
       if (third_ == ops::Third::kMask) epilogue.mask = third;
-      if (third_ == ops::Third::kSlope) epilogue.factor = third;
       if (third_ == ops::Third::kAddend) epilogue.residual = third;
     }
     gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),

@@ -18,8 +18,7 @@ struct LinearSpec {
   size_t cast_bytes[2] = {0, 0};  // of the factors that are brought into fp32
   // Of the product in fp32, when a smooth activation follows it.
   size_t sum_bytes = 0;
-  Function function = Function::kCopy;  // that activation; its slope
-  Function slope = Function::kCopy;
+  Function function = Function::kCopy;  // that activation
   size_t casts() const { return cast_bytes[0] + cast_bytes[1]; }
   size_t scratch_bytes() const { return casts() + sum_bytes + Gemm::ScratchBytes(gemm); }
 };
@@ -28,18 +27,10 @@ struct LinearSpec {
 void SetActivation(const std::string& activation, LinearSpec* spec) {
   MatmulShape& shape = spec->gemm.shape;
   if (activation == "relu") shape.relu = true;
-  if (activation == "gelu") {
-    spec->function = Function::kGeluErf;
-    spec->slope = Function::kGeluErfBackward;
-  } else if (activation == "gelu_tanh") {
-    spec->function = Function::kGeluTanh;
-    spec->slope = Function::kGeluTanhBackward;
-  } else if (activation == "silu") {
-    spec->function = Function::kSilu;
-    spec->slope = Function::kSiluBackward;
-  } else {
-    return;
-  }
+  if (activation == "gelu") spec->function = Function::kGeluErf;
+  if (activation == "gelu_tanh") spec->function = Function::kGeluTanh;
+  if (activation == "silu") spec->function = Function::kSilu;
+  if (spec->function == Function::kCopy) return;
   shape.result = Type::kF32;
   spec->sum_bytes = RoundUp(static_cast<size_t>(shape.m * shape.n) * sizeof(float));
 }
@@ -74,7 +65,6 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
       if (node.inputs.size() == 3) {
         const ops::Third third = ops::ThirdOf(node.attrs);
         spec.gemm.mask = third == ops::Third::kMask;
-        spec.gemm.factor = third == ops::Third::kSlope;
         spec.gemm.residual = third == ops::Third::kAddend;
       }
       break;
@@ -111,7 +101,6 @@ Code Factor(const Operands& o, const LinearSpec& spec, const CudaContext& contex
   return o.kernels().pointwise(cast, context.stream);
 }
 
-// The activation of `sum`, and its slope when that is an output.
 Code Activate(const Operands& o, const LinearSpec& spec, const View& sum,
               const CudaContext& context) {
   PointwiseArgs args;
@@ -119,12 +108,6 @@ Code Activate(const Operands& o, const LinearSpec& spec, const View& sum,
   args.function = spec.function;
   args.a = sum;
   args.out = o.Out(context);
-  const Code code = o.kernels().pointwise(args, context.stream);
-  if (code != 0 || !o.gives(1)) return code;
-  args.function = spec.slope;
-  args.a = {};
-  args.b = sum;
-  args.out = o.Out(context, 1);
   return o.kernels().pointwise(args, context.stream);
 }
 
@@ -149,7 +132,7 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
       own.bias = o.In(context, 2);
       own.residual = o.In(context, 3);
     }
-    if (kWhich == Which::kInput) own.mask = own.factor = own.residual = o.In(context, 2);
+    if (kWhich == Which::kInput) own.mask = own.residual = o.In(context, 2);
     own.adds = o.Adds(context);
     own.scratch = o.Scratch(context, spec.casts() + spec.sum_bytes);
     code = gemm->Run(context, own);

@@ -32,8 +32,7 @@ absl::StatusOr<std::vector<TensorType>> InferInput(const std::vector<TensorType>
                       in_out ? absl::StrCat("f32[*,", n, "]") : absl::StrCat("f32[", n, ",*]"));
   }
   if (ThirdOf(attrs) == Third::kUnknown) {
-    return absl::InvalidArgumentError("third " + attrs.String("third") +
-                                      " is not mask, slope or addend");
+    return absl::InvalidArgumentError("third " + attrs.String("third") + " is not mask or addend");
   }
   const TensorType dx{DType::kF32, {inputs[0].shape[0], inputs[1].shape[in_out ? 0 : 1]}};
   if (inputs.size() == 3 && inputs[2] != dx) {
@@ -73,7 +72,7 @@ std::vector<OpCase> InputCases() {
     cases.back().attrs.Set("in_out", int64_t{1});
   }
   // What follows the product, on tiles and on what is transposed after it.
-  for (const char* third : {"mask", "slope", "addend"}) {
+  for (const char* third : {"mask", "addend"}) {
     for (const int64_t in_out : {0, 1}) {
       for (const int64_t m : {33, 300}) {
         cases.push_back(in_out != 0 ? Make({m, 40}, {65, 40}) : Make({m, 40}, {40, 65}));
@@ -102,7 +101,6 @@ std::vector<OpCase> BiasCases() {
 Third ThirdOf(const Attrs& attrs) {
   const std::string third = attrs.String("third", "mask");
   if (third == "mask") return Third::kMask;
-  if (third == "slope") return Third::kSlope;
   return third == "addend" ? Third::kAddend : Third::kUnknown;
 }
 
@@ -110,7 +108,7 @@ const OpDef kLinearBackwardInput = {
     .name = "linear_backward_input",
     .doc =
         "(dy [m,n], weight [n,k] or [k,n], third [m,k]?) -> dy weight [m,k], 0 where a mask <= 0, "
-        "times a slope, plus an addend",
+        "or plus an addend",
     .min_inputs = 2,
     .max_inputs = 3,
     .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b101, .cut_outputs = 0b1},

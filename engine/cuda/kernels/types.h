@@ -70,13 +70,12 @@ struct DropoutArgs {
   Drop drop;
 };
 
-// out = act(x + bias + residual) * factor, 0 where mask <= 0; bias [columns].
+// out = act(x + bias + residual), 0 where mask <= 0; bias [columns].
 struct EpilogueArgs {
   View x;
   View bias;
   View residual;
   View mask;
-  View factor;
   View out;
   int64_t rows = 0;
   int64_t columns = 0;

@@ -75,18 +75,14 @@ std::vector<Doubles> Linear(const OpCase& test, const std::vector<Doubles>& in) 
     if (in.size() == 4) y[i] += in[3][i];
   }
   const std::string activation = test.attrs.String("activation", "none");
-  Doubles slopes = y;
   for (size_t i = 0; i < y.size(); ++i) {
     if (activation == "relu") {
       y[i] = std::max(y[i], 0.0);
     } else if (activation != "none") {
-      const SmoothValue smooth = SmoothOf(activation, y[i]);
-      y[i] = smooth.value;
-      slopes[i] = smooth.slope;
+      y[i] = SmoothOf(activation, y[i]);
     }
   }
-  if (test.attrs.Int("slope") == 0) return {y};
-  return {y, slopes};
+  return {y};
 }
 
 Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) {
@@ -96,9 +92,7 @@ Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) 
   Doubles dx = Product(m, k, n, in[0], n, 1, in[1], in_out ? 1 : k, in_out ? n : 1);
   const std::string third = test.attrs.String("third", "mask");
   for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) {
-    if (third == "slope") {
-      dx[i] *= in[2][i];
-    } else if (third == "addend") {
+    if (third == "addend") {
       dx[i] += in[2][i];
     } else {
       dx[i] = in[2][i] > 0 ? dx[i] : 0;

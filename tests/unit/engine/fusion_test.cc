@@ -134,9 +134,9 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
         Net net;
         const Graph plain = net.Finish(TwoLayers(&net, op, attrs, in_out), backward);
         const Graph fused = Fuse(plain, {.activations = true});
-        EXPECT_EQ(Count(fused, op), 0);
-        EXPECT_EQ(Count(fused, op + "_backward"), 0);
-        EXPECT_EQ(fused.ToText().find("slope=1") != std::string::npos, backward);
+        // Its gradient reads what it takes: then that is kept, and nothing changes.
+        EXPECT_EQ(Count(fused, op), backward ? 1 : 0);
+        EXPECT_EQ(Count(fused, op + "_backward"), backward ? 1 : 0);
         EXPECT_EQ(Count(Fuse(plain), op), 1) << "without the option";
         ExpectSame(plain, fused, net.tensors(), 0);
         ExpectOriginsApart(plain, fused);
@@ -146,27 +146,15 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
 }
 
 TEST(ActivationFusionTest, LeavesWhatOthersRead) {
-  {
-    Net net;  // the activation's operand is an output
-    const Value x = net.Leaf("x", {5, 7});
-    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
-    net.graph()->AddOutput("z", z);
-    const Graph plain = net.Finish(y);
-    const Graph fused = Fuse(plain, {.activations = true});
-    EXPECT_EQ(Count(fused, "gelu"), 1);
-    ExpectSame(plain, fused, net.tensors(), 0);
-  }
-  {
-    Net net;  // its gradient is no product: nothing could take the slope
-    const Value x = net.Leaf("x", {5, 7});
-    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z})}));
-    const Graph fused = Fuse(plain, {.activations = true});
-    EXPECT_EQ(Count(fused, "gelu"), 1);
-    EXPECT_EQ(Count(fused, "gelu_backward"), 1);
-    ExpectSame(plain, fused, net.tensors(), 0);
-  }
+  Net net;  // the activation's operand is an output
+  const Value x = net.Leaf("x", {5, 7});
+  const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
+  const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
+  net.graph()->AddOutput("z", z);
+  const Graph plain = net.Finish(y);
+  const Graph fused = Fuse(plain, {.activations = true});
+  EXPECT_EQ(Count(fused, "gelu"), 1);
+  ExpectSame(plain, fused, net.tensors(), 0);
 }
 
 TEST(AddendFusionTest, SumsOfGradientsAreMadeInTheProducts) {
