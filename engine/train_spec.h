@@ -201,6 +201,10 @@ struct PassOptions {
   bool reuse_memory = true;          // off: the same bits in more memory
   bool keep_constants = true;        // off: for inference, the same bits in less memory and later
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
+  bool epilogues = true;  // of a GPU's library for products: gelu, its gradient, the bias's; other
+                          // roundings
+  bool step_graph = false;     // a GPU's step is one recording where the job has one shard
+  int64_t moment_blocks = 64;  // of 65536 elements that come to a GPU at once, of moments elsewhere
   // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
   // best.
   std::string isa;
@@ -255,6 +259,8 @@ struct TrainSpec {
   // The moments may be there in part, and an update is made in two halves: see
   // Executor::HoldMoments.
   bool shard_moments = false;
+  // For a GPU: the moments stay in the state region, and come to the device while they are updated.
+  bool offload_moments = false;
   // Evaluation and prediction alone: no gradients, no moments, no training step. See
   // Plan::CompileInference.
   bool inference = false;

@@ -131,6 +131,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   engine::Memory memory{state_, nullptr};
   if (plan.spec().device == engine::DeviceKind::kCuda) {
     memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
+    if (plan.spec().shard_moments) memory.moment_bytes = MostHeldMoments(compiled_.job, plan);
     memory.gradient_buffers = buffers;
     memory.tuning_files = compiled_.tuning_files;
   } else {

@@ -2,7 +2,7 @@
 // The update section of a plan on a GPU: exec/updater.h's arithmetic with weights, moments,
 // averages and running statistics in device memory. The counters stay in the host's state region,
 // where the decisions are made: one look at the gradients' sums comes back from the device in each
-// step. Thread-safety: confined to one thread.
+// step. Moments lie where moments.h puts them. Thread-safety: confined to one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 #define LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 
@@ -11,7 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "engine/cuda/device.h"
+#include "engine/cuda/device_state.h"
 #include "engine/cuda/gemm.h"
+#include "engine/cuda/moments.h"
 #include "engine/cuda/step_clock.h"
 #include "engine/cuda/update_scratch.h"
 #include "engine/exec/plan.h"
@@ -23,21 +25,32 @@ class CudaUpdater {
  public:
   // Where things lie in device memory.
   struct Places {
-    std::byte* state = nullptr;
+    DeviceState state;
     float* gradients = nullptr;
     std::byte* scratch = nullptr;  // plan.optimizer_scratch_bytes()
     void* workspace = nullptr;
   };
-  // All outlive it. Errors: ResourceExhausted, Internal.
+  // All outlive it. Without TrainSpec::shard_moments all moments are held, with it none.
+  // `moment_bytes`: as Memory::moment_bytes. Errors: ResourceExhausted, Internal.
   static absl::StatusOr<std::unique_ptr<CudaUpdater>> Make(const CompiledPlan* plan,
                                                            StateRegion* host, cuda::Device* device,
-                                                           const Places& places, StepClock* clock);
+                                                           const Places& places,
+                                                           size_t moment_bytes, StepClock* clock);
 
   int64_t committed_step() const { return *step_; }
+  int64_t begun_step() const { return begun_ ? *step_ + 1 : *step_; }
   double loss_scale() const { return *loss_scale_; }
-  // As Executor::Update, on the reduced gradients in device memory. A device that fails here takes
-  // the process with it: a step that is begun is whole or nowhere.
-  StepResult Update(int64_t step);
+  const CudaMoments& moments() const { return *moments_; }
+  // The weights come from elsewhere.
+  void ForgetBegun() { begun_ = false; }
+
+  // As Executor::Update, on the reduced gradients in device memory. After an error the state is
+  // neither that before the step nor that after it. Errors: Internal when the device fails.
+  absl::StatusOr<StepResult> Update(int64_t step);
+  // As those of Executor. Errors: as Update.
+  absl::Status HoldMoments(std::vector<HeldRange> held);
+  absl::StatusOr<StepResult> BeginUpdate(int64_t step);
+  absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights);
 
  private:
   // A matrix of Muon's.
@@ -51,9 +64,18 @@ class CudaUpdater {
     std::vector<cuda::Product> products;  // gram, square, step
   };
 
+  // Blocks [begin, begin + count) of `elementwise_` are those of a chunk of moments.
+  struct ChunkBlocks {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+
   CudaUpdater(const CompiledPlan* plan, StateRegion* host, cuda::Device* device,
               const Places& places, StepClock* clock);
   absl::Status MakeTables();
+  absl::Status MakeMatrices();
+  // Makes the tables of what is held.
+  absl::Status Hold(const std::vector<CudaMoments::Piece>& pieces);
   cuda::UpdateTensor TensorOf(size_t parameter) const;
   absl::Status MakeMatrix(size_t parameter, const cuda::UpdateTensor& tensor,
                           std::vector<cuda::UpdateBlock>* own);
@@ -63,10 +85,14 @@ class CudaUpdater {
   StepResult Examine() const;
   // What all rules of one update share.
   cuda::UpdateArgs ArgsFor(const StepResult& result, double schedule) const;
+  // All of a step but `step` itself; `beside`: the new weights go to the gradients' places.
+  absl::StatusOr<StepResult> Advance(bool beside);
   absl::Status Apply(const cuda::UpdateArgs& args);
+  // One rule over all chunks.
+  absl::Status ApplyRule(const cuda::UpdateArgs& args);
   absl::Status ApplyMatrix(const cuda::UpdateArgs& args, const Matrix& matrix);
   absl::Status UpdateStatistics() const;
-  void Count(const StepResult& result, int64_t step);
+  void Count(const StepResult& result);
 
   const CompiledPlan& plan_;
   StateRegion& host_;
@@ -79,17 +105,21 @@ class CudaUpdater {
   int64_t* const growth_count_;
   int64_t* const skip_count_;
 
-  std::vector<cuda::UpdateTensor> tensors_;  // in the order of the state
+  std::unique_ptr<CudaMoments> moments_;
+  std::vector<ChunkBlocks> chunk_blocks_;
+  std::vector<HeldRange> held_;              // with TrainSpec::shard_moments
+  bool begun_ = false;                       // step *step_ + 1 is half done
+  std::vector<cuda::UpdateTensor> tensors_;  // in the order of the state, without moments
   int64_t parameter_blocks_ = 0;
   int64_t block_count_ = 0;  // with those of what lies between and behind the gradients
-  int64_t elementwise_blocks_ = 0;
   std::vector<Matrix> matrices_;
   std::vector<cuda::StatisticArgs> statistics_;
   std::vector<int64_t*> batches_tracked_;  // of the host's region
   // Device memory.
   cuda::UpdateTensor* device_tensors_ = nullptr;
   cuda::UpdateBlock* all_blocks_ = nullptr;
-  cuda::UpdateBlock* elementwise_ = nullptr;
+  cuda::UpdateTensor* held_tensors_ = nullptr;  // of the pieces
+  cuda::UpdateBlock* elementwise_ = nullptr;    // of what is held
   cuda::UpdateBlock* own_blocks_ = nullptr;
   double* sums_ = nullptr;  // [block_count_], then two more of parameter_blocks_
   // Page-locked: the sums, then the vector's last 16 elements.

@@ -112,6 +112,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   LS_ASSIGN_OR_RETURN(plan->settings_,
                       ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
   if (spec.shard_moments) LS_RETURN_IF_ERROR(plan->CheckShardedMoments());
+  if (spec.offload_moments) LS_RETURN_IF_ERROR(plan->CheckOffload());
   plan->MakeStateTable();
   if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());

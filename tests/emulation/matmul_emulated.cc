@@ -92,15 +92,14 @@ void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, c
 }
 
 Code Run(const void* prepared, const void* a, const void* b, void* c, const void* bias, bool adds,
-         void*, Stream) {
+         void*, Stream stream) {
   const Prepared copy = *static_cast<const Prepared*>(prepared);
   ++products;
   if (copy.algorithm == 2) return kMatmulErrors + 1;
-  emulation::Do([=] {
+  return emulation::Do(static_cast<cudaStream_t>(stream), [=] {
     emulation::Spend(copy.algorithm == fastest ? 0 : kAlgorithms - copy.algorithm);
     Multiply(copy, a, b, c, bias, adds);
   });
-  return 0;
 }
 
 }  // namespace

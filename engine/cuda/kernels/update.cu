@@ -42,8 +42,9 @@ __device__ __forceinline__ void PutWeight(const UpdateTensor& tensor, int64_t i,
   if (tensor.weights.type == Type::kF32) {
     static_cast<float*>(tensor.weights.data)[i] = w;
   } else {
-    const uint32_t word = RandomWord(tensor.rounding_key, static_cast<uint32_t>(index),
-                                     static_cast<uint32_t>(index >> 32), static_cast<uint64_t>(i));
+    const uint32_t word =
+        RandomWord(tensor.rounding_key, static_cast<uint32_t>(index),
+                   static_cast<uint32_t>(index >> 32), static_cast<uint64_t>(tensor.first + i));
     static_cast<uint16_t*>(tensor.weights.data)[i] = static_cast<uint16_t>(
         tensor.weights.type == Type::kBF16 ? StochasticBF16(w, word) : StochasticF16(w, word));
   }
@@ -111,6 +112,10 @@ __global__ void __launch_bounds__(kThreads) StepKernel(UpdateArgs args) {
   for (int64_t i = block.begin + blockIdx.y * kThreads + threadIdx.x; i < block.end;
        i += kPieces * kThreads) {
     const float g = gradient[i];
+    if (args.rule == Rule::kTake) {
+      PutWeight(tensor, i, g, args.index, static_cast<float>(args.ema_rate));
+      continue;
+    }
     if (args.rule == Rule::kMuonDirection) {
       const float scaled = g * step.scale;
       float* buffer = tensor.moments[0] + i;
@@ -122,7 +127,11 @@ __global__ void __launch_bounds__(kThreads) StepKernel(UpdateArgs args) {
     const float w = Load(tensor.weights, i);
     const float next = args.rule == Rule::kSgd ? SgdStep(args, tensor, step, i, g, w)
                                                : AdamStep(args, tensor, step, i, g, w);
-    PutWeight(tensor, i, next, args.index, static_cast<float>(args.ema_rate));
+    if (args.beside != nullptr) {
+      args.beside[tensor.gradient + i] = next;
+    } else {
+      PutWeight(tensor, i, next, args.index, static_cast<float>(args.ema_rate));
+    }
   }
 }
 
@@ -144,8 +153,8 @@ __global__ void __launch_bounds__(kThreads) LambMeasureKernel(UpdateArgs args) {
   parameter = BlockSum<kThreads>(parameter, shared);
   direction = BlockSum<kThreads>(direction, shared);
   if (threadIdx.x != 0) return;
-  args.parameter_sums[blockIdx.x] = parameter;
-  args.direction_sums[blockIdx.x] = direction;
+  args.parameter_sums[args.first_block + blockIdx.x] = parameter;
+  args.direction_sums[args.first_block + blockIdx.x] = direction;
 }
 
 __global__ void __launch_bounds__(kThreads) LambMoveKernel(UpdateArgs args) {

@@ -12,6 +12,7 @@ namespace lockstep::engine::cuda {
 struct UpdateTensor {
   int64_t gradient = 0;  // element of the gradient vector
   int64_t count = 0;
+  int64_t first = 0;  // of the parameter's elements, where a part of it is meant
   View weights;
   float* moments[2] = {nullptr, nullptr};
   float* average = nullptr;
@@ -30,7 +31,8 @@ struct UpdateBlock {
 };
 inline constexpr int64_t kUpdateBlock = 65536;
 
-enum class Rule : int32_t { kSgd, kAdam, kLambMeasure, kLambMove, kMuonDirection };
+// kTake: the weights are what lies where their gradients do.
+enum class Rule : int32_t { kSgd, kAdam, kLambMeasure, kLambMove, kMuonDirection, kTake };
 // One launch over `blocks`; the formulas are those of optim/.
 struct UpdateArgs {
   Rule rule = Rule::kSgd;
@@ -38,6 +40,10 @@ struct UpdateArgs {
   const UpdateBlock* blocks = nullptr;
   int64_t block_count = 0;
   const float* gradients = nullptr;
+  // Not null: new weights go here, where their gradients are in the vector, and not to the weights;
+  // averages stay. It may be the vector itself.
+  float* beside = nullptr;
+  int64_t first_block = 0;           // of these blocks among those of the sums
   double* parameter_sums = nullptr;  // LAMB: by block
   double* direction_sums = nullptr;
   int64_t index = 0;    // updates before this one

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of an update on a GPU: which launches an optimizer's step is made of.
+#include <algorithm>
+#include <vector>
+
+#include "common/status.h"
+#include "engine/cuda/updater.h"
+#include "engine/optim/adam.h"
+
+namespace lockstep::engine {
+namespace {
+
+// Jordan's coefficients (optim/muon.cc).
+constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
+
+}  // namespace
+
+cuda::UpdateArgs CudaUpdater::ArgsFor(const StepResult& result, double schedule) const {
+  cuda::UpdateArgs args;
+  args.tensors = held_tensors_;
+  args.gradients = places_.gradients;
+  args.parameter_sums = sums_ + block_count_;
+  args.direction_sums = args.parameter_sums + parameter_blocks_;
+  args.index = *update_count_;
+  args.schedule = schedule;
+  args.scale = static_cast<double>(plan_.nominal_targets()) /
+               (static_cast<double>(result.valid_targets) * *loss_scale_);
+  // As torch.nn.utils.clip_grad_norm_.
+  const double clip = plan_.spec().clip_norm;
+  if (clip > 0) args.scale *= std::min(1.0, clip / (result.gradient_norm + 1e-6));
+  if (plan_.spec().ema_decay > 0) args.ema_rate = 1 - plan_.spec().ema_decay;
+  return args;
+}
+
+namespace {
+
+void SetMoments(double beta1, double beta2, double eps, cuda::UpdateArgs* args) {
+  Optimizer::Update update;
+  update.index = args->index;
+  const AdamArgs from = MomentArgs(update, beta1, beta2, eps);
+  args->rate1 = from.rate1;
+  args->beta2 = from.beta2;
+  args->rate2 = from.rate2;
+  args->correction1 = from.correction1;
+  args->correction2 = from.correction2;
+  args->eps = from.eps;
+}
+
+// The rules of an optimizer's elementwise launches, in order.
+struct Rules {
+  cuda::UpdateArgs args;
+  std::vector<cuda::Rule> operator()(const SgdSpec& spec) {
+    args.momentum = static_cast<float>(spec.momentum);
+    args.keep = static_cast<float>(1 - spec.dampening);
+    args.nesterov = spec.nesterov;
+    return {cuda::Rule::kSgd};
+  }
+  std::vector<cuda::Rule> operator()(const AdamSpec& spec) {
+    SetMoments(spec.beta1, spec.beta2, spec.eps, &args);
+    args.decoupled = spec.decoupled;
+    return {cuda::Rule::kAdam};
+  }
+  std::vector<cuda::Rule> operator()(const LambSpec& spec) {
+    SetMoments(spec.beta1, spec.beta2, spec.eps, &args);
+    return {cuda::Rule::kLambMeasure, cuda::Rule::kLambMove};
+  }
+  std::vector<cuda::Rule> operator()(const MuonSpec& spec) { return (*this)(spec.adamw); }
+};
+
+}  // namespace
+
+absl::Status CudaUpdater::Apply(const cuda::UpdateArgs& args) {
+  Rules rules{args};
+  const std::vector<cuda::Rule> list = std::visit(rules, plan_.spec().optimizer);
+  for (const cuda::Rule rule : list) {
+    cuda::UpdateArgs own = rules.args;
+    own.rule = rule;
+    LS_RETURN_IF_ERROR(ApplyRule(own));
+  }
+  for (const Matrix& matrix : matrices_) LS_RETURN_IF_ERROR(ApplyMatrix(args, matrix));
+  return moments_->Settle();
+}
+
+absl::Status CudaUpdater::ApplyRule(const cuda::UpdateArgs& args) {
+  for (size_t chunk = 0; chunk < chunk_blocks_.size(); ++chunk) {
+    const ChunkBlocks& blocks = chunk_blocks_[chunk];
+    if (blocks.count == 0) continue;
+    LS_RETURN_IF_ERROR(moments_->Bring(chunk));
+    cuda::UpdateArgs own = args;
+    own.blocks = elementwise_ + blocks.begin;
+    own.block_count = blocks.count;
+    // Sums are by block of the parameters, all of which are held where there are sums.
+    own.first_block = blocks.begin;
+    LS_RETURN_IF_ERROR(device_.Check(device_.tables().kernels->update(own, device_.compute()),
+                                     "the optimizer's step"));
+    LS_RETURN_IF_ERROR(moments_->Take(chunk, args.rule != cuda::Rule::kLambMove));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaUpdater::ApplyMatrix(const cuda::UpdateArgs& args, const Matrix& matrix) {
+  const auto& muon = std::get<MuonSpec>(plan_.spec().optimizer);
+  const cuda::Kernels& kernels = *device_.tables().kernels;
+  const cuda::Stream stream = device_.compute();
+  const auto floats = [&](size_t bytes) {
+    return reinterpret_cast<float*>(places_.scratch + bytes);
+  };
+  cuda::UpdateArgs direct = args;
+  direct.rule = cuda::Rule::kMuonDirection;
+  direct.blocks = all_blocks_ + matrix.first_block;
+  direct.block_count = matrix.blocks;
+  direct.rate1 = static_cast<float>(1 - muon.momentum);
+  direct.nesterov = muon.nesterov;
+  cuda::Code code = kernels.update(direct, stream);
+  float *x = floats(0), *next = floats(matrix.scratch.next);
+  if (code == 0) {
+    cuda::SquaresArgs squares{nullptr, matrix.own_blocks, matrix.blocks, x, args.parameter_sums};
+    code = kernels.squares(squares, stream);
+  }
+  if (code == 0) {
+    code = kernels.normalise({x, matrix.tensor.count, args.parameter_sums, matrix.blocks, muon.eps},
+                             stream);
+  }
+  float *gram = floats(matrix.scratch.gram), *square = floats(matrix.scratch.square);
+  CudaContext context;
+  context.stream = stream;
+  context.workspace = places_.workspace;
+  // out (+)= factor in.
+  const auto scale = [&](float* in, float factor, int64_t count, bool adds, float* out) {
+    cuda::PointwiseArgs pointwise;
+    pointwise.function = cuda::Function::kScale;
+    pointwise.a = {in, cuda::Type::kF32};
+    pointwise.out = {out, cuda::Type::kF32};
+    pointwise.factor = factor;
+    pointwise.count = count;
+    pointwise.adds = adds;
+    if (code == 0) code = kernels.pointwise(pointwise, stream);
+  };
+  const auto multiply = [&](size_t product, const float* a, const float* b, float* c) {
+    if (code == 0) code = matrix.products[product].Run(context, a, b, c);
+  };
+  const int64_t squares = matrix.scratch.side * matrix.scratch.side;
+  const bool tall = matrix.scratch.rows > matrix.scratch.columns;
+  for (int i = 0; i < muon.ns_steps; ++i) {
+    multiply(0, x, x, gram);
+    multiply(1, gram, gram, square);
+    scale(square, kC, squares, false, square);
+    scale(gram, kB, squares, true, square);
+    multiply(2, tall ? x : square, tall ? square : x, next);
+    scale(x, kA, matrix.tensor.count, true, next);
+    std::swap(x, next);
+  }
+  const double lr = matrix.tensor.learning_rate * args.schedule;
+  cuda::MoveArgs move;
+  move.tensor = matrix.tensor;
+  move.x = x;
+  move.keep = static_cast<float>(1 - lr * matrix.tensor.weight_decay);
+  move.step = static_cast<float>(lr * matrix.factor);
+  move.index = args.index;
+  move.ema_rate = args.ema_rate;
+  if (code == 0) code = kernels.move(move, stream);
+  return device_.Check(code, "Muon's step");
+}
+
+}  // namespace lockstep::engine
