@@ -201,10 +201,13 @@ struct PassOptions {
   bool reuse_memory = true;          // off: the same bits in more memory
   bool keep_constants = true;        // off: for inference, the same bits in less memory and later
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
-  bool epilogues = true;  // of a GPU's library for products: gelu, its gradient, the bias's; other
-                          // roundings
-  bool step_graph = false;     // a GPU's step is one recording where the job has one shard
-  int64_t moment_blocks = 64;  // of 65536 elements that come to a GPU at once, of moments elsewhere
+  // On GPUs: what the library for products can do with their results (gelu by tanh and its
+  // gradient, sums for bias gradients) is left to it. Off: other roundings.
+  bool epilogues = true;
+  // On GPUs: a job's only shard is one recording, not one for each bucket. Off: the same bits.
+  bool step_graph = true;
+  // Of 65536 elements: so many come to a GPU at once, of moments that are not there.
+  int64_t moment_blocks = 64;
   // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
   // best.
   std::string isa;

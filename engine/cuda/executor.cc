@@ -128,8 +128,9 @@ absl::Status CudaExecutor::Prepare(const std::vector<std::string>& tuning_files)
   }
   const GradientLayout& layout = plan_->layout();
   std::vector<int> ends;
-  if (!spec.inference) {
-    gaps_ = GapsOf(layout);
+  if (!spec.inference) gaps_ = GapsOf(layout);
+  // Nobody waits for the buckets of a job's only shard.
+  if (!spec.inference && !(spec.shards == 1 && spec.passes.step_graph)) {
     ends.assign(layout.bucket_node.begin(), layout.bucket_node.end());
     std::sort(ends.begin(), ends.end());
   }
@@ -303,6 +304,7 @@ absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields f
 
 absl::Status CudaExecutor::BringGradients(float* gradients, const Hooks& hooks) {
   const bool stays = plan_->spec().shards == 1 && hooks.before_gradients != nullptr;
+  if (stays && !hooks.bucket_ready) return absl::OkStatus();
   const std::vector<Bucket>& buckets = plan_->buckets();
   const cuda::Runtime& runtime = device_->runtime();
   absl::Status status;

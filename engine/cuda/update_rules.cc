@@ -15,36 +15,45 @@ constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 
 }  // namespace
 
-cuda::UpdateArgs CudaUpdater::ArgsFor(const StepResult& result, double schedule) const {
+cuda::UpdateArgs CudaUpdater::SharedArgs() const {
   cuda::UpdateArgs args;
   args.tensors = held_tensors_;
   args.gradients = places_.gradients;
   args.parameter_sums = sums_ + block_count_;
   args.direction_sums = args.parameter_sums + parameter_blocks_;
-  args.index = *update_count_;
-  args.schedule = schedule;
-  args.scale = static_cast<double>(plan_.nominal_targets()) /
-               (static_cast<double>(result.valid_targets) * *loss_scale_);
-  // As torch.nn.utils.clip_grad_norm_.
-  const double clip = plan_.spec().clip_norm;
-  if (clip > 0) args.scale *= std::min(1.0, clip / (result.gradient_norm + 1e-6));
+  args.now = now_;
   if (plan_.spec().ema_decay > 0) args.ema_rate = 1 - plan_.spec().ema_decay;
   return args;
 }
 
 namespace {
 
-void SetMoments(double beta1, double beta2, double eps, cuda::UpdateArgs* args) {
-  Optimizer::Update update;
-  update.index = args->index;
-  const AdamArgs from = MomentArgs(update, beta1, beta2, eps);
-  args->rate1 = from.rate1;
-  args->beta2 = from.beta2;
-  args->rate2 = from.rate2;
-  args->correction1 = from.correction1;
-  args->correction2 = from.correction2;
-  args->eps = from.eps;
+// Of the optimizer's two moments; none of SGD.
+struct MomentsAt {
+  int64_t index;
+  AdamArgs operator()(const SgdSpec&) const { return {}; }
+  AdamArgs operator()(const AdamSpec& spec) const { return Of(spec.beta1, spec.beta2, spec.eps); }
+  AdamArgs operator()(const LambSpec& spec) const { return Of(spec.beta1, spec.beta2, spec.eps); }
+  AdamArgs operator()(const MuonSpec& spec) const { return (*this)(spec.adamw); }
+  AdamArgs Of(double beta1, double beta2, double eps) const {
+    Optimizer::Update update;
+    update.index = index;
+    return MomentArgs(update, beta1, beta2, eps);
+  }
+};
+
+}  // namespace
+
+void CudaUpdater::SetNow(double schedule) {
+  const AdamArgs moments = std::visit(MomentsAt{*update_count_}, plan_.spec().optimizer);
+  next_->index = *update_count_;
+  next_->schedule = schedule;
+  next_->loss_scale = *loss_scale_;
+  next_->correction1 = moments.correction1;
+  next_->correction2 = moments.correction2;
 }
+
+namespace {
 
 // The rules of an optimizer's elementwise launches, in order.
 struct Rules {
@@ -56,18 +65,57 @@ struct Rules {
     return {cuda::Rule::kSgd};
   }
   std::vector<cuda::Rule> operator()(const AdamSpec& spec) {
-    SetMoments(spec.beta1, spec.beta2, spec.eps, &args);
+    SetMoments(spec);
     args.decoupled = spec.decoupled;
     return {cuda::Rule::kAdam};
   }
   std::vector<cuda::Rule> operator()(const LambSpec& spec) {
-    SetMoments(spec.beta1, spec.beta2, spec.eps, &args);
+    SetMoments(spec);
     return {cuda::Rule::kLambMeasure, cuda::Rule::kLambMove};
   }
   std::vector<cuda::Rule> operator()(const MuonSpec& spec) { return (*this)(spec.adamw); }
+  // What does not change from step to step.
+  template <typename Spec>
+  void SetMoments(const Spec& spec) {
+    const AdamArgs from = MomentsAt{0}(spec);
+    args.rate1 = from.rate1;
+    args.beta2 = from.beta2;
+    args.rate2 = from.rate2;
+    args.eps = from.eps;
+  }
 };
 
 }  // namespace
+
+absl::Status CudaUpdater::Launch(bool beside) {
+  // What is elsewhere comes over streams of its own.
+  if (plan_.spec().offload_moments) return LaunchAll(beside);
+  Recorded& known = recorded_[beside ? 1 : 0];
+  if (known.runs++ == 0) return LaunchAll(beside);
+  const cuda::Runtime& runtime = device_.runtime();
+  if (known.recording == nullptr) {
+    LS_RETURN_IF_ERROR(device_.Check(runtime.begin_capture(device_.compute()), "recording"));
+    const absl::Status launched = LaunchAll(beside);
+    const cuda::Code ended = runtime.end_capture(device_.compute(), &known.recording);
+    LS_RETURN_IF_ERROR(launched);
+    LS_RETURN_IF_ERROR(device_.Check(ended, "recording"));
+  }
+  return device_.Check(runtime.launch_graph(known.recording, device_.compute()), "an update");
+}
+
+absl::Status CudaUpdater::LaunchAll(bool beside) {
+  cuda::UpdateArgs args = SharedArgs();
+  if (beside) args.beside = places_.gradients;
+  LS_RETURN_IF_ERROR(Apply(args));
+  return UpdateStatistics();
+}
+
+void CudaUpdater::ForgetRecorded() {
+  for (Recorded& known : recorded_) {
+    if (known.recording != nullptr) device_.runtime().destroy_graph(known.recording);
+    known = {};
+  }
+}
 
 absl::Status CudaUpdater::Apply(const cuda::UpdateArgs& args) {
   Rules rules{args};
@@ -150,13 +198,11 @@ absl::Status CudaUpdater::ApplyMatrix(const cuda::UpdateArgs& args, const Matrix
     scale(x, kA, matrix.tensor.count, true, next);
     std::swap(x, next);
   }
-  const double lr = matrix.tensor.learning_rate * args.schedule;
   cuda::MoveArgs move;
   move.tensor = matrix.tensor;
   move.x = x;
-  move.keep = static_cast<float>(1 - lr * matrix.tensor.weight_decay);
-  move.step = static_cast<float>(lr * matrix.factor);
-  move.index = args.index;
+  move.factor = matrix.factor;
+  move.now = args.now;
   move.ema_rate = args.ema_rate;
   if (code == 0) code = kernels.move(move, stream);
   return device_.Check(code, "Muon's step");

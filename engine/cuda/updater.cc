@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -60,6 +61,8 @@ CudaUpdater::CudaUpdater(const CompiledPlan* plan, StateRegion* host, cuda::Devi
       growth_count_(host->At<int64_t>(plan->Entry("growth_count"))),
       skip_count_(host->At<int64_t>(plan->Entry("skip_count"))) {}
 
+CudaUpdater::~CudaUpdater() { ForgetRecorded(); }
+
 cuda::UpdateTensor CudaUpdater::TensorOf(size_t parameter) const {
   const ParameterSpec& spec = plan_.model().parameters()[parameter];
   const auto at = [&](const std::string& name) {
@@ -113,16 +116,13 @@ absl::Status CudaUpdater::MakeTables() {
   LS_ASSIGN_OR_RETURN(std::byte * sums,
                       device_.Allocate(count * sizeof(double), "the gradients' sums"));
   sums_ = reinterpret_cast<double*>(sums);
-  const size_t host_bytes = static_cast<size_t>(block_count_) * sizeof(double);
-  LS_ASSIGN_OR_RETURN(std::byte * pinned, device_.AllocatePinned(host_bytes + kTail * sizeof(float),
-                                                                 "the gradients' sums"));
-  host_sums_ = reinterpret_cast<double*>(pinned);
-  host_tail_ = reinterpret_cast<float*>(pinned + host_bytes);
+  LS_RETURN_IF_ERROR(MakeDecision());
   AddStatistics();
   return absl::OkStatus();
 }
 
 absl::Status CudaUpdater::Hold(const std::vector<CudaMoments::Piece>& pieces) {
+  ForgetRecorded();
   LS_RETURN_IF_ERROR(moments_->Hold(pieces));
   std::vector<cuda::UpdateTensor> tensors;
   std::vector<UpdateBlock> blocks;
@@ -221,42 +221,79 @@ void CudaUpdater::AddStatistics() {
       args.count = spec.channels;
       args.momentum = spec.momentum;
       args.batches = static_cast<double>(plan_.spec().shards) * plan_.spec().accumulate;
+      args.now = now_;
       statistics_.push_back(args);
     }
     batches_tracked_.push_back(host_.At<int64_t>(plan_.Entry(spec.name + ".num_batches_tracked")));
   }
 }
 
-absl::Status CudaUpdater::Measure() {
-  cuda::SquaresArgs args;
-  args.tensors = device_tensors_;
-  args.blocks = all_blocks_;
-  args.block_count = block_count_;
-  args.gradients = places_.gradients;
-  args.sums = sums_;
-  const cuda::Stream stream = device_.compute();
+absl::Status CudaUpdater::MakeDecision() {
+  const size_t bytes = sizeof(Told) + static_cast<size_t>(block_count_) * sizeof(double);
+  LS_ASSIGN_OR_RETURN(std::byte * now, device_.Allocate(sizeof(*now_), "the update's numbers"));
+  LS_ASSIGN_OR_RETURN(std::byte * next,
+                      device_.AllocatePinned(sizeof(*next_), "the update's numbers"));
+  LS_ASSIGN_OR_RETURN(std::byte * told, device_.AllocatePinned(bytes, "the gradients' sums"));
+  now_ = reinterpret_cast<cuda::UpdateNow*>(now);
+  next_ = new (next) cuda::UpdateNow;
+  told_ = new (told) Told;
+  LS_ASSIGN_OR_RETURN(decided_, device_.MakeEvent());
+  LS_ASSIGN_OR_RETURN(heard_, device_.MakeEvent());
+  return absl::OkStatus();
+}
+
+absl::Status CudaUpdater::Measure(double schedule) {
+  const GradientLayout& layout = plan_.layout();
+  const cuda::Stream stream = device_.compute(), back = device_.returns();
+  SetNow(schedule);
+  LS_RETURN_IF_ERROR(device_.Copy(now_, next_, sizeof(*now_), stream));
+  cuda::SquaresArgs squares;
+  squares.tensors = device_tensors_;
+  squares.blocks = all_blocks_;
+  squares.block_count = block_count_;
+  squares.gradients = places_.gradients;
+  squares.sums = sums_;
+  cuda::DecideArgs decide;
+  decide.sums = sums_;
+  decide.parameter_blocks = parameter_blocks_;
+  decide.block_count = block_count_;
+  decide.loss = places_.gradients + layout.loss;
+  decide.targets = places_.gradients + layout.target_count;
+  decide.radix = kCountRadix;
+  decide.nominal_targets = static_cast<double>(plan_.nominal_targets());
+  decide.clip_norm = plan_.spec().clip_norm;
+  decide.now = now_;
+  const cuda::Runtime& runtime = device_.runtime();
+  cuda::Code code = device_.tables().kernels->squares(squares, stream);
+  if (code == 0) code = device_.tables().kernels->decide(decide, stream);
+  if (code == 0) code = runtime.record_event(decided_, stream);
+  if (code == 0) code = runtime.stream_waits(back, decided_);
+  LS_RETURN_IF_ERROR(device_.Check(code, "the gradients' sums"));
+  LS_RETURN_IF_ERROR(device_.Copy(&told_->now, now_, sizeof(*now_), back));
+  LS_RETURN_IF_ERROR(device_.Copy(told_->tail, places_.gradients + layout.count - kTail,
+                                  kTail * sizeof(float), back));
   LS_RETURN_IF_ERROR(
-      device_.Check(device_.tables().kernels->squares(args, stream), "the gradients' sums"));
-  LS_RETURN_IF_ERROR(
-      device_.Copy(host_sums_, sums_, static_cast<size_t>(block_count_) * sizeof(double), stream));
-  LS_RETURN_IF_ERROR(device_.Copy(host_tail_, places_.gradients + plan_.layout().count - kTail,
-                                  kTail * sizeof(float), stream));
+      device_.Copy(told_->sums, sums_, static_cast<size_t>(block_count_) * sizeof(double), back));
   clock_.Pass(StepClock::kMeasured);
-  return device_.Wait(stream);
+  return device_.Check(runtime.record_event(heard_, back), "the gradients' sums");
+}
+
+absl::Status CudaUpdater::Listen() {
+  return device_.Check(device_.runtime().wait_event(heard_), "the gradients' sums");
 }
 
 StepResult CudaUpdater::Examine() const {
   const GradientLayout& layout = plan_.layout();
-  const auto tail = [&](int64_t at) { return host_tail_[at - (layout.count - kTail)]; };
+  const auto tail = [&](int64_t at) { return told_->tail[at - (layout.count - kTail)]; };
   StepResult result;
   const float loss = tail(layout.loss);
   const SplitCount split{tail(layout.target_count), tail(layout.target_count + 1)};
   const bool counted = std::isfinite(split.high) && std::isfinite(split.low);
   double squares = 0;
-  for (int64_t i = 0; i < parameter_blocks_; ++i) squares += host_sums_[i];
+  for (int64_t i = 0; i < parameter_blocks_; ++i) squares += told_->sums[i];
   result.finite = std::isfinite(squares) && std::isfinite(loss) && counted;
   for (int64_t i = parameter_blocks_; i < block_count_; ++i) {
-    result.finite = result.finite && std::isfinite(host_sums_[i]);
+    result.finite = result.finite && std::isfinite(told_->sums[i]);
   }
   if (counted) result.valid_targets = Join(split);
   const double n = static_cast<double>(result.valid_targets);
@@ -271,7 +308,7 @@ StepResult CudaUpdater::Examine() const {
   if (result.finite) return result;
   result.nonfinite = "the loss";
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const double* sums = host_sums_ + tensors_[i].first_block;
+    const double* sums = told_->sums + tensors_[i].first_block;
     if (std::all_of(sums, sums + tensors_[i].blocks, [](double x) { return std::isfinite(x); })) {
       continue;
     }
@@ -286,7 +323,6 @@ absl::Status CudaUpdater::UpdateStatistics() const {
     LS_RETURN_IF_ERROR(device_.Check(device_.tables().kernels->statistic(args, device_.compute()),
                                      "running statistics"));
   }
-  for (int64_t* count : batches_tracked_) ++*count;
   return absl::OkStatus();
 }
 
@@ -296,23 +332,24 @@ void CudaUpdater::Count(const StepResult& result) {
     UpdateLossScale(plan_.spec().loss_scale, !result.finite, loss_scale_, growth_count_);
   }
   *skip_count_ = result.finite ? 0 : *skip_count_ + 1;
+  if (result.skipped) return;
+  ++*update_count_;
+  for (int64_t* count : batches_tracked_) ++*count;
 }
 
 absl::StatusOr<StepResult> CudaUpdater::Advance(bool beside) {
-  LS_RETURN_IF_ERROR(Measure());
-  StepResult result = Examine();
-  result.loss_scale = *loss_scale_;
   const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
-  result.learning_rate = plan_.optimizer().learning_rate() * schedule;
+  LS_RETURN_IF_ERROR(Measure(schedule));
   clock_.Pass(StepClock::kUpdateBegin);
-  if (!result.skipped) {
-    cuda::UpdateArgs args = ArgsFor(result, schedule);
-    if (beside) args.beside = places_.gradients;
-    LS_RETURN_IF_ERROR(Apply(args));
-    LS_RETURN_IF_ERROR(UpdateStatistics());
-    ++*update_count_;
-  }
+  LS_RETURN_IF_ERROR(Launch(beside));
   clock_.Pass(StepClock::kUpdateEnd);
+  LS_RETURN_IF_ERROR(Listen());
+  StepResult result = Examine();
+  if (result.skipped != (told_->now.skips != 0)) {
+    return absl::InternalError("GPU and host do not agree on whether the step counts");
+  }
+  result.loss_scale = *loss_scale_;
+  result.learning_rate = plan_.optimizer().learning_rate() * schedule;
   Count(result);
   result.skipped_in_a_row = *skip_count_;
   return result;
@@ -366,7 +403,7 @@ absl::Status CudaUpdater::FinishUpdate(int64_t step, absl::Span<const GradientSl
   args.blocks = all_blocks_;
   args.block_count = parameter_blocks_;
   args.gradients = places_.gradients;
-  args.index = *update_count_ - 1;
+  args.now = now_;  // still that of the first half
   if (plan_.spec().ema_decay > 0) args.ema_rate = 1 - plan_.spec().ema_decay;
   LS_RETURN_IF_ERROR(
       device_.Check(device_.tables().kernels->update(args, device_.compute()), "the new weights"));

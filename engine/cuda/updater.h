@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The update section of a plan on a GPU: exec/updater.h's arithmetic with weights, moments,
-// averages and running statistics in device memory. The counters stay in the host's state region,
-// where the decisions are made: one look at the gradients' sums comes back from the device in each
-// step. Moments lie where moments.h puts them. Thread-safety: confined to one thread.
+// averages and running statistics in device memory. The device decides whether a step counts and
+// how its gradients are scaled, so that nothing waits for the host between gradients and update;
+// the host looks at the same sums meanwhile, its only wait in a step, and keeps the counters in its
+// state region. What changes from step to step is in device memory: the launches of an update are
+// recorded once. Moments lie where moments.h puts them. Thread-safety: confined to one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 #define LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 
@@ -36,6 +38,7 @@ class CudaUpdater {
                                                            StateRegion* host, cuda::Device* device,
                                                            const Places& places,
                                                            size_t moment_bytes, StepClock* clock);
+  ~CudaUpdater();
 
   int64_t committed_step() const { return *step_; }
   int64_t begun_step() const { return begun_ ? *step_ + 1 : *step_; }
@@ -70,6 +73,18 @@ class CudaUpdater {
     int64_t count = 0;
   };
 
+  // What the device tells the host of an update, page-locked.
+  struct Told {
+    cuda::UpdateNow now;
+    float tail[16];  // the vector's last elements
+    double sums[1];  // [block_count_]
+  };
+  // The launches of an update; in two halves they are others.
+  struct Recorded {
+    int runs = 0;
+    cuda::Recording recording = nullptr;
+  };
+
   CudaUpdater(const CompiledPlan* plan, StateRegion* host, cuda::Device* device,
               const Places& places, StepClock* clock);
   absl::Status MakeTables();
@@ -80,11 +95,19 @@ class CudaUpdater {
   absl::Status MakeMatrix(size_t parameter, const cuda::UpdateTensor& tensor,
                           std::vector<cuda::UpdateBlock>* own);
   void AddStatistics();
-  // Brings the sums and the vector's tail to the host. Blocks.
-  absl::Status Measure();
+  absl::Status MakeDecision();
+  // Launches what measures the gradients and decides; what the host is to know of it is on its way.
+  absl::Status Measure(double schedule);
+  // Blocks until it is here.
+  absl::Status Listen();
   StepResult Examine() const;
-  // What all rules of one update share.
-  cuda::UpdateArgs ArgsFor(const StepResult& result, double schedule) const;
+  // What all rules of all updates share.
+  cuda::UpdateArgs SharedArgs() const;
+  void SetNow(double schedule);
+  // Launches the update, in full or to the gradients' places.
+  absl::Status Launch(bool beside);
+  absl::Status LaunchAll(bool beside);
+  void ForgetRecorded();
   // All of a step but `step` itself; `beside`: the new weights go to the gradients' places.
   absl::StatusOr<StepResult> Advance(bool beside);
   absl::Status Apply(const cuda::UpdateArgs& args);
@@ -122,9 +145,12 @@ class CudaUpdater {
   cuda::UpdateBlock* elementwise_ = nullptr;    // of what is held
   cuda::UpdateBlock* own_blocks_ = nullptr;
   double* sums_ = nullptr;  // [block_count_], then two more of parameter_blocks_
-  // Page-locked: the sums, then the vector's last 16 elements.
-  double* host_sums_ = nullptr;
-  float* host_tail_ = nullptr;
+  cuda::UpdateNow* now_ = nullptr;
+  cuda::UpdateNow* next_ = nullptr;  // page-locked: what the host sets
+  Told* told_ = nullptr;
+  cuda::Event decided_ = nullptr;
+  cuda::Event heard_ = nullptr;  // told_ is there
+  Recorded recorded_[2];
 };
 
 }  // namespace lockstep::engine

@@ -24,7 +24,8 @@ void SetTotalBytes(size_t bytes);
 // Kernels launched since the program began.
 int64_t Launches();
 
-// Captures that were ended, and calls that waited for the device (a stream or an event).
+// Captures that were ended, and calls that waited for work of the device that was not done (a
+// stream, an event; lazy streams alone have such work).
 int64_t Captures();
 int64_t Waits();
 

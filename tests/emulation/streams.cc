@@ -131,8 +131,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  ++queues().waits;
-  if (stream != nullptr) emulation::RunUntil(stream, stream->given);
+  if (stream == nullptr) return emulation::Result();
+  if (stream->done < stream->given) ++queues().waits;
+  emulation::RunUntil(stream, stream->given);
   return emulation::Result();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -162,13 +163,12 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   *milliseconds = static_cast<float>(end->reached - begin->reached);
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  ++queues().waits;
-  return cudaEventQuery(event);
-}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
 // Whoever asks again and again waits.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (event->stream != nullptr) emulation::RunUntil(event->stream, event->after);
+  if (event->stream == nullptr) return emulation::Result();
+  if (event->stream->done < event->after) ++queues().waits;
+  emulation::RunUntil(event->stream, event->after);
   return emulation::Result();
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,

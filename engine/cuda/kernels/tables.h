@@ -17,7 +17,7 @@
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 4;
+inline constexpr int kTablesVersion = 5;
 
 // A function of the module.
 template <typename F>
@@ -110,6 +110,7 @@ struct Kernels {
   KernelCall<ImplicitWeightArgs> implicit_weight;
   KernelCall<UpdateArgs> update;
   KernelCall<SquaresArgs> squares;
+  KernelCall<DecideArgs> decide;
   KernelCall<NormaliseArgs> normalise;
   KernelCall<MoveArgs> move;
   KernelCall<StatisticArgs> statistic;
