@@ -50,8 +50,8 @@ absl::StatusOr<Product> Product::Make(const CudaTarget& target, const MatmulShap
 }
 
 Code Product::Run(const CudaContext& context, const void* a, const void* b, void* c,
-                  const void* bias, bool adds) const {
-  return matmul_->run(prepared_.get(), a, b, c, bias, adds, context.workspace, context.stream);
+                  const void* bias, bool adds, void* aux) const {
+  return matmul_->run(prepared_.get(), a, b, c, bias, aux, adds, context.workspace, context.stream);
 }
 
 bool Gemm::NeedsScratch(const GemmSpec& spec, bool fused) {

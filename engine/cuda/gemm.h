@@ -22,7 +22,7 @@ class Product {
   bool fuses() const { return matmul_->fuses(prepared_.get()); }
   // C (+)= A B on the context's stream.
   Code Run(const CudaContext& context, const void* a, const void* b, void* c,
-           const void* bias = nullptr, bool adds = false) const;
+           const void* bias = nullptr, bool adds = false, void* aux = nullptr) const;
 
  private:
   Product(const Matmul* matmul, void* prepared)

@@ -323,6 +323,8 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   const bool fp32 = precision_.type == DType::kF32;
   options.activations = cpu && fp32 && !training;
   options.addends = cpu;
+  const bool epilogues = !cpu && training && spec_.passes.epilogues;
+  options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone, epilogues};
   // An inference plan keeps the filters in the product's order instead.
   options.pools = cpu && fp32 && !spec_.inference;
   return options;

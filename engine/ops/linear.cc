@@ -34,13 +34,19 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
     return absl::InvalidArgumentError("activation " + activation +
                                       " is not none, relu, gelu, gelu_tanh or silu");
   }
-  return std::vector<TensorType>{y};
+  const bool keep = attrs.Int("keep") != 0;
+  if (keep && (activation != "gelu_tanh" || inputs.size() == 4)) {
+    return absl::InvalidArgumentError("only gelu_tanh without an addend keeps what it takes");
+  }
+  return std::vector<TensorType>(keep ? 2 : 1, y);
 }
 
-// The gradient of what the activation takes, with the sums made again.
+// The gradient of what the activation takes, with the sums made again: where they are kept, a pass
+// has put its gradient in already (passes/epilogue_fusion.h).
 Value SmoothGradient(GradientContext& context, const std::string& activation) {
   Attrs plain = context.node.attrs;
   plain.Set("activation", std::string("none"));
+  plain.Set("keep", int64_t{0});
   const Value x = context.graph->Add("linear", context.node.inputs, plain);
   if (activation == "silu") return context.graph->Add("silu_backward", {context.dy(), x});
   return context.graph->Add(
@@ -83,6 +89,10 @@ std::vector<OpCase> Cases() {
     test.attrs.Set("in_out", int64_t{1});
     return test;
   };
+  const auto kept = [](OpCase test) {
+    test.attrs.Set("keep", int64_t{1});
+    return test;
+  };
   const auto added = [](OpCase test) {
     test.inputs.push_back({DType::kF32, {test.inputs[0].shape[0], test.inputs[2].shape[0]}});
     return test;
@@ -93,6 +103,9 @@ std::vector<OpCase> Cases() {
           added(make(33, 20, 200, true, "gelu")),
           make(31, 40, 33, true, "gelu"),
           turned(make(300, 33, 65, true, "gelu_tanh")),
+          kept(make(33, 40, 72, true, "gelu_tanh")),
+          kept(turned(make(300, 33, 65, true, "gelu_tanh"))),
+          kept(make(64, 24, 16, false, "gelu_tanh")),
           make(600, 300, 31, false, "silu"),
           make(33, 30, 200, true, "gelu"),
           turned(make(33, 64, 20, true, "gelu")),
@@ -114,10 +127,10 @@ const OpDef kLinear = {
     .name = "linear",
     .doc =
         "(x [m,k], weight [n,k], or [k,n] with in_out=1, bias [n]?, addend [m,n]?) -> "
-        "activation(x weight^T + bias + addend) [m,n]",
+        "activation(x weight^T + bias + addend) [m,n], with keep=1 what gelu_tanh takes too [m,n]",
     .min_inputs = 2,
     .max_inputs = 4,
-    .half = {.rounded = 0b0011, .activations = 0b11, .cut_inputs = 0b1001, .cut_outputs = 0b1},
+    .half = {.rounded = 0b0011, .activations = 0b11, .cut_inputs = 0b1001, .cut_outputs = 0b11},
     .infer = Infer,
     .gradient = Gradient,
     .flops = Flops,

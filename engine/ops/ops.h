@@ -30,6 +30,7 @@ extern const OpDef kSoftmaxCrossEntropyWithGradient;
 enum class Third {
   kMask,    // "mask": 0 where it is not above 0
   kAddend,  // "addend": added to each element
+  kGelu,    // "gelu_tanh": what gelu by tanh took; each element times its slope there
   kUnknown,
 };
 // What `attrs` say it is.

@@ -317,6 +317,8 @@ double SmoothOf(const std::string& activation, double x) {
   return activation == "silu" ? x * Sigmoid(x) : Gelu(x, activation == "gelu_tanh");
 }
 
+double GeluTanhSlope(double x) { return GeluSlope(x, true); }
+
 std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
                                           const std::vector<TensorType>& outputs,
                                           const std::vector<Doubles>& in) {

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <set>
 
 #include "engine/cuda/module.h"
 #include "engine/exec/plan.h"
 #include "tests/emulation/emulation.h"
+#include "tests/unit/engine/step_job.h"
 #include "tests/unit/engine/update_job.h"
 
 namespace lockstep::engine {
@@ -205,6 +207,57 @@ TEST_F(CudaUpdateTest, SaysWhatCannotBeOffloaded) {
   spec = Controlled(AdamSpec{});
   spec.offload_moments = true;
   EXPECT_THAT(std::string(Plan::Compile(spec).status().message()), HasSubstr("CPU"));
+}
+
+// Micro-batches of a job's only shard, whose gradients stay on the device, and the update.
+StepResult StayingStep(Job* job, int64_t step) {
+  const TrainSpec& spec = job->plan->spec();
+  std::vector<float> gradients(static_cast<size_t>(job->plan->gradient_count()));
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  for (int micro = 0; micro < spec.accumulate; ++micro) {
+    const AnyBatch batch(spec, step, 0, micro, spec.micro_batch);
+    LS_CHECK(job->executor->RunShard(step, 0, micro, batch.fields(), gradients.data(), hooks).ok());
+  }
+  return UpdateWith(job, step, gradients);
+}
+
+// Learning rate and loss scale change, steps are skipped: nothing is recorded again, and the host
+// waits once in a step.
+TEST_F(CudaUpdateTest, StepsAreRecordedOnceAndWaitedForOnce) {
+  TrainSpec spec = OnGpu(TinyGpt());
+  spec.shards = 1;
+  spec.precision = "fp16";
+  spec.loss_scale = {.init = 0x1p120, .growth = 2, .backoff = 0x1p-40, .interval = 2};
+  spec.schedule.kind = ScheduleSpec::Kind::kCosine;
+  spec.schedule.total_updates = 30;
+  constexpr int64_t kWarm = 8, kAll = 20;
+  std::vector<char> states[2];
+  for (const bool whole : {false, true}) {
+    spec.passes.step_graph = whole;
+    spec.passes.bucket_elements = 1024;
+    emulation::SetStreams(whole ? emulation::Streams::kLazy : emulation::Streams::kEager);
+    Job job(spec);
+    int64_t captures = 0;
+    int skipped = 0;
+    std::set<double> scales;
+    for (int64_t step = 1; step <= kAll; ++step) {
+      if (step == kWarm) captures = emulation::Captures();
+      const int64_t waits = emulation::Waits();
+      const StepResult result = StayingStep(&job, step);
+      skipped += result.skipped ? 1 : 0;
+      scales.insert(result.loss_scale);
+      if (whole) {
+        EXPECT_LE(emulation::Waits() - waits, 1) << "step " << step;
+      }
+    }
+    EXPECT_EQ(emulation::Captures(), captures);
+    EXPECT_GE(skipped, 2);
+    EXPECT_GE(scales.size(), 4u);
+    ASSERT_TRUE(job.executor->PublishState().ok());
+    states[whole ? 1 : 0] = job.StateBytes();
+  }
+  EXPECT_EQ(states[0], states[1]);
 }
 
 // Wherever the device fails in an update, it is an error that names it, for good.

@@ -157,6 +157,54 @@ TEST(ActivationFusionTest, LeavesWhatOthersRead) {
   ExpectSame(plain, fused, net.tensors(), 0);
 }
 
+TEST(EpilogueFusionTest, GivesTheBitsOfTheNodesByThemselves) {
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  for (const bool in_out : {false, true}) {
+    Net net;
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, in_out));
+    const Graph fused = Fuse(plain, {.epilogues = {true, true}});
+    SCOPED_TRACE(fused.ToText());
+    for (const char* gone : {"gelu", "gelu_backward", "bias_backward"}) {
+      EXPECT_EQ(Count(fused, gone), 0) << gone;
+    }
+    EXPECT_THAT(fused.ToText(), HasSubstr(in_out ? "sums=2" : "sums=1"));
+    EXPECT_THAT(fused.ToText(), HasSubstr("keep=1"));
+    EXPECT_THAT(fused.ToText(), HasSubstr("third=gelu_tanh"));
+    ExpectSame(plain, fused, net.tensors(), 0);
+    ExpectOriginsApart(plain, fused);
+    // Each by itself.
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {true, false}}), "bias_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {false, true}}), "gelu_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain), "bias_backward"), 1);
+  }
+}
+
+TEST(EpilogueFusionTest, LeavesWhatTheLibraryHasNot) {
+  const FusionOptions options = {.epilogues = {true, true}};
+  {
+    Net net;  // gelu by erf
+    const Attrs erf = {{"approximate", std::string("none")}};
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", erf, false));
+    EXPECT_EQ(Count(Fuse(plain, options), "gelu_backward"), 1);
+  }
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  {
+    Net net;  // its gradient comes of no product
+    const Value x = net.Leaf("x", {5, 7});
+    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
+    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z}, tanh)}));
+    const Graph fused = Fuse(plain, options);
+    EXPECT_EQ(Count(fused, "gelu"), 1);
+    EXPECT_EQ(Count(fused, "gelu_backward"), 1);
+    ExpectSame(plain, fused, net.tensors(), 0);
+  }
+  {
+    Net net;  // no gradient: nothing to keep
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, false), false);
+    EXPECT_EQ(Count(Fuse(plain, options), "gelu"), 1);
+  }
+}
+
 TEST(AddendFusionTest, SumsOfGradientsAreMadeInTheProducts) {
   Net net;
   const Value x = net.Leaf("x", {33, 20});
