@@ -171,8 +171,9 @@ class Trainer {
   void NoteFirstCommit();
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
   // The update, whose step is published, or its first half: with sharded moments Finish follows.
-  engine::StepResult Update(Communicator* communicator, absl::Span<const Slice> reduced,
-                            int64_t step, RunRecord* record, const StepHeader::Contents& header);
+  absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
+                                            absl::Span<const Slice> reduced, int64_t step,
+                                            RunRecord* record, const StepHeader::Contents& header);
   // Tells the world of the step that the state is after.
   void NoteCommitted(const engine::StepResult& result);
   // What the job wants done about a step that is not finite.
