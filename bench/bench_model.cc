@@ -80,7 +80,7 @@ Times RunSteps(const Plan& plan, Executor* executor, int steps) {
     if (!executor->RunShard(s, 0, 0, batch.fields(), gradients.get(), {}).ok()) std::abort();
     const double t1 = bench::Now();
     const GradientSlice whole{0, count, gradients.get()};
-    executor->Update(s, absl::MakeConstSpan(&whole, 1));
+    executor->Update(s, absl::MakeConstSpan(&whole, 1)).value();
     const double t2 = bench::Now();
     if (s <= warm) continue;
     times.shard.push_back(t1 - t0);

@@ -200,9 +200,14 @@ void Rules::CheckPrecision() {
   }
 }
 
-// The optimizer's state in parts.
+// The optimizer's state in parts, or elsewhere.
 void Rules::CheckZero() {
   const Train& train = spec_.train();
+  if (spec_.resources().offload_optimizer() && train.optimizer().has_muon()) {
+    Error({"resources.offload_optimizer"},
+          "'resources.offload_optimizer' updates parts of tensors, and muon needs whole ones; use "
+          "another optimizer, or leave it out");
+  }
   if (train.zero_stage() == 0) return;
   const Optimizer& optimizer = train.optimizer();
   if (optimizer.has_lamb() || optimizer.has_muon()) {

@@ -19,7 +19,6 @@
 namespace lockstep::worker {
 namespace {
 
-
 // OK, or why NCCL cannot reduce here.
 absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignment) {
   const absl::StatusOr<const engine::cuda::Tables*> tables = engine::cuda::LoadModule();

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "engine/cuda/kernel.h"
 #include "worker/checkpointer.h"
 #include "worker/job_plan.h"
 #include "worker/sharded_state.h"
@@ -53,35 +52,36 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
   return moments > held + spill ? moments - held - spill : 0;
 }
 
-GpuNeed GpuNeedOf(const engine::Plan& plan, size_t vectors, size_t vector_bytes,
-                  GradientPlace place) {
-  const engine::TrainSpec& spec = plan.spec();
-  GpuNeed need;
-  need.state = plan.state_bytes();
-  need.gradients = static_cast<size_t>(plan.gradient_count()) * sizeof(float);
-  // Besides the vectors there is the result of their reduction.
-  if (place == GradientPlace::kGpu) need.gradients += (vectors + 1) * vector_bytes;
-  need.activations = plan.arena_bytes();
-  const auto samples = static_cast<size_t>(std::max(spec.micro_batch, spec.eval_block));
-  need.batches = 2 * samples * SampleBytes(plan);
-  need.workspace = engine::kCudaWorkspaceBytes;
-  return need;
-}
-
 absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
   const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().gpu_memory()));
   if (limit == 0 || need.total() <= limit) return absl::OkStatus();
   const auto text = [](size_t bytes) { return BytesText(static_cast<double>(bytes)); };
   return absl::ResourceExhaustedError(absl::StrCat(
-      "each worker needs ", text(need.total()), " of its GPU's memory (state ", text(need.state),
-      ", gradients ", text(need.gradients), ", activations ", text(need.activations), ", batches ",
-      text(need.batches), ", workspace ", text(need.workspace),
-      "), but resources.gpu_memory allows ", text(limit),
+      "each worker needs ", text(need.total()), " of its GPU's memory (the plan ", text(need.plan),
+      ", gradients that NCCL reduces ", text(need.vectors), "), but resources.gpu_memory allows ",
+      text(limit),
       "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
-      "or train.precision bf16"));
+      "train.precision bf16, or resources.offload_optimizer"));
 }
 
 }  // namespace
+
+size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
+  const int least = LeastWorkers(job);
+  if (least < 3) return 0;
+  const int shards = OptimizerShards(MostWorkers(job));
+  std::vector<size_t> bytes(static_cast<size_t>(shards), 0);
+  for (int shard = 0; shard < shards; ++shard) {
+    const ElementRange range = SliceOf(plan.gradient_count(), shards, shard);
+    for (const engine::StateRange& moments : plan.MomentsOf(range.begin, range.end)) {
+      bytes[static_cast<size_t>(shard)] += (moments.end - moments.begin + 63) / 64 * 64;
+    }
+  }
+  std::sort(bytes.rbegin(), bytes.rend());
+  size_t most = 0;
+  for (int i = 0; i < MostHeld(shards, least); ++i) most += bytes[static_cast<size_t>(i)];
+  return most;
+}
 
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count, GradientPlace place) {
@@ -99,9 +99,10 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   if (spec.device == engine::DeviceKind::kCpu) {
     need.workspace = Workspace(plan);
     need.activations = plan.arena_bytes() - need.workspace;
-  } else {
-    need.gpu = GpuNeedOf(plan, vectors, vector_bytes, place);
   }
+  need.gpu.plan = plan.device_bytes(spec.shard_moments ? MostHeldMoments(job, plan) : 0);
+  // Besides the vectors there is the result of their reduction.
+  if (place == GradientPlace::kGpu) need.gpu.vectors = (vectors + 1) * vector_bytes;
   const int prefetch =
       train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
   const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);

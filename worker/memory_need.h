@@ -23,17 +23,13 @@ enum class GradientPlace {
 // Bytes of a worker's GPU: all that it allocates there, but what the driver and the libraries take
 // themselves.
 struct GpuNeed {
-  size_t state = 0;
-  size_t gradients = 0;    // the shard's, and with GradientPlace::kGpu the partial sums and results
-  size_t activations = 0;  // the arena
-  size_t batches = 0;      // two, of the larger of micro-batch and evaluation block
-  size_t workspace = 0;    // of the libraries' products
-  size_t total() const { return state + gradients + activations + batches + workspace; }
+  size_t plan = 0;     // Plan::device_bytes
+  size_t vectors = 0;  // with GradientPlace::kGpu: partial sums, and what they are reduced to
+  size_t total() const { return plan + vectors; }
 };
 
 // Bytes of one worker at its peak.
 struct MemoryNeed {
-  GpuNeed gpu;  // zeros on the CPU; the rest is the host's
   size_t weights = 0;
   size_t gradients = 0;    // of the shard and the partial sums that a worker may hold
   size_t optimizer = 0;    // moments and the scalars of the training state
@@ -41,6 +37,7 @@ struct MemoryNeed {
   size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
   size_t data = 0;         // batches that are prepared ahead, an evaluation block
   size_t checkpoint = 0;   // the copy of the state that is written
+  GpuNeed gpu;             // which is none of the rest; zeros on the CPU
   size_t total() const {
     return weights + gradients + optimizer + activations + workspace + data + checkpoint;
   }
@@ -50,6 +47,10 @@ struct MemoryNeed {
 // shards.
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count, GradientPlace place);
+
+// The most bytes of moments that a worker of a job with sharded moments ever holds, each stretch of
+// them rounded up to 64; 0: all of them.
+size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 
 // Whether `need` fits `job`'s resources.memory and gpu_memory (0: not checked). Errors:
 // ResourceExhausted that names the need and the limit and says what would make the job fit.

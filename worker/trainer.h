@@ -180,8 +180,9 @@ class Trainer {
   // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.
   absl::Status BeginReducing(Communicator* communicator, int64_t step, int bucket);
   // The update, whose step is published, or its first half: with sharded moments Finish follows.
-  engine::StepResult Update(Communicator* communicator, absl::Span<const Slice> reduced,
-                            int64_t step, RunRecord* record, const StepHeader::Contents& header);
+  absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
+                                            absl::Span<const Slice> reduced, int64_t step,
+                                            RunRecord* record, const StepHeader::Contents& header);
   // Tells the world of the step that the state is after.
   void NoteCommitted(const engine::StepResult& result);
   // What the job wants done about a step that is not finite.

@@ -112,6 +112,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   LS_ASSIGN_OR_RETURN(plan->settings_,
                       ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
   if (spec.shard_moments) LS_RETURN_IF_ERROR(plan->CheckShardedMoments());
+  if (spec.offload_moments) LS_RETURN_IF_ERROR(plan->CheckOffload());
   plan->MakeStateTable();
   if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
@@ -322,6 +323,8 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   const bool fp32 = precision_.type == DType::kF32;
   options.activations = cpu && fp32 && !training;
   options.addends = cpu;
+  const bool epilogues = !cpu && training && spec_.passes.epilogues;
+  options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone, epilogues};
   // An inference plan keeps the filters in the product's order instead.
   options.pools = cpu && fp32 && !spec_.inference;
   return options;

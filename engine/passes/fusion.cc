@@ -136,6 +136,9 @@ Graph Fuse(const Graph& graph, const FusionOptions& options) {
   Graph fused = options.pools ? FusePools(graph) : graph;
   fused = FuseImageOps(fused);
   if (options.activations) fused = FuseActivations(fused);
+  if (options.epilogues.gelu || options.epilogues.sums) {
+    fused = FuseEpilogues(fused, options.epilogues);
+  }
   return Fusion(fused, options).Run();
 }
 

@@ -5,13 +5,14 @@
 //   relu_backward(linear_backward_input(dy, w), y)      -> linear_backward_input(dy, w, y)
 //   softmax_cross_entropy + its backward                -> softmax_cross_entropy_with_gradient
 //   add(dropout(x), r) and sums of some gradients       -> the op with r as its last operand
-// and those of images (image_fusion.h), smooth activations (activation_fusion.h) and pooling
-// (pool_fusion.h).
+// and those of images (image_fusion.h), smooth activations (activation_fusion.h), pooling
+// (pool_fusion.h) and a GPU's products (epilogue_fusion.h).
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_FUSION_H_
 #define LOCKSTEP_ENGINE_PASSES_FUSION_H_
 
 #include "engine/graph/graph.h"
+#include "engine/passes/epilogue_fusion.h"
 
 namespace lockstep::engine {
 
@@ -21,6 +22,7 @@ struct FusionOptions {
   bool pools = false;        // those of pool_fusion.h
   // add(linear(x, w, b), r), add(linear_backward_input(dy, w), r) -> one node
   bool addends = false;
+  EpilogueOptions epilogues = {};  // those of epilogue_fusion.h
 };
 
 // A graph with the same outputs in which these patterns are one node each.

@@ -86,13 +86,10 @@ std::string GpuLines(const JobReport& report) {
            report.gpu_limit > 0
                ? absl::StrCat(" of ", bytes(static_cast<size_t>(report.gpu_limit)), " allowed")
                : ""));
-  line("  state", bytes(gpu.state));
-  line("  gradients", absl::StrCat(bytes(gpu.gradients), report.need.gradients == 0
-                                                             ? ", reduced there by NCCL"
-                                                             : ", reduced in the host's memory"));
-  line("  activations", bytes(gpu.activations));
-  line("  batches", bytes(gpu.batches));
-  line("  workspace", bytes(gpu.workspace));
+  line("  plan", absl::StrCat(bytes(gpu.plan), report.offload));
+  if (gpu.vectors > 0) {
+    line("  gradients", absl::StrCat(bytes(gpu.vectors), ", which NCCL reduces there"));
+  }
   return text;
 }
 
@@ -124,6 +121,7 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
   report.need = compiled.need;
   report.precision = plan.spec().precision;
   report.recompute_level = plan.recompute_level();
+  report.arena_bytes = plan.arena_bytes();
   report.without_recompute = plan.arena_bytes();
   if (report.recompute_level > 0) {
     engine::TrainSpec spec = plan.spec();
@@ -132,6 +130,9 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
     if (whole.ok()) report.without_recompute = (*whole)->arena_bytes();
   }
   report.sharding = Sharding(compiled);
+  if (plan.spec().offload_moments) {
+    report.offload = " (the optimizer's moments stay in the host's memory)";
+  }
   report.machine = machine;
   const int shards = compiled.job.train().shards();
   const int world = std::max(1, resources.nodes() * resources.nproc_per_node());
@@ -190,8 +191,7 @@ std::string ReportText(const JobReport& report) {
                                        ? "what is cheap"
                                        : absl::StrCat("what is cheap, and ",
                                                       report.recompute_level - 1, " whole blocks"),
-                                   ": activations and workspace take ",
-                                   bytes(need.activations + need.workspace + need.gpu.activations),
+                                   ": activations and workspace take ", bytes(report.arena_bytes),
                                    " instead of ", bytes(report.without_recompute)));
   }
   line("arithmetic", absl::StrCat(Count(report.flops), "FLOP a step"));
@@ -231,10 +231,8 @@ std::string ReportJson(const JobReport& report) {
       ",\"workspace\":", need.workspace, ",\"data\":", need.data,
       ",\"checkpoint\":", need.checkpoint, ",\"without_recompute\":", report.without_recompute,
       ",\"limit\":", report.memory_limit, "},\"gpu_memory\":{\"total\":", need.gpu.total(),
-      ",\"state\":", need.gpu.state, ",\"gradients\":", need.gpu.gradients,
-      ",\"activations\":", need.gpu.activations, ",\"batches\":", need.gpu.batches,
-      ",\"workspace\":", need.gpu.workspace, ",\"limit\":", report.gpu_limit,
-      "},\"precision\":", JsonString(report.precision),
+      ",\"plan\":", need.gpu.plan, ",\"vectors\":", need.gpu.vectors,
+      ",\"limit\":", report.gpu_limit, "},\"precision\":", JsonString(report.precision),
       ",\"recompute_level\":", report.recompute_level,
       ",\"flops_per_step\":", JsonNumber(report.flops),
       ",\"machine\":{\"device\":", JsonString(report.device),

@@ -42,9 +42,11 @@ struct JobReport {
   int64_t gpu_limit = 0;
   std::string precision;
   int recompute_level = 0;       // see engine/passes/recompute.h
+  size_t arena_bytes = 0;        // activations and workspace
   size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
   MemoryNeed need;
   std::string sharding;  // of the optimizer state, for people; may be empty
+  std::string offload;   // what is said of moments that are not on the GPU
   double flops = 0;      // of one optimizer step, all ranks
   MachineSpeed machine;
   std::vector<RankCost> ranks;

@@ -50,6 +50,7 @@ Launcher<ImplicitArgs> LaunchImplicit;
 Launcher<ImplicitWeightArgs> LaunchImplicitWeight;
 Launcher<UpdateArgs> LaunchUpdate;
 Launcher<SquaresArgs> LaunchSquares;
+Launcher<DecideArgs> LaunchDecide;
 Launcher<NormaliseArgs> LaunchNormalise;
 Launcher<MoveArgs> LaunchMove;
 Launcher<StatisticArgs> LaunchStatistic;

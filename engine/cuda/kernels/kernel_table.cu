@@ -37,6 +37,7 @@ const Kernels kKernels = {
     .implicit_weight = LaunchImplicitWeight,
     .update = LaunchUpdate,
     .squares = LaunchSquares,
+    .decide = LaunchDecide,
     .normalise = LaunchNormalise,
     .move = LaunchMove,
     .statistic = LaunchStatistic,

@@ -19,6 +19,7 @@ NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", "")
 SMALL_BUCKETS = "  passes: {bucket_size: 512}\n"
 NVML = os.environ.get("LOCKSTEP_FAKE_NVML", "")
 BY_NCCL = "gradients are reduced by NCCL"
+FOUR = dict(GPUS, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
 
 
 def job(**more):
@@ -113,6 +114,58 @@ class Gpus(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], whole)
+
+    def test_parts_of_the_moments_give_the_same_weights_and_a_death_loses_nothing(self):
+        more = "  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 10 steps}\n"
+        text = harness.synthetic_job(
+            steps=40, train_extra=more, extra="elastic: {min_workers: 1, max_workers: 4}\n"
+            "verify_replicas: 5 steps\nrestart: {max_restarts: 9}\n").replace("device: cpu", "device: cuda")
+        text = text.replace("{sgd: {lr: 0.05, momentum: 0.9}}", "{adamw: {lr: 0.002, weight_decay: 0.1}}")
+        path = self.write("job.yaml", text)
+        zero = "--set", "train.zero_stage=1"
+        save = "--set", "checkpoint={every: 7 steps, dir: %s}"
+        plain = self.train("--nproc-per-node=1", save[0], save[1] % "plain", path, env=FOUR)
+        # Moments travel to the host for checkpoints, which other ranks read.
+        whole = self.train(*zero, save[0], save[1] % "zero", path, env=FOUR)
+        self.assertEqual(whole["model"]["sha256"], plain["model"]["sha256"])
+        for file in ("model.safetensors", "training.safetensors"):
+            folders = [os.path.join(self.dir, name, "last", file) for name in ("plain", "zero")]
+            self.assertEqual(*[open(folder, "rb").read() for folder in folders])
+        faults = ["--slow", "rank:3:20x", "--kill", "rank:1@step:10/begun", "--kill", "rank:0@step:20/reduced",
+                  "--kill", "rank:1@step:30/begun"]
+        for offload in ("false", "true"):
+            code, out, err = self.launch("chaos", "-o", "json", *faults, *zero, "--set",
+                                         f"resources.offload_optimizer={offload}", path, env=FOUR)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], plain["model"]["sha256"])
+            self.assertEqual([fault["steps_lost"] for fault in result["faults"]], [0] * len(result["faults"]))
+
+    def test_moments_on_the_host_take_less_of_the_gpu_and_give_the_same_weights(self):
+        path = self.write("job.yaml", job())
+        offload = "--set", "resources.offload_optimizer=true"
+        self.assertEqual(self.on_gpus(*offload, path)["model"]["sha256"], self.on_gpus(path)["model"]["sha256"])
+        big = self.write("big.yaml", job(hidden="[2000, 2000]"))
+        bytes_of = []
+        for more in ((), offload):
+            code, out, err = self.launch("plan", "-o", "json", *more, big)
+            self.assertEqual(code, 0, err)
+            bytes_of.append(json.loads(out)["gpu_memory"]["total"])
+        self.assertLess(bytes_of[1], bytes_of[0])
+        self.assertIn("GPU memory", self.launch("plan", *offload, big)[1])
+
+    def test_a_gpu_that_fails_in_an_update_is_named_and_healed(self):
+        path = self.write("job.yaml", job())
+        whole = self.on_gpus(path)["model"]["sha256"]
+        marker = self.write("failure", "")
+        failing = dict(GPUS, LOCKSTEP_EMULATED_FAILURE=f"400 {marker}")
+        code, out, err = self.launch("-o", "json", path, env=failing)
+        self.assertEqual(code, 0, err)
+        self.assertFalse(os.path.exists(marker), "nothing has failed")
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], whole)
+        self.assertEqual(len(result["faults"]), 1)
+        self.assertRegex(err, "an emulated GPU|unspecified launch failure")
 
     def test_a_model_too_large_for_the_cap_is_refused(self):
         path = self.write("job.yaml", job())

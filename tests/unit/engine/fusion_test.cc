@@ -134,9 +134,9 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
         Net net;
         const Graph plain = net.Finish(TwoLayers(&net, op, attrs, in_out), backward);
         const Graph fused = Fuse(plain, {.activations = true});
-        EXPECT_EQ(Count(fused, op), 0);
-        EXPECT_EQ(Count(fused, op + "_backward"), 0);
-        EXPECT_EQ(fused.ToText().find("slope=1") != std::string::npos, backward);
+        // Its gradient reads what it takes: then that is kept, and nothing changes.
+        EXPECT_EQ(Count(fused, op), backward ? 1 : 0);
+        EXPECT_EQ(Count(fused, op + "_backward"), backward ? 1 : 0);
         EXPECT_EQ(Count(Fuse(plain), op), 1) << "without the option";
         ExpectSame(plain, fused, net.tensors(), 0);
         ExpectOriginsApart(plain, fused);
@@ -146,26 +146,62 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
 }
 
 TEST(ActivationFusionTest, LeavesWhatOthersRead) {
-  {
-    Net net;  // the activation's operand is an output
-    const Value x = net.Leaf("x", {5, 7});
-    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
-    net.graph()->AddOutput("z", z);
-    const Graph plain = net.Finish(y);
-    const Graph fused = Fuse(plain, {.activations = true});
-    EXPECT_EQ(Count(fused, "gelu"), 1);
+  Net net;  // the activation's operand is an output
+  const Value x = net.Leaf("x", {5, 7});
+  const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
+  const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
+  net.graph()->AddOutput("z", z);
+  const Graph plain = net.Finish(y);
+  const Graph fused = Fuse(plain, {.activations = true});
+  EXPECT_EQ(Count(fused, "gelu"), 1);
+  ExpectSame(plain, fused, net.tensors(), 0);
+}
+
+TEST(EpilogueFusionTest, GivesTheBitsOfTheNodesByThemselves) {
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  for (const bool in_out : {false, true}) {
+    Net net;
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, in_out));
+    const Graph fused = Fuse(plain, {.epilogues = {true, true}});
+    SCOPED_TRACE(fused.ToText());
+    for (const char* gone : {"gelu", "gelu_backward", "bias_backward"}) {
+      EXPECT_EQ(Count(fused, gone), 0) << gone;
+    }
+    EXPECT_THAT(fused.ToText(), HasSubstr(in_out ? "sums=2" : "sums=1"));
+    EXPECT_THAT(fused.ToText(), HasSubstr("keep=1"));
+    EXPECT_THAT(fused.ToText(), HasSubstr("third=gelu_tanh"));
     ExpectSame(plain, fused, net.tensors(), 0);
+    ExpectOriginsApart(plain, fused);
+    // Each by itself.
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {true, false}}), "bias_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {false, true}}), "gelu_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain), "bias_backward"), 1);
   }
+}
+
+TEST(EpilogueFusionTest, LeavesWhatTheLibraryHasNot) {
+  const FusionOptions options = {.epilogues = {true, true}};
   {
-    Net net;  // its gradient is no product: nothing could take the slope
+    Net net;  // gelu by erf
+    const Attrs erf = {{"approximate", std::string("none")}};
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", erf, false));
+    EXPECT_EQ(Count(Fuse(plain, options), "gelu_backward"), 1);
+  }
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  {
+    Net net;  // its gradient comes of no product
     const Value x = net.Leaf("x", {5, 7});
     const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z})}));
-    const Graph fused = Fuse(plain, {.activations = true});
+    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z}, tanh)}));
+    const Graph fused = Fuse(plain, options);
     EXPECT_EQ(Count(fused, "gelu"), 1);
     EXPECT_EQ(Count(fused, "gelu_backward"), 1);
     ExpectSame(plain, fused, net.tensors(), 0);
+  }
+  {
+    Net net;  // no gradient: nothing to keep
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, false), false);
+    EXPECT_EQ(Count(Fuse(plain, options), "gelu"), 1);
   }
 }
 
