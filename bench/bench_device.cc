@@ -19,9 +19,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "bench/batch.h"
 #include "bench/model_specs.h"
 #include "bench/timing.h"
-#include "common/philox.h"
 #include "engine/cuda/module.h"
 #include "engine/exec/plan.h"
 
@@ -38,33 +38,6 @@ struct Options {
   bool profile = false;
   std::string tuning;
   int gpu = 0;
-};
-
-// A batch that is the same in every run: fp32 uniform in [-1, 1), integers spread over their range.
-class Batch {
- public:
-  Batch(const TrainSpec& spec, int64_t samples) {
-    for (const FieldSpec& field : spec.input.fields) {
-      const int64_t count = samples * field.elements();
-      memory_.push_back(bench::Allocate<float>(static_cast<size_t>(count)));
-      float* values = memory_.back().get();
-      fields_.push_back(values);
-      for (int64_t i = 0; i < count; ++i) {
-        const uint64_t bits = MixBits(static_cast<uint64_t>(i) * 2 + fields_.size());
-        if (field.type == FieldSpec::Type::kFloat32) {
-          values[i] = static_cast<float>(bits >> 40) * 0x1p-23f - 1;
-        } else {
-          const auto value = static_cast<int32_t>(bits % static_cast<uint64_t>(field.limit));
-          std::memcpy(values + i, &value, sizeof value);
-        }
-      }
-    }
-  }
-  Fields fields() const { return fields_; }
-
- private:
-  std::vector<bench::Memory<float>> memory_;
-  std::vector<const void*> fields_;
 };
 
 // Time by kind of node, each waited for: without overlap and with the cost of a launch.
@@ -102,7 +75,7 @@ struct Times {
 };
 
 absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& options, Times* times) {
-  const Batch batch(plan.spec(), plan.spec().micro_batch);
+  const bench::Batch batch(plan.spec(), plan.spec().micro_batch);
   const int64_t count = plan.gradient_count();
   const auto gradients = bench::Allocate<float>(static_cast<size_t>(count));
   Executor::Hooks hooks;
@@ -129,7 +102,7 @@ absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& optio
 
 absl::Status RunInference(const Plan& plan, Executor* executor, const Options& options,
                           Times* times) {
-  const Batch batch(plan.spec(), plan.spec().eval_block);
+  const bench::Batch batch(plan.spec(), plan.spec().eval_block);
   for (int s = 0; s < options.steps + options.warm; ++s) {
     const double start = bench::Now();
     const auto logits = executor->Predict(batch.fields(), plan.spec().eval_block);
@@ -207,7 +180,7 @@ int Run(const Options& options) {
   if (!options.profile || options.inference) return 0;
   NodeClock clock(**plan);
   (*executor)->Observe(&clock);
-  const Batch batch(*spec, spec->micro_batch);
+  const bench::Batch batch(*spec, spec->micro_batch);
   const auto gradients = bench::Allocate<float>(static_cast<size_t>((*plan)->gradient_count()));
   const absl::Status seen = (*executor)->RunShard(1000, 0, 0, batch.fields(), gradients.get(), {});
   clock.Print();

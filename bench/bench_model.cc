@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/batch.h"
 #include "bench/model_specs.h"
 #include "bench/node_times.h"
 #include "bench/timing.h"
-#include "common/philox.h"
 #include "engine/device/machine_peak.h"
 #include "engine/exec/plan.h"
 
@@ -37,40 +37,13 @@ struct Options {
   bool inference = false;
 };
 
-// A batch that is the same in every run: fp32 uniform in [-1, 1), integers spread over their range.
-class Batch {
- public:
-  explicit Batch(const TrainSpec& spec) {
-    for (const FieldSpec& field : spec.input.fields) {
-      const int64_t count = spec.micro_batch * field.elements();
-      memory_.push_back(bench::Allocate<float>(static_cast<size_t>(count)));
-      float* values = memory_.back().get();
-      fields_.push_back(values);
-      for (int64_t i = 0; i < count; ++i) {
-        const uint64_t bits = MixBits(static_cast<uint64_t>(i) * 2 + fields_.size());
-        if (field.type == FieldSpec::Type::kFloat32) {
-          values[i] = static_cast<float>(bits >> 40) * 0x1p-23f - 1;
-        } else {
-          const auto value = static_cast<int32_t>(bits % static_cast<uint64_t>(field.limit));
-          std::memcpy(values + i, &value, sizeof value);
-        }
-      }
-    }
-  }
-  Fields fields() const { return fields_; }
-
- private:
-  std::vector<bench::Memory<float>> memory_;
-  std::vector<const void*> fields_;
-};
-
 struct Times {
   std::vector<double> shard, update, step;
 };
 
 // Steps with all their parts; the first tenth, and at least one, warms up.
 Times RunSteps(const Plan& plan, Executor* executor, int steps) {
-  const Batch batch(plan.spec());
+  const bench::Batch batch(plan.spec(), plan.spec().micro_batch);
   const auto count = plan.gradient_count();
   const auto gradients = bench::Allocate<float>(static_cast<size_t>(count));
   Times times;
@@ -91,7 +64,7 @@ Times RunSteps(const Plan& plan, Executor* executor, int steps) {
 }
 
 Times RunInference(const Plan& plan, Executor* executor, int steps) {
-  const Batch batch(plan.spec());
+  const bench::Batch batch(plan.spec(), plan.spec().eval_block);
   Times times;
   const int warm = std::max(1, steps / 10);
   for (int s = 1; s <= steps + warm; ++s) {
@@ -156,7 +129,7 @@ int Run(const Options& options) {
   peak = std::max(peak, MeasureFmaPeak() * options.threads);
   Report(options, **plan, times, peak);
   if (options.ops || options.nodes) {
-    const Batch batch(*spec);
+    const bench::Batch batch(*spec, spec->micro_batch);
     bench::PrintNodeTimes(**plan, state.get(), arena.get(), batch.fields(), options.steps, peak,
                           options.nodes);
   }

@@ -4,6 +4,9 @@
 #include <dnnl.hpp>
 #include <unordered_map>
 
+// Of the OpenMP library that oneDNN brings along.
+extern "C" void omp_set_num_threads(int threads);
+
 namespace lockstep::bench {
 
 struct DnnlMatmul::Impl {
@@ -15,6 +18,7 @@ struct DnnlMatmul::Impl {
 
 DnnlMatmul::DnnlMatmul(const engine::GemmShape& shape, const float* a, const float* b, float* c)
     : impl_(std::make_unique<Impl>()) {
+  omp_set_num_threads(1);
   using Tag = dnnl::memory::format_tag;
   const auto matrix = [](int64_t rows, int64_t columns, bool transposed) {
     return dnnl::memory::desc({rows, columns}, dnnl::memory::data_type::f32,

@@ -194,9 +194,34 @@ InputSpec ClassificationInput(std::vector<int64_t> sample_shape, int64_t classes
 // A batch: one array for each field of InputSpec, in its order.
 using Fields = absl::Span<const void* const>;
 
+// The patterns of fusion (passes/fusion.h), each to be switched off by itself.
+struct FusionPatterns {
+  bool relu = true;         // relu and its gradient, in linear layers
+  bool activations = true;  // gelu and silu, in linear layers
+  bool addends = true;      // sums, in linear layers and their gradients
+  bool residuals = true;    // sums, in dropout and in gradients of norms and tables
+  bool pools = true;        // pooling, in convolutions
+  bool images = true;       // relu and sums, in convolutions and batch norms
+  bool norms = true;        // batch norms, in convolutions outside training
+  bool heads = true;        // a wide head and its loss, by strips of the logits
+  bool loss = true;         // the loss and its gradient in one pass
+};
+struct FusionPattern {
+  const char* name;  // passes.fuse_NAME of a job
+  bool FusionPatterns::*on;
+};
+inline constexpr FusionPattern kFusionPatterns[] = {
+    {"relu", &FusionPatterns::relu},       {"activations", &FusionPatterns::activations},
+    {"addends", &FusionPatterns::addends}, {"residuals", &FusionPatterns::residuals},
+    {"pools", &FusionPatterns::pools},     {"images", &FusionPatterns::images},
+    {"norms", &FusionPatterns::norms},     {"heads", &FusionPatterns::heads},
+    {"loss", &FusionPatterns::loss},
+};
+
 // Passes that can be switched off: to look for a fault, or to prove that they change nothing.
 struct PassOptions {
   bool fuse = true;                  // off: other roundings, within a stated tolerance
+  FusionPatterns patterns;           // what is fused, with `fuse`
   bool in_place = true;              // off: the same bits in more memory
   bool reuse_memory = true;          // off: the same bits in more memory
   bool keep_constants = true;        // off: for inference, the same bits in less memory and later

@@ -384,9 +384,24 @@ absl::StatusOr<engine::RecomputeSpec::Mode> RecomputeModeOf(const std::string& n
       absl::StrCat("recompute ", name, " is not none, selective, blocks or auto"));
 }
 
+engine::FusionPatterns PatternsOf(const Passes& passes) {
+  engine::FusionPatterns on;
+  if (passes.has_fuse_relu()) on.relu = passes.fuse_relu();
+  if (passes.has_fuse_activations()) on.activations = passes.fuse_activations();
+  if (passes.has_fuse_addends()) on.addends = passes.fuse_addends();
+  if (passes.has_fuse_residuals()) on.residuals = passes.fuse_residuals();
+  if (passes.has_fuse_pools()) on.pools = passes.fuse_pools();
+  if (passes.has_fuse_images()) on.images = passes.fuse_images();
+  if (passes.has_fuse_norms()) on.norms = passes.fuse_norms();
+  if (passes.has_fuse_loss()) on.loss = passes.fuse_loss();
+  if (passes.has_fuse_heads()) on.heads = passes.fuse_heads();
+  return on;
+}
+
 engine::PassOptions PassOptionsOf(const Passes& passes) {
   engine::PassOptions options;
   if (passes.has_fuse()) options.fuse = passes.fuse();
+  options.patterns = PatternsOf(passes);
   if (passes.has_in_place()) options.in_place = passes.in_place();
   if (passes.has_reuse_memory()) options.reuse_memory = passes.reuse_memory();
   if (passes.has_epilogues()) options.epilogues = passes.epilogues();

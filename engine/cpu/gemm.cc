@@ -68,6 +68,17 @@ void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* pa
   }
 }
 
+void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
+                      float* panels) const {
+  if (!b_columns_) {
+    simd_.pack_panels(b + p * b_stride_ + begin, b_stride_, k, std::min(end, n_) - begin, panels);
+    return;
+  }
+  for (int64_t column = begin; column < end; column += simd_.tile_columns) {
+    PackB(b, p, k, column, panels + (column - begin) * k);
+  }
+}
+
 void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                    Tile* tile) const {
   tile->columns = std::min<int64_t>(simd_.tile_columns, n_ - column);
@@ -103,19 +114,23 @@ void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end
     const int64_t last = std::min(first + block_panels_, panel_end);
     for (int64_t p = 0; p < shape_.k; p += k_block_) {
       Tile tile = TileAt(operands, p);
-      for (int64_t j = first; pack_ && j < last; ++j) {
-        PackB(operands.b, p, tile.k, j * width, scratch + (j - first) * width * tile.k);
+      const float* panels = scratch;
+      if (operands.packed != nullptr) {
+        panels = operands.packed + PackedAt(p, first);
+      } else if (pack_) {
+        PackPanels(operands.b, p, tile.k, first * width, last * width, scratch);
       }
       for (int64_t row = row_begin; row < row_end; row += row_block_) {
-        RunBlock(operands, p, row, std::min(row + row_block_, row_end), first, last, scratch,
-                 &tile);
+        RunBlock(operands, p, row, std::min(row + row_block_, row_end), first, last, panels,
+                 scratch, &tile);
       }
     }
   }
 }
 
 void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
-                    int64_t panel_begin, int64_t panel_end, float* scratch, Tile* tile) const {
+                    int64_t panel_begin, int64_t panel_end, const float* panels, float* scratch,
+                    Tile* tile) const {
   const int64_t width = simd_.tile_columns;
   const float* a = operands.a + row_begin * a_row_ + p * a_k_;
   if (pack_a_) {
@@ -126,7 +141,7 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
   const int64_t next = pack_a_ ? tile->k : a_row_;  // between rows of a
   for (int64_t j = panel_begin; j < panel_end; ++j) {
     if (pack_) {
-      tile->b = scratch + (j - panel_begin) * width * tile->k;
+      tile->b = panels + (j - panel_begin) * width * tile->k;
     } else if (n_ - j * width < width) {
       PackB(operands.b, p, tile->k, j * width, scratch);
       tile->b = scratch;
@@ -144,11 +159,45 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
 
 void Gemm::Run(const float* a, const float* b, float* c, bool accumulate,
                const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
-  Operands operands{a, b, c, shape_.n, accumulate, {}};
+  RunOn({a, b, nullptr, c, shape_.n, accumulate, {}}, epilogue, scratch, pool);
+}
+
+size_t Gemm::packed_bytes() const {
+  if (swapped_ || !pack_) return 0;
+  return static_cast<size_t>(PackedAt(shape_.k, 0)) * sizeof(float);
+}
+
+int64_t Gemm::PackedAt(int64_t p, int64_t panel) const {
+  const int64_t width = simd_.tile_columns;
+  const int64_t k = std::min(k_block_, shape_.k - p);
+  return p * DivideUp(n_, width) * width + panel * width * k;
+}
+
+void Gemm::PackAll(const float* b, float* packed, ThreadPool* pool) const {
+  LS_CHECK(packed_bytes() > 0);
+  const int64_t width = simd_.tile_columns;
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
+    for (int64_t p = 0; begin < end && p < shape_.k; p += k_block_) {
+      PackPanels(b, p, std::min(k_block_, shape_.k - p), begin * width, end * width,
+                 packed + PackedAt(p, begin));
+    }
+  });
+}
+
+void Gemm::RunPacked(const float* a, const float* packed, float* c, bool accumulate,
+                     const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
+  LS_CHECK(packed_bytes() > 0);
+  RunOn({a, nullptr, packed, c, shape_.n, accumulate, {}}, epilogue, scratch, pool);
+}
+
+void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
+                 ThreadPool* pool) const {
+  float* const c = operands.c;
   if (swapped_) {
-    LS_CHECK(!accumulate) << "no op adds such a product";
+    LS_CHECK(!operands.accumulate) << "no op adds such a product";
     float* const product = scratch + panel_floats_ * static_cast<size_t>(threads_);
-    operands = {b, a, product, shape_.m, false, {}};
+    operands = {operands.b, operands.a, nullptr, product, shape_.m, false, {}};
   } else {
     operands.epilogue = {epilogue.bias, epilogue.residual, shape_.n,
                          epilogue.relu, epilogue.mask,     shape_.n};

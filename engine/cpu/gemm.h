@@ -49,11 +49,21 @@ class Gemm {
   void Run(const float* a, const float* b, float* c, bool accumulate, const GemmEpilogue& epilogue,
            float* scratch, ThreadPool* pool) const;
 
+  // B in the order of the product, for several products with one B: the bytes that it takes, 0
+  // where there is no such order. It depends on n, k and the layout of B alone.
+  size_t packed_bytes() const;
+  // Makes it. REQUIRES: packed_bytes() > 0; `packed` 64-byte aligned.
+  void PackAll(const float* b, float* packed, ThreadPool* pool) const;
+  // Run with what PackAll made of b: the same bits.
+  void RunPacked(const float* a, const float* packed, float* c, bool accumulate,
+                 const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const;
+
  private:
   // The product as the tiles see it: C^T instead of C when that packs the smaller operand.
   struct Operands {
     const float* a;
     const float* b;
+    const float* packed;  // all of b, or null
     float* c;
     int64_t c_stride;
     bool accumulate;
@@ -63,15 +73,25 @@ class Gemm {
   // whole, k block after k block; for each the blocks of rows of A.
   void RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                 int64_t panel_end, float* scratch) const;
-  // One block of rows on the packed block of B that begins with panel_begin.
+  // One block of rows on the block of B from panel_begin on, which `panels` holds where it is
+  // packed.
   void RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
-                int64_t panel_begin, int64_t panel_end, float* scratch, Tile* tile) const;
+                int64_t panel_begin, int64_t panel_end, const float* panels, float* scratch,
+                Tile* tile) const;
+  // The product of either way.
+  void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
+             ThreadPool* pool) const;
 
   // What all tiles of the k block at `p` have in common, and the rest of one.
   Tile TileAt(const Operands& operands, int64_t p) const;
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                Tile* tile) const;
   void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
+  // The panels of columns [begin, end), k block at `p`. REQUIRES: both are borders of panels.
+  void PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
+                  float* panels) const;
+  // Floats from the beginning of all packed panels to panel `panel` of the k block at `p`.
+  int64_t PackedAt(int64_t p, int64_t panel) const;
   // Thread `index`'s rows of c through the epilogue's activation.
   void Activate(const GemmEpilogue& epilogue, int index, float* c) const;
   // From the transposed product `from` to columns [begin, end) of c, with the epilogue.

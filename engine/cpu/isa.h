@@ -12,7 +12,7 @@ namespace lockstep::engine {
 
 enum class Isa { kSse2, kAvx2, kAvx512 };
 
-// The best one that this CPU and operating system have.
+// The best one that this CPU has and whose kernels give right results on it (cpu/self_check.h).
 Isa DetectIsa();
 // "sse2", "avx2", "avx512".
 const char* Name(Isa isa);

@@ -16,6 +16,7 @@ extern const CpuKernelDef kDeposit;
 extern const CpuKernelDef kLinear;
 extern const CpuKernelDef kLinearBackwardInput;
 extern const CpuKernelDef kLinearBackwardWeight;
+extern const CpuKernelDef kLinearSoftmaxCrossEntropy;
 extern const CpuKernelDef kRelu;
 extern const CpuKernelDef kReluBackward;
 extern const CpuKernelDef kScale;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes on rows: normalisation, softmax, losses, sums of columns, embeddings.
+#include "common/check.h"
 #include "engine/cuda/kernels.h"
 #include "engine/ops/op.h"
 
@@ -124,6 +125,7 @@ template <Loss kLoss>
 absl::StatusOr<CudaKernel> PrepareLoss(const Graph& graph, const Node& node,
                                        const KernelOperands& operands, const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
+  LS_CHECK_EQ(node.attrs.Int("bias"), 0) << "plans for GPUs sum over rows by bias_backward";
   CrossEntropyArgs args;
   args.rows = o.input(0).shape[0];
   args.columns = o.input(0).shape[1];

@@ -321,12 +321,20 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   FusionOptions options;
   const bool cpu = spec_.device == DeviceKind::kCpu;
   const bool fp32 = precision_.type == DType::kF32;
-  options.activations = cpu && fp32 && !training;
-  options.addends = cpu;
+  const FusionPatterns& on = spec_.passes.patterns;
+  options.activations = on.activations && cpu && fp32 && !training;
+  options.addends = on.addends && cpu;
   const bool epilogues = !cpu && training && spec_.passes.epilogues;
   options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone, epilogues};
   // An inference plan keeps the filters in the product's order instead.
-  options.pools = cpu && fp32 && !spec_.inference;
+  options.pools = on.pools && cpu && fp32 && !spec_.inference;
+  options.heads = on.heads && cpu && fp32 && training;
+  options.relu = on.relu;
+  options.residuals = on.residuals;
+  options.images = on.images;
+  options.norms = on.norms;
+  options.loss = on.loss;
+  options.loss_bias = cpu && fp32;
   return options;
 }
 
@@ -424,7 +432,9 @@ absl::Status CompiledPlan::CompileEvaluation() {
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
-  if (spec_.passes.fuse && spec_.inference) graph = FuseResiduals(graph);
+  if (spec_.passes.fuse && spec_.passes.patterns.images && spec_.inference) {
+    graph = FuseResiduals(graph);
+  }
   evaluate_.graph = ApplyPrecision(graph, precision_, WeightNames());
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
   // A decode program writes over the arena, and training changes the parameters.

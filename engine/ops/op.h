@@ -105,6 +105,8 @@ struct OpDef {
   // Null only with a reason in `no_gradient`.
   void (*gradient)(GradientContext& context) = nullptr;
   const char* no_gradient = nullptr;
+  // Why there is no CUDA kernel; null where there is one.
+  const char* no_cuda = nullptr;
   // Null: no floating point operations worth counting.
   double (*flops)(const std::vector<TensorType>& inputs,
                   const std::vector<TensorType>& outputs) = nullptr;

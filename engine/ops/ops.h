@@ -22,6 +22,7 @@ extern const OpDef kRelu;
 extern const OpDef kReluBackward;
 extern const OpDef kReshape;
 extern const OpDef kScale;
+extern const OpDef kLinearSoftmaxCrossEntropy;
 extern const OpDef kSoftmaxCrossEntropy;
 extern const OpDef kSoftmaxCrossEntropyBackward;
 extern const OpDef kSoftmaxCrossEntropyWithGradient;

@@ -21,6 +21,7 @@ constexpr OpEntry kOps[] = {
     {&ops::kLinear, &cpu::kLinear, &cuda::kLinear},
     {&ops::kLinearBackwardInput, &cpu::kLinearBackwardInput, &cuda::kLinearBackwardInput},
     {&ops::kLinearBackwardWeight, &cpu::kLinearBackwardWeight, &cuda::kLinearBackwardWeight},
+    {&ops::kLinearSoftmaxCrossEntropy, &cpu::kLinearSoftmaxCrossEntropy, nullptr},
     {&ops::kRelu, &cpu::kRelu, &cuda::kRelu},
     {&ops::kReluBackward, &cpu::kReluBackward, &cuda::kReluBackward},
     {&ops::kScale, &cpu::kScale, &cuda::kScale},

@@ -4,7 +4,8 @@
 //
 // Attributes: classes (columns from there on are padding, which no probability and no gradient
 // reaches; 0: none is) and label_smoothing, as torch defines it: the target is (1 - s) at the label
-// plus s / classes everywhere.
+// plus s / classes everywhere. bias=1 on a CPU: the gradient of a bias that was added to each row
+// of the logits is one more result.
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/ops/ops.h"
@@ -51,7 +52,9 @@ absl::StatusOr<std::vector<TensorType>> InferBoth(const std::vector<TensorType>&
   LS_RETURN_IF_ERROR(CheckLogits(inputs, attrs));
   LS_RETURN_IF_ERROR(CheckSeed(inputs));
   LS_RETURN_IF_ERROR(CheckSmoothing(attrs));
-  return std::vector<TensorType>{kLoss, kCount, inputs[0]};
+  std::vector<TensorType> outputs = {kLoss, kCount, inputs[0]};
+  if (attrs.Int("bias") != 0) outputs.push_back({DType::kF32, {inputs[0].shape[1]}});
+  return outputs;
 }
 
 void Gradient(GradientContext& context) {
@@ -133,11 +136,12 @@ const OpDef kSoftmaxCrossEntropyBackward = {
 const OpDef kSoftmaxCrossEntropyWithGradient = {
     .name = "softmax_cross_entropy_with_gradient",
     .doc =
-        "(logits, labels, seed [1]) -> loss, count, gradient of the logits; one pass; "
-        "label_smoothing",
+        "(logits, labels, seed [1]) -> loss, count, gradient of the logits, with bias=1 its sum "
+        "over "
+        "rows; one pass; label_smoothing",
     .min_inputs = 3,
     .max_inputs = 3,
-    .half = {.activations = 0b100, .cut_inputs = 0b011, .cut_outputs = 0b100, .sums = 0b011},
+    .half = {.activations = 0b100, .cut_inputs = 0b011, .cut_outputs = 0b100, .sums = 0b1011},
     .accumulates = true,
     .in_place = {{0, 2}},
     .infer = InferBoth,

@@ -9,6 +9,7 @@
 
 #include "engine/ops/op.h"
 #include "engine/passes/activation_fusion.h"
+#include "engine/passes/head_fusion.h"
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/pool_fusion.h"
 #include "engine/passes/rewriter.h"
@@ -49,12 +50,14 @@ class Fusion {
     for (int id = 0; id < count; ++id) {
       const int reader = OnlyReader(id);
       const bool plain = graph_.node(id).attrs.String("activation", "none") == "none";
-      if (Is(id, "linear") && plain && reader >= 0 && Is(reader, "relu")) Pair(reader, id, id);
-      if (Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 && reader >= 0 &&
-          Is(reader, "relu_backward") && graph_.node(reader).inputs[0].node == id) {
+      if (options_.relu && Is(id, "linear") && plain && reader >= 0 && Is(reader, "relu")) {
         Pair(reader, id, id);
       }
-      if (Is(id, "softmax_cross_entropy_backward")) PairLoss(id);
+      if (options_.relu && Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 &&
+          reader >= 0 && Is(reader, "relu_backward") && graph_.node(reader).inputs[0].node == id) {
+        Pair(reader, id, id);
+      }
+      if (options_.loss && Is(id, "softmax_cross_entropy_backward")) PairLoss(id);
       if (reader >= 0 && Is(reader, "add") && !heads_.contains(reader) && TakesAddend(id)) {
         Pair(reader, id, id);
       }
@@ -64,9 +67,9 @@ class Fusion {
   // embedding's gradient is added to a base that is no activation: that of a tied weight.
   bool TakesAddend(int id) const {
     const size_t operands = graph_.node(id).inputs.size();
-    return (Is(id, "dropout") && operands == 2) ||
-           (Is(id, "layer_norm_backward_input") && operands == 5) ||
-           (Is(id, "embedding_backward") && operands == 2) ||
+    return (options_.residuals && Is(id, "dropout") && operands == 2) ||
+           (options_.residuals && Is(id, "layer_norm_backward_input") && operands == 5) ||
+           (options_.residuals && Is(id, "embedding_backward") && operands == 2) ||
            (options_.addends && Is(id, "linear_backward_input") && operands == 2) ||
            (options_.addends && Is(id, "linear") && operands == 3 &&
             graph_.node(id).attrs.String("activation", "none") == "none");
@@ -85,8 +88,22 @@ class Fusion {
       // The seed must be there when the loss is computed.
       if (same && node.inputs[2].node < id) {
         Pair(id, backward, backward);
+        FindBias(id, backward);
         return;
       }
+    }
+  }
+
+  // The first sum over the rows of the gradient is made as they are.
+  void FindBias(int head, int backward) {
+    if (!options_.loss_bias) return;
+    for (const int reader : readers_[static_cast<size_t>(backward)][0]) {
+      if (reader >= static_cast<int>(graph_.nodes().size()) || !Is(reader, "bias_backward")) {
+        continue;
+      }
+      biases_[head] = reader;
+      absorbed_.insert(reader);
+      return;
     }
   }
 
@@ -115,8 +132,11 @@ class Fusion {
       rewriter_.Replace({head, 0}, made);
       return;
     }
+    Attrs attrs = b.attrs;
+    if (biases_.contains(head)) attrs.Set("bias", int64_t{1});
     const Value made =
-        to.Add("softmax_cross_entropy_with_gradient", rewriter_.Map(b.inputs), b.attrs, a.name);
+        to.Add("softmax_cross_entropy_with_gradient", rewriter_.Map(b.inputs), attrs, a.name);
+    if (biases_.contains(head)) rewriter_.Replace({biases_[head], 0}, {made.node, 3});
     rewriter_.Replace({head, 0}, {made.node, 0});
     rewriter_.Replace({head, 1}, {made.node, 1});
     rewriter_.Replace({other, 0}, {made.node, 2});
@@ -127,14 +147,17 @@ class Fusion {
   const std::vector<std::vector<std::vector<int>>> readers_;
   Rewriter rewriter_;
   std::map<int, int> heads_;
+  std::map<int, int> biases_;  // of losses: the gradient of the bias
   std::set<int> absorbed_;
 };
 
 }  // namespace
 
 Graph Fuse(const Graph& graph, const FusionOptions& options) {
-  Graph fused = options.pools ? FusePools(graph) : graph;
-  fused = FuseImageOps(fused);
+  Graph fused = options.heads ? FuseHeads(graph) : graph;
+  if (options.pools) fused = FusePools(fused);
+  if (options.norms) fused = FoldBatchNorms(fused);
+  if (options.images) fused = FuseImagePairs(fused);
   if (options.activations) fused = FuseActivations(fused);
   if (options.epilogues.gelu || options.epilogues.sums) {
     fused = FuseEpilogues(fused, options.epilogues);

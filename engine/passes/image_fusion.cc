@@ -163,10 +163,9 @@ class Walk {
 
 }  // namespace
 
-Graph FuseImageOps(const Graph& graph) {
-  const Graph folded = Walk(graph).FoldBatchNorms();
-  return Walk(folded).FusePairs();
-}
+Graph FuseImagePairs(const Graph& graph) { return Walk(graph).FusePairs(); }
+
+Graph FoldBatchNorms(const Graph& graph) { return Walk(graph).FoldBatchNorms(); }
 
 Graph FuseResiduals(const Graph& graph) { return Walk(graph).FuseResidualConvs(); }
 

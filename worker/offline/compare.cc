@@ -197,6 +197,16 @@ std::string ComparisonJson(const CompareRequest& request, const Comparison& resu
   return text + "}\n";
 }
 
+// Switches off the pattern of `word` = "without_NAME"; false if there is none of that name.
+bool SwitchOff(const std::string& word, engine::FusionPatterns* patterns) {
+  for (const engine::FusionPattern& pattern : engine::kFusionPatterns) {
+    if (word != absl::StrCat("without_", pattern.name)) continue;
+    patterns->*pattern.on = false;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
@@ -218,10 +228,11 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
       variant.recompute.mode = word == "kept"        ? Mode::kNone
                                : word == "selective" ? Mode::kSelective
                                                      : Mode::kBlocks;
-    } else {
+    } else if (!SwitchOff(word, &variant.passes.patterns)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", word,
-          "' is no variant; there are fused, unfused, planned, unplanned, sse2, avx2, "
+          "' is no variant; there are fused, unfused, without_relu (and so on: each fuse_ key of "
+          "passes), planned, unplanned, sse2, avx2, "
           "avx512, cpu, cuda, fp32, bf16, fp16, pure_bf16, pure_fp16, kept, selective, "
           "blocks, and several of them joined by '+'"));
     }

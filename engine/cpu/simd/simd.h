@@ -60,6 +60,8 @@ struct SimdKernels {
                           float* panel);
   // panel[p * tile_columns + j] = src[p * stride + j] for j < columns, 0 beyond; p < k.
   void (*pack)(const float* src, int64_t stride, int64_t k, int64_t columns, float* panel);
+  // The panels of `columns` columns one after the other, each as `pack` makes it.
+  void (*pack_panels)(const float* src, int64_t stride, int64_t k, int64_t columns, float* panels);
   // packed[(i / tile_rows * k + p) * tile_rows + i % tile_rows] = a[i * a_row + p * a_k] for i <
   // rows and p < k; the other places of the last strip, and 16 floats behind it, are undefined.
   // a_row or a_k is 1.

@@ -168,6 +168,9 @@ TEST_P(OpsTest, KernelAgreesWithFloat64) {
       if (std::string(op.name) == "batch_norm_backward") {  // nor is that of x
         sums.erase(sums.begin());
         wanted.erase(wanted.begin());
+      } else if (std::string(op.name) == "linear_softmax_cross_entropy") {  // here it is one too
+        sums.erase(sums.begin() + 2);
+        wanted.erase(wanted.begin() + 2);
       } else if (sums.size() == 3) {
         sums.pop_back();
         wanted.pop_back();
@@ -391,6 +394,7 @@ TEST(OpTableTest, MissingCudaKernelsAreListed) {
   int missing = 0;
   for (const OpEntry& entry : AllOps()) {
     if (entry.op->leaf || entry.op->view || entry.cuda != nullptr) continue;
+    if (entry.op->no_cuda != nullptr) continue;
     std::printf("no CUDA kernel yet: %s\n", entry.op->name);
     ++missing;
   }

@@ -127,6 +127,30 @@ Doubles Cast(DType type, Doubles values) {
   return values;
 }
 
+// By the references of its parts.
+std::vector<Doubles> LinearSoftmaxCrossEntropy(const OpCase& test, const std::vector<Doubles>& in) {
+  const int64_t m = test.inputs[0].shape[0], k = test.inputs[0].shape[1];
+  const int64_t n = test.inputs[1].shape[0];
+  OpCase linear{{test.inputs[0], test.inputs[1]}, {}, 0};
+  std::vector<Doubles> operands = {in[0], in[1]};
+  if (in.size() == 5) {
+    linear.inputs.push_back(test.inputs[4]);
+    operands.push_back(in[4]);
+  }
+  const OpCase loss{
+      {{DType::kF32, {m, n}}, test.inputs[2], test.inputs[3]}, test.attrs, test.classes};
+  const Softmax s = SoftmaxOf(loss, {Linear(linear, operands)[0], in[2], in[3]});
+  std::vector<Doubles> results = {{s.loss},
+                                  {0, s.count},
+                                  Product(m, k, n, s.gradient, n, 1, in[1], k, 1),
+                                  Product(n, k, m, s.gradient, 1, n, in[0], k, 1)};
+  if (in.size() < 5) return results;
+  Doubles sum(static_cast<size_t>(n));
+  for (size_t i = 0; i < s.gradient.size(); ++i) sum[i % sum.size()] += s.gradient[i];
+  results.push_back(sum);
+  return results;
+}
+
 }  // namespace
 
 std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
@@ -154,6 +178,7 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
     const Softmax s = SoftmaxOf(test, in);
     return {{s.loss}, {0, s.count}, s.gradient};
   }
+  if (name == "linear_softmax_cross_entropy") return LinearSoftmaxCrossEntropy(test, in);
   if (name == "classification_sums") {
     const Softmax s = SoftmaxOf(test, in);
     return {{s.loss, s.correct, s.count, s.correct_top5}};

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -16,6 +17,7 @@
 #include "engine/exec/plan.h"
 #include "engine/ops/op.h"
 #include "engine/passes/autodiff.h"
+#include "tests/unit/engine/gradient_slots.h"
 #include "tests/unit/engine/run_graph.h"
 #include "tests/unit/engine/step_job.h"
 
@@ -47,6 +49,19 @@ class Net {
     names_.push_back(name);
     return leaf;
   }
+  // Integers from -1 (none) to `classes` - 1, in the memory of floats.
+  Value Labels(const std::string& name, int64_t count, int64_t classes) {
+    std::vector<float>& bits = tensors_[name];
+    for (int64_t i = 0; i < count; ++i) {
+      bits.push_back(std::bit_cast<float>(static_cast<int32_t>(i * 7 % (classes + 1) - 1)));
+    }
+    return graph_.AddLeaf("input", {DType::kI32, {count}}, name);
+  }
+  // The seed of what has one element, there from the beginning.
+  void AddSeed() {
+    seed_ = graph_.AddLeaf("input", {kF32, {1}}, "seed");
+    tensors_["seed"] = {0.37f};
+  }
   Value Add(const std::string& op, std::vector<Value> inputs, Attrs attrs = {}) {
     return graph_.Add(op, std::move(inputs), std::move(attrs));
   }
@@ -54,11 +69,13 @@ class Net {
   Graph Finish(Value y, bool differentiate = true) {
     EXPECT_TRUE(graph_.status().ok()) << graph_.status();
     const TensorType type = graph_.type(y);
-    const Value seed = graph_.AddLeaf("input", type, "seed");
-    tensors_["seed"] = Values(type.elements(), 99);
+    if (!seed_.valid()) {
+      seed_ = graph_.AddLeaf("input", type, "seed");
+      tensors_["seed"] = Values(type.elements(), 99);
+    }
     graph_.AddOutput("y", y);
     if (differentiate) {
-      const auto gradients = Differentiate(&graph_, {{y, seed}}, leaves_);
+      const auto gradients = Differentiate(&graph_, {{y, seed_}}, leaves_);
       EXPECT_TRUE(gradients.ok()) << gradients.status();
       for (size_t i = 0; i < names_.size(); ++i) graph_.AddOutput("d" + names_[i], (*gradients)[i]);
     }
@@ -70,6 +87,7 @@ class Net {
 
  private:
   Graph graph_;
+  Value seed_;
   std::vector<Value> leaves_;
   std::vector<std::string> names_;
   Tensors tensors_;
@@ -333,6 +351,170 @@ TEST(FusionOptionsTest, FollowTheJob) {
   spec.precision = "fp32";
   spec.passes.fuse = false;
   EXPECT_THAT(text(ProgramKind::kEvaluation), Not(HasSubstr("activation=gelu_tanh")));
+}
+
+// In rows with and without a label, with smoothing and padded classes, alone and added.
+TEST(LossFusionTest, SumsTheGradientOfTheBias) {
+  for (const Attrs& attrs :
+       {Attrs(), Attrs({{"classes", int64_t{20}}, {"label_smoothing", 0.1}})}) {
+    Net net;
+    net.AddSeed();
+    const Value x = net.Leaf("x", {33, 20});
+    const Value logits = net.Add("linear", {x, net.Leaf("w", {29, 20}), net.Leaf("b", {29})});
+    const Value labels = net.Labels("labels", 33, 20);
+    const Graph plain = net.Finish(net.Add("softmax_cross_entropy", {logits, labels}, attrs));
+    ASSERT_EQ(Count(plain, "bias_backward"), 1);
+    const Graph both = Fuse(plain);
+    EXPECT_EQ(Count(both, "bias_backward"), 1) << "without the option";
+    const Graph fused = Fuse(plain, {.loss_bias = true});
+    EXPECT_EQ(Count(fused, "bias_backward"), 0);
+    EXPECT_EQ(Count(fused, "softmax_cross_entropy_with_gradient"), 1);
+    ExpectSame(both, fused, net.tensors(), 0);
+    ExpectSame(plain, fused, net.tensors(), 1e-5f);
+    ExpectOriginsApart(plain, fused);
+  }
+}
+
+TrainSpec PooledCnn() {
+  using Kind = LayerSpec::Kind;
+  TrainSpec spec = NormedCnn();
+  spec.input = ClassificationInput({3, 13, 12}, 10);
+  spec.model = LayersSpec{{{.kind = Kind::kConv, .width = 37, .kernel = 3, .padding = 1},
+                           {.kind = Kind::kRelu},
+                           {.kind = Kind::kMaxPool, .kernel = 2},
+                           {.kind = Kind::kConv, .width = 18, .kernel = 3, .padding = 1},
+                           {.kind = Kind::kMaxPool, .kernel = 2},
+                           {.kind = Kind::kLinear}}};
+  return spec;
+}
+
+// More words and rows than logits are wanted for at once: 2 strips.
+TrainSpec WideBert() {
+  TrainSpec spec = TinyBert();
+  std::get<BertSpec>(spec.model).vocab = 4160;
+  for (FieldSpec& field : spec.input.fields) field.limit = 4111;
+  spec.input.classes = 4111;
+  spec.micro_batch = 32;
+  return spec;
+}
+
+// Whole blocks of the weight gradient's sums are whole strips: the same bits then, on any number of
+// threads, and in a fraction of the memory.
+TEST(HeadFusionTest, GivesTheBitsOfTheNodesByThemselves) {
+  for (const bool bias : {false, true}) {
+    Net net;
+    net.AddSeed();
+    const Value x = net.Leaf("x", {512, 20});
+    std::vector<Value> operands = {net.Add("tanh", {x}), net.Leaf("w", {4100, 20})};
+    if (bias) operands.push_back(net.Leaf("b", {4100}));
+    const Value logits = net.Add("linear", operands);
+    const Value labels = net.Labels("labels", 512, 4097);
+    const Graph plain = net.Finish(net.Add("softmax_cross_entropy", {logits, labels},
+                                           {{"classes", int64_t{4097}}, {"label_smoothing", 0.1}}));
+    const Graph both = Fuse(plain);
+    EXPECT_EQ(Count(both, "linear_softmax_cross_entropy"), 0) << "without the option";
+    const Graph fused = Fuse(plain, {.heads = true});
+    EXPECT_EQ(Count(fused, "linear_softmax_cross_entropy"), 1);
+    EXPECT_EQ(Count(fused, "linear") + Count(fused, "bias_backward"), 0);
+    ExpectSame(both, fused, net.tensors(), 0);
+    ExpectOriginsApart(plain, fused);
+  }
+}
+
+TEST(HeadFusionTest, LeavesWhatOthersReadAndWhatIsSmall) {
+  const auto fused = [](int64_t rows, int64_t columns, bool read) {
+    Net net;
+    net.AddSeed();
+    const Value logits = net.Add("linear", {net.Leaf("x", {rows, 3}), net.Leaf("w", {columns, 3})});
+    if (read) net.graph()->AddOutput("logits", logits);
+    const Value labels = net.Labels("labels", rows, columns);
+    const Graph plain = net.Finish(net.Add("softmax_cross_entropy", {logits, labels}));
+    return Count(Fuse(plain, {.heads = true}), "linear_softmax_cross_entropy") == 1;
+  };
+  EXPECT_TRUE(fused(257, 4096, false));
+  EXPECT_FALSE(fused(256, 4096, false));
+  EXPECT_FALSE(fused(257, 4095, false));
+  EXPECT_FALSE(fused(257, 4096, true));
+}
+
+TEST(HeadFusionTest, TakesLessMemoryAndTheSameBitsOnTwoThreads) {
+  TrainSpec spec = WideBert();
+  Job fused(spec);
+  EXPECT_THAT(fused.plan->DumpText(), HasSubstr("linear_softmax_cross_entropy("));
+  spec.threads = 2;
+  Job threaded(spec);
+  EXPECT_TRUE(EqualBits(PoisonedGradients(&fused, 1, 3), PoisonedGradients(&threaded, 1, 3)));
+  spec.threads = 1;
+  spec.micro_batch = 256;  // 2304 rows
+  const auto strips = Plan::Compile(spec).value();
+  spec.passes.patterns.heads = false;
+  const auto whole = Plan::Compile(spec).value();
+  EXPECT_LT(strips->arena_bytes(), whole->arena_bytes() - whole->arena_bytes() / 2);
+}
+
+// Each pattern by itself: without it the step is another one, with the same results.
+class FusionPatternTest : public testing::TestWithParam<FusionPattern> {
+ protected:
+  // The largest difference of gradients, over the largest of a parameter.
+  static double Difference(Job* a, Job* b) {
+    const std::vector<float> x = PoisonedGradients(a, 1, 2), y = PoisonedGradients(b, 1, 2);
+    const auto other = SlotsOf(*b->plan);
+    double most = 0;
+    for (const auto& [name, slot] : SlotsOf(*a->plan)) {
+      const int64_t shift = other.at(name).first - slot.first;
+      double size = 1e-6, difference = 0;
+      for (int64_t i = slot.first; i < slot.second; ++i) {
+        const float p = x[static_cast<size_t>(i)], q = y[static_cast<size_t>(i + shift)];
+        EXPECT_FALSE(std::isnan(p) || std::isnan(q)) << name;
+        size = std::max(size, static_cast<double>(std::fabs(p)));
+        difference = std::max(difference, static_cast<double>(std::fabs(p - q)));
+      }
+      most = std::max(most, difference / size);
+    }
+    return most;
+  }
+  static EvalSums Evaluated(Job* job) {
+    const TrainSpec& spec = job->plan->spec();
+    const AnyBatch batch(spec, 3, 0, 0, spec.eval_block);
+    EvalSums sums;
+    job->arena.FillWithNan();
+    EXPECT_TRUE(job->executor->Evaluate(batch.fields(), spec.eval_block, &sums).ok());
+    return sums;
+  }
+};
+
+TEST_P(FusionPatternTest, ChangesTheStepAndNotItsResults) {
+  const std::string name = GetParam().name;
+  const bool same_bits = name == "relu" || name == "activations" || name == "addends";
+  int changed = 0;
+  for (TrainSpec (*make)() :
+       {DeepMlp, NormedCnn, PooledCnn, TinyResnet, TinyGpt, TinyBert, WideBert}) {
+    TrainSpec spec = make();
+    Job fused(spec);
+    spec.passes.patterns.*GetParam().on = false;
+    Job other(spec);
+    if (fused.plan->hash() == other.plan->hash()) continue;
+    ++changed;
+    EXPECT_LE(Difference(&fused, &other), same_bits ? 0 : 2e-5);
+    const EvalSums a = Evaluated(&fused), b = Evaluated(&other);
+    EXPECT_NEAR(a.loss, b.loss, same_bits ? 0 : 1e-5 * std::fabs(a.loss));
+    EXPECT_EQ(a.correct, b.correct);
+  }
+  EXPECT_GT(changed, 0) << "no model has this pattern";
+}
+
+INSTANTIATE_TEST_SUITE_P(Patterns, FusionPatternTest, testing::ValuesIn(kFusionPatterns),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// All of them off are `fuse` off.
+TEST(FusionPatternsTest, WithoutAnyNothingIsFused) {
+  for (TrainSpec (*make)() :
+       {DeepMlp, NormedCnn, PooledCnn, TinyResnet, TinyGpt, TinyBert, WideBert}) {
+    TrainSpec none = make(), off = make();
+    none.passes.fuse = false;
+    for (const FusionPattern& pattern : kFusionPatterns) off.passes.patterns.*pattern.on = false;
+    EXPECT_EQ(Plan::Compile(none).value()->hash(), Plan::Compile(off).value()->hash());
+  }
 }
 
 }  // namespace

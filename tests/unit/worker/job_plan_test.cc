@@ -70,10 +70,13 @@ TEST(EngineSpec, TakesThePassesThatTheJobSwitchesOff) {
   train.mutable_passes()->set_in_place(false);
   train.mutable_passes()->set_reuse_memory(false);
   train.mutable_passes()->set_bucket_size(4096);
+  train.mutable_passes()->set_fuse_pools(false);
   spec = EngineSpec(job, **dataset, 1);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_FALSE(spec->passes.fuse || spec->passes.in_place || spec->passes.reuse_memory);
   EXPECT_EQ(spec->passes.bucket_elements, 1024);
+  EXPECT_FALSE(spec->passes.patterns.pools);
+  EXPECT_TRUE(spec->passes.patterns.relu && spec->passes.patterns.loss);
 }
 
 TEST(DataSource, KeepsTheDataSetsUsualNormalisationUnlessTold) {

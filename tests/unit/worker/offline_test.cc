@@ -138,6 +138,11 @@ TEST(Variants, AreWordsJoinedByPlus) {
   EXPECT_FALSE(variant->passes.fuse);
   EXPECT_FALSE(variant->passes.reuse_memory);
   EXPECT_EQ(variant->passes.isa, "sse2");
+  const auto without = VariantOf(spec, "without_loss+sse2");
+  ASSERT_TRUE(without.ok());
+  EXPECT_TRUE(without->passes.fuse && without->passes.patterns.pools);
+  EXPECT_FALSE(without->passes.patterns.loss);
+  EXPECT_FALSE(VariantOf(spec, "without_").ok());
   EXPECT_THAT(std::string(VariantOf(spec, "fusd").status().message()), HasSubstr("'fusd'"));
 }
 

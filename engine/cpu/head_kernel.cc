@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_softmax_cross_entropy (ops/linear_loss.cc): logits and their gradient exist for a strip of
+// rows at a time. The weight is packed once for all strips, in the order of each of its two
+// products.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "engine/cpu/gemm.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/softmax_rows.h"
+
+namespace lockstep::engine::cpu {
+namespace {
+
+// One block of k of the weight gradient's product: its sums over strips are those over such blocks.
+constexpr int64_t kStripRows = 256;
+
+size_t Padded(size_t floats) { return (floats + 15) / 16 * 16; }
+
+// The products of a strip of so many rows.
+struct StripProducts {
+  StripProducts(int64_t rows, int64_t columns, int64_t depth, const CpuTarget& target)
+      : forward({.m = rows, .n = columns, .k = depth, .b_transposed = true}, target.isa,
+                target.threads),
+        input({.m = rows, .n = depth, .k = columns}, target.isa, target.threads),
+        weight({.m = columns, .n = depth, .k = rows, .a_transposed = true}, target.isa,
+               target.threads) {}
+  size_t scratch_floats() const {
+    return std::max({forward.scratch_bytes(), input.scratch_bytes(), weight.scratch_bytes()}) /
+           sizeof(float);
+  }
+
+  const Gemm forward, input, weight;
+};
+
+class HeadKernel : public CpuKernel {
+ public:
+  HeadKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
+             const CpuTarget& target)
+      : simd_(SimdFor(target.isa)),
+        rows_(graph.type(node.inputs[0]).shape[0]),
+        depth_(graph.type(node.inputs[0]).shape[1]),
+        columns_(graph.type(node.inputs[1]).shape[0]),
+        strip_(std::min(rows_, kStripRows)),
+        classes_(node.attrs.Int("classes") > 0 ? node.attrs.Int("classes") : columns_),
+        smoothing_(node.attrs.Double("label_smoothing")),
+        whole_(strip_, columns_, depth_, target),
+        operands_(operands) {
+    if (rows_ % strip_ != 0) rest_.emplace(rows_ % strip_, columns_, depth_, target);
+    packs_ = rows_ > strip_ && whole_.forward.packed_bytes() > 0 && whole_.input.packed_bytes() > 0;
+  }
+
+  // A strip's logits, the sum of the bias' gradient, the weight in both orders, the products' own.
+  size_t ScratchFloats() const {
+    const size_t products =
+        std::max(whole_.scratch_floats(), rest_.has_value() ? rest_->scratch_floats() : 0);
+    return LogitFloats() + Padded(static_cast<size_t>(columns_)) + ForwardFloats() + InputFloats() +
+           products;
+  }
+
+  void Run(const RunContext& context) const override {
+    const float* weight = context.At<float>(operands_.inputs[1]);
+    float* logits = context.At<float>(operands_.scratch);
+    float* bias_sum = logits + LogitFloats();
+    float* forward = bias_sum + Padded(static_cast<size_t>(columns_));
+    float* input = forward + ForwardFloats();
+    float* scratch = input + InputFloats();
+    if (packs_) {
+      whole_.forward.PackAll(weight, forward, context.pool);
+      whole_.input.PackAll(weight, input, context.pool);
+    }
+    SoftmaxRows rows = Bind(context);
+    rows.logits = rows.gradient = logits;
+    if (HasBias()) {
+      rows.bias = bias_sum;
+      std::fill_n(bias_sum, columns_, 0.0f);
+    }
+    SoftmaxSums sums;
+    for (int64_t row = 0; row < rows_; row += strip_) {
+      const int64_t count = std::min(strip_, rows_ - row);
+      const StripProducts& products = count == strip_ ? whole_ : *rest_;
+      const bool packed = packs_ && count == strip_;
+      const float* x = context.At<float>(operands_.inputs[0]) + row * depth_;
+      float* dx = context.At<float>(operands_.outputs[2]) + row * depth_;
+      GemmEpilogue epilogue;
+      if (HasBias()) epilogue.bias = context.At<float>(operands_.inputs[4]);
+      packed
+          ? products.forward.RunPacked(x, forward, logits, false, epilogue, scratch, context.pool)
+          : products.forward.Run(x, weight, logits, false, epilogue, scratch, context.pool);
+      RunSoftmaxRows(simd_, rows, count, &sums);
+      rows.labels += count;
+      const Storage& dw = operands_.outputs[3];
+      products.weight.Run(logits, x, context.At<float>(dw), row > 0 || context.Adds(dw), {},
+                          scratch, context.pool);
+      packed ? products.input.RunPacked(logits, input, dx, false, {}, scratch, context.pool)
+             : products.input.Run(logits, weight, dx, false, {}, scratch, context.pool);
+    }
+    WriteSoftmaxSums(sums, rows);
+    if (HasBias()) PutBias(context, bias_sum);
+  }
+
+ private:
+  bool HasBias() const { return operands_.inputs.size() == 5; }
+  size_t LogitFloats() const { return Padded(static_cast<size_t>(strip_ * columns_)); }
+  size_t ForwardFloats() const {
+    return packs_ ? Padded(whole_.forward.packed_bytes() / sizeof(float)) : 0;
+  }
+  size_t InputFloats() const {
+    return packs_ ? Padded(whole_.input.packed_bytes() / sizeof(float)) : 0;
+  }
+
+  SoftmaxRows Bind(const RunContext& context) const {
+    SoftmaxRows rows;
+    rows.columns = columns_;
+    rows.classes = classes_;
+    rows.smoothing = smoothing_;
+    rows.labels = context.At<int32_t>(operands_.inputs[2]);
+    rows.seed = context.At<float>(operands_.inputs[3]);
+    rows.loss = context.At<float>(operands_.outputs[0]);
+    rows.count = context.At<float>(operands_.outputs[1]);
+    rows.add_sums = context.Adds(operands_.outputs[0]);
+    return rows;
+  }
+  void PutBias(const RunContext& context, const float* sum) const {
+    float* const out = context.At<float>(operands_.outputs[4]);
+    if (context.Adds(operands_.outputs[4])) {
+      simd_.add(out, sum, columns_, out);
+    } else {
+      std::copy_n(sum, columns_, out);
+    }
+  }
+
+  const SimdKernels& simd_;
+  const int64_t rows_;
+  const int64_t depth_;
+  const int64_t columns_;
+  const int64_t strip_;
+  const int64_t classes_;
+  const double smoothing_;
+  const StripProducts whole_;
+  std::optional<StripProducts> rest_;
+  bool packs_ = false;
+  const KernelOperands operands_;
+};
+
+std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
+                                   const KernelOperands& operands, const CpuTarget& target) {
+  return std::make_unique<HeadKernel>(graph, node, operands, target);
+}
+
+size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return HeadKernel(graph, node, {}, target).ScratchFloats() * sizeof(float);
+}
+
+}  // namespace
+
+const CpuKernelDef kLinearSoftmaxCrossEntropy = {Scratch, Prepare};
+
+}  // namespace lockstep::engine::cpu

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of simd.h: products, packing, sums, elementwise ones.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/cpu/kernel_comparison.h"
+
+namespace lockstep::engine {
+namespace {
+
+// ---- products ----
+
+constexpr int64_t kDepth = 13;  // the unrolled steps and a rest
+constexpr int64_t kMostRows = 16;
+constexpr int64_t kMostColumns = 64;
+
+// A product of the largest tile's size, as every layout of its operands gives it.
+struct TileCase {
+  explicit TileCase(const SimdKernels& simd)
+      : rows(simd.tile_rows),
+        columns(simd.tile_columns),
+        a(MadeValues(6, kMostRows * kDepth)),
+        b(MadeValues(7, kDepth * kMostColumns)),
+        more(MadeValues(8, 4 * kMostRows * kMostColumns)),
+        sums(static_cast<size_t>(rows * columns)) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        double sum = 0;
+        for (int64_t p = 0; p < kDepth; ++p) {
+          sum += static_cast<double>(A(i, p)) * static_cast<double>(B(p, j));
+        }
+        sums[static_cast<size_t>(i * columns + j)] = sum;
+      }
+    }
+  }
+  float A(int64_t i, int64_t p) const { return a[static_cast<size_t>(i * kDepth + p)]; }
+  float B(int64_t p, int64_t j) const { return b[static_cast<size_t>(p * kMostColumns + j)]; }
+
+  const int64_t rows, columns;
+  const std::vector<float> a, b, more;
+  std::vector<double> sums;
+};
+
+// Row by row, as pack_rows leaves it, column by column.
+constexpr int kLayouts = 3;
+// Plain, everything on a whole tile, everything on one at the right edge.
+constexpr int kForms = 3;
+
+// Whether the tile of `r` rows is right for one layout of A and of B and one form.
+bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int layout, bool packed_b,
+                 int form) {
+  const int64_t a_row = layout == 0 ? kDepth : 1;
+  const int64_t a_k = layout == 0 ? 1 : layout == 1 ? c.rows : kMostRows + 3;
+  std::vector<float> a(static_cast<size_t>(kDepth * (kMostRows + 3) + kMostRows * kDepth), 0.0f);
+  for (int64_t i = 0; i < r; ++i) {
+    for (int64_t p = 0; p < kDepth; ++p) a[static_cast<size_t>(i * a_row + p * a_k)] = c.A(i, p);
+  }
+  const int64_t b_stride = packed_b ? c.columns : kMostColumns;
+  std::vector<float> b(static_cast<size_t>(kDepth * b_stride));
+  for (int64_t p = 0; p < kDepth; ++p) {
+    for (int64_t j = 0; j < c.columns; ++j) b[static_cast<size_t>(p * b_stride + j)] = c.B(p, j);
+  }
+  const int64_t stride = kMostColumns;
+  const std::vector<float> before = MadeValues(9, static_cast<size_t>(kMostRows * stride));
+  std::vector<float> result = before;
+  Tile tile{.k = kDepth,
+            .a = a.data(),
+            .a_row = a_row,
+            .a_k = a_k,
+            .b = b.data(),
+            .b_stride = b_stride,
+            .c = result.data(),
+            .c_stride = stride,
+            .columns = c.columns,
+            .accumulate = form > 0,
+            .last = true,
+            .epilogue = {}};
+  if (form == 2) tile.columns -= 3;
+  TileEpilogue& e = tile.epilogue;
+  const float* more = c.more.data();
+  const int64_t part = kMostRows * kMostColumns;
+  if (form > 0)
+    e = {more, more + part, stride, true, more + 2 * part, stride, more + 3 * part, stride};
+  run(tile);
+  for (int64_t i = 0; i < kMostRows; ++i) {
+    for (int64_t j = 0; j < stride; ++j) {
+      const auto at = static_cast<size_t>(i * stride + j);
+      auto value = static_cast<double>(before[at]);
+      if (i < r && j < tile.columns) {
+        const double sum = c.sums[static_cast<size_t>(i * c.columns + j)];
+        value = form > 0 ? value + sum : sum;
+        if (form > 0) {
+          value = std::max(value + static_cast<double>(e.bias[j] + e.residual[at]), 0.0);
+          value = e.mask[at] <= 0 ? 0 : value * static_cast<double>(e.factor[at]);
+        }
+      }
+      if (!AreClose(result[at], static_cast<float>(value), kCheckRounding)) return false;
+    }
+  }
+  return true;
+}
+
+void CheckTiles(KernelComparison* compare) {
+  const SimdKernels& simd = *compare->tables().simd;
+  if (simd.tile_rows > kMostRows || simd.tile_columns > kMostColumns) {
+    return compare->Fail("tile size");
+  }
+  const TileCase c(simd);
+  for (int r = 1; r <= simd.tile_rows; ++r) {
+    for (int layout = 0; layout < kLayouts; ++layout) {
+      for (int form = 0; form < kForms; ++form) {
+        for (const bool packed : {false, true}) {
+          if (TileIsRight(c, simd.tile[r], r, layout, packed, form)) continue;
+          return compare->Fail(absl::StrCat("tile of ", r, r == 1 ? " row" : " rows"));
+        }
+      }
+    }
+  }
+}
+
+// Packing follows the set's tile, so it is held to what simd.h says instead of to the portable one.
+void CheckPacking(KernelComparison* compare) {
+  const SimdKernels& simd = *compare->tables().simd;
+  const int64_t width = simd.tile_columns, height = simd.tile_rows, k = 19;
+  const int64_t columns = 2 * width + 5, rows = 2 * height + 1, stride = columns + 3;
+  const std::vector<float> source =
+      MadeValues(10, static_cast<size_t>((columns + rows) * (stride + k)));
+  std::vector<float> packed(static_cast<size_t>((columns + rows) * (2 * stride + k)));
+  const auto panel_is = [&](int64_t valid, int64_t row, int64_t column, const float* panel) {
+    for (int64_t p = 0; p < k; ++p) {
+      for (int64_t j = 0; j < width; ++j) {
+        const float value = j < valid ? source[static_cast<size_t>(p * row + j * column)] : 0;
+        if (panel[p * width + j] != value) return false;
+      }
+    }
+    return true;
+  };
+  for (const int64_t valid : {width, width - 3}) {
+    simd.pack_transposed(source.data(), k + 2, k, valid, packed.data());
+    if (!panel_is(valid, 1, k + 2, packed.data())) return compare->Fail("pack_transposed");
+    simd.pack(source.data(), stride, k, valid, packed.data());
+    if (!panel_is(valid, stride, 1, packed.data())) return compare->Fail("pack");
+  }
+  simd.pack_panels(source.data(), stride, k, columns, packed.data());
+  for (int64_t j = 0; j < columns; j += width) {
+    for (int64_t p = 0; p < k; ++p) {
+      for (int64_t l = 0; l < width; ++l) {
+        const float value = j + l < columns ? source[static_cast<size_t>(p * stride + j + l)] : 0;
+        if (packed[static_cast<size_t>(j * k + p * width + l)] != value) {
+          return compare->Fail("pack_panels");
+        }
+      }
+    }
+  }
+  for (const bool along : {true, false}) {
+    const int64_t a_row = along ? k + 1 : 1, a_k = along ? 1 : rows + 2;
+    simd.pack_rows(source.data(), a_row, a_k, rows, k, packed.data());
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t p = 0; p < k; ++p) {
+        const auto at = static_cast<size_t>((i / height * k + p) * height + i % height);
+        if (packed[at] != source[static_cast<size_t>(i * a_row + p * a_k)]) {
+          return compare->Fail("pack_rows");
+        }
+      }
+    }
+  }
+}
+
+// ---- the other kernels of products ----
+
+void CheckOthers(KernelComparison* compare) {
+  const float *x = compare->x(), *y = compare->y(), *z = compare->z();
+  std::vector<float> odd(x, x + kCheckCount);
+  odd[3] = odd[70] = std::numeric_limits<float>::quiet_NaN();
+  odd[5] = -0.0f;
+  compare->Run("transpose", 0, [&](const KernelTables& t, float* out) {
+    t.simd->transpose(x, 40, 37, 35, y, true, out, 48);
+  });
+  for (const bool add : {false, true}) {
+    compare->Run("sum_rows", 0, [&](const KernelTables& t, float* out) {
+      t.simd->sum_rows(x, kCheckStride, kCheckRows, kCheckColumns, add, out);
+    });
+    compare->Run("scale", 1e-6f, [&](const KernelTables& t, float* out) {
+      t.simd->scale(x, 0.37f, kCheckCount, add, out);
+    });
+  }
+  compare->Run("relu", 0, [&](const KernelTables& t, float* out) {
+    t.simd->relu(odd.data(), kCheckCount, out);
+  });
+  compare->Run("relu_backward", 0, [&](const KernelTables& t, float* out) {
+    t.simd->relu_backward(odd.data(), y, kCheckCount, out);
+  });
+  compare->Run("add", 0,
+               [&](const KernelTables& t, float* out) { t.simd->add(x, y, kCheckCount, out); });
+  compare->Run("multiply", 0, [&](const KernelTables& t, float* out) {
+    t.simd->multiply(x, y, kCheckCount, out);
+  });
+  compare->Run("max", 0, [&](const KernelTables& t, float* out) {
+    for (int64_t n = 1; n <= kCheckCount; ++n) out[n] = t.simd->max(x, n);
+  });
+  compare->Run("exp_sum", kCheckRounding, [&](const KernelTables& t, float* out) {
+    out[kCheckCount] = static_cast<float>(t.simd->exp_sum(x, 2, kCheckCount, out));
+  });
+  compare->Run("all_finite", 0, [&](const KernelTables& t, float* out) {
+    std::vector<float> values(x, x + kCheckCount);
+    out[kCheckCount] = t.simd->all_finite(values.data(), kCheckCount) ? 1 : 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::numeric_limits<float>::infinity();
+      out[i] = t.simd->all_finite(values.data(), kCheckCount) ? 1 : 0;
+      values[i] = 0;
+    }
+  });
+  for (int form = 0; form < 4; ++form) {
+    const SgdArgs args{0.5f, 0.1f, 0.9f, 0.8f, 0.01f, (form & 1) != 0, (form & 2) != 0};
+    compare->Run("sgd", kCheckRounding, [&](const KernelTables& t, float* out) {
+      t.simd->sgd(args, z, kCheckCount, out, out + 256);
+      t.simd->sgd(args, z, kCheckCount, nullptr, out + 512);
+    });
+  }
+}
+
+}  // namespace
+
+void CheckProducts(KernelComparison* compare) {
+  CheckTiles(compare);
+  CheckPacking(compare);
+  CheckOthers(compare);
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of row_kernels.h and optim_kernels.h.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/philox.h"
+#include "engine/cpu/kernel_comparison.h"
+
+namespace lockstep::engine {
+namespace {
+
+void CheckActivations(KernelComparison* compare) {
+  const float *x = compare->x(), *y = compare->y();
+  std::vector<float> wide(x, x + kCheckCount);
+  for (float& value : wide) value *= 6;
+  for (size_t a = 0; a < kActivations; ++a) {
+    compare->Run(absl::StrCat("activation ", a), kCheckRounding,
+                 [&](const KernelTables& t, float* out) {
+                   t.rows->activation[a](wide.data(), kCheckCount, out);
+                 });
+    compare->Run(absl::StrCat("activation_backward ", a), kCheckRounding,
+                 [&](const KernelTables& t, float* out) {
+                   t.rows->activation_backward[a](y, x, kCheckCount, out);
+                 });
+    compare->Run(absl::StrCat("activation_slope ", a), kCheckRounding,
+                 [&](const KernelTables& t, float* out) {
+                   std::copy_n(x, 1024, out);
+                   t.rows->activation_slope[a](3, kCheckCount, 96, out, out + 1024);
+                   std::copy_n(x, 1024, out + 2048);
+                   t.rows->activation_slope[a](3, kCheckCount, 96, out + 2048, nullptr);
+                 });
+  }
+}
+
+void CheckNorms(KernelComparison* compare) {
+  const float *x = compare->x(), *y = compare->y(), *z = compare->z();
+  const float* rstd = compare->positive();
+  compare->Run("layer_norm", kCheckRounding, [&](const KernelTables& t, float* out) {
+    t.rows->layer_norm(x, y, z, kCheckCount, 1e-5f, out, out + 256, out + 257);
+  });
+  for (const float* residual : {static_cast<const float*>(nullptr), z + 512}) {
+    compare->Run("layer_norm_backward", kCheckRounding, [&](const KernelTables& t, float* out) {
+      t.rows->layer_norm_backward(x, y, z, 0.1f, 0.9f, residual, kCheckCount, out);
+    });
+  }
+  for (const bool add : {false, true}) {
+    compare->Run("layer_norm_sums", kCheckRounding, [&](const KernelTables& t, float* out) {
+      t.rows->layer_norm_sums(x, y, z, rstd, kCheckStride, kCheckRows, kCheckColumns, add, out,
+                              out + 256);
+    });
+  }
+}
+
+void CheckAttention(KernelComparison* compare) {
+  const float *x = compare->x(), *y = compare->y(), *z = compare->z();
+  compare->Run("dot", 1e-4f,
+               [&](const KernelTables& t, float* out) { *out = t.rows->dot(x, y, kCheckCount); });
+  compare->Run("softmax_backward", kCheckRounding, [&](const KernelTables& t, float* out) {
+    t.rows->softmax_backward(x, y, 0.3f, kCheckCount, out);
+  });
+  compare->Run("exp_shifted", kCheckRounding, [&](const KernelTables& t, float* out) {
+    t.rows->exp_shifted(x, 0.5f, kCheckCount, out);
+  });
+  const RandomSite site{0x0123456789abcdefULL, 77, 3};
+  // Compared as numbers below 2^24, of the words' high and low halves.
+  const auto put = [](const uint32_t* words, float* out) {
+    for (int64_t i = 0; i < kRandomBlock; ++i) {
+      out[2 * i] = static_cast<float>(words[i] >> 16);
+      out[2 * i + 1] = static_cast<float>(words[i] & 0xffff);
+    }
+  };
+  uint32_t words[2 * kRandomBlock] = {};
+  for (const uint64_t block : {uint64_t{5}, uint64_t{1} << 34}) {
+    compare->Run("random_words", 0, [&](const KernelTables& t, float* out) {
+      std::fill(std::begin(words), std::end(words), 0);
+      t.rows->random_words(site, block, words);
+      put(words, out);
+    });
+    compare->Run("random_halves", 0, [&](const KernelTables& t, float* out) {
+      std::fill(std::begin(words), std::end(words), 0);
+      t.rows->random_halves(site, block, words);
+      put(words, out);
+    });
+  }
+  for (size_t i = 0; i < std::size(words); ++i)
+    words[i] = static_cast<uint32_t>(MixBits(i)) & 0xffff;
+  for (const float* residual : {static_cast<const float*>(nullptr), z}) {
+    compare->Run("dropout", 1e-6f, [&](const KernelTables& t, float* out) {
+      t.rows->dropout(x, words, 0x8000, 1.5f, residual, kCheckCount, out);
+    });
+  }
+  for (const uint32_t* own :
+       {static_cast<const uint32_t*>(nullptr), static_cast<const uint32_t*>(words)}) {
+    compare->Run("probability_gradient", kCheckRounding, [&](const KernelTables& t, float* out) {
+      std::copy_n(x, kCheckCount, out);
+      std::copy_n(y, kCheckCount, out + 256);
+      t.rows->probability_gradient(out, own, 0x8000, 1.5f, 0.2f, kCheckCount, out + 256);
+    });
+  }
+}
+
+}  // namespace
+
+void CheckRowKernels(KernelComparison* compare) {
+  CheckActivations(compare);
+  CheckNorms(compare);
+  CheckAttention(compare);
+}
+
+void CheckOptimKernels(KernelComparison* compare) {
+  const float *x = compare->x(), *z = compare->z(), *v = compare->positive();
+  const AdamArgs args{0.5f, 0.01f, 0.99f, 0.1f, 0.999f, 0.001f, 1.1f, 1.2f, 1e-8f, 0.01f, 0.02f};
+  const auto put = [](const NormLanes& lanes, float* out) {
+    for (const double lane : lanes.lane) *out++ = static_cast<float>(lane);
+  };
+  compare->Run("sum_squares", 0, [&](const KernelTables& t, float* out) {
+    NormLanes lanes;
+    t.optim->sum_squares(x, kCheckCount, &lanes);
+    put(lanes, out);
+  });
+  // Moments in out and out + 256, the weights in out + 512.
+  const auto begin = [&](float* out) {
+    std::copy_n(x + 256, kCheckCount, out);
+    std::copy_n(v, kCheckCount, out + 256);
+  };
+  compare->Run("adam", kCheckRounding, [&](const KernelTables& t, float* out) {
+    begin(out);
+    t.optim->adam(args, z, kCheckCount, out, out + 256, out + 512);
+  });
+  compare->Run("lamb_measure", kCheckRounding, [&](const KernelTables& t, float* out) {
+    begin(out);
+    NormLanes weights, directions;
+    t.optim->lamb_measure(args, z, kCheckCount, out, out + 256, x, &weights, &directions);
+    put(weights, out + 512);
+    put(directions, out + 528);
+  });
+  compare->Run("lamb_move", kCheckRounding, [&](const KernelTables& t, float* out) {
+    t.optim->lamb_move(args, 0.01f, kCheckCount, x, v, out);
+  });
+  for (const bool nesterov : {false, true}) {
+    compare->Run("muon_direction", kCheckRounding, [&](const KernelTables& t, float* out) {
+      t.optim->muon_direction(0.5f, 0.1f, nesterov, z, kCheckCount, out, out + 256);
+    });
+  }
+  compare->Run("move", kCheckRounding, [&](const KernelTables& t, float* out) {
+    t.optim->move(0.99f, 0.1f, x, kCheckCount, out);
+  });
+  compare->Run("average", kCheckRounding, [&](const KernelTables& t, float* out) {
+    t.optim->average(0.1f, x, kCheckCount, out);
+  });
+}
+
+}  // namespace lockstep::engine
