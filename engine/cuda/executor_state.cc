@@ -28,11 +28,9 @@ absl::Status CudaExecutor::CopyState() {
 
 absl::Status CudaExecutor::Noted(absl::Status status, const char* what, int64_t step) {
   if (status.ok() || !failed_.ok()) return status.ok() ? status : failed_;
-  failed_ = absl::Status(
-      status.code(),
-      absl::StrCat("the GPU ", device_->properties().name, " (", device_->properties().uuid,
-                   ") failed in ", what, step < 0 ? "" : absl::StrCat(" ", step), ": ",
-                   status.message(), "; the state of this worker is lost"));
+  failed_ = absl::Status(status.code(),
+                         absl::StrCat(what, step < 0 ? "" : absl::StrCat(" ", step), ": ",
+                                      status.message(), "; the state of this worker is lost"));
   return failed_;
 }
 
