@@ -89,7 +89,7 @@ absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
   constants_.reset();
-  const absl::StatusOr<StepResult> result = updater_->Update(step);
+  absl::StatusOr<StepResult> result = updater_->Update(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
   return result;
@@ -106,7 +106,7 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
   LS_RETURN_IF_ERROR(failed_);
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
-  const absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
+  absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
   return result;
