@@ -85,7 +85,7 @@ absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& optio
     const absl::Status ran = executor->RunShard(s, 0, 0, batch.fields(), gradients.get(), hooks);
     if (!ran.ok()) return ran;
     const GradientSlice whole{0, count, gradients.get()};
-    times->loss = executor->Update(s, absl::MakeConstSpan(&whole, 1)).loss;
+    times->loss = executor->Update(s, absl::MakeConstSpan(&whole, 1)).value().loss;
     // An update ends when the host has looked at the gradients: a step lasts from one to the next.
     const double now = bench::Now();
     if (s > options.warm + 1) {

@@ -81,7 +81,7 @@ int Run(int64_t batch, int threads, int steps) {
     if (!status.ok()) return 1;
     const double t1 = Now();
     const GradientSlice whole{0, (*plan)->gradient_count(), static_cast<float*>(gradients.get())};
-    executor->Update(s, absl::MakeConstSpan(&whole, 1));
+    executor->Update(s, absl::MakeConstSpan(&whole, 1)).value();
     const double t2 = Now();
     if (s <= steps / 10) continue;  // warm-up
     shard.push_back(t1 - t0);

@@ -72,7 +72,7 @@ int Run(const Options& options) {
       simd.scale(scaled.get() + begin, 1.0f, end - begin, false, scaled.get() + begin);
     });
     const double t1 = bench::Now();
-    if (executor->Update(i + 1, absl::MakeConstSpan(&whole, 1)).skipped) return 1;
+    if (executor->Update(i + 1, absl::MakeConstSpan(&whole, 1)).value().skipped) return 1;
     const double t2 = bench::Now();
     if (i == 0) continue;  // warm-up
     scale.push_back(t1 - t0);

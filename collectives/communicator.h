@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of the data plane between the workers of one generation of a job. Implementations:
-// shm/ (ranks of one host), fake/ (ranks as threads, for tests); tcp/ and nccl/ follow.
+// shm/ (ranks of one host), nccl/ (ranks with a GPU each, beside another), fake/ (ranks as threads,
+// for tests); tcp/ follows.
 //
 // A Transport belongs to a worker for its whole life: it owns the memory that peers can read (the
 // arena). A Communicator belongs to one generation: it is made from a transport and the list of
@@ -40,6 +41,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/shards.h"
+#include "collectives/vector_memory.h"
 
 namespace lockstep {
 
@@ -55,6 +57,7 @@ enum class ReduceOrder : uint8_t {
   kFastest,  // whatever the transport does best
 };
 
+class ControlPlane;
 class FlightRecorder;
 
 // A peer of one generation.
@@ -69,7 +72,7 @@ struct GroupMember {
   ShardRange shards;
 };
 
-// A whole node of the shard tree that this rank holds, in memory from Transport::Allocate.
+// A whole node of the shard tree that this rank holds, in memory of Transport::vectors().
 struct NodeBuffer {
   ShardRange node;
   const float* data = nullptr;
@@ -96,9 +99,10 @@ struct TreeReduceArgs {
   absl::Span<const NodeBuffer> nodes;
   // Elements of the vector; the same on every rank.
   int64_t count = 0;
-  // Where this rank puts the slice that it owns: memory from Transport::Allocate of at least
+  // Where this rank may put the slice that it owns: memory of Transport::vectors() of at least
   // SliceOf(count, world_size, rank) elements. May be the slice's own place in one of the nodes
   // (nodes[i].data + slice.begin), else it must not overlap them. Null when the slice is empty.
+  // A transport that gathers results elsewhere leaves it as it is.
   float* owned = nullptr;
   // For messages: the step and bucket.
   int64_t step = 0;
@@ -175,6 +179,9 @@ class Communicator {
   // there is none.
   virtual std::optional<ReducedStep> NewestReduce() const = 0;
 
+  // What lets another communicator announce its calls through this one; null: it cannot.
+  virtual ControlPlane* control_plane() { return nullptr; }
+
   // Ends every present and future wait of this communicator with Aborted(reason). Thread-safe.
   virtual void Abort(const std::string& reason) = 0;
   // Whether Abort was called. Thread-safe.
@@ -205,6 +212,10 @@ class Transport {
   // Gives the pages that lie whole in [data, data + bytes), a part of loose memory, back to the
   // system. Neither this rank nor a peer touches the part before it is held again.
   virtual void Drop(void* data, size_t bytes) = 0;
+
+  // Where vectors for TreeReduce lie: in what Allocate gives, unless the transport reduces in other
+  // memory.
+  virtual VectorMemory& vectors() = 0;
 
   // Joins the generation: reaches every member and maps its memory; returns when all members have
   // connected to this one too. Blocks. Errors: Aborted, DeadlineExceeded (names the missing),

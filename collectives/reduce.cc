@@ -2,8 +2,10 @@
 #include "collectives/reduce.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
+#include "collectives/tree_sum.h"
 #include "common/check.h"
 #include "common/half.h"
 
@@ -59,11 +61,32 @@ void Reduce(absl::Span<const void* const> inputs, void* out, int64_t count, Comb
   }
 }
 
+// The sums of Reduce<float>, by vectors.
+void SumFloats(absl::Span<const void* const> inputs, float* out, int64_t count) {
+  const auto input = [&](size_t k) { return static_cast<const float*>(inputs[k]); };
+  if (inputs.size() == 1) {
+    if (input(0) != out && count > 0) std::memcpy(out, input(0), count * sizeof(float));
+    return;
+  }
+  float sum[kPiece];
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t size = std::min(kPiece, count - begin);
+    // `out` may be any of the inputs: it is written when all of them have been read.
+    const float* left = input(0) + begin;
+    for (size_t k = 1; k < inputs.size(); ++k) {
+      float* const to = k + 1 == inputs.size() ? out + begin : sum;
+      AddFloats(left, input(k) + begin, to, size);
+      left = to;
+    }
+  }
+}
+
 template <typename T>
 void ReduceTyped(absl::Span<const void* const> inputs, void* out, int64_t count, ReduceOp op) {
   using A = typename Storage<T>::Accumulator;
   switch (op) {
     case ReduceOp::kSum:
+      if constexpr (std::is_same_v<T, float>) return SumFloats(inputs, static_cast<T*>(out), count);
       return Reduce<T>(inputs, out, count, [](A a, A b) { return Plus(a, b); });
     case ReduceOp::kMax:
       return Reduce<T>(inputs, out, count, [](A a, A b) { return a < b ? b : a; });

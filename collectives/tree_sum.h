@@ -33,10 +33,13 @@ class TreeSum {
   // Additions for each element: nodes - 1.
   int additions() const { return input_count_ - 1; }
 
+  // The sum in postfix: an index of an input pushes it, kAdd adds the two on top. For those who add
+  // elsewhere than on this CPU.
+  static constexpr int kAdd = -1;
+  absl::Span<const int> program() const { return program_; }
+
  private:
   enum class Shape { kCopy, kTwo, kFour, kGeneral };
-  // Postfix: an index of an input pushes it, kAdd adds the two on top.
-  static constexpr int kAdd = -1;
 
   TreeSum() = default;
   absl::Status Append(ShardRange node, absl::Span<const ShardRange> nodes, size_t* next);

@@ -126,6 +126,8 @@ class Plan {
   virtual const std::vector<Bucket>& buckets() const = 0;
   // Activations and workspace: the high-water mark, exact.
   virtual size_t arena_bytes() const = 0;
+  // Bytes of a GPU's memory that an executor takes, with Memory::moment_bytes; 0 for a CPU's plan.
+  virtual size_t device_bytes(size_t moment_bytes) const = 0;
   virtual int64_t parameter_count() const = 0;
   // Whether losses are scaled, as in fp16.
   virtual bool scales_loss() const = 0;
@@ -158,6 +160,9 @@ struct Memory {
   void* arena = nullptr;  // plan.arena_bytes()
   int gpu = 0;            // which one, as the driver counts those that the process sees
   size_t gpu_limit = 0;   // bytes of its memory that may be allocated; 0: all that is free
+  // The most bytes of moments that are ever held (Executor::HoldMoments), each stretch of them
+  // rounded up to 64; 0: all. A GPU has so much memory for them.
+  size_t moment_bytes = 0;
   // Where RunShard's gradients will lie, gradient_count() floats each: page-locked for the copies
   // from a GPU. They outlive the executor too. May be empty.
   std::vector<float*> gradient_buffers = {};
@@ -265,21 +270,25 @@ class Executor {
 
   // The optimizer step `step` (1-based; the state must be that after step - 1) on the reduced
   // gradients, read in place: slices in ascending order that cover the whole vector, cut at
-  // multiples of 16 elements. Never fails once begun. A skipped step advances "step" alone.
-  virtual StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) = 0;
+  // multiples of 16 elements. A skipped step advances "step" alone. Errors: Internal when the
+  // device fails; its state is lost then, and every later call that can fail does.
+  virtual absl::StatusOr<StepResult> Update(int64_t step,
+                                            absl::Span<const GradientSlice> reduced) = 0;
 
   // ---- Updates of a plan with TrainSpec::shard_moments ----
   // The moments of `held` are there, no others: ranges in ascending order, cut at multiples of 16
-  // elements. What is new in them is the caller's to fill. Before the first call nothing is held.
-  // REQUIRES: no update is half done.
-  virtual void HoldMoments(std::vector<HeldRange> held);
+  // elements. What is new in them is the caller's to fill, in the state region; a device with
+  // memory of its own takes all of them from there, so that region is up to date (PublishState).
+  // Before the first call nothing is held. REQUIRES: no update is half done. Errors: as Update.
+  virtual absl::Status HoldMoments(std::vector<HeldRange> held);
   // The first half of Update: everything but the weights, their averages and the step; the new
-  // weights of what is held go to the ranges' memory. A step that is skipped is done with it. Never
-  // fails once begun.
-  virtual StepResult BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced);
+  // weights of what is held go to the ranges' memory. A step that is skipped is done with it.
+  // Errors: as Update.
+  virtual absl::StatusOr<StepResult> BeginUpdate(int64_t step,
+                                                 absl::Span<const GradientSlice> reduced);
   // The second half: `weights` are the new weights of everybody, in ascending order of the gradient
-  // vector. REQUIRES: the step was begun and not skipped.
-  virtual void FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights);
+  // vector. REQUIRES: the step was begun and not skipped. Errors: as Update.
+  virtual absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights);
   // The newest step that was begun: committed_step(), or the one after it.
   virtual int64_t begun_step() const { return committed_step(); }
 

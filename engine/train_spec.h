@@ -226,6 +226,13 @@ struct PassOptions {
   bool reuse_memory = true;          // off: the same bits in more memory
   bool keep_constants = true;        // off: for inference, the same bits in less memory and later
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
+  // On GPUs: what the library for products can do with their results (gelu by tanh and its
+  // gradient, sums for bias gradients) is left to it. Off: other roundings.
+  bool epilogues = true;
+  // On GPUs: a job's only shard is one recording, not one for each bucket. Off: the same bits.
+  bool step_graph = true;
+  // Of 65536 elements: so many come to a GPU at once, of moments that are not there.
+  int64_t moment_blocks = 64;
   // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
   // best.
   std::string isa;
@@ -280,6 +287,8 @@ struct TrainSpec {
   // The moments may be there in part, and an update is made in two halves: see
   // Executor::HoldMoments.
   bool shard_moments = false;
+  // For a GPU: the moments stay in the state region, and come to the device while they are updated.
+  bool offload_moments = false;
   // Evaluation and prediction alone: no gradients, no moments, no training step. See
   // Plan::CompileInference.
   bool inference = false;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +24,7 @@ class Rules {
   void Check() {
     CheckWorkersAndElastic();
     CheckVariables();
+    CheckNccl();
     if (!spec_.profile().steps().empty() &&
         (spec_.debug().interpret() || !spec_.debug().dump_tensors().empty())) {
       Error({"debug", "profile"},
@@ -59,6 +61,7 @@ class Rules {
   void CheckPrecision();
   void CheckZero();
   void CheckVariables();
+  void CheckNccl();
 
   const JobSpec& spec_;
   const Written& written_;
@@ -197,9 +200,14 @@ void Rules::CheckPrecision() {
   }
 }
 
-// The optimizer's state in parts.
+// The optimizer's state in parts, or elsewhere.
 void Rules::CheckZero() {
   const Train& train = spec_.train();
+  if (spec_.resources().offload_optimizer() && train.optimizer().has_muon()) {
+    Error({"resources.offload_optimizer"},
+          "'resources.offload_optimizer' updates parts of tensors, and muon needs whole ones; use "
+          "another optimizer, or leave it out");
+  }
   if (train.zero_stage() == 0) return;
   const Optimizer& optimizer = train.optimizer();
   if (optimizer.has_lamb() || optimizer.has_muon()) {
@@ -243,6 +251,38 @@ void Rules::CheckVariables() {
     if (!spec_.env().contains(name)) continue;
     reporter_.Error(written_.find("env." + name)->second->key.place,
                     absl::StrCat("'", name, "' is in 'env' and in 'secrets'; keep one"));
+  }
+}
+
+void Rules::CheckNccl() {
+  const Nccl& nccl = spec_.nccl();
+  if (nccl.order() == "fastest" && spec_.train().reproducible()) {
+    Error({"nccl.order"},
+          "'nccl.order' fastest gives other bits with other numbers of workers: set "
+          "'train.reproducible' to false, or leave it at fixed");
+  }
+  const auto ordered = [&](const char* least, bool has_least, int low, const char* most,
+                           bool has_most, int high) {
+    if (!has_least || !has_most || low <= high) return;
+    Error({absl::StrCat("nccl.", least)},
+          absl::StrCat("'nccl.", least, "' ", low, " is more than 'nccl.", most, "' ", high));
+  };
+  ordered("min_ctas", nccl.has_min_ctas(), nccl.min_ctas(), "max_ctas", nccl.has_max_ctas(),
+          nccl.max_ctas());
+  ordered("min_nchannels", nccl.has_min_nchannels(), nccl.min_nchannels(), "max_nchannels",
+          nccl.has_max_nchannels(), nccl.max_nchannels());
+  for (const auto& [name, value] : nccl.env()) {
+    const Place place = written_.find("nccl.env." + name)->second->key.place;
+    if (!absl::StartsWith(name, "NCCL_")) {
+      reporter_.Error(place, absl::StrCat("'nccl.env' is for NCCL's variables (NCCL_...); '", name,
+                                          "' goes into 'env'"));
+      continue;
+    }
+    const std::string key = absl::AsciiStrToLower(name.substr(5));
+    if (Nccl::descriptor()->FindFieldByName(key) == nullptr) continue;
+    reporter_.Error(place, absl::StrCat("'", name, "' is the key '", key,
+                                        "' of 'nccl': write it "
+                                        "there, where it is checked"));
   }
 }
 

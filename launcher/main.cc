@@ -19,6 +19,7 @@
 #include "launcher/verbs/jobs.h"
 #include "launcher/verbs/join.h"
 #include "launcher/verbs/offline.h"
+#include "launcher/verbs/top.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -86,6 +87,7 @@ int RunVerb(const Args& args) {
     if constexpr (std::is_same_v<Args, LogsArgs>) return RunLogs(args);
     if constexpr (std::is_same_v<Args, CancelArgs>) return RunCancel(args);
     if constexpr (std::is_same_v<Args, ScaleArgs>) return RunScale(args);
+    if constexpr (std::is_same_v<Args, TopArgs>) return RunTop(args);
   }
 }
 

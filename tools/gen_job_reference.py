@@ -12,7 +12,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [ROOT / "proto" / name for name in ("job.proto", "job_train.proto", "job_model.proto",
-                                              "job_data.proto")]
+                                              "job_data.proto", "job_nccl.proto")]
 PAGE = ROOT / "docs" / "job_file.md"
 FIELD = re.compile(r"(optional |repeated )?([\w.]+(?:<[^>]*>)?) (\w+) = \d+;\s*(?://\s*(.*))?$")
 TYPES = {

@@ -62,6 +62,68 @@ same_bits() {
   [[ -n $one && $one == "$two" && $one == "$killed" ]]
 }
 
+# Where the moments lie, and how a step is recorded, changes no bit.
+moments_elsewhere() {
+  local gpu one host parts single each
+  gpu=$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1)
+  export LOCKSTEP_GPUS="$gpu,$gpu,$gpu,$gpu"
+  one=$(sha --nproc-per-node=1 "$work/job.yaml")
+  host=$(sha --nproc-per-node=1 --set resources.offload_optimizer=true "$work/job.yaml")
+  parts=$(sha chaos --nproc-per-node=4 --set train.zero_stage=1 --kill rank:1@step:20/begun "$work/job.yaml")
+  cat "$work/run.log"
+  single=$(sha --nproc-per-node=1 --set train.shards=1 "$work/job.yaml")
+  each=$(sha --nproc-per-node=1 --set train.shards=1 --set train.passes.step_graph=false "$work/job.yaml")
+  printf 'whole %s\nhost  %s\nparts %s\none recording %s\nmany          %s\n' "$one" "$host" "$parts" "$single" "$each"
+  [[ -n $one && $one == "$host" && $one == "$parts" && -n $single && $single == "$each" ]]
+}
+
+# 1,000 steps of a small GPT: the memory of the GPU and of the worker is flat from the first third on.
+soak() {
+  local run gpu samples least most rss_first rss_last
+  head -c 400000 /dev/urandom | od -An -vtx1 >"$work/text"
+  (cd "$work" && exec "$here/bin/launcher" --nproc-per-node=1 -o json "$work/soak.yaml" >soak.json 2>soak.log) &
+  run=$!
+  gpu=$work/soak.gpu
+  : >"$gpu"
+  while kill -0 "$run" 2>/dev/null; do
+    printf '%s %s\n' "$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)" \
+      "$(awk '/VmRSS/ {print $2}' /proc/"$(pgrep -n -f "$here/bin/worker" || printf 0)"/status 2>/dev/null)" >>"$gpu"
+    sleep 1
+  done
+  if ! wait "$run"; then
+    cat "$work/soak.log"
+    return 1
+  fi
+  samples=$(awk 'NF == 2' "$gpu" | wc -l)
+  if ((samples < 6)); then
+    printf 'only %d looks at the memory: not long enough to say anything\n' "$samples"
+    return 1
+  fi
+  # Without the last look: the worker may be on its way out.
+  read -r least most rss_first rss_last < <(awk 'NF == 2' "$gpu" | head -n $((samples - 1)) |
+    tail -n +$((samples / 3 + 1)) |
+    awk 'NR == 1 {least = most = $1; first = $2} {if ($1 < least) least = $1; if ($1 > most) most = $1; last = $2}
+      END {print least, most, first, last}')
+  printf 'GPU memory %s to %s MiB, worker %s to %s KiB, %d looks\n' "$least" "$most" "$rss_first" "$rss_last" "$samples"
+  ((most - least <= 2 && rss_last - rss_first <= 16384))
+}
+
+cat >"$work/soak.yaml" <<END
+name: soak
+resources: {nproc_per_node: 1, device: cuda}
+train:
+  model: {gpt: {layers: 8, heads: 8, width: 512, vocab: 320}}
+  data: {text: {path: $work/text, length: 512}}
+  global_batch: 32
+  shards: 1
+  steps: 1000
+  optimizer: {adamw: {lr: 0.0003}}
+  clip_norm: 1
+  precision: bf16
+  eval: {every: never}
+  seed: 1
+END
+
 cat >"$work/job.yaml" <<'END'
 name: bits
 resources: {nproc_per_node: 2, device: cuda}
@@ -86,6 +148,8 @@ fi
 check 'kernels against float64' "$here/tests/conformance_cuda_ops_test" --gtest_filter='*Device*:CudaOpsCount*'
 check 'models against the CPU' env LOCKSTEP_TEST_GPU=1 "$here/tests/engine_cuda_executor_test"
 check 'the same bits with 1 and 2 workers and a killed one' same_bits
+check 'the same bits wherever the moments lie' moments_elsewhere
+check '1,000 steps in flat memory' soak
 joined=$(IFS=,; printf '%s' "${lines[*]}")
 printf '{"schema":1,"gpu":true,"failed":%d,"tests":[%s]}\n' "$failed" "$joined" >"$answer"
 printf '%d failed; %s\n' "$failed" "$answer"

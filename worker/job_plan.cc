@@ -404,6 +404,8 @@ engine::PassOptions PassOptionsOf(const Passes& passes) {
   options.patterns = PatternsOf(passes);
   if (passes.has_in_place()) options.in_place = passes.in_place();
   if (passes.has_reuse_memory()) options.reuse_memory = passes.reuse_memory();
+  if (passes.has_epilogues()) options.epilogues = passes.epilogues();
+  if (passes.has_step_graph()) options.step_graph = passes.step_graph();
   if (passes.bucket_size() > 0) {
     options.bucket_elements = passes.bucket_size() / static_cast<int64_t>(sizeof(float));
   }
@@ -434,6 +436,9 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   }
   LS_ASSIGN_OR_RETURN(spec.recompute.mode, RecomputeModeOf(train.recompute()));
   spec.passes = PassOptionsOf(train.passes());
+  // A CPU's are where the rest of its state is.
+  spec.offload_moments =
+      job.resources().offload_optimizer() && spec.device == engine::DeviceKind::kCuda;
   spec.label_smoothing = train.label_smoothing();
   spec.seed = train.seed();
   spec.spare_norms_and_biases = train.optimizer().no_decay() == "auto";

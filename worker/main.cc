@@ -23,6 +23,7 @@
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
 #include "worker/device_choice.h"
+#include "worker/nccl_settings.h"
 #include "worker/offline/offline.h"
 #include "worker/worker.h"
 
@@ -74,6 +75,9 @@ int main(int argc, char** argv) {
     return kUsage;
   }
   lockstep::worker::ClaimDevice(bootstrap.assignment());
+  if (bootstrap.assignment().device().kind() == "cuda") {
+    lockstep::worker::SetNcclEnvironment(bootstrap.assignment().spec().nccl());
+  }
   lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
   std::unique_ptr<lockstep::LifePage> life;
   if (life_fd.valid()) {

@@ -54,6 +54,23 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
 
 }  // namespace
 
+size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
+  const int least = LeastWorkers(job);
+  if (least < 3) return 0;
+  const int shards = OptimizerShards(MostWorkers(job));
+  std::vector<size_t> bytes(static_cast<size_t>(shards), 0);
+  for (int shard = 0; shard < shards; ++shard) {
+    const ElementRange range = SliceOf(plan.gradient_count(), shards, shard);
+    for (const engine::StateRange& moments : plan.MomentsOf(range.begin, range.end)) {
+      bytes[static_cast<size_t>(shard)] += (moments.end - moments.begin + 63) / 64 * 64;
+    }
+  }
+  std::sort(bytes.rbegin(), bytes.rend());
+  size_t most = 0;
+  for (int i = 0; i < MostHeld(shards, least); ++i) most += bytes[static_cast<size_t>(i)];
+  return most;
+}
+
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count) {
   const Train& train = job.train();
@@ -76,6 +93,7 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   if (train.eval().every() != "never") {
     need.data += static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
   }
+  need.gpu = plan.device_bytes(spec.shard_moments ? MostHeldMoments(job, plan) : 0);
   if (job.has_checkpoint()) {
     need.checkpoint = Checkpointer::CopyBytes(plan, std::max(1, job.elastic().min_workers()));
   }

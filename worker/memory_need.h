@@ -23,6 +23,7 @@ struct MemoryNeed {
   size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
   size_t data = 0;         // batches that are prepared ahead, an evaluation block
   size_t checkpoint = 0;   // the copy of the state that is written
+  size_t gpu = 0;          // of the GPU's memory, which is none of the rest
   size_t total() const {
     return weights + gradients + optimizer + activations + workspace + data + checkpoint;
   }
@@ -31,6 +32,10 @@ struct MemoryNeed {
 // `gradient_buffers` vectors of `vector_count` floats are held at the worst deal of shards.
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count);
+
+// The most bytes of moments that a worker of a job with sharded moments ever holds, each stretch of
+// them rounded up to 64; 0: all of them.
+size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 
 // Whether `need` fits `job`'s resources.memory (0: not checked). Errors: ResourceExhausted that
 // names the need and the limit and says what would make the job fit.

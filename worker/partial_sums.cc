@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/status.h"
 
 namespace lockstep::worker {
 namespace {
@@ -60,8 +61,9 @@ int PartialSums::BuffersForWorstDeal(int shards, int min_workers, int max_worker
   return most;
 }
 
-PartialSums::PartialSums(int shards, int64_t count, std::vector<float*> buffers)
-    : shards_(shards), count_(count), buffers_(std::move(buffers)) {
+PartialSums::PartialSums(int shards, int64_t count, std::vector<float*> buffers,
+                         VectorMemory* vectors)
+    : shards_(shards), count_(count), buffers_(std::move(buffers)), vectors_(vectors) {
   nodes_.reserve(buffers_.size());
 }
 
@@ -79,23 +81,18 @@ float* PartialSums::NextLeaf() {
   return buffers_[nodes_.size()];
 }
 
-void PartialSums::LeafDone() {
+absl::Status PartialSums::LeafDone() {
   nodes_.push_back({{next_shard_, next_shard_ + 1}, buffers_[nodes_.size()]});
   ++next_shard_;
   while (nodes_.size() >= 2) {
     const NodeBuffer& left = nodes_[nodes_.size() - 2];
     const NodeBuffer& right = nodes_.back();
     if (!AreHalves({0, shards_}, left.node, right.node)) break;
-    AddInPlace(buffers_[nodes_.size() - 2], right.data, count_);
+    LS_RETURN_IF_ERROR(vectors_->Add(buffers_[nodes_.size() - 2], right.data, count_));
     nodes_[nodes_.size() - 2].node.end = right.node.end;
     nodes_.pop_back();
   }
-}
-
-__attribute__((target_clones("avx512f", "avx2", "default"))) void AddInPlace(float* a,
-                                                                             const float* b,
-                                                                             int64_t count) {
-  for (int64_t i = 0; i < count; ++i) a[i] += b[i];
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

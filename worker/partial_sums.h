@@ -11,8 +11,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
+#include "collectives/vector_memory.h"
 
 namespace lockstep::worker {
 
@@ -23,16 +25,17 @@ class PartialSums {
   // The most over every legal deal to between `min_workers` and `max_workers` workers.
   static int BuffersForWorstDeal(int shards, int min_workers, int max_workers);
 
-  // `buffers` are vectors of `count` floats that outlive this.
-  PartialSums(int shards, int64_t count, std::vector<float*> buffers);
+  // `buffers` are vectors of `count` floats in `vectors`; both outlive this.
+  PartialSums(int shards, int64_t count, std::vector<float*> buffers, VectorMemory* vectors);
 
   // Forgets the last step; the worker holds `held` now.
   // REQUIRES: BuffersFor(shards, held) buffers.
   void Begin(ShardRange held);
   // Where the gradient of the next shard goes.
   float* NextLeaf();
-  // The leaf of the next shard is complete: adds what can be added.
-  void LeafDone();
+  // The leaf of the next shard is complete: adds what can be added. Errors: those of the vectors'
+  // memory.
+  absl::Status LeafDone();
   // The whole nodes, left to right, after the last LeafDone.
   const std::vector<NodeBuffer>& nodes() const { return nodes_; }
   // The buffer of the first node, where the worker's own reduced slice may go.
@@ -42,13 +45,11 @@ class PartialSums {
   const int shards_;
   const int64_t count_;
   const std::vector<float*> buffers_;
+  VectorMemory* const vectors_;
   ShardRange held_;
   int next_shard_ = 0;
   std::vector<NodeBuffer> nodes_;  // nodes_[i] lies in buffers_[i]
 };
-
-// a[i] += b[i]. The bits are those of one float addition, on any CPU.
-void AddInPlace(float* a, const float* b, int64_t count);
 
 }  // namespace lockstep::worker
 

@@ -91,7 +91,8 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
   }
   if (half_done) {
     if (mine.begun == start_step && mine.committed != start_step) {
-      FinishFrom(rows, before, start_step);
+      LS_RETURN_IF_ERROR(FinishFrom(rows, before, start_step));
+      LS_RETURN_IF_ERROR(parts_.executor->PublishState());  // who is new may copy them
     }
     // Nobody's new weights go before all have taken them.
     LS_RETURN_IF_ERROR(communicator->Barrier(deadline));
@@ -122,14 +123,14 @@ absl::Status ShardedState::BeginFresh(Communicator* communicator) {
 
 absl::Status ShardedState::GiveUp(const std::string& why) {
   parts_.executor->InitState();
-  parts_.executor->HoldMoments({});
+  LS_RETURN_IF_ERROR(parts_.executor->HoldMoments({}));
   std::fill(held_.begin(), held_.end(), false);
   LS_LOG_WARNING << why << ": goes back to the newest checkpoint, or to the start without one";
   return absl::AbortedError(absl::StrCat(why, ": all go back"));
 }
 
-void ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders,
-                              int64_t step) {
+absl::Status ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders,
+                                      int64_t step) {
   std::vector<engine::GradientSlice> weights;
   for (int shard = 0; shard < parts_.shards; ++shard) {
     const int from = holders[static_cast<size_t>(shard)].front();
@@ -138,7 +139,7 @@ void ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardHolders& 
       weights.push_back({piece.begin, piece.end, NewWeights(from, piece, row.own_begin)});
     }
   }
-  parts_.executor->FinishUpdate(step, weights);
+  return parts_.executor->FinishUpdate(step, weights);
 }
 
 absl::Status ShardedState::AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,

@@ -127,14 +127,18 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
     gone = place.end;
   }
   if (gone < moments_end_) parts_.transport->Drop(parts_.state + gone, moments_end_ - gone);
-  parts_.executor->HoldMoments(std::move(ranges));
-  return absl::OkStatus();
+  return parts_.executor->HoldMoments(std::move(ranges));
 }
 
 absl::Status ShardedState::Finish(Communicator* communicator, int64_t step, absl::Time deadline) {
   LS_RETURN_IF_ERROR(communicator->Barrier(deadline));
-  parts_.executor->FinishUpdate(step, gathered_);
-  return absl::OkStatus();
+  return parts_.executor->FinishUpdate(step, gathered_);
+}
+
+absl::Status ShardedState::Publish(Communicator* communicator, absl::Time deadline) const {
+  LS_RETURN_IF_ERROR(parts_.executor->PublishState());
+  if (plan().spec().device == engine::DeviceKind::kCpu) return absl::OkStatus();
+  return communicator->Barrier(deadline);
 }
 
 const char* ShardedState::Locate(size_t offset, size_t* bytes) const {

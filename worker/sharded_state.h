@@ -67,6 +67,9 @@ class ShardedState {
   // from there on. Moments of peers are those after this rank's committed step until it takes part
   // in the next reduction.
   const char* Locate(size_t offset, size_t* bytes) const;
+  // Brings the state regions of all ranks up to date, for Locate. Collective where the device has
+  // memory of its own. Errors: those of the communicator and of Executor::PublishState.
+  absl::Status Publish(Communicator* communicator, absl::Time deadline) const;
   // As worker::CheckReplicas, on what several ranks have.
   absl::Status CheckReplicas(Communicator* communicator, int64_t step, absl::Time deadline) const;
 
@@ -100,7 +103,7 @@ class ShardedState {
   // For a new job: everybody has what is zero.
   absl::Status BeginFresh(Communicator* communicator);
   // Finishes the step that this rank has begun, from the new weights of `holders`.
-  void FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders, int64_t step);
+  absl::Status FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders, int64_t step);
   // Gives everything but the moments to those who are not `bound` to the start step.
   absl::Status AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
                              const std::vector<int>& bound, absl::Time deadline);

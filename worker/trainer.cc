@@ -84,8 +84,11 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
       LS_RETURN_IF_ERROR(Evaluate(communicator, record));
     }
     if (checkpointer_ != nullptr) {
-      checkpointer_->AtBoundary(committed_step(), FallsOn(compiled_.save_every, committed_step()),
-                                header_, Decided());
+      const bool due = FallsOn(compiled_.save_every, committed_step());
+      if (sharded_ != nullptr && (due || header_.save)) {
+        LS_RETURN_IF_ERROR(sharded_->Publish(communicator, Deadline()));
+      }
+      checkpointer_->AtBoundary(committed_step(), due, header_, Decided());
     }
   }
   const bool early = StopsEarly(train, executor_->tracking());
@@ -94,7 +97,8 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
                 << train.early_stop().metric() << " for " << executor_->tracking().stop_count
                 << " evaluations; the best was that of step " << executor_->tracking().stop_step;
   }
-  LS_RETURN_IF_ERROR(executor_->PublishState());
+  LS_RETURN_IF_ERROR(sharded_ != nullptr ? sharded_->Publish(communicator, Deadline())
+                                         : executor_->PublishState());
   TrainOutcome outcome;
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
@@ -126,12 +130,12 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
                       communicator->TreeReduce(args, Deadline()));
   reducing.Stop();
-  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced,
-                   &header_);
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced, &header_));
   board_->Do(UPDATING);
   Suffer(chaos::Place::kReduced, step);
   PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
-  const engine::StepResult result = Update(communicator, reduced, step, record, header_);
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
+                      Update(communicator, reduced, step, record, header_));
   if (begun_step() != committed_step()) {
     Suffer(chaos::Place::kBegun, step);
     LS_RETURN_IF_ERROR(sharded_->Finish(communicator, step, Deadline()));
@@ -148,9 +152,9 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
   const int64_t step = begun_step() + 1;
   if (reduced.step != step) return absl::OkStatus();
-  StepHeader::Read(compiled_.job.train().shards(), compiled_.plan->gradient_count(), reduced.slices,
-                   &header_);
-  const engine::StepResult result = Update(last, reduced.slices, step, nullptr, header_);
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced.slices, &header_));
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
+                      Update(last, reduced.slices, step, nullptr, header_));
   if (committed_step() == step) NoteCommitted(result);
   return CheckFinite(step, result);
 }
@@ -253,7 +257,6 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     board_->Moved();
     return communicator->aborted();
   };
-  const int64_t gradients = compiled_.plan->gradient_count();
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
@@ -283,18 +286,19 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
       const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
-    StepHeader::Write(compiled_.job.train().shards(), shard, batch.ids_hash,
-                      shard == held.begin ? wishes : StepHeader::Wishes{}, leaf + gradients);
-    sums_->LeafDone();
+    LS_RETURN_IF_ERROR(vector_->WriteHeader(
+        shard, batch.ids_hash, shard == held.begin ? wishes : StepHeader::Wishes{}, leaf));
+    LS_RETURN_IF_ERROR(sums_->LeafDone());
     if (faults_ != nullptr) faults_->Slow(Clock::Real()->Now() - begin);
     board_->Moved();
   }
   return absl::OkStatus();
 }
 
-engine::StepResult Trainer::Update(Communicator* communicator, absl::Span<const Slice> reduced,
-                                   int64_t step, RunRecord* record,
-                                   const StepHeader::Contents& header) {
+absl::StatusOr<engine::StepResult> Trainer::Update(Communicator* communicator,
+                                                   absl::Span<const Slice> reduced, int64_t step,
+                                                   RunRecord* record,
+                                                   const StepHeader::Contents& header) {
   const int64_t gradients = compiled_.plan->gradient_count();
   gradient_slices_.clear();
   for (const Slice& slice : reduced) {
@@ -307,8 +311,9 @@ engine::StepResult Trainer::Update(Communicator* communicator, absl::Span<const 
     board_->Do(UPDATING);
   }
   const bool whole = sharded_ == nullptr || sharded_->all_held();
-  const engine::StepResult result = whole ? executor_->Update(step, gradient_slices_)
-                                          : executor_->BeginUpdate(step, gradient_slices_);
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
+                      whole ? executor_->Update(step, gradient_slices_)
+                            : executor_->BeginUpdate(step, gradient_slices_));
   if (committed_step() == step) communicator->PublishCommitted(step);
   // One that is half done is bound to be made: it is on record before its weights are there.
   RunRecord* const notes = notes_ != nullptr ? notes_ : record;

@@ -44,6 +44,7 @@
 #include "worker/run_record.h"
 #include "worker/sharded_state.h"
 #include "worker/step_header.h"
+#include "worker/step_vector.h"
 
 namespace lockstep::worker {
 
@@ -111,7 +112,7 @@ class Trainer {
   // Hash that tells kinds of devices apart.
   absl::StatusOr<std::string> DeviceHash() {
     sums_->Begin({0, 1});
-    return executor_->DeviceHash(sums_->NextLeaf());
+    return vector_->DeviceHash(executor_.get(), sums_->NextLeaf());
   }
 
   // Finishes the step after the state's when `reduced` is it: its gradients are whole; with sharded
@@ -170,8 +171,9 @@ class Trainer {
   void NoteFirstCommit();
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
   // The update, whose step is published, or its first half: with sharded moments Finish follows.
-  engine::StepResult Update(Communicator* communicator, absl::Span<const Slice> reduced,
-                            int64_t step, RunRecord* record, const StepHeader::Contents& header);
+  absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
+                                            absl::Span<const Slice> reduced, int64_t step,
+                                            RunRecord* record, const StepHeader::Contents& header);
   // Tells the world of the step that the state is after.
   void NoteCommitted(const engine::StepResult& result);
   // What the job wants done about a step that is not finite.
@@ -192,6 +194,7 @@ class Trainer {
   void* state_ = nullptr;
   std::unique_ptr<void, void (*)(void*)> arena_;
   std::unique_ptr<engine::Executor> executor_;
+  std::unique_ptr<StepVector> vector_;
   std::unique_ptr<ShardedState> sharded_;
   std::unique_ptr<PartialSums> sums_;
   std::unique_ptr<StepProfiler> profiler_;

@@ -122,16 +122,15 @@ absl::Status Trainer::Reserve(Transport* transport) {
   const engine::Plan& plan = *compiled_.plan;
   micro_fields_.resize(plan.spec().input.fields.size());
   LS_RETURN_IF_ERROR(ReserveState(transport));
-  std::vector<float*> buffers;
-  for (int i = 0; i < compiled_.gradient_buffers; ++i) {
-    LS_ASSIGN_OR_RETURN(void* buffer, transport->Allocate(compiled_.vector_count * sizeof(float),
-                                                          "a gradient buffer"));
-    buffers.push_back(static_cast<float*>(buffer));
-  }
+  const int shards = compiled_.job.train().shards();
+  vector_ = std::make_unique<StepVector>(shards, plan.gradient_count(), &transport->vectors());
+  LS_ASSIGN_OR_RETURN(std::vector<float*> buffers, vector_->Reserve(compiled_.gradient_buffers));
   engine::Memory memory{state_, nullptr};
   if (plan.spec().device == engine::DeviceKind::kCuda) {
-    memory.gpu_limit = static_cast<size_t>(compiled_.job.resources().gpu_memory());
-    memory.gradient_buffers = buffers;
+    LS_ASSIGN_OR_RETURN(memory.gpu_limit, vector_->GpuLimit(compiled_.job.resources().gpu_memory(),
+                                                            compiled_.gradient_buffers));
+    if (plan.spec().shard_moments) memory.moment_bytes = MostHeldMoments(compiled_.job, plan);
+    if (vector_->memory()->on_host()) memory.gradient_buffers = buffers;
     memory.tuning_files = compiled_.tuning_files;
   } else {
     arena_.reset(AllocateArena(plan.arena_bytes()));
@@ -142,8 +141,8 @@ absl::Status Trainer::Reserve(Transport* transport) {
   }
   LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
   if (plan.spec().shard_moments) LS_RETURN_IF_ERROR(MakeSharded(transport, buffers[0]));
-  sums_ = std::make_unique<PartialSums>(compiled_.job.train().shards(), compiled_.vector_count,
-                                        std::move(buffers));
+  sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
+                                        vector_->memory());
   data::Loader::Options options;
   // A thread of its own pays only where a core is left for it. It changes no number.
   const Resources& resources = compiled_.job.resources();

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/shm/shm_transport.h"
+#include "collectives/communicator.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -18,6 +18,7 @@
 #include "worker/checkpoint_identity.h"
 #include "worker/checkpointer.h"
 #include "worker/control_link.h"
+#include "worker/data_plane.h"
 #include "worker/device_choice.h"
 #include "worker/model_writer.h"
 #include "worker/profile/profile_report.h"
@@ -117,11 +118,7 @@ class Worker {
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
-    ShmTransport::Options options;
-    options.arena_bytes = compiled.arena_bytes;
-    options.loose_bytes = compiled.loose_bytes;
-    options.life = life_;
-    LS_ASSIGN_OR_RETURN(transport_, ShmTransport::Create(options));
+    LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, bootstrap_.assignment(), life_));
     LS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
     board_.Moved();
@@ -328,7 +325,7 @@ class Worker {
   LifePage* const life_;
   ProgressBoard board_;
   JobData data_;
-  std::unique_ptr<ShmTransport> transport_;
+  std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;
   std::unique_ptr<RunRecord> record_;

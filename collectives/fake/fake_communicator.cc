@@ -54,14 +54,36 @@ Operation FakeCommunicator::NewOperation(OpKind kind, int64_t count, DType dtype
   return operation;
 }
 
-template <typename Body>
-absl::Status FakeCommunicator::Run(const Operation& operation, Body body) {
+absl::Status FakeCommunicator::BeginCall(const Operation& operation, int64_t bytes) {
   if (finished_.ok()) finished_ = group_->aborted();
   LS_RETURN_IF_ERROR(finished_);
-  recorder_->Begin(operation, operation.count * static_cast<int64_t>(SizeOf(operation.dtype)));
-  finished_ = body();
+  recorder_->Begin(operation, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status FakeCommunicator::EndCall(const Operation&, absl::Status status) {
+  finished_ = std::move(status);
   recorder_->End(finished_.code());
   return finished_;
+}
+
+template <typename Body>
+absl::Status FakeCommunicator::Run(const Operation& operation, Body body) {
+  LS_RETURN_IF_ERROR(
+      BeginCall(operation, operation.count * static_cast<int64_t>(SizeOf(operation.dtype))));
+  return EndCall(operation, body());
+}
+
+absl::Status FakeCommunicator::Announce(const Operation& operation, const void* mine, size_t size,
+                                        void* all, absl::Time deadline) {
+  FakeCall call;
+  call.operation = operation;
+  call.buffer = mine;
+  LS_ASSIGN_OR_RETURN(const std::vector<FakeCall> calls, Enter(call, deadline));
+  for (size_t r = 0; r < calls.size(); ++r) {
+    Copy(static_cast<char*>(all) + r * size, calls[r].buffer, size);
+  }
+  return Leave(call, deadline);
 }
 
 absl::StatusOr<std::vector<FakeCall>> FakeCommunicator::Enter(const FakeCall& call,

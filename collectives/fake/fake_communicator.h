@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/control_plane.h"
 #include "collectives/fake/fake_group.h"
 #include "collectives/flight_recorder.h"
 
 namespace lockstep {
 
-class FakeCommunicator : public Communicator {
+class FakeCommunicator : public Communicator, public ControlPlane {
  public:
   FakeCommunicator(std::shared_ptr<FakeGroup> group, int64_t generation, int rank, int world_size,
                    int shards, FlightRecorder* recorder);
@@ -46,12 +47,19 @@ class FakeCommunicator : public Communicator {
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
   std::vector<int64_t> CommittedSteps() const override { return group_->Committed(); }
   std::optional<ReducedStep> NewestReduce() const override { return newest_; }
+  ControlPlane* control_plane() override { return this; }
+  Operation NewOperation(OpKind kind, int64_t count, DType dtype) const override;
+  absl::Status BeginCall(const Operation& operation, int64_t bytes) override;
+  absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,
+                        absl::Time deadline) override;
+  absl::Status EndCall(const Operation& operation, absl::Status status) override;
+  void RestartNumbering() override { sequence_ = 0; }
+  absl::Status CheckAlive() const override { return group_->aborted(); }
   void Abort(const std::string& reason) override { group_->Abort(reason); }
   bool aborted() const override { return !group_->aborted().ok(); }
   std::string DescribeState() const override;
 
  private:
-  Operation NewOperation(OpKind kind, int64_t count, DType dtype) const;
   // Runs `body` as one recorded call; an error finishes the communicator.
   template <typename Body>
   absl::Status Run(const Operation& operation, Body body);

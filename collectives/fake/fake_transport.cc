@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/fake/fake_transport.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -61,6 +66,7 @@ FakeTransport::FakeTransport(FakeNetwork* network, size_t arena_bytes)
 
 FakeTransport::~FakeTransport() {
   for (void* block : blocks_) std::free(block);
+  for (const Loose& loose : loose_) ::munmap(loose.data, loose.bytes);
 }
 
 absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& what) {
@@ -78,16 +84,42 @@ absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& w
 }
 
 absl::StatusOr<void*> FakeTransport::AllocateLoose(size_t bytes, const std::string& what) {
-  LS_ASSIGN_OR_RETURN(void* block, Allocate(bytes, what));
-  Drop(block, bytes);
-  return block;
+  if (bytes > left_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no room for ", what, ": asked for ", bytes, " bytes, ", left_, " are left"));
+  }
+  Loose loose;
+  loose.bytes = std::max<size_t>(bytes, 1);
+  loose.memory = UniqueFd(::memfd_create("loose", MFD_CLOEXEC));
+  if (!loose.memory.valid() ||
+      ::ftruncate(loose.memory.get(), static_cast<off_t>(loose.bytes)) != 0) {
+    return ErrnoStatus(errno, what);
+  }
+  void* const data =
+      ::mmap(nullptr, loose.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, loose.memory.get(), 0);
+  if (data == MAP_FAILED) return ErrnoStatus(errno, what);
+  loose.data = static_cast<char*>(data);
+  loose_.push_back(std::move(loose));
+  left_ -= bytes;
+  Drop(data, bytes);
+  return data;
 }
 
 absl::Status FakeTransport::Hold(void* data, size_t bytes, const std::string& what) {
   return absl::OkStatus();
 }
 
-void FakeTransport::Drop(void* data, size_t bytes) { std::memset(data, 0xff, bytes); }
+void FakeTransport::Drop(void* data, size_t bytes) {
+  const std::string poison(bytes, '\xff');
+  for (const Loose& loose : loose_) {
+    const std::ptrdiff_t offset = static_cast<char*>(data) - loose.data;
+    if (offset < 0 || static_cast<size_t>(offset) + bytes > loose.bytes) continue;
+    LS_CHECK_EQ(::pwrite(loose.memory.get(), poison.data(), bytes, offset),
+                static_cast<ssize_t>(bytes));
+    return;
+  }
+  LS_CHECK(false) << "not a part of loose memory";
+}
 
 absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(
     int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collectives/communicator.h"
 #include "collectives/flight_recorder.h"
+#include "common/fd.h"
 
 namespace lockstep {
 
@@ -50,7 +51,9 @@ class FakeTransport : public Transport {
   ~FakeTransport() override;
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
-  // Memory like any other, filled with 0xff where it is not held so that a reader would notice.
+  VectorMemory& vectors() override { return vectors_; }
+  // Filled with 0xff where it is not held so that a reader would notice. Drop writes it through a
+  // descriptor: as with the real one, the owner may have made the memory read-only.
   absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
   absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
   void Drop(void* data, size_t bytes) override;
@@ -68,7 +71,14 @@ class FakeTransport : public Transport {
   const std::string address_;
   size_t left_;
   std::vector<void*> blocks_;
+  struct Loose {
+    char* data = nullptr;
+    size_t bytes = 0;
+    UniqueFd memory;
+  };
+  std::vector<Loose> loose_;
   FlightRecorder recorder_;
+  HostVectors vectors_{this};
 };
 
 }  // namespace lockstep

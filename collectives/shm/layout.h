@@ -24,7 +24,7 @@
 namespace lockstep {
 
 inline constexpr uint64_t kArenaMagic = 0x314d48534b434f4c;  // "LOCKSHM1"
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr int kMaxRanksOfHost = 512;
 inline constexpr int kMaxNodes = 64;  // whole nodes of one rank: at most 2 log2(shards)
 inline constexpr int kPlaces = 3;
@@ -74,6 +74,8 @@ struct RankHeader {
   alignas(64) std::atomic<uint64_t> phase{0};
   // Counts everything that this rank has published: what peers sleep on.
   std::atomic<uint32_t> bell{0};
+  // The CPU on which this rank published last, a hint: spinning there for it would keep it waiting.
+  std::atomic<int32_t> cpu{-1};
   // This rank sleeps on some peer's bell, so publishers have to wake.
   alignas(64) std::atomic<uint32_t> sleeping{0};
   // {generation, committed step + 1}.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/reduce.h"
 #include "collectives/shm/shm_communicator.h"
+#include "common/check.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +19,16 @@ void Copy(void* to, const void* from, size_t bytes) {
 }
 
 }  // namespace
+
+absl::Status ShmCommunicator::Announce(const Operation& operation, const void* mine, size_t size,
+                                       void* all, absl::Time deadline) {
+  static_assert(kAnnouncedBytes <= kSmallBytes);
+  LS_CHECK_LE(size, kAnnouncedBytes);
+  Copy(NextChunk(), mine, size);
+  LS_RETURN_IF_ERROR(Enter(NewCall(operation, nullptr, 0), deadline));
+  for (int r = 0; r < world_size(); ++r) Copy(static_cast<char*>(all) + r * size, Chunk(r), size);
+  return absl::OkStatus();
+}
 
 absl::Status ShmCommunicator::AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,
                                         ReduceOrder order, absl::Time deadline) {

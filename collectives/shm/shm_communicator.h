@@ -14,6 +14,7 @@
 
 #include "collectives/abort_flag.h"
 #include "collectives/communicator.h"
+#include "collectives/control_plane.h"
 #include "collectives/flight_recorder.h"
 #include "collectives/operation.h"
 #include "collectives/shm/arena.h"
@@ -37,7 +38,7 @@ struct ShmGroup {
   bool may_spin = false;
 };
 
-class ShmCommunicator : public Communicator {
+class ShmCommunicator : public Communicator, public ControlPlane {
  public:
   explicit ShmCommunicator(ShmGroup group);
 
@@ -72,21 +73,27 @@ class ShmCommunicator : public Communicator {
 
   std::optional<ReducedStep> NewestReduce() const override;
 
+  ControlPlane* control_plane() override { return this; }
+  Operation NewOperation(OpKind kind, int64_t count, DType dtype) const override;
+  absl::Status BeginCall(const Operation& operation, int64_t bytes) override;
+  absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,
+                        absl::Time deadline) override;
+  absl::Status EndCall(const Operation& operation, absl::Status status) override;
+  void RestartNumbering() override { sequence_ = 0; }
+  absl::Status CheckAlive() const override { return waiter_.CheckAlive(); }
+
   void Abort(const std::string& reason) override { group_.abort->Set(reason); }
   bool aborted() const override { return group_.abort->IsSet(); }
   std::string DescribeState() const override;
 
  private:
   // ---- one call (shm_communicator.cc) ----
-  Operation NewOperation(OpKind kind, int64_t count, DType dtype) const;
   // Runs `body` as one recorded call; an error finishes the communicator.
   template <typename Body>
   absl::Status Run(const Operation& operation, int64_t bytes, Body body) {
     LS_RETURN_IF_ERROR(BeginCall(operation, bytes));
     return EndCall(operation, body());
   }
-  absl::Status BeginCall(const Operation& operation, int64_t bytes);
-  absl::Status EndCall(const Operation& operation, absl::Status status);
   // Announces `call` (with what was copied to OwnChunk before) as the next tick, waits until all
   // ranks have announced theirs and compares the calls.
   absl::Status Enter(const CallSlot& call, absl::Time deadline);

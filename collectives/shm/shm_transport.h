@@ -46,6 +46,7 @@ class ShmTransport : public Transport {
   ~ShmTransport() override;
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
+  VectorMemory& vectors() override { return vectors_; }
   absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
   absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
   void Drop(void* data, size_t bytes) override { arena_->Drop(data, bytes); }
@@ -76,6 +77,7 @@ class ShmTransport : public Transport {
   std::unique_ptr<OwnArena> arena_;
   std::unique_ptr<ArenaServer> server_;
   FlightRecorder recorder_;
+  HostVectors vectors_{this};
   // By address. Used by the main thread only.
   std::map<std::string, std::shared_ptr<const PeerArena>> peers_;
 

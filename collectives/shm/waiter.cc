@@ -44,7 +44,12 @@ void ShmWaiter::Relax() {
 #endif
 }
 
+bool ShmWaiter::SharesCpu(size_t peer) const {
+  return peers_[peer].header->cpu.load(std::memory_order_relaxed) == ::sched_getcpu();
+}
+
 void ShmWaiter::Ring() {
+  own_->cpu.store(::sched_getcpu(), std::memory_order_relaxed);
   // Sequentially consistent on both sides: either the sleeper sees the new bell, or we see that it
   // sleeps.
   own_->bell.fetch_add(1, std::memory_order_seq_cst);

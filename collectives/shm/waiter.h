@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank waits for a word of a peer: it spins while every rank of the host has a CPU, else it
-// yields; after about a millisecond it sleeps on the peer's bell. Every wait ends at once on an
-// abort or when any peer's life word says that it died.
+// How a rank waits for a word of a peer: it spins while every rank of the host has a CPU and the
+// peer was last seen on another one, else it yields; after about a millisecond it sleeps on the
+// peer's bell. Every wait ends at once on an abort or when any peer's life word says that it died.
 //
 // Peers cannot write into each other's memory, so a sleeper announces itself in its own header and
 // the publisher, who looks at these words after each publication, wakes the sleepers of its own
@@ -48,6 +48,7 @@ class ShmWaiter {
   absl::Status Until(size_t peer, absl::Time deadline, Ready ready) {
     for (int i = 0; i < spins_; ++i) {
       if (ready()) return absl::OkStatus();
+      if (i % kLook == kLook - 1 && SharesCpu(peer)) break;
       Relax();
     }
     Progress progress;
@@ -69,7 +70,12 @@ class ShmWaiter {
     absl::Time begin = absl::InfinitePast();
     bool sleeps = false;
   };
+  // Pauses between two looks at where the peer runs: about a microsecond.
+  static constexpr int kLook = 32;
+
   static void Relax();
+  // Whether `peer` published last on the CPU that this thread is on.
+  bool SharesCpu(size_t peer) const;
   absl::Status Pause(size_t peer, uint32_t bell, absl::Time deadline, Progress* progress);
   void Sleep(size_t peer, uint32_t bell, absl::Duration longest);
 

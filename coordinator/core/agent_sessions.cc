@@ -177,6 +177,9 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
     case AgentMessage::kLog:
       OnLog(context, message.log());
       break;
+    case AgentMessage::kHeartbeat:
+      context.state.nodes[known->second].usage = message.heartbeat();
+      break;
     default:
       break;
   }

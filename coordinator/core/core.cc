@@ -21,6 +21,16 @@
 namespace lockstep::coordinator {
 namespace {
 
+// What the worker's agent said last of its process; null: nothing.
+const ProcessUsage* UsageOf(const State& state, const Worker& worker) {
+  const auto node = state.nodes.find(worker.node_id);
+  if (node == state.nodes.end() || worker.gone()) return nullptr;
+  for (const ProcessUsage& usage : node->second.usage.workers()) {
+    if (usage.worker_incarnation() == worker.incarnation) return &usage;
+  }
+  return nullptr;
+}
+
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
 
 template <class... Ts>
@@ -162,6 +172,11 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
     member.set_incarnation(slot.worker.incarnation);
     member.set_standby(slot.standby);
     *member.mutable_progress() = slot.worker.progress;
+    member.set_node_id(slot.worker.node_id);
+    *member.mutable_device() = slot.worker.device;
+    if (const ProcessUsage* usage = UsageOf(state, slot.worker); usage != nullptr) {
+      *member.mutable_usage() = *usage;
+    }
   }
   return response;
 }
@@ -189,6 +204,7 @@ GetClusterResponse GetCluster(const State& state) {
     status.set_used_slots(UsedSlots(state, node));
     status.set_connected(node.session != 0);
     for (const Device& device : node.devices) *status.add_devices() = device;
+    if (status.connected()) *status.mutable_gpus() = node.usage.gpus();
   }
   return response;
 }

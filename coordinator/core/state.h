@@ -40,6 +40,7 @@ struct Node {
   // The desired state that this connection was told last (without its revision), to send changes
   // only.
   std::optional<std::string> told;
+  AgentHeartbeat usage;  // the newest figures, for those who watch
 };
 
 // One life of one worker process.

@@ -88,12 +88,6 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
   if (epilogue.mask != nullptr) {
     tile->epilogue.mask = epilogue.mask + row * epilogue.mask_stride + column;
   }
-  if (epilogue.factor != nullptr) {
-    tile->epilogue.factor = epilogue.factor + row * epilogue.factor_stride + column;
-    for (int64_t i = 0; tile->last && i < rows; ++i) {
-      __builtin_prefetch(tile->epilogue.factor + i * epilogue.factor_stride, 0, 2);
-    }
-  }
   if (epilogue.residual != nullptr) {
     tile->epilogue.residual = epilogue.residual + row * epilogue.residual_stride + column;
   }
@@ -205,8 +199,8 @@ void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch
     float* const product = scratch + panel_floats_ * static_cast<size_t>(threads_);
     operands = {operands.b, operands.a, nullptr, product, shape_.m, false, {}};
   } else {
-    operands.epilogue = {epilogue.bias, epilogue.residual, shape_.n,        epilogue.relu,
-                         epilogue.mask, shape_.n,          epilogue.factor, shape_.n};
+    operands.epilogue = {epilogue.bias, epilogue.residual, shape_.n,
+                         epilogue.relu, epilogue.mask,     shape_.n};
   }
   const int64_t tile_rows = DivideUp(m_, simd_.tile_rows);
   const int64_t panels = DivideUp(n_, simd_.tile_columns);
@@ -249,12 +243,10 @@ void Gemm::PutTransposed(const float* from, const GemmEpilogue& epilogue, int64_
     if (epilogue.residual != nullptr) simd_.add(y, epilogue.residual + at, count, y);
     if (epilogue.relu && !sums_first) simd_.relu(y, count, y);
     if (epilogue.mask != nullptr) simd_.relu_backward(y, epilogue.mask + at, count, y);
-    if (epilogue.factor != nullptr) simd_.multiply(y, epilogue.factor + at, count, y);
   }
   if (epilogue.activation.has_value()) {
-    row_simd_.activation_slope[static_cast<size_t>(*epilogue.activation)](
-        shape_.m, count, shape_.n, c + begin,
-        epilogue.slope == nullptr ? nullptr : epilogue.slope + begin);
+    row_simd_.activate_rows[static_cast<size_t>(*epilogue.activation)](shape_.m, count, shape_.n,
+                                                                       c + begin);
   }
 }
 
@@ -262,10 +254,8 @@ void Gemm::PutTransposed(const float* from, const GemmEpilogue& epilogue, int64_
 void Gemm::Activate(const GemmEpilogue& epilogue, int index, float* c) const {
   const auto [begin, end] = PartOf(shape_.m, index, threads_);
   if (begin == end) return;
-  const int64_t at = begin * shape_.n;
-  row_simd_.activation_slope[static_cast<size_t>(*epilogue.activation)](
-      end - begin, shape_.n, shape_.n, c + at,
-      epilogue.slope == nullptr ? nullptr : epilogue.slope + at);
+  row_simd_.activate_rows[static_cast<size_t>(*epilogue.activation)](
+      end - begin, shape_.n, shape_.n, c + begin * shape_.n);
 }
 
 }  // namespace lockstep::engine

@@ -29,17 +29,14 @@ struct GemmShape {
   bool b_transposed = false;  // B is stored [n, k]
 };
 
-// What follows a product: c = act(sum + bias + residual) * factor, and c = 0 where mask <= 0. All
-// but the bias are dense [m, n]; what is null is left out.
+// What follows a product: c = act(sum + bias + residual), and c = 0 where mask <= 0. All but the
+// bias are dense [m, n]; what is null is left out.
 struct GemmEpilogue {
   const float* bias = nullptr;  // [n]
   const float* residual = nullptr;
   bool relu = false;
   const float* mask = nullptr;
-  const float* factor = nullptr;
-  // Another activation, without relu, mask and factor; its slope at each element goes to `slope`.
-  std::optional<Activation> activation;
-  float* slope = nullptr;
+  std::optional<Activation> activation;  // another one, without relu and mask
 };
 
 class Gemm {

@@ -44,6 +44,8 @@ class LinearKernel : public CpuKernel {
                const CpuTarget& target)
       : gemm_(ForwardShape(graph, node), target.isa, target.threads),
         operands_(operands),
+        row_simd_(RowKernelsFor(target.isa)),
+        elements_(node.outputs[0].elements()),
         relu_(node.attrs.String("activation") == "relu") {
     const std::string activation = node.attrs.String("activation", "none");
     if (activation == "gelu") activation_ = Activation::kGeluErf;
@@ -56,16 +58,21 @@ class LinearKernel : public CpuKernel {
     if (operands_.inputs.size() >= 3) epilogue.bias = context.At<float>(operands_.inputs[2]);
     if (operands_.inputs.size() == 4) epilogue.residual = context.At<float>(operands_.inputs[3]);
     epilogue.relu = relu_;
-    epilogue.activation = activation_;
-    if (operands_.outputs.size() == 2) epilogue.slope = context.At<float>(operands_.outputs[1]);
-    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
-              context.At<float>(operands_.outputs[0]), false, epilogue,
-              context.At<float>(operands_.scratch), context.pool);
+    const bool keeps = operands_.outputs.size() == 2;
+    if (!keeps) epilogue.activation = activation_;
+    float* const sums = context.At<float>(operands_.outputs[keeps ? 1 : 0]);
+    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]), sums,
+              false, epilogue, context.At<float>(operands_.scratch), context.pool);
+    if (!keeps) return;
+    row_simd_.activation[static_cast<size_t>(*activation_)](
+        sums, elements_, context.At<float>(operands_.outputs[0]));
   }
 
  private:
   const Gemm gemm_;
   const KernelOperands operands_;
+  const RowKernels& row_simd_;
+  const int64_t elements_;
   const bool relu_;
   std::optional<Activation> activation_;
 };
@@ -76,6 +83,8 @@ class BackwardInputKernel : public CpuKernel {
                       const CpuTarget& target)
       : gemm_(InputShape(graph, node), target.isa, target.threads),
         operands_(operands),
+        row_simd_(RowKernelsFor(target.isa)),
+        elements_(node.outputs[0].elements()),
         third_(ops::ThirdOf(node.attrs)) {}
 
   void Run(const RunContext& context) const override {
@@ -83,17 +92,21 @@ class BackwardInputKernel : public CpuKernel {
     if (operands_.inputs.size() == 3) {
       const float* third = context.At<float>(operands_.inputs[2]);
       if (third_ == ops::Third::kMask) epilogue.mask = third;
-      if (third_ == ops::Third::kSlope) epilogue.factor = third;
       if (third_ == ops::Third::kAddend) epilogue.residual = third;
     }
-    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
-              context.At<float>(operands_.outputs[0]), false, epilogue,
-              context.At<float>(operands_.scratch), context.pool);
+    float* const dx = context.At<float>(operands_.outputs[0]);
+    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]), dx,
+              false, epilogue, context.At<float>(operands_.scratch), context.pool);
+    if (operands_.inputs.size() < 3 || third_ != ops::Third::kGelu) return;
+    row_simd_.activation_backward[static_cast<size_t>(Activation::kGeluTanh)](
+        dx, context.At<float>(operands_.inputs[2]), elements_, dx);
   }
 
  private:
   const Gemm gemm_;
   const KernelOperands operands_;
+  const RowKernels& row_simd_;
+  const int64_t elements_;
   const ops::Third third_;
 };
 
@@ -101,18 +114,31 @@ class BackwardWeightKernel : public CpuKernel {
  public:
   BackwardWeightKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                        const CpuTarget& target)
-      : gemm_(WeightShape(graph, node), target.isa, target.threads), operands_(operands) {}
+      : gemm_(WeightShape(graph, node), target.isa, target.threads),
+        operands_(operands),
+        simd_(SimdFor(target.isa)),
+        rows_(graph.type(node.inputs[0]).shape[0]),
+        summed_(static_cast<size_t>(node.attrs.Int("sums"))),
+        columns_(node.outputs.back().shape[0]) {}
 
   void Run(const RunContext& context) const override {
     const Storage& out = operands_.outputs[0];
     gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
               context.At<float>(out), context.Adds(out), {}, context.At<float>(operands_.scratch),
               context.pool);
+    if (summed_ == 0) return;
+    const Storage& sums = operands_.outputs[1];
+    simd_.sum_rows(context.At<float>(operands_.inputs[summed_ - 1]), columns_, rows_, columns_,
+                   context.Adds(sums), context.At<float>(sums));
   }
 
  private:
   const Gemm gemm_;
   const KernelOperands operands_;
+  const SimdKernels& simd_;
+  const int64_t rows_;
+  const size_t summed_;    // the operand, from 1; 0: none
+  const int64_t columns_;  // of it
 };
 
 class BiasBackwardKernel : public CpuKernel {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/device.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
 
@@ -31,12 +34,13 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int index) {
   LS_RETURN_IF_ERROR(device->Check(runtime.set_device(index), what));
   LS_RETURN_IF_ERROR(device->Check(runtime.create_stream(&device->compute_), what));
   LS_RETURN_IF_ERROR(device->Check(runtime.create_stream(&device->copies_), what));
+  LS_RETURN_IF_ERROR(device->Check(runtime.create_stream(&device->returns_), what));
   return device;
 }
 
 Device::~Device() {
   const Runtime& r = runtime();
-  for (const Stream stream : {compute_, copies_}) {
+  for (const Stream stream : {compute_, copies_, returns_}) {
     if (stream == nullptr) continue;
     r.wait_stream(stream);
     r.destroy_stream(stream);
@@ -64,8 +68,17 @@ absl::StatusOr<std::byte*> Device::AllocatePinned(size_t bytes, const std::strin
   return static_cast<std::byte*>(pointer);
 }
 
-void Device::Pin(void* pointer, size_t bytes) {
-  if (runtime().pin(pointer, bytes) == 0) registered_.push_back(pointer);
+bool Device::Pin(void* pointer, size_t bytes) {
+  if (runtime().pin(pointer, bytes) != 0) return false;
+  registered_.push_back(pointer);
+  return true;
+}
+
+void Device::Unpin(void* pointer) {
+  const auto at = std::find(registered_.begin(), registered_.end(), pointer);
+  LS_CHECK(at != registered_.end());
+  runtime().unpin(pointer);
+  registered_.erase(at);
 }
 
 absl::StatusOr<Event> Device::MakeEvent() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as an executor uses it: a stream for kernels, one for copies, memory that is allocated
+// One GPU as an executor uses it: a stream for kernels, two for copies, memory that is allocated
 // before anything runs and freed with the device. Thread-safety: confined to one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_DEVICE_H_
 #define LOCKSTEP_ENGINE_CUDA_DEVICE_H_
@@ -30,14 +30,19 @@ class Device {
   const DeviceProperties& properties() const { return properties_; }
   Stream compute() const { return compute_; }
   Stream copies() const { return copies_; }
+  // For copies to the host that shall not wait for those to the device.
+  Stream returns() const { return returns_; }
 
   // `bytes` of device memory, 256-byte aligned, until the device goes.
   // Errors: ResourceExhausted with `what` and who else holds memory.
   absl::StatusOr<std::byte*> Allocate(size_t bytes, const std::string& what);
   // The same of page-locked host memory.
   absl::StatusOr<std::byte*> AllocatePinned(size_t bytes, const std::string& what);
-  // Page-locks memory of the caller until the device goes; copies work without it, slower.
-  void Pin(void* pointer, size_t bytes);
+  // Page-locks memory of the caller until the device goes or it is unpinned. False when that cannot
+  // be: copies work without it, slower.
+  bool Pin(void* pointer, size_t bytes);
+  // REQUIRES: it was pinned.
+  void Unpin(void* pointer);
   // Errors: Internal.
   absl::StatusOr<Event> MakeEvent();
   // An event that knows when it was reached. Errors: Internal.
@@ -61,6 +66,7 @@ class Device {
   DeviceProperties properties_;
   Stream compute_ = nullptr;
   Stream copies_ = nullptr;
+  Stream returns_ = nullptr;
   std::vector<void*> memory_;
   std::vector<void*> pinned_;
   std::vector<void*> registered_;

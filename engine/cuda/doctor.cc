@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status.h"
 #include "engine/cuda/device.h"
+#include "engine/cuda/doctor_speed.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/module.h"
 
@@ -38,17 +39,11 @@ GpuFinding Driver() {
   return {State::kGood, "driver", text.data()};
 }
 
-// cuDNN and NCCL, which later versions use.
+// cuDNN, which later versions use.
 GpuFinding Optional(const char* part, const char* file, const char* function) {
   void* library = Open(file);
   if (library == nullptr) {
     return {State::kOptional, part, absl::StrCat(file, " is not there; nothing needs it yet")};
-  }
-  if (std::string_view(part) == "NCCL") {
-    int version = 0;
-    const auto get = reinterpret_cast<int (*)(int*)>(::dlsym(library, function));
-    if (get != nullptr) get(&version);
-    return {State::kGood, part, absl::StrCat(version)};
   }
   const auto get = reinterpret_cast<size_t (*)()>(::dlsym(library, function));
   return {State::kGood, part, absl::StrCat(get == nullptr ? 0 : get())};
@@ -109,6 +104,11 @@ GpuFinding ExamineGpu(const cuda::Tables& tables, int index,
   return {State::kGood, part, absl::StrCat(text, "; a matrix product is right")};
 }
 
+GpuFinding Measured(const char* part, const absl::StatusOr<std::string>& text) {
+  if (text.ok()) return {State::kGood, part, *text};
+  return {State::kOptional, part, std::string(text.status().message())};
+}
+
 }  // namespace
 
 std::vector<GpuFinding> ExamineGpus() {
@@ -123,7 +123,6 @@ std::vector<GpuFinding> ExamineGpus() {
                         lacks.empty() ? (*module)->matmul->version() : lacks});
   }
   findings.push_back(Optional("cuDNN", "libcudnn.so.9", "cudnnGetVersion"));
-  findings.push_back(Optional("NCCL", "libnccl.so.2", "ncclGetVersion"));
   if (!module.ok()) return findings;
   const auto devices = cuda::ListDevices();
   if (!devices.ok()) {
@@ -131,7 +130,11 @@ std::vector<GpuFinding> ExamineGpus() {
     return findings;
   }
   for (size_t i = 0; i < devices->size(); ++i) {
-    findings.push_back(ExamineGpu(**module, static_cast<int>(i), (*devices)[i]));
+    const int index = static_cast<int>(i);
+    findings.push_back(ExamineGpu(**module, index, (*devices)[i]));
+    if (findings.back().state != State::kGood) continue;
+    findings.push_back(Measured("copies", MeasureCopies(index)));
+    findings.push_back(Measured("products", CompareProducts(index)));
   }
   return findings;
 }

@@ -15,8 +15,8 @@ struct GpuFinding {
   std::string text;  // its version, or what to do
 };
 
-// Loads each library once and multiplies two small matrices on each GPU. Blocks for seconds at
-// most.
+// Loads each library once; on each GPU multiplies two small matrices, and measures copies and
+// products. Blocks for seconds.
 std::vector<GpuFinding> ExamineGpus();
 
 }  // namespace lockstep::engine

@@ -7,15 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
+#include "engine/cuda/device_bytes.h"
 #include "engine/cuda/module.h"
 #include "engine/cuda/tuning.h"
 #include "engine/exec/batches.h"
 
 namespace lockstep::engine {
 namespace {
-
-constexpr size_t kAlign = 256;
-size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // What the driver itself takes of a device that is used.
 constexpr size_t kReserve = size_t{256} << 20;
@@ -51,14 +49,16 @@ CudaExecutor::CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
                            std::unique_ptr<cuda::Device> device)
     : plan_(std::move(plan)),
       limit_(memory.gpu_limit),
+      moment_bytes_(memory.moment_bytes),
       device_(std::move(device)),
       state_(memory.state, plan_->state_bytes()),
       host_updater_(plan_.get(), &state_, nullptr) {
-  // Floats are the device's; counters stay with the host.
+  device_state_.moments = CudaMoments::RangeOf(*plan_);
+  // Floats are the device's; counters stay with the host. Moments go their own way.
   for (const StateEntry& entry : plan_->state()) {
     const bool counter =
         entry.type == StateEntry::Type::kInt64 || entry.type == StateEntry::Type::kFloat64;
-    if (counter) continue;
+    if (counter || entry.role == StateEntry::Role::kMoment) continue;
     const size_t end = entry.offset + entry.bytes;
     if (!device_owned_.empty() && entry.offset - device_owned_.back().second < 64) {
       device_owned_.back().second = end;
@@ -74,23 +74,6 @@ CudaExecutor::~CudaExecutor() {
   device_->runtime().wait_stream(device_->copies());
 }
 
-size_t CudaExecutor::BatchBytes() const {
-  const TrainSpec& spec = plan_->spec();
-  const int64_t samples =
-      spec.inference ? spec.eval_block : std::max(spec.micro_batch, spec.eval_block);
-  size_t bytes = 0;
-  for (const FieldSpec& field : spec.input.fields) {
-    bytes += RoundUp(static_cast<size_t>(samples) * static_cast<size_t>(field.bytes()));
-  }
-  return bytes;
-}
-
-size_t CudaExecutor::NeededBytes() const {
-  return plan_->state_bytes() + plan_->arena_bytes() +
-         static_cast<size_t>(plan_->gradient_count()) * sizeof(float) + 2 * BatchBytes() +
-         kCudaWorkspaceBytes;
-}
-
 absl::Status CudaExecutor::CheckRoom(size_t limit) const {
   size_t free_bytes = 0, total_bytes = 0;
   LS_RETURN_IF_ERROR(
@@ -98,26 +81,28 @@ absl::Status CudaExecutor::CheckRoom(size_t limit) const {
   const size_t usable = free_bytes > kReserve ? free_bytes - kReserve : 0;
   const bool capped = limit > 0 && limit < usable;
   const size_t room = capped ? limit : usable;
-  if (NeededBytes() <= room) return absl::OkStatus();
+  if (plan_->device_bytes(moment_bytes_) <= room) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the plan needs ", Mebibytes(NeededBytes()), " of the GPU's memory (state ",
-      Mebibytes(plan_->state_bytes()), ", activations ", Mebibytes(plan_->arena_bytes()), "), but ",
-      Mebibytes(room),
+      "the plan needs ", Mebibytes(plan_->device_bytes(moment_bytes_)),
+      " of the GPU's memory (state ", Mebibytes(DeviceStateBytes(*plan_, moment_bytes_)),
+      ", activations ", Mebibytes(plan_->arena_bytes()), "), but ", Mebibytes(room),
       capped ? absl::StrCat(" are allowed by resources.gpu_memory")
              : absl::StrCat(" of ", Mebibytes(total_bytes), " are free"),
-      ": lower train.global_batch, raise accumulate, use recompute, or precision bf16"));
+      ": lower train.global_batch, raise accumulate, use recompute, precision bf16",
+      plan_->spec().offload_moments ? "" : " or resources.offload_optimizer"));
 }
 
 absl::Status CudaExecutor::AllocateAll() {
-  LS_ASSIGN_OR_RETURN(device_state_, device_->Allocate(plan_->state_bytes(), "the state"));
+  const size_t state_bytes = plan_->state_bytes() - device_state_.Gone(plan_->state_bytes());
+  LS_ASSIGN_OR_RETURN(device_state_.base, device_->Allocate(state_bytes, "the state"));
   LS_ASSIGN_OR_RETURN(arena_, device_->Allocate(plan_->arena_bytes(), "activations"));
   const size_t gradient_bytes = static_cast<size_t>(plan_->gradient_count()) * sizeof(float);
   LS_ASSIGN_OR_RETURN(std::byte * gradients, device_->Allocate(gradient_bytes, "gradients"));
   gradients_ = reinterpret_cast<float*>(gradients);
   LS_ASSIGN_OR_RETURN(workspace_, device_->Allocate(kCudaWorkspaceBytes, "matrix products"));
   for (Slot& slot : slots_) {
-    const size_t bytes = BatchBytes();
-    const size_t all = bytes + RoundUp(sizeof(DeviceScalars));
+    const size_t bytes = StagedBatchBytes(*plan_);
+    const size_t all = bytes + StagedBytes(sizeof(DeviceScalars));
     LS_ASSIGN_OR_RETURN(slot.host, device_->AllocatePinned(all, "batches"));
     LS_ASSIGN_OR_RETURN(slot.device, device_->Allocate(all, "batches"));
     slot.host_scalars = reinterpret_cast<DeviceScalars*>(slot.host + bytes);
@@ -143,8 +128,9 @@ absl::Status CudaExecutor::Prepare(const std::vector<std::string>& tuning_files)
   }
   const GradientLayout& layout = plan_->layout();
   std::vector<int> ends;
-  if (!spec.inference) {
-    gaps_ = GapsOf(layout);
+  if (!spec.inference) gaps_ = GapsOf(layout);
+  // Nobody waits for the buckets of a job's only shard.
+  if (!spec.inference && !(spec.shards == 1 && spec.passes.step_graph)) {
     ends.assign(layout.bucket_node.begin(), layout.bucket_node.end());
     std::sort(ends.begin(), ends.end());
   }
@@ -172,59 +158,12 @@ absl::Status CudaExecutor::Prepare(const std::vector<std::string>& tuning_files)
   }
   LS_RETURN_IF_ERROR(clock_.Start(device_.get()));
   CudaUpdater::Places places{device_state_, gradients_, arena_, workspace_};
-  LS_ASSIGN_OR_RETURN(updater_,
-                      CudaUpdater::Make(plan_.get(), &state_, device_.get(), places, &clock_));
+  LS_ASSIGN_OR_RETURN(updater_, CudaUpdater::Make(plan_.get(), &state_, device_.get(), places,
+                                                  moment_bytes_, &clock_));
   const Value sums = plan_->evaluate().graph.outputs()[0].second;
   eval_sums_ =
       plan_->evaluate().memory.operands[static_cast<size_t>(sums.node)].outputs[static_cast<size_t>(
           sums.output)];
-  return absl::OkStatus();
-}
-
-// ---- the state ----
-
-absl::Status CudaExecutor::CopyState() {
-  const cuda::Stream stream = device_->compute();
-  LS_RETURN_IF_ERROR(device_->Copy(device_state_, state_.base(), plan_->state_bytes(), stream));
-  LS_RETURN_IF_ERROR(device_->Wait(stream));
-  published_ = true;
-  resident_step_ = -1;
-  return absl::OkStatus();
-}
-
-// A state that cannot be brought to the device leaves nothing to go on with.
-void CudaExecutor::MustUpload() {
-  constants_.reset();
-  const absl::Status copied = CopyState();
-  LS_CHECK(copied.ok()) << copied;
-}
-
-void CudaExecutor::InitState() {
-  host_updater_.InitState();
-  MustUpload();
-}
-
-void* CudaExecutor::BeginLoad() {
-  constants_.reset();
-  state_.Open();
-  return state_.base();
-}
-
-void CudaExecutor::EndLoad() {
-  state_.Close();
-  MustUpload();
-}
-
-absl::Status CudaExecutor::PublishState() {
-  if (published_) return absl::OkStatus();
-  const StateRegion::Writing writing(&state_);
-  const cuda::Stream stream = device_->compute();
-  for (const auto& [begin, end] : device_owned_) {
-    LS_RETURN_IF_ERROR(
-        device_->Copy(state_.base() + begin, device_state_ + begin, end - begin, stream));
-  }
-  LS_RETURN_IF_ERROR(device_->Wait(stream));
-  published_ = true;
   return absl::OkStatus();
 }
 
@@ -261,7 +200,7 @@ absl::StatusOr<int> CudaExecutor::Stage(Fields fields, int64_t samples,
     const auto bytes = static_cast<size_t>(samples * static_cast<int64_t>(specs[f].bytes()));
     std::memcpy(slot.host + at, fields[f], bytes);
     LS_RETURN_IF_ERROR(device_->Copy(slot.device + at, slot.host + at, bytes, device_->copies()));
-    at += RoundUp(static_cast<size_t>(room) * static_cast<size_t>(specs[f].bytes()));
+    at += StagedBytes(static_cast<size_t>(room) * static_cast<size_t>(specs[f].bytes()));
   }
   *slot.host_scalars = scalars;
   LS_RETURN_IF_ERROR(
@@ -281,9 +220,10 @@ CudaContext CudaExecutor::ContextFor(const Slot& slot, Weights weights) const {
   };
   bind(Region::kArena, arena_);
   bind(Region::kKept, arena_ + plan_->kept_offset());
-  bind(Region::kState, device_state_);
-  const bool average = weights == Weights::kAverage;
-  bind(Region::kParameters, device_state_ + (average ? plan_->average_distance() : 0));
+  // Parameters and statistics lie before the moments, averages behind them.
+  bind(Region::kState, device_state_.base);
+  const size_t distance = weights == Weights::kAverage ? plan_->average_distance() : 0;
+  bind(Region::kParameters, device_state_.base + (distance - device_state_.Gone(distance)));
   bind(Region::kGradients, gradients_);
   bind(Region::kScalars, slot.scalars);
   const TrainSpec& spec = plan_->spec();
@@ -292,7 +232,8 @@ CudaContext CudaExecutor::ContextFor(const Slot& slot, Weights weights) const {
   size_t at = 0;
   for (size_t f = 0; f < spec.input.fields.size(); ++f) {
     bind(FieldRegion(f), slot.device + at);
-    at += RoundUp(static_cast<size_t>(room) * static_cast<size_t>(spec.input.fields[f].bytes()));
+    at +=
+        StagedBytes(static_cast<size_t>(room) * static_cast<size_t>(spec.input.fields[f].bytes()));
   }
   context.stream = device_->compute();
   context.workspace = workspace_;
@@ -343,6 +284,7 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
 
 absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields fields,
                                     float* gradients, const Hooks& hooks) {
+  LS_RETURN_IF_ERROR(failed_);
   const TrainSpec& spec = plan_->spec();
   LS_CHECK(!spec.inference) << "an inference plan has no training step";
   LS_CHECK(shard >= 0 && shard < spec.shards) << shard;
@@ -362,6 +304,7 @@ absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields f
 
 absl::Status CudaExecutor::BringGradients(float* gradients, const Hooks& hooks) {
   const bool stays = plan_->spec().shards == 1 && hooks.before_gradients != nullptr;
+  if (stays && !hooks.bucket_ready) return absl::OkStatus();
   const std::vector<Bucket>& buckets = plan_->buckets();
   const cuda::Runtime& runtime = device_->runtime();
   absl::Status status;
@@ -395,22 +338,6 @@ absl::Status CudaExecutor::BringGradients(float* gradients, const Hooks& hooks) 
   // No copy writes the host's memory after this call.
   if (!status.ok()) status.Update(device_->Wait(device_->copies()));
   return status;
-}
-
-StepResult CudaExecutor::Update(int64_t step, absl::Span<const GradientSlice> reduced) {
-  if (resident_step_ != step) {
-    for (const GradientSlice& slice : reduced) {
-      const absl::Status copied = device_->Copy(
-          gradients_ + slice.begin, slice.data,
-          static_cast<size_t>(slice.end - slice.begin) * sizeof(float), device_->compute());
-      LS_CHECK(copied.ok()) << copied;
-    }
-  }
-  resident_step_ = -1;
-  constants_.reset();
-  const StepResult result = updater_->Update(step);
-  if (!result.skipped) published_ = false;
-  return result;
 }
 
 // ---- evaluation ----

@@ -37,7 +37,12 @@ class CudaExecutor : public Executor {
   absl::Status PublishState() override;
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                         const Hooks& hooks) override;
-  StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) override;
+  absl::StatusOr<StepResult> Update(int64_t step, absl::Span<const GradientSlice> reduced) override;
+  absl::Status HoldMoments(std::vector<HeldRange> held) override;
+  absl::StatusOr<StepResult> BeginUpdate(int64_t step,
+                                         absl::Span<const GradientSlice> reduced) override;
+  absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override;
+  int64_t begun_step() const override { return updater_->begun_step(); }
   int64_t committed_step() const override { return updater_->committed_step(); }
   using Executor::Evaluate;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) override;
@@ -69,12 +74,15 @@ class CudaExecutor : public Executor {
   CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory,
                std::unique_ptr<cuda::Device> device);
   absl::Status CheckRoom(size_t limit) const;
-  size_t BatchBytes() const;
-  size_t NeededBytes() const;
   absl::Status AllocateAll();
   absl::Status Prepare(const std::vector<std::string>& tuning_files);
   absl::Status CopyState();
-  void MustUpload();
+  void Upload();
+  // `status` of something that changes the state. After an error nothing of it can be trusted, and
+  // every later call fails with what this returns: `what` (and `step`) names it.
+  absl::Status Noted(absl::Status status, const char* what, int64_t step = -1);
+  // Brings the reduced gradients to the device, unless they lie there.
+  absl::Status TakeReduced(int64_t step, absl::Span<const GradientSlice> reduced);
   // Stages a batch of `samples` samples and the scalars into the next slot.
   absl::StatusOr<int> Stage(Fields fields, int64_t samples, const DeviceScalars& scalars);
   CudaContext ContextFor(const Slot& slot, Weights weights) const;
@@ -92,13 +100,15 @@ class CudaExecutor : public Executor {
 
   const std::shared_ptr<const CompiledPlan> plan_;
   const size_t limit_;
+  const size_t moment_bytes_;
   const std::unique_ptr<cuda::Device> device_;
   StateRegion state_;                                    // the host's
   Updater host_updater_;                                 // initial values and tracking
   bool published_ = true;                                // the host's state is that of the device
+  absl::Status failed_;                                  // not OK: the device's state is lost
   std::vector<std::pair<size_t, size_t>> device_owned_;  // [begin, end) bytes of the state
 
-  std::byte* device_state_ = nullptr;
+  DeviceState device_state_;
   std::byte* arena_ = nullptr;
   float* gradients_ = nullptr;
   void* workspace_ = nullptr;

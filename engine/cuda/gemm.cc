@@ -50,14 +50,13 @@ absl::StatusOr<Product> Product::Make(const CudaTarget& target, const MatmulShap
 }
 
 Code Product::Run(const CudaContext& context, const void* a, const void* b, void* c,
-                  const void* bias, bool adds) const {
-  return matmul_->run(prepared_.get(), a, b, c, bias, adds, context.workspace, context.stream);
+                  const void* bias, bool adds, void* aux) const {
+  return matmul_->run(prepared_.get(), a, b, c, bias, aux, adds, context.workspace, context.stream);
 }
 
 bool Gemm::NeedsScratch(const GemmSpec& spec, bool fused) {
   if (spec.shape.result == Type::kF32) return false;
-  return spec.shape.factors == Type::kF32 || spec.residual || spec.factor ||
-         (spec.shape.bias && !fused);
+  return spec.shape.factors == Type::kF32 || spec.residual || (spec.shape.bias && !fused);
 }
 
 size_t Gemm::ScratchBytes(const GemmSpec& spec) {
@@ -70,7 +69,7 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Make(const CudaTarget& target,
   std::shared_ptr<Gemm> gemm(new Gemm(target, spec));
   MatmulShape shape = spec.shape;
   if (spec.residual) shape.bias = shape.relu = false;  // the residual comes before relu
-  if (!NeedsScratch({shape, spec.residual, spec.mask, spec.factor}, true)) {
+  if (!NeedsScratch({shape, spec.residual, spec.mask}, true)) {
     LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
     if (!NeedsScratch(spec, product.fuses())) {
       gemm->products_.push_back(std::move(product));
@@ -101,13 +100,11 @@ Code Gemm::Finish(const CudaContext& context, const Operands& operands, const Vi
   args.relu = !fused && spec_.shape.relu;
   if (spec_.residual) args.residual = From(operands.residual, row * n);
   if (spec_.mask) args.mask = From(operands.mask, row * n);
-  if (spec_.factor) args.factor = From(operands.factor, row * n);
   args.out = From(operands.c, row * n);
   args.rows = rows;
   args.columns = n;
   const bool nothing = args.bias.data == nullptr && !args.relu && args.residual.data == nullptr &&
-                       args.mask.data == nullptr && args.factor.data == nullptr &&
-                       args.x.data == args.out.data;
+                       args.mask.data == nullptr && args.x.data == args.out.data;
   return nothing ? 0 : kernels_.epilogue(args, context.stream);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products with what follows them: bias, residual, relu, mask, factor. What the library
+// Matrix products with what follows them: bias, residual, relu, mask. What the library
 // cannot fuse is done by a kernel of our own; where the result has 16 bits and something is still
 // added to it, blocks of rows go through fp32 scratch, so that a value is rounded once.
 // Thread-safety: immutable after Make; Run by one thread.
@@ -22,7 +22,7 @@ class Product {
   bool fuses() const { return matmul_->fuses(prepared_.get()); }
   // C (+)= A B on the context's stream.
   Code Run(const CudaContext& context, const void* a, const void* b, void* c,
-           const void* bias = nullptr, bool adds = false) const;
+           const void* bias = nullptr, bool adds = false, void* aux = nullptr) const;
 
  private:
   Product(const Matmul* matmul, void* prepared)
@@ -37,10 +37,9 @@ struct GemmSpec {
   MatmulShape shape;  // `bias`, `relu` and `result` say what is wanted in the end
   bool residual = false;
   bool mask = false;
-  bool factor = false;
 };
 
-// A product, then bias, residual, relu, mask and factor, rounded once.
+// A product, then bias, residual, relu and mask, rounded once.
 class Gemm {
  public:
   // Scratch of any product with this result.
@@ -56,7 +55,6 @@ class Gemm {
     View bias;
     View residual;
     View mask;
-    View factor;
     bool adds = false;
     void* scratch = nullptr;
   };

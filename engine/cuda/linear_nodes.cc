@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear and its gradients as matrix products. Factors of different types are brought into fp32
-// first; the precision pass makes none of these.
+// first; the precision pass makes none of these. What passes/epilogue_fusion.h has put into a node
+// is the library's where it can do it, else kernels of our own follow the product, as they would by
+// themselves.
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "common/status.h"
 #include "engine/cuda/gemm.h"
@@ -18,28 +22,27 @@ struct LinearSpec {
   size_t cast_bytes[2] = {0, 0};  // of the factors that are brought into fp32
   // Of the product in fp32, when a smooth activation follows it.
   size_t sum_bytes = 0;
-  Function function = Function::kCopy;  // that activation; its slope
-  Function slope = Function::kCopy;
+  Function function = Function::kCopy;  // that activation
+  Epilogue epilogue = Epilogue::kNone;  // of the whole node
+  size_t summed = 0;                    // the operand whose rows are added up, from 1; 0: none
+  int64_t columns = 0;                  // of it
   size_t casts() const { return cast_bytes[0] + cast_bytes[1]; }
-  size_t scratch_bytes() const { return casts() + sum_bytes + Gemm::ScratchBytes(gemm); }
+  size_t part_bytes() const {
+    return RoundUp(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
+  }
+  size_t scratch_bytes() const {
+    return casts() + sum_bytes + part_bytes() + Gemm::ScratchBytes(gemm);
+  }
 };
 
 // A smooth activation takes the product from scratch: it is rounded once, behind the activation.
 void SetActivation(const std::string& activation, LinearSpec* spec) {
   MatmulShape& shape = spec->gemm.shape;
   if (activation == "relu") shape.relu = true;
-  if (activation == "gelu") {
-    spec->function = Function::kGeluErf;
-    spec->slope = Function::kGeluErfBackward;
-  } else if (activation == "gelu_tanh") {
-    spec->function = Function::kGeluTanh;
-    spec->slope = Function::kGeluTanhBackward;
-  } else if (activation == "silu") {
-    spec->function = Function::kSilu;
-    spec->slope = Function::kSiluBackward;
-  } else {
-    return;
-  }
+  if (activation == "gelu") spec->function = Function::kGeluErf;
+  if (activation == "gelu_tanh") spec->function = Function::kGeluTanh;
+  if (activation == "silu") spec->function = Function::kSilu;
+  if (spec->function == Function::kCopy) return;
   shape.result = Type::kF32;
   spec->sum_bytes = RoundUp(static_cast<size_t>(shape.m * shape.n) * sizeof(float));
 }
@@ -63,7 +66,11 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
     case Which::kForward:  // x [m, k], w [n, k] or [k, n]
       shape.k = a.shape[1];
       shape.b_transposed = !in_out;
-      SetActivation(node.attrs.String("activation"), &spec);
+      if (node.attrs.Int("keep") != 0) {
+        spec.epilogue = Epilogue::kGeluKept;
+      } else {
+        SetActivation(node.attrs.String("activation"), &spec);
+      }
       shape.bias = node.inputs.size() >= 3;
       spec.gemm.residual = node.inputs.size() == 4;
       if (shape.bias) shape.bias_type = TypeOf(graph.type(node.inputs[2]).dtype);
@@ -74,14 +81,18 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
       if (node.inputs.size() == 3) {
         const ops::Third third = ops::ThirdOf(node.attrs);
         spec.gemm.mask = third == ops::Third::kMask;
-        spec.gemm.factor = third == ops::Third::kSlope;
         spec.gemm.residual = third == ops::Third::kAddend;
+        if (third == ops::Third::kGelu) spec.epilogue = Epilogue::kGeluGradient;
       }
       break;
     case Which::kWeight:  // dy [m, n], x [m, k] -> dw [n, k]
       shape.k = a.shape[0];
       shape.a_transposed = true;
       shape.adds = true;
+      spec.summed = static_cast<size_t>(node.attrs.Int("sums"));
+      if (spec.summed == 0) break;
+      spec.epilogue = spec.summed == 1 ? Epilogue::kSumsA : Epilogue::kSumsB;
+      spec.columns = node.outputs[1].shape[0];
       break;
   }
   for (int i = 0; i < 2; ++i) {
@@ -111,7 +122,6 @@ Code Factor(const Operands& o, const LinearSpec& spec, const CudaContext& contex
   return o.kernels().pointwise(cast, context.stream);
 }
 
-// The activation of `sum`, and its slope when that is an output.
 Code Activate(const Operands& o, const LinearSpec& spec, const View& sum,
               const CudaContext& context) {
   PointwiseArgs args;
@@ -119,12 +129,64 @@ Code Activate(const Operands& o, const LinearSpec& spec, const View& sum,
   args.function = spec.function;
   args.a = sum;
   args.out = o.Out(context);
-  const Code code = o.kernels().pointwise(args, context.stream);
-  if (code != 0 || !o.gives(1)) return code;
-  args.function = spec.slope;
-  args.a = {};
-  args.b = sum;
+  return o.kernels().pointwise(args, context.stream);
+}
+
+// The whole node as one product of the library; null where it cannot do that.
+absl::StatusOr<std::shared_ptr<const Product>> PrepareWhole(const CudaTarget& target,
+                                                            const LinearSpec& spec) {
+  MatmulShape shape = spec.gemm.shape;
+  const bool mixed = shape.factors == Type::kF32 && shape.result != Type::kF32;
+  if (spec.epilogue == Epilogue::kNone || mixed || shape.alignment < 16) return nullptr;
+  shape.epilogue = spec.epilogue;
+  LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
+  if (!product.fuses()) return nullptr;
+  return std::make_shared<const Product>(std::move(product));
+}
+
+Code RunWhole(const Operands& o, const LinearSpec& spec, const Product& product,
+              const CudaContext& context, const Gemm::Operands& own) {
+  void* aux = nullptr;
+  if (spec.epilogue == Epilogue::kGeluKept) aux = o.OutData<void>(context, 1);
+  if (spec.epilogue == Epilogue::kGeluGradient) aux = o.InData<void>(context, 2);
+  if (spec.summed == 0) {
+    return product.Run(context, own.a, own.b, own.c.data, own.bias.data, own.adds, aux);
+  }
+  const bool adds = o.Adds(context, 1);
+  float* const sums = adds ? o.Scratch<float>(context, spec.casts()) : o.OutData<float>(context, 1);
+  const Code code = product.Run(context, own.a, own.b, own.c.data, nullptr, own.adds, sums);
+  if (code != 0 || !adds) return code;
+  PointwiseArgs args;
+  args.a = {sums, Type::kF32};
   args.out = o.Out(context, 1);
+  args.count = spec.columns;
+  args.adds = true;
+  return o.kernels().pointwise(args, context.stream);
+}
+
+// What the library has not done of the node.
+Code RunRest(const Operands& o, const LinearSpec& spec, const CudaContext& context) {
+  if (spec.summed > 0) {
+    ColumnSumArgs args;
+    args.x = o.In(context, spec.summed - 1);
+    args.out = o.OutData<float>(context, 1);
+    args.partial = o.Scratch<float>(context, spec.casts());
+    args.rows = o.input(spec.summed - 1).shape[0];
+    args.columns = spec.columns;
+    args.adds = o.Adds(context, 1);
+    return o.kernels().column_sum(args, context.stream);
+  }
+  PointwiseArgs args;
+  args.count = o.output().elements();
+  args.out = o.Out(context);
+  if (spec.epilogue == Epilogue::kGeluKept) {
+    args.function = Function::kGeluTanh;
+    args.a = o.Out(context, 1);
+  } else {
+    args.function = Function::kGeluTanhBackward;
+    args.a = o.Out(context);
+    args.b = o.In(context, 2);
+  }
   return o.kernels().pointwise(args, context.stream);
 }
 
@@ -137,22 +199,35 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
   if (spec.gemm.shape.bias) {
     spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
   }
-  LS_ASSIGN_OR_RETURN(const std::shared_ptr<const Gemm> gemm, Gemm::Make(target, spec.gemm));
-  return [o, spec, gemm](const CudaContext& context) {
+  // Where the product itself goes: what gelu takes is an output of its own.
+  const bool kept = spec.epilogue == Epilogue::kGeluKept;
+  if (kept) {
+    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.OutAlignment(1));
+  } else if (spec.epilogue == Epilogue::kGeluGradient) {
+    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
+  }
+  LS_ASSIGN_OR_RETURN(const std::shared_ptr<const Product> whole, PrepareWhole(target, spec));
+  std::shared_ptr<const Gemm> gemm;
+  if (whole == nullptr) {
+    LS_ASSIGN_OR_RETURN(gemm, Gemm::Make(target, spec.gemm));
+  }
+  return [o, spec, gemm, whole, kept](const CudaContext& context) {
     Gemm::Operands own;
     Code code = Factor(o, spec, context, 0, &own.a);
     if (code == 0) code = Factor(o, spec, context, 1, &own.b);
     if (code != 0) return code;
-    own.c = o.Out(context);
+    own.c = o.Out(context, kept && whole == nullptr ? 1 : 0);
     if (spec.sum_bytes > 0) own.c = {o.Scratch(context, spec.casts()), Type::kF32};
     if (kWhich == Which::kForward) {
       own.bias = o.In(context, 2);
       own.residual = o.In(context, 3);
     }
-    if (kWhich == Which::kInput) own.mask = own.factor = own.residual = o.In(context, 2);
+    if (kWhich == Which::kInput) own.mask = own.residual = o.In(context, 2);
     own.adds = o.Adds(context);
-    own.scratch = o.Scratch(context, spec.casts() + spec.sum_bytes);
+    own.scratch = o.Scratch(context, spec.casts() + spec.sum_bytes + spec.part_bytes());
+    if (whole != nullptr) return RunWhole(o, spec, *whole, context, own);
     code = gemm->Run(context, own);
+    if (code == 0 && spec.epilogue != Epilogue::kNone) return RunRest(o, spec, context);
     return code != 0 || spec.sum_bytes == 0 ? code : Activate(o, spec, own.c, context);
   };
 }

@@ -77,6 +77,8 @@ std::string DescribeProduct(const MatmulShape& shape) {
   if (shape.adds) absl::StrAppend(&text, ":adds");
   if (shape.bias) absl::StrAppend(&text, ":bias-", NameOf(shape.bias_type));
   if (shape.relu) absl::StrAppend(&text, ":relu");
+  const char* const epilogues[] = {"", ":gelu", ":dgelu", ":sums-a", ":sums-b"};
+  absl::StrAppend(&text, epilogues[static_cast<int>(shape.epilogue)]);
   return text;
 }
 
@@ -189,12 +191,15 @@ ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
   places.c = scratch_.memory;
   places.a = scratch_.memory + (fits ? c : 0);
   places.b = scratch_.memory + (fits ? c + a : 0);
+  // Sums are no longer than the workspace; a matrix beside C lies over it.
+  const bool sums = shape.epilogue == Epilogue::kSumsA || shape.epilogue == Epilogue::kSumsB;
+  places.aux = sums ? scratch_.workspace : places.c;
   return places;
 }
 
 Code ProductTuning::Run(const Candidate& candidate, const Places& places) {
   return device_.tables().matmul->run(candidate.prepared.get(), places.a, places.b, places.c,
-                                      scratch_.workspace, false, scratch_.workspace,
+                                      scratch_.workspace, places.aux, false, scratch_.workspace,
                                       device_.compute());
 }
 

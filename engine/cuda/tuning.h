@@ -76,6 +76,7 @@ class ProductTuning {
     const void* a = nullptr;
     const void* b = nullptr;
     void* c = nullptr;
+    void* aux = nullptr;
   };
 
   ProductTuning(Device* device, std::vector<std::string> files, const Scratch& scratch);

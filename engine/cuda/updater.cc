@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -12,7 +13,6 @@
 #include "engine/exec/batches.h"
 #include "engine/exec/loss_scale.h"
 #include "engine/ops/counts.h"
-#include "engine/optim/adam.h"
 
 namespace lockstep::engine {
 namespace {
@@ -21,8 +21,6 @@ using cuda::kUpdateBlock;
 using cuda::UpdateBlock;
 
 constexpr int64_t kTail = 16;
-// Jordan's coefficients (optim/muon.cc).
-constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 
 void AddBlocks(int32_t tensor, int64_t begin, int64_t end, std::vector<UpdateBlock>* blocks) {
   for (int64_t at = begin; at < end; at += kUpdateBlock) {
@@ -41,12 +39,11 @@ absl::StatusOr<T*> Upload(cuda::Device* device, const std::vector<T>& values, co
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaUpdater>> CudaUpdater::Make(const CompiledPlan* plan,
-                                                               StateRegion* host,
-                                                               cuda::Device* device,
-                                                               const Places& places,
-                                                               StepClock* clock) {
+absl::StatusOr<std::unique_ptr<CudaUpdater>> CudaUpdater::Make(
+    const CompiledPlan* plan, StateRegion* host, cuda::Device* device, const Places& places,
+    size_t moment_bytes, StepClock* clock) {
   std::unique_ptr<CudaUpdater> updater(new CudaUpdater(plan, host, device, places, clock));
+  LS_ASSIGN_OR_RETURN(updater->moments_, CudaMoments::Make(plan, host, device, moment_bytes));
   if (!plan->spec().inference) LS_RETURN_IF_ERROR(updater->MakeTables());
   return updater;
 }
@@ -64,9 +61,13 @@ CudaUpdater::CudaUpdater(const CompiledPlan* plan, StateRegion* host, cuda::Devi
       growth_count_(host->At<int64_t>(plan->Entry("growth_count"))),
       skip_count_(host->At<int64_t>(plan->Entry("skip_count"))) {}
 
+CudaUpdater::~CudaUpdater() { ForgetRecorded(); }
+
 cuda::UpdateTensor CudaUpdater::TensorOf(size_t parameter) const {
   const ParameterSpec& spec = plan_.model().parameters()[parameter];
-  const auto at = [&](const std::string& name) { return places_.state + plan_.Entry(name).offset; };
+  const auto at = [&](const std::string& name) {
+    return places_.state.At(plan_.Entry(name).offset);
+  };
   const auto slot = std::find_if(plan_.layout().slots.begin(), plan_.layout().slots.end(),
                                  [&](const GradientSlot& s) { return s.parameter == spec.name; });
   LS_CHECK(slot != plan_.layout().slots.end()) << spec.name;
@@ -74,11 +75,7 @@ cuda::UpdateTensor CudaUpdater::TensorOf(size_t parameter) const {
   tensor.gradient = slot->begin;
   tensor.count = slot->count;
   tensor.weights = {at(spec.name), cuda::TypeOf(plan_.precision().weights())};
-  const std::vector<std::string> moments = plan_.optimizer().moments(spec);
-  LS_CHECK(moments.size() <= 2) << "a kernel has two moments";
-  for (size_t i = 0; i < moments.size(); ++i) {
-    tensor.moments[i] = reinterpret_cast<float*>(at(absl::StrCat(spec.name, ".", moments[i])));
-  }
+  LS_CHECK(plan_.optimizer().moments(spec).size() <= 2) << "a kernel has two moments";
   if (plan_.spec().ema_decay > 0) {
     tensor.average = reinterpret_cast<float*>(at(spec.name + kAverageSuffix));
   }
@@ -89,7 +86,7 @@ cuda::UpdateTensor CudaUpdater::TensorOf(size_t parameter) const {
 }
 
 absl::Status CudaUpdater::MakeTables() {
-  std::vector<UpdateBlock> all, elementwise, own;
+  std::vector<UpdateBlock> all;
   const std::vector<ParameterSpec>& parameters = plan_.model().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     cuda::UpdateTensor tensor = TensorOf(i);
@@ -97,36 +94,80 @@ absl::Status CudaUpdater::MakeTables() {
     tensor.first_block = static_cast<int64_t>(all.size());
     AddBlocks(number, 0, tensor.count, &all);
     tensor.blocks = static_cast<int64_t>(all.size()) - tensor.first_block;
-    if (plan_.optimizer().method(parameters[i]) == Optimizer::Method::kMatrix) {
-      tensor.direction = reinterpret_cast<float*>(places_.scratch);
-      LS_RETURN_IF_ERROR(MakeMatrix(i, tensor, &own));
-    } else {
-      AddBlocks(number, 0, tensor.count, &elementwise);
-    }
+    tensor.direction = reinterpret_cast<float*>(places_.scratch);
     tensors_.push_back(tensor);
   }
   parameter_blocks_ = static_cast<int64_t>(all.size());
   for (const auto& [begin, end] : GapsOf(plan_.layout())) AddBlocks(-1, begin, end, &all);
   block_count_ = static_cast<int64_t>(all.size());
-  elementwise_blocks_ = static_cast<int64_t>(elementwise.size());
   LS_ASSIGN_OR_RETURN(device_tensors_, Upload(&device_, tensors_, "the update's table"));
   LS_ASSIGN_OR_RETURN(all_blocks_, Upload(&device_, all, "the update's blocks"));
-  LS_ASSIGN_OR_RETURN(elementwise_, Upload(&device_, elementwise, "the update's blocks"));
+  LS_ASSIGN_OR_RETURN(
+      std::byte * held,
+      device_.Allocate(moments_->most_pieces() * sizeof(cuda::UpdateTensor), "the update's table"));
+  held_tensors_ = reinterpret_cast<cuda::UpdateTensor*>(held);
+  LS_ASSIGN_OR_RETURN(
+      std::byte * blocks,
+      device_.Allocate(moments_->most_blocks() * sizeof(UpdateBlock), "the update's blocks"));
+  elementwise_ = reinterpret_cast<UpdateBlock*>(blocks);
+  if (!plan_.spec().shard_moments) LS_RETURN_IF_ERROR(Hold(CudaMoments::AllOf(plan_)));
+  LS_RETURN_IF_ERROR(MakeMatrices());
+  const auto count = static_cast<size_t>(block_count_ + 2 * parameter_blocks_);
+  LS_ASSIGN_OR_RETURN(std::byte * sums,
+                      device_.Allocate(count * sizeof(double), "the gradients' sums"));
+  sums_ = reinterpret_cast<double*>(sums);
+  LS_RETURN_IF_ERROR(MakeDecision());
+  AddStatistics();
+  return absl::OkStatus();
+}
+
+absl::Status CudaUpdater::Hold(const std::vector<CudaMoments::Piece>& pieces) {
+  ForgetRecorded();
+  LS_RETURN_IF_ERROR(moments_->Hold(pieces));
+  std::vector<cuda::UpdateTensor> tensors;
+  std::vector<UpdateBlock> blocks;
+  chunk_blocks_.clear();
+  for (const CudaMoments::Chunk& chunk : moments_->chunks()) {
+    const auto begin = static_cast<int64_t>(blocks.size());
+    for (size_t p = chunk.begin; p < chunk.end; ++p) {
+      const CudaMoments::Piece& piece = moments_->pieces()[p];
+      const ParameterSpec& spec = plan_.model().parameters()[piece.parameter];
+      cuda::UpdateTensor tensor = tensors_[piece.parameter];
+      tensor.first = piece.first;
+      tensor.count = piece.count;
+      tensor.gradient += piece.first;
+      tensor.weights = cuda::From(tensor.weights, piece.first);
+      if (tensor.average != nullptr) tensor.average += piece.first;
+      for (size_t m = 0; m < plan_.optimizer().moments(spec).size(); ++m) {
+        tensor.moments[m] = moments_->At(p, m);
+      }
+      tensors.push_back(tensor);
+      if (plan_.optimizer().method(spec) == Optimizer::Method::kMatrix) continue;
+      AddBlocks(static_cast<int32_t>(p), 0, piece.count, &blocks);
+    }
+    chunk_blocks_.push_back({begin, static_cast<int64_t>(blocks.size()) - begin});
+  }
+  LS_CHECK(tensors.size() <= moments_->most_pieces() && blocks.size() <= moments_->most_blocks());
+  const cuda::Stream stream = device_.compute();
+  LS_RETURN_IF_ERROR(
+      device_.Copy(held_tensors_, tensors.data(), tensors.size() * sizeof(tensors[0]), stream));
+  LS_RETURN_IF_ERROR(
+      device_.Copy(elementwise_, blocks.data(), blocks.size() * sizeof(blocks[0]), stream));
+  return device_.Wait(stream);
+}
+
+absl::Status CudaUpdater::MakeMatrices() {
+  std::vector<UpdateBlock> own;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const ParameterSpec& spec = plan_.model().parameters()[i];
+    if (plan_.optimizer().method(spec) != Optimizer::Method::kMatrix) continue;
+    LS_RETURN_IF_ERROR(MakeMatrix(i, tensors_[i], &own));
+  }
   LS_ASSIGN_OR_RETURN(own_blocks_, Upload(&device_, own, "the update's blocks"));
   for (Matrix& matrix : matrices_) {
     matrix.own_blocks = own_blocks_;
     own_blocks_ += matrix.blocks;
   }
-  const auto count = static_cast<size_t>(block_count_ + 2 * parameter_blocks_);
-  LS_ASSIGN_OR_RETURN(std::byte * sums,
-                      device_.Allocate(count * sizeof(double), "the gradients' sums"));
-  sums_ = reinterpret_cast<double*>(sums);
-  const size_t host_bytes = static_cast<size_t>(block_count_) * sizeof(double);
-  LS_ASSIGN_OR_RETURN(std::byte * pinned, device_.AllocatePinned(host_bytes + kTail * sizeof(float),
-                                                                 "the gradients' sums"));
-  host_sums_ = reinterpret_cast<double*>(pinned);
-  host_tail_ = reinterpret_cast<float*>(pinned + host_bytes);
-  AddStatistics();
   return absl::OkStatus();
 }
 
@@ -175,46 +216,84 @@ void CudaUpdater::AddStatistics() {
     for (const char* what : {".running_mean", ".running_var"}) {
       cuda::StatisticArgs args;
       args.sums = places_.gradients + plan_.layout().statistics[slot++].begin;
-      args.running = reinterpret_cast<float*>(places_.state + plan_.Entry(spec.name + what).offset);
+      args.running =
+          reinterpret_cast<float*>(places_.state.At(plan_.Entry(spec.name + what).offset));
       args.count = spec.channels;
       args.momentum = spec.momentum;
       args.batches = static_cast<double>(plan_.spec().shards) * plan_.spec().accumulate;
+      args.now = now_;
       statistics_.push_back(args);
     }
     batches_tracked_.push_back(host_.At<int64_t>(plan_.Entry(spec.name + ".num_batches_tracked")));
   }
 }
 
-absl::Status CudaUpdater::Measure() {
-  cuda::SquaresArgs args;
-  args.tensors = device_tensors_;
-  args.blocks = all_blocks_;
-  args.block_count = block_count_;
-  args.gradients = places_.gradients;
-  args.sums = sums_;
-  const cuda::Stream stream = device_.compute();
+absl::Status CudaUpdater::MakeDecision() {
+  const size_t bytes = sizeof(Told) + static_cast<size_t>(block_count_) * sizeof(double);
+  LS_ASSIGN_OR_RETURN(std::byte * now, device_.Allocate(sizeof(*now_), "the update's numbers"));
+  LS_ASSIGN_OR_RETURN(std::byte * next,
+                      device_.AllocatePinned(sizeof(*next_), "the update's numbers"));
+  LS_ASSIGN_OR_RETURN(std::byte * told, device_.AllocatePinned(bytes, "the gradients' sums"));
+  now_ = reinterpret_cast<cuda::UpdateNow*>(now);
+  next_ = new (next) cuda::UpdateNow;
+  told_ = new (told) Told;
+  LS_ASSIGN_OR_RETURN(decided_, device_.MakeEvent());
+  LS_ASSIGN_OR_RETURN(heard_, device_.MakeEvent());
+  return absl::OkStatus();
+}
+
+absl::Status CudaUpdater::Measure(double schedule) {
+  const GradientLayout& layout = plan_.layout();
+  const cuda::Stream stream = device_.compute(), back = device_.returns();
+  SetNow(schedule);
+  LS_RETURN_IF_ERROR(device_.Copy(now_, next_, sizeof(*now_), stream));
+  cuda::SquaresArgs squares;
+  squares.tensors = device_tensors_;
+  squares.blocks = all_blocks_;
+  squares.block_count = block_count_;
+  squares.gradients = places_.gradients;
+  squares.sums = sums_;
+  cuda::DecideArgs decide;
+  decide.sums = sums_;
+  decide.parameter_blocks = parameter_blocks_;
+  decide.block_count = block_count_;
+  decide.loss = places_.gradients + layout.loss;
+  decide.targets = places_.gradients + layout.target_count;
+  decide.radix = kCountRadix;
+  decide.nominal_targets = static_cast<double>(plan_.nominal_targets());
+  decide.clip_norm = plan_.spec().clip_norm;
+  decide.now = now_;
+  const cuda::Runtime& runtime = device_.runtime();
+  cuda::Code code = device_.tables().kernels->squares(squares, stream);
+  if (code == 0) code = device_.tables().kernels->decide(decide, stream);
+  if (code == 0) code = runtime.record_event(decided_, stream);
+  if (code == 0) code = runtime.stream_waits(back, decided_);
+  LS_RETURN_IF_ERROR(device_.Check(code, "the gradients' sums"));
+  LS_RETURN_IF_ERROR(device_.Copy(&told_->now, now_, sizeof(*now_), back));
+  LS_RETURN_IF_ERROR(device_.Copy(told_->tail, places_.gradients + layout.count - kTail,
+                                  kTail * sizeof(float), back));
   LS_RETURN_IF_ERROR(
-      device_.Check(device_.tables().kernels->squares(args, stream), "the gradients' sums"));
-  LS_RETURN_IF_ERROR(
-      device_.Copy(host_sums_, sums_, static_cast<size_t>(block_count_) * sizeof(double), stream));
-  LS_RETURN_IF_ERROR(device_.Copy(host_tail_, places_.gradients + plan_.layout().count - kTail,
-                                  kTail * sizeof(float), stream));
+      device_.Copy(told_->sums, sums_, static_cast<size_t>(block_count_) * sizeof(double), back));
   clock_.Pass(StepClock::kMeasured);
-  return device_.Wait(stream);
+  return device_.Check(runtime.record_event(heard_, back), "the gradients' sums");
+}
+
+absl::Status CudaUpdater::Listen() {
+  return device_.Check(device_.runtime().wait_event(heard_), "the gradients' sums");
 }
 
 StepResult CudaUpdater::Examine() const {
   const GradientLayout& layout = plan_.layout();
-  const auto tail = [&](int64_t at) { return host_tail_[at - (layout.count - kTail)]; };
+  const auto tail = [&](int64_t at) { return told_->tail[at - (layout.count - kTail)]; };
   StepResult result;
   const float loss = tail(layout.loss);
   const SplitCount split{tail(layout.target_count), tail(layout.target_count + 1)};
   const bool counted = std::isfinite(split.high) && std::isfinite(split.low);
   double squares = 0;
-  for (int64_t i = 0; i < parameter_blocks_; ++i) squares += host_sums_[i];
+  for (int64_t i = 0; i < parameter_blocks_; ++i) squares += told_->sums[i];
   result.finite = std::isfinite(squares) && std::isfinite(loss) && counted;
   for (int64_t i = parameter_blocks_; i < block_count_; ++i) {
-    result.finite = result.finite && std::isfinite(host_sums_[i]);
+    result.finite = result.finite && std::isfinite(told_->sums[i]);
   }
   if (counted) result.valid_targets = Join(split);
   const double n = static_cast<double>(result.valid_targets);
@@ -229,7 +308,7 @@ StepResult CudaUpdater::Examine() const {
   if (result.finite) return result;
   result.nonfinite = "the loss";
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const double* sums = host_sums_ + tensors_[i].first_block;
+    const double* sums = told_->sums + tensors_[i].first_block;
     if (std::all_of(sums, sums + tensors_[i].blocks, [](double x) { return std::isfinite(x); })) {
       continue;
     }
@@ -239,177 +318,100 @@ StepResult CudaUpdater::Examine() const {
   return result;
 }
 
-cuda::UpdateArgs CudaUpdater::ArgsFor(const StepResult& result, double schedule) const {
-  cuda::UpdateArgs args;
-  args.tensors = device_tensors_;
-  args.gradients = places_.gradients;
-  args.parameter_sums = sums_ + block_count_;
-  args.direction_sums = args.parameter_sums + parameter_blocks_;
-  args.index = *update_count_;
-  args.schedule = schedule;
-  args.scale = static_cast<double>(plan_.nominal_targets()) /
-               (static_cast<double>(result.valid_targets) * *loss_scale_);
-  // As torch.nn.utils.clip_grad_norm_.
-  const double clip = plan_.spec().clip_norm;
-  if (clip > 0) args.scale *= std::min(1.0, clip / (result.gradient_norm + 1e-6));
-  if (plan_.spec().ema_decay > 0) args.ema_rate = 1 - plan_.spec().ema_decay;
-  return args;
-}
-
-namespace {
-
-void SetMoments(double beta1, double beta2, double eps, cuda::UpdateArgs* args) {
-  Optimizer::Update update;
-  update.index = args->index;
-  const AdamArgs from = MomentArgs(update, beta1, beta2, eps);
-  args->rate1 = from.rate1;
-  args->beta2 = from.beta2;
-  args->rate2 = from.rate2;
-  args->correction1 = from.correction1;
-  args->correction2 = from.correction2;
-  args->eps = from.eps;
-}
-
-// The rules of an optimizer's elementwise launches, in order.
-struct Rules {
-  cuda::UpdateArgs args;
-  std::vector<cuda::Rule> operator()(const SgdSpec& spec) {
-    args.momentum = static_cast<float>(spec.momentum);
-    args.keep = static_cast<float>(1 - spec.dampening);
-    args.nesterov = spec.nesterov;
-    return {cuda::Rule::kSgd};
-  }
-  std::vector<cuda::Rule> operator()(const AdamSpec& spec) {
-    SetMoments(spec.beta1, spec.beta2, spec.eps, &args);
-    args.decoupled = spec.decoupled;
-    return {cuda::Rule::kAdam};
-  }
-  std::vector<cuda::Rule> operator()(const LambSpec& spec) {
-    SetMoments(spec.beta1, spec.beta2, spec.eps, &args);
-    return {cuda::Rule::kLambMeasure, cuda::Rule::kLambMove};
-  }
-  std::vector<cuda::Rule> operator()(const MuonSpec& spec) { return (*this)(spec.adamw); }
-};
-
-}  // namespace
-
-absl::Status CudaUpdater::Apply(const cuda::UpdateArgs& args) {
-  Rules rules{args};
-  const std::vector<cuda::Rule> list = std::visit(rules, plan_.spec().optimizer);
-  for (const cuda::Rule rule : list) {
-    cuda::UpdateArgs own = rules.args;
-    own.rule = rule;
-    own.blocks = elementwise_;
-    own.block_count = elementwise_blocks_;
-    LS_RETURN_IF_ERROR(device_.Check(device_.tables().kernels->update(own, device_.compute()),
-                                     "the optimizer's step"));
-  }
-  for (const Matrix& matrix : matrices_) LS_RETURN_IF_ERROR(ApplyMatrix(args, matrix));
-  return absl::OkStatus();
-}
-
-absl::Status CudaUpdater::ApplyMatrix(const cuda::UpdateArgs& args, const Matrix& matrix) {
-  const auto& muon = std::get<MuonSpec>(plan_.spec().optimizer);
-  const cuda::Kernels& kernels = *device_.tables().kernels;
-  const cuda::Stream stream = device_.compute();
-  const auto floats = [&](size_t bytes) {
-    return reinterpret_cast<float*>(places_.scratch + bytes);
-  };
-  cuda::UpdateArgs direct = args;
-  direct.rule = cuda::Rule::kMuonDirection;
-  direct.blocks = all_blocks_ + matrix.first_block;
-  direct.block_count = matrix.blocks;
-  direct.rate1 = static_cast<float>(1 - muon.momentum);
-  direct.nesterov = muon.nesterov;
-  cuda::Code code = kernels.update(direct, stream);
-  float *x = floats(0), *next = floats(matrix.scratch.next);
-  if (code == 0) {
-    cuda::SquaresArgs squares{nullptr, matrix.own_blocks, matrix.blocks, x, args.parameter_sums};
-    code = kernels.squares(squares, stream);
-  }
-  if (code == 0) {
-    code = kernels.normalise({x, matrix.tensor.count, args.parameter_sums, matrix.blocks, muon.eps},
-                             stream);
-  }
-  float *gram = floats(matrix.scratch.gram), *square = floats(matrix.scratch.square);
-  CudaContext context;
-  context.stream = stream;
-  context.workspace = places_.workspace;
-  // out (+)= factor in.
-  const auto scale = [&](float* in, float factor, int64_t count, bool adds, float* out) {
-    cuda::PointwiseArgs pointwise;
-    pointwise.function = cuda::Function::kScale;
-    pointwise.a = {in, cuda::Type::kF32};
-    pointwise.out = {out, cuda::Type::kF32};
-    pointwise.factor = factor;
-    pointwise.count = count;
-    pointwise.adds = adds;
-    if (code == 0) code = kernels.pointwise(pointwise, stream);
-  };
-  const auto multiply = [&](size_t product, const float* a, const float* b, float* c) {
-    if (code == 0) code = matrix.products[product].Run(context, a, b, c);
-  };
-  const int64_t squares = matrix.scratch.side * matrix.scratch.side;
-  const bool tall = matrix.scratch.rows > matrix.scratch.columns;
-  for (int i = 0; i < muon.ns_steps; ++i) {
-    multiply(0, x, x, gram);
-    multiply(1, gram, gram, square);
-    scale(square, kC, squares, false, square);
-    scale(gram, kB, squares, true, square);
-    multiply(2, tall ? x : square, tall ? square : x, next);
-    scale(x, kA, matrix.tensor.count, true, next);
-    std::swap(x, next);
-  }
-  const double lr = matrix.tensor.learning_rate * args.schedule;
-  cuda::MoveArgs move;
-  move.tensor = matrix.tensor;
-  move.x = x;
-  move.keep = static_cast<float>(1 - lr * matrix.tensor.weight_decay);
-  move.step = static_cast<float>(lr * matrix.factor);
-  move.index = args.index;
-  move.ema_rate = args.ema_rate;
-  if (code == 0) code = kernels.move(move, stream);
-  return device_.Check(code, "Muon's step");
-}
-
 absl::Status CudaUpdater::UpdateStatistics() const {
   for (const cuda::StatisticArgs& args : statistics_) {
     LS_RETURN_IF_ERROR(device_.Check(device_.tables().kernels->statistic(args, device_.compute()),
                                      "running statistics"));
   }
-  for (int64_t* count : batches_tracked_) ++*count;
   return absl::OkStatus();
 }
 
-void CudaUpdater::Count(const StepResult& result, int64_t step) {
+void CudaUpdater::Count(const StepResult& result) {
   // A step without any target says nothing about the scale.
   if (plan_.scales_loss() && (!result.finite || result.valid_targets > 0)) {
     UpdateLossScale(plan_.spec().loss_scale, !result.finite, loss_scale_, growth_count_);
   }
   *skip_count_ = result.finite ? 0 : *skip_count_ + 1;
-  *step_ = step;
+  if (result.skipped) return;
+  ++*update_count_;
+  for (int64_t* count : batches_tracked_) ++*count;
 }
 
-StepResult CudaUpdater::Update(int64_t step) {
-  LS_CHECK_EQ(step, *step_ + 1) << "the state is not that before this step";
-  const StateRegion::Writing writing(&host_);
-  absl::Status status = Measure();
-  LS_CHECK(status.ok()) << status;
-  StepResult result = Examine();
-  result.loss_scale = *loss_scale_;
+absl::StatusOr<StepResult> CudaUpdater::Advance(bool beside) {
   const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
-  result.learning_rate = plan_.optimizer().learning_rate() * schedule;
+  LS_RETURN_IF_ERROR(Measure(schedule));
   clock_.Pass(StepClock::kUpdateBegin);
-  if (!result.skipped) {
-    status = Apply(ArgsFor(result, schedule));
-    if (status.ok()) status = UpdateStatistics();
-    LS_CHECK(status.ok()) << status;
-    ++*update_count_;
-  }
+  LS_RETURN_IF_ERROR(Launch(beside));
   clock_.Pass(StepClock::kUpdateEnd);
-  Count(result, step);
+  LS_RETURN_IF_ERROR(Listen());
+  StepResult result = Examine();
+  if (result.skipped != (told_->now.skips != 0)) {
+    return absl::InternalError("GPU and host do not agree on whether the step counts");
+  }
+  result.loss_scale = *loss_scale_;
+  result.learning_rate = plan_.optimizer().learning_rate() * schedule;
+  Count(result);
   result.skipped_in_a_row = *skip_count_;
   return result;
+}
+
+absl::StatusOr<StepResult> CudaUpdater::Update(int64_t step) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
+  const StateRegion::Writing writing(&host_);
+  absl::StatusOr<StepResult> result = Advance(false);
+  if (result.ok()) *step_ = step;
+  return result;
+}
+
+// ---- in two halves ----
+
+absl::Status CudaUpdater::HoldMoments(std::vector<HeldRange> held) {
+  LS_CHECK(plan_.spec().shard_moments && !begun_);
+  held_ = std::move(held);
+  return Hold(CudaMoments::In(plan_, held_));
+}
+
+absl::StatusOr<StepResult> CudaUpdater::BeginUpdate(int64_t step) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the moments are not those before this step";
+  const StateRegion::Writing writing(&host_);
+  LS_ASSIGN_OR_RETURN(const StepResult result, Advance(true));
+  if (result.skipped) {
+    *step_ = step;
+    return result;
+  }
+  for (const HeldRange& held : held_) {
+    LS_RETURN_IF_ERROR(device_.Copy(held.weights, places_.gradients + held.begin,
+                                    static_cast<size_t>(held.end - held.begin) * sizeof(float),
+                                    device_.compute()));
+  }
+  LS_RETURN_IF_ERROR(device_.Wait(device_.compute()));
+  begun_ = true;
+  return result;
+}
+
+absl::Status CudaUpdater::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
+  LS_CHECK(begun_ && step == *step_ + 1) << step;
+  const StateRegion::Writing writing(&host_);
+  for (const GradientSlice& slice : weights) {
+    LS_RETURN_IF_ERROR(device_.Copy(places_.gradients + slice.begin, slice.data,
+                                    static_cast<size_t>(slice.end - slice.begin) * sizeof(float),
+                                    device_.compute()));
+  }
+  cuda::UpdateArgs args;
+  args.rule = cuda::Rule::kTake;
+  args.tensors = device_tensors_;
+  args.blocks = all_blocks_;
+  args.block_count = parameter_blocks_;
+  args.gradients = places_.gradients;
+  args.now = now_;  // still that of the first half
+  if (plan_.spec().ema_decay > 0) args.ema_rate = 1 - plan_.spec().ema_decay;
+  LS_RETURN_IF_ERROR(
+      device_.Check(device_.tables().kernels->update(args, device_.compute()), "the new weights"));
+  // Peers write over theirs when all have taken them.
+  LS_RETURN_IF_ERROR(device_.Wait(device_.compute()));
+  begun_ = false;
+  *step_ = step;
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::engine

@@ -19,17 +19,17 @@ bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) 
 
 }  // namespace
 
-void Executor::HoldMoments(std::vector<HeldRange> held) {
-  LS_CHECK(false) << "this device holds all moments";
+absl::Status Executor::HoldMoments(std::vector<HeldRange> held) {
+  return absl::UnimplementedError("this device holds all moments");
 }
 
-StepResult Executor::BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced) {
-  LS_CHECK(false) << "this device has no halves of updates";
-  return {};
+absl::StatusOr<StepResult> Executor::BeginUpdate(int64_t step,
+                                                 absl::Span<const GradientSlice> reduced) {
+  return absl::UnimplementedError("this device has no halves of updates");
 }
 
-void Executor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
-  LS_CHECK(false) << "this device has no halves of updates";
+absl::Status Executor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
+  return absl::UnimplementedError("this device has no halves of updates");
 }
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const Plan> plan,

@@ -29,15 +29,21 @@ class PlanExecutor : public Executor {
   absl::Status PublishState() override { return absl::OkStatus(); }
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                         const Hooks& hooks) override;
-  StepResult Update(int64_t step, absl::Span<const GradientSlice> reduced) override {
+  absl::StatusOr<StepResult> Update(int64_t step,
+                                    absl::Span<const GradientSlice> reduced) override {
     return updater_.Update(step, reduced, &pool_);
   }
-  void HoldMoments(std::vector<HeldRange> held) override { updater_.HoldMoments(std::move(held)); }
-  StepResult BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced) override {
+  absl::Status HoldMoments(std::vector<HeldRange> held) override {
+    updater_.HoldMoments(std::move(held));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<StepResult> BeginUpdate(int64_t step,
+                                         absl::Span<const GradientSlice> reduced) override {
     return updater_.BeginUpdate(step, reduced, &pool_);
   }
-  void FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override {
+  absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override {
     updater_.FinishUpdate(step, weights, &pool_);
+    return absl::OkStatus();
   }
   int64_t begun_step() const override { return updater_.begun_step(); }
   int64_t committed_step() const override { return updater_.committed_step(); }

@@ -112,6 +112,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   LS_ASSIGN_OR_RETURN(plan->settings_,
                       ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
   if (spec.shard_moments) LS_RETURN_IF_ERROR(plan->CheckShardedMoments());
+  if (spec.offload_moments) LS_RETURN_IF_ERROR(plan->CheckOffload());
   plan->MakeStateTable();
   if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
@@ -323,6 +324,8 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   const FusionPatterns& on = spec_.passes.patterns;
   options.activations = on.activations && cpu && fp32 && !training;
   options.addends = on.addends && cpu;
+  const bool epilogues = !cpu && training && spec_.passes.epilogues;
+  options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone, epilogues};
   // An inference plan keeps the filters in the product's order instead.
   options.pools = on.pools && cpu && fp32 && !spec_.inference;
   options.heads = on.heads && cpu && fp32 && training;

@@ -47,6 +47,7 @@ class CompiledPlan : public Plan {
   int64_t gradient_count() const override { return layout_.count; }
   const std::vector<Bucket>& buckets() const override { return layout_.buckets; }
   size_t arena_bytes() const override { return arena_bytes_; }
+  size_t device_bytes(size_t moment_bytes) const override;
   int64_t parameter_count() const override;
   int recompute_level() const override { return recompute_level_; }
   double flops() const override { return train_.graph.Flops(); }
@@ -93,6 +94,8 @@ class CompiledPlan : public Plan {
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
   // Whether the moments can be there in part. Errors: InvalidArgument.
   absl::Status CheckShardedMoments() const;
+  // Whether they can stay on the host. Errors: InvalidArgument.
+  absl::Status CheckOffload() const;
   void MakeStateTable();
   absl::Status CompileTraining();
   FusionOptions FusionFor(bool training) const;

@@ -8,12 +8,6 @@
 namespace lockstep::engine {
 
 absl::Status CompiledPlan::CheckShardedMoments() const {
-  if (spec_.device != DeviceKind::kCpu) {
-    return absl::InvalidArgumentError(
-        "zero_stage 1 keeps parts of the optimizer's state, which the CUDA device cannot yet: "
-        "leave "
-        "it out");
-  }
   if (precision_.pure) {
     return absl::InvalidArgumentError(absl::StrCat(
         "zero_stage 1 needs weights in fp32, which precision ", spec_.precision,
@@ -24,6 +18,23 @@ absl::Status CompiledPlan::CheckShardedMoments() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "zero_stage 1 updates parts of tensors, and this optimizer needs the whole of '",
         parameter.name, "': use sgd, adam or adamw, or leave it out"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompiledPlan::CheckOffload() const {
+  if (spec_.device == DeviceKind::kCpu) {
+    return absl::InvalidArgumentError("moments are offloaded from a GPU, and this is a CPU's plan");
+  }
+  if (spec_.passes.moment_blocks < 1) {
+    return absl::InvalidArgumentError("passes.moment_blocks must be at least 1");
+  }
+  for (const ParameterSpec& parameter : model_->parameters()) {
+    if (optimizer_->method(parameter) != Optimizer::Method::kMatrix) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("offload_optimizer brings the optimizer's state to the GPU in pieces, and "
+                     "muon needs the whole of '",
+                     parameter.name, "': use another optimizer, or leave it out"));
   }
   return absl::OkStatus();
 }

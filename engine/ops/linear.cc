@@ -10,11 +10,8 @@ bool IsSmooth(const std::string& activation) {
   return activation == "gelu" || activation == "gelu_tanh" || activation == "silu";
 }
 
-// A slope and its value count as those of the activations by themselves.
 double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  const double sums =
-      2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(outputs[0].shape[1]);
-  return outputs.size() == 1 ? sums : sums + 32.0 * static_cast<double>(outputs[1].elements());
+  return 2.0 * static_cast<double>(inputs[0].elements()) * static_cast<double>(outputs[0].shape[1]);
 }
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
@@ -37,19 +34,19 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
     return absl::InvalidArgumentError("activation " + activation +
                                       " is not none, relu, gelu, gelu_tanh or silu");
   }
-  const bool slope = attrs.Int("slope") != 0;
-  if (slope && !IsSmooth(activation)) {
-    return absl::InvalidArgumentError("activation " + activation + " has no slope to give");
+  const bool keep = attrs.Int("keep") != 0;
+  if (keep && (activation != "gelu_tanh" || inputs.size() == 4)) {
+    return absl::InvalidArgumentError("only gelu_tanh without an addend keeps what it takes");
   }
-  return std::vector<TensorType>(slope ? 2 : 1, y);
+  return std::vector<TensorType>(keep ? 2 : 1, y);
 }
 
-// The gradient of what the activation takes, with the sums made again: where the slope is kept
-// instead, a pass has put it in (passes/activation_fusion.h).
+// The gradient of what the activation takes, with the sums made again: where they are kept, a pass
+// has put its gradient in already (passes/epilogue_fusion.h).
 Value SmoothGradient(GradientContext& context, const std::string& activation) {
   Attrs plain = context.node.attrs;
   plain.Set("activation", std::string("none"));
-  plain.Set("slope", int64_t{0});
+  plain.Set("keep", int64_t{0});
   const Value x = context.graph->Add("linear", context.node.inputs, plain);
   if (activation == "silu") return context.graph->Add("silu_backward", {context.dy(), x});
   return context.graph->Add(
@@ -92,8 +89,8 @@ std::vector<OpCase> Cases() {
     test.attrs.Set("in_out", int64_t{1});
     return test;
   };
-  const auto sloped = [](OpCase test) {
-    test.attrs.Set("slope", int64_t{1});
+  const auto kept = [](OpCase test) {
+    test.attrs.Set("keep", int64_t{1});
     return test;
   };
   const auto added = [](OpCase test) {
@@ -103,10 +100,13 @@ std::vector<OpCase> Cases() {
   return {added(make(31, 300, 33, true, "none")),
           added(turned(make(300, 33, 65, true, "relu"))),
           added(make(600, 17, 31, true, "none")),
-          added(sloped(make(33, 20, 200, true, "gelu"))),
-          sloped(make(31, 40, 33, true, "gelu")),
-          sloped(turned(make(300, 33, 65, true, "gelu_tanh"))),
-          sloped(make(600, 300, 31, false, "silu")),
+          added(make(33, 20, 200, true, "gelu")),
+          make(31, 40, 33, true, "gelu"),
+          turned(make(300, 33, 65, true, "gelu_tanh")),
+          kept(make(33, 40, 72, true, "gelu_tanh")),
+          kept(turned(make(300, 33, 65, true, "gelu_tanh"))),
+          kept(make(64, 24, 16, false, "gelu_tanh")),
+          make(600, 300, 31, false, "silu"),
           make(33, 30, 200, true, "gelu"),
           turned(make(33, 64, 20, true, "gelu")),
           turned(make(31, 33, 5, true, "none")),
@@ -127,7 +127,7 @@ const OpDef kLinear = {
     .name = "linear",
     .doc =
         "(x [m,k], weight [n,k], or [k,n] with in_out=1, bias [n]?, addend [m,n]?) -> "
-        "activation(x weight^T + bias + addend) [m,n], with slope=1 the activation's slopes too",
+        "activation(x weight^T + bias + addend) [m,n], with keep=1 what gelu_tanh takes too [m,n]",
     .min_inputs = 2,
     .max_inputs = 4,
     .half = {.rounded = 0b0011, .activations = 0b11, .cut_inputs = 0b1001, .cut_outputs = 0b11},

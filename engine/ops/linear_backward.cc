@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<TensorType>> InferInput(const std::vector<TensorType>
   }
   if (ThirdOf(attrs) == Third::kUnknown) {
     return absl::InvalidArgumentError("third " + attrs.String("third") +
-                                      " is not mask, slope or addend");
+                                      " is not mask, addend or gelu_tanh");
   }
   const TensorType dx{DType::kF32, {inputs[0].shape[0], inputs[1].shape[in_out ? 0 : 1]}};
   if (inputs.size() == 3 && inputs[2] != dx) {
@@ -48,7 +48,13 @@ absl::StatusOr<std::vector<TensorType>> InferWeight(const std::vector<TensorType
   LS_RETURN_IF_ERROR(CheckMatrix("x", inputs[1]));
   const int64_t m = inputs[0].shape[0];
   if (inputs[1].shape[0] != m) return ShapeError("x", inputs[1], absl::StrCat("f32[", m, ",*]"));
-  return std::vector<TensorType>{{DType::kF32, {inputs[0].shape[1], inputs[1].shape[1]}}};
+  std::vector<TensorType> made = {{DType::kF32, {inputs[0].shape[1], inputs[1].shape[1]}}};
+  const int64_t sums = attrs.Int("sums");
+  if (sums < 0 || sums > 2) {
+    return absl::InvalidArgumentError(absl::StrCat("sums is ", sums, ", not 0, 1 or 2"));
+  }
+  if (sums > 0) made.push_back({DType::kF32, {inputs[static_cast<size_t>(sums) - 1].shape[1]}});
+  return made;
 }
 
 absl::StatusOr<std::vector<TensorType>> InferBias(const std::vector<TensorType>& inputs,
@@ -73,7 +79,7 @@ std::vector<OpCase> InputCases() {
     cases.back().attrs.Set("in_out", int64_t{1});
   }
   // What follows the product, on tiles and on what is transposed after it.
-  for (const char* third : {"mask", "slope", "addend"}) {
+  for (const char* third : {"mask", "addend", "gelu_tanh"}) {
     for (const int64_t in_out : {0, 1}) {
       for (const int64_t m : {33, 300}) {
         cases.push_back(in_out != 0 ? Make({m, 40}, {65, 40}) : Make({m, 40}, {40, 65}));
@@ -87,8 +93,20 @@ std::vector<OpCase> InputCases() {
 }
 
 std::vector<OpCase> WeightCases() {
-  return {Make({1, 1}, {1, 1}),       Make({31, 33}, {31, 31}),  Make({64, 10}, {64, 33}),
-          Make({805, 31}, {805, 48}), Make({16, 520}, {16, 33}), Make({33, 64}, {33, 256})};
+  const auto summed = [](OpCase test, int64_t operand) {
+    test.attrs.Set("sums", operand);
+    return test;
+  };
+  return {Make({1, 1}, {1, 1}),
+          Make({31, 33}, {31, 31}),
+          Make({64, 10}, {64, 33}),
+          Make({805, 31}, {805, 48}),
+          Make({16, 520}, {16, 33}),
+          Make({33, 64}, {33, 256}),
+          summed(Make({64, 40}, {64, 24}), 1),
+          summed(Make({64, 40}, {64, 24}), 2),
+          summed(Make({805, 31}, {805, 48}), 1),
+          summed(Make({33, 9}, {33, 65}), 2)};
 }
 
 std::vector<OpCase> BiasCases() {
@@ -102,7 +120,7 @@ std::vector<OpCase> BiasCases() {
 Third ThirdOf(const Attrs& attrs) {
   const std::string third = attrs.String("third", "mask");
   if (third == "mask") return Third::kMask;
-  if (third == "slope") return Third::kSlope;
+  if (third == "gelu_tanh") return Third::kGelu;
   return third == "addend" ? Third::kAddend : Third::kUnknown;
 }
 
@@ -110,7 +128,7 @@ const OpDef kLinearBackwardInput = {
     .name = "linear_backward_input",
     .doc =
         "(dy [m,n], weight [n,k] or [k,n], third [m,k]?) -> dy weight [m,k], 0 where a mask <= 0, "
-        "times a slope, plus an addend",
+        "plus an addend, or times gelu_tanh's slope",
     .min_inputs = 2,
     .max_inputs = 3,
     .half = {.rounded = 0b011, .activations = 0b1, .cut_inputs = 0b101, .cut_outputs = 0b1},
@@ -122,10 +140,12 @@ const OpDef kLinearBackwardInput = {
 
 const OpDef kLinearBackwardWeight = {
     .name = "linear_backward_weight",
-    .doc = "(dy [m,n], x [m,k]) -> dy^T x [n,k]",
+    .doc =
+        "(dy [m,n], x [m,k]) -> dy^T x [n,k], with sums=1 or 2 the sums over rows of that operand "
+        "too",
     .min_inputs = 2,
     .max_inputs = 2,
-    .half = {.rounded = 0b11, .cut_inputs = 0b11, .sums = 0b1},
+    .half = {.rounded = 0b11, .cut_inputs = 0b11, .sums = 0b11},
     .accumulates = true,
     .infer = InferWeight,
     .no_gradient = kFirstOrder,

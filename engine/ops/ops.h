@@ -30,8 +30,8 @@ extern const OpDef kSoftmaxCrossEntropyWithGradient;
 // What the third operand of linear_backward_input is (attribute third; default: a mask).
 enum class Third {
   kMask,    // "mask": 0 where it is not above 0
-  kSlope,   // "slope": the factor of each element
   kAddend,  // "addend": added to each element
+  kGelu,    // "gelu_tanh": what gelu by tanh took; each element times its slope there
   kUnknown,
 };
 // What `attrs` say it is.

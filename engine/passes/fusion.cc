@@ -159,6 +159,9 @@ Graph Fuse(const Graph& graph, const FusionOptions& options) {
   if (options.norms) fused = FoldBatchNorms(fused);
   if (options.images) fused = FuseImagePairs(fused);
   if (options.activations) fused = FuseActivations(fused);
+  if (options.epilogues.gelu || options.epilogues.sums) {
+    fused = FuseEpilogues(fused, options.epilogues);
+  }
   return Fusion(fused, options).Run();
 }
 

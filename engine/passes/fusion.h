@@ -7,12 +7,13 @@
 //                                                       -> softmax_cross_entropy_with_gradient
 //   add(dropout(x), r) and sums of some gradients       -> the op with r as its last operand
 // and those of images (image_fusion.h), smooth activations (activation_fusion.h), pooling
-// (pool_fusion.h) and heads (head_fusion.h).
+// (pool_fusion.h), heads (head_fusion.h) and a GPU's products (epilogue_fusion.h).
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_FUSION_H_
 #define LOCKSTEP_ENGINE_PASSES_FUSION_H_
 
 #include "engine/graph/graph.h"
+#include "engine/passes/epilogue_fusion.h"
 
 namespace lockstep::engine {
 
@@ -22,12 +23,13 @@ struct FusionOptions {
   bool pools = false;        // those of pool_fusion.h
   // add(linear(x, w, b), r), add(linear_backward_input(dy, w), r) -> one node
   bool addends = false;
-  bool heads = false;      // those of head_fusion.h
-  bool relu = true;        // relu and its gradient in linear layers
-  bool residuals = true;   // sums in dropout, layer norm's and embedding's gradients
-  bool images = true;      // those of FuseImagePairs
-  bool norms = true;       // those of FoldBatchNorms
-  bool loss = true;        // softmax cross-entropy with its gradient
+  EpilogueOptions epilogues = {};  // those of epilogue_fusion.h
+  bool heads = false;              // those of head_fusion.h
+  bool relu = true;                // relu and its gradient in linear layers
+  bool residuals = true;           // sums in dropout, layer norm's and embedding's gradients
+  bool images = true;              // those of FuseImagePairs
+  bool norms = true;               // those of FoldBatchNorms
+  bool loss = true;                // softmax cross-entropy with its gradient
   bool loss_bias = false;  // and with the gradient of the bias of the layer before, with `loss`
 };
 

@@ -22,6 +22,7 @@
 #include "launcher/agent/output.h"
 #include "launcher/agent/reconcile.h"
 #include "launcher/agent/run_folder.h"
+#include "launcher/agent/usage.h"
 #include "launcher/agent/worker_process.h"
 
 namespace lockstep::launcher {
@@ -98,6 +99,7 @@ class AgentImpl : public Agent {
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<coordinator::AgentSession> session_;
   WorkerProcess::Node node_;
+  std::unique_ptr<UsageSampler> usage_;
 
   // The loop's.
   DesiredWorkers desired_;
@@ -119,6 +121,11 @@ class AgentImpl : public Agent {
 
 absl::Status AgentImpl::Init() {
   file_limit_ = RaiseFileLimit();
+  if (!options_.private_agent) {  // nobody watches a run's own coordinator
+    std::vector<std::string> uuids;
+    for (const Gpu& gpu : gpus_) uuids.push_back(gpu.uuid);
+    usage_ = std::make_unique<UsageSampler>(std::move(uuids));
+  }
   LS_ASSIGN_OR_RETURN(life_, LifePage::Create());
   LS_ASSIGN_OR_RETURN(loop_, EventLoop::Create());
   life_watch_ = std::make_unique<LifeWatch>(
@@ -194,12 +201,16 @@ AgentMessage AgentImpl::Hello() {
   hello->set_host(host_);
   hello->set_slots(options_.slots);
   hello->add_devices()->set_kind("cpu");
+  std::set<std::string> uuids;
+  for (const Gpu& gpu : gpus_) uuids.insert(gpu.uuid);
+  const bool shared = uuids.size() < gpus_.size();
   for (const Gpu& gpu : gpus_) {
     Device* device = hello->add_devices();
     device->set_kind("cuda");
     device->set_uuid(gpu.uuid);
     device->set_name(gpu.name);
     device->set_memory(gpu.memory);
+    device->set_shared(shared);
   }
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
@@ -239,7 +250,15 @@ absl::Time AgentImpl::AfterEvents() {
   PublishState();
   if (now >= next_heartbeat_) {
     AgentMessage message;
-    message.mutable_heartbeat();
+    AgentHeartbeat* const heartbeat = message.mutable_heartbeat();
+    if (usage_ != nullptr) {
+      std::map<std::string, int64_t> pids;
+      for (const auto& [incarnation, worker] : workers_) {
+        if (worker->pid > 0) pids[incarnation] = worker->pid;
+      }
+      usage_->Watch(std::move(pids));
+      *heartbeat = usage_->Latest();
+    }
     if (connected_) session_->SendLatest(kHeartbeatKind, message);
     next_heartbeat_ = now + kHeartbeatEvery;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this host, as the driver's own library lists them (NVML, loaded at run time): no CUDA
-// context is made, so that the agent holds none of their memory.
-// Thread-safety: thread-safe.
+// The GPUs of this host, as the driver's own library lists them (NVML): no CUDA context is made, so
+// that the agent holds none of their memory. A GPU that is cut into instances (MIG) counts as
+// these. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_GPUS_H_
 #define LOCKSTEP_LAUNCHER_AGENT_GPUS_H_
 
@@ -14,7 +14,7 @@
 namespace lockstep::launcher {
 
 struct Gpu {
-  std::string uuid;  // "GPU-..."
+  std::string uuid;  // "GPU-..." or "MIG-..."
   std::string name;
   int64_t memory = 0;  // bytes
   int64_t used = 0;
@@ -24,7 +24,7 @@ struct GpuList {
   std::vector<Gpu> gpus;
 };
 
-// Those that CUDA_VISIBLE_DEVICES leaves, in its order. LOCKSTEP_GPUS ("GPU-a,GPU-b", or nothing)
+// Those that CUDA_VISIBLE_DEVICES leaves, in its order. LOCKSTEP_GPUS ("GPU-a,MIG-b", or nothing)
 // takes the driver's place. Errors: NotFound without a driver; Unavailable when it fails.
 absl::StatusOr<GpuList> ListGpus();
 

@@ -380,6 +380,13 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
     LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(words, "slots", 1));
     return Command(std::move(args));
   }
+  if (verb == "top") {
+    LS_RETURN_IF_ERROR(NoCommand(verb, words));
+    if (words.positional.size() > 1) return Usage("'launcher top' takes one job, or none");
+    LS_RETURN_IF_ERROR(NeedAddress(verb, coordinator));
+    return Command(TopArgs{common, coordinator, words.positional.empty() ? "" : words.positional[0],
+                           words.Has("output")});
+  }
   LS_ASSIGN_OR_RETURN(const std::string job, OnePositional(verb, words, "job"));
   LS_RETURN_IF_ERROR(NeedAddress(verb, coordinator));
   if (verb == "describe") return Command(DescribeArgs{common, coordinator, job});
@@ -418,14 +425,14 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 
 const std::vector<std::string>& Verbs() {
   static const auto* const verbs = new std::vector<std::string>{
-      "run",    "validate", "plan",     "eval",    "predict", "compare", "generate",
-      "submit", "list",     "describe", "logs",    "cancel",  "scale",   "chaos",
-      "join",   "bench",    "doctor",   "version", "help"};
+      "run",    "validate", "plan",     "eval", "predict", "compare", "generate",
+      "submit", "list",     "describe", "logs", "cancel",  "scale",   "chaos",
+      "join",   "bench",    "doctor",   "top",  "version", "help"};
   return *verbs;
 }
 
 const std::vector<std::string>& LaterVerbs() {
-  static const auto* const verbs = new std::vector<std::string>{"drain", "top"};
+  static const auto* const verbs = new std::vector<std::string>{"drain"};
   return *verbs;
 }
 

@@ -168,6 +168,12 @@ struct BenchArgs {
 struct DoctorArgs {
   CommonArgs common;
 };
+struct TopArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;    // empty: all
+  bool once = false;  // also on a terminal
+};
 struct VersionArgs {
   CommonArgs common;
 };
@@ -178,7 +184,7 @@ struct HelpArgs {
 using Command =
     std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs, CancelArgs,
                  ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs, GenerateArgs,
-                 BenchArgs, DoctorArgs, VersionArgs, HelpArgs>;
+                 BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

@@ -76,6 +76,11 @@ const std::map<std::string, VerbText>& VerbTexts() {
         "Measures the data plane between ranks on this machine, in the columns and bus bandwidths "
         "of nccl-tests.",
         "launcher bench collectives --nproc-per-node=4 --max-bytes 256MiB"}},
+      {"top",
+       {"launcher top [flags] [JOB]",
+        "Shows what GPUs and workers do now; on a terminal again each second until Ctrl-C, with -o "
+        "once.",
+        "launcher top --coordinator 127.0.0.1:7070"}},
       {"version", {"launcher version", "Shows the version.", "launcher version"}},
       {"doctor",
        {"launcher doctor [flags]",

@@ -24,14 +24,6 @@
 namespace lockstep::launcher {
 namespace {
 
-std::string ToJsonText(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) text = "{}";
-  return text;
-}
-
 absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args) {
   LS_ASSIGN_OR_RETURN(const coordinator::ClientOptions options, ClientOptionsOf(args));
   return coordinator::Client::Create(options);
@@ -62,6 +54,14 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
 }
 
 }  // namespace
+
+std::string ToJsonText(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) text = "{}";
+  return text;
+}
 
 int RunSubmit(const SubmitArgs& args) {
   absl::StatusOr<SubmitJobRequest> request = MakeSubmission(args.job);

@@ -7,7 +7,9 @@
 #define LOCKSTEP_LAUNCHER_VERBS_JOBS_H_
 
 #include <string>
+#include <vector>
 
+#include "google/protobuf/message.h"
 #include "launcher/cli/arguments.h"
 #include "proto/coordinator.pb.h"
 
@@ -25,6 +27,10 @@ int RunScale(const ScaleArgs& args);
 std::string JobTable(const ListJobsResponse& response);
 // The text of `launcher describe`.
 std::string JobText(const DescribeJobResponse& response);
+// Columns as wide as their widest cell; no blanks at the ends of lines.
+std::string AlignedTable(const std::vector<std::vector<std::string>>& rows);
+// One line of JSON with the proto's names.
+std::string ToJsonText(const google::protobuf::Message& message);
 
 }  // namespace lockstep::launcher
 

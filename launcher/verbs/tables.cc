@@ -11,8 +11,21 @@
 namespace lockstep::launcher {
 namespace {
 
-// Columns as wide as their widest cell; no blanks at the ends of lines.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
+std::string StepText(const Progress& progress) {
+  if (progress.total_steps() == 0) return "-";
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
+
+// "3/4", with spares "3/4+1".
+std::string WorkersText(const JobStatus& job) {
+  std::string text = absl::StrCat(job.workers(), "/", job.wanted_workers());
+  if (job.wanted_standbys() > 0) absl::StrAppend(&text, "+", job.standbys());
+  return text;
+}
+
+}  // namespace
+
+std::string AlignedTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -30,20 +43,6 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string StepText(const Progress& progress) {
-  if (progress.total_steps() == 0) return "-";
-  return absl::StrCat(progress.step(), "/", progress.total_steps());
-}
-
-// "3/4", with spares "3/4+1".
-std::string WorkersText(const JobStatus& job) {
-  std::string text = absl::StrCat(job.workers(), "/", job.wanted_workers());
-  if (job.wanted_standbys() > 0) absl::StrAppend(&text, "+", job.standbys());
-  return text;
-}
-
-}  // namespace
-
 std::string JobTable(const ListJobsResponse& response) {
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "STATE", "WORKERS", "STEP", "USER", "REASON"}};
@@ -51,7 +50,7 @@ std::string JobTable(const ListJobsResponse& response) {
     rows.push_back({job.job_id(), JobState_Name(job.state()), WorkersText(job),
                     StepText(job.progress()), job.user(), job.reason()});
   }
-  return Table(rows);
+  return AlignedTable(rows);
 }
 
 std::string JobText(const DescribeJobResponse& response) {
@@ -74,7 +73,7 @@ std::string JobText(const DescribeJobResponse& response) {
       rows.push_back({absl::StrCat(member.rank()), member.host(), absl::StrCat(member.pid()),
                       member.standby() ? "standby" : StepText(member.progress())});
     }
-    absl::StrAppend(&text, Table(rows));
+    absl::StrAppend(&text, AlignedTable(rows));
   }
   if (job.has_result()) absl::StrAppend(&text, ResultSummary(job));
   return text;

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/cluster.h"
 
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/fake/fake_transport.h"
+#include "collectives/nccl/nccl_transport.h"
 #include "collectives/shm/shm_transport.h"
 #include "common/check.h"
 #include "gtest/gtest.h"
+#include "tests/emulation/fake_gpu_queue.h"
+#include "tests/emulation/fake_nccl.h"
 
 namespace lockstep {
 
@@ -17,50 +21,89 @@ struct Cluster::Network {
   FakeNetwork fake;
 };
 
+namespace {
+
+std::unique_ptr<Transport> NewShm(size_t arena_bytes) {
+  ShmTransport::Options options;
+  options.arena_bytes = arena_bytes;
+  auto transport = ShmTransport::Create(options);
+  LS_CHECK(transport.ok()) << transport.status().ToString();
+  return *std::move(transport);
+}
+
+std::unique_ptr<Transport> NewNccl(int rank, size_t arena_bytes) {
+  static const NcclLibrary* const library = new NcclLibrary(fake_nccl::Library());
+  fake_nccl::SetEnqueue(FakeGpuQueue::Enqueue);
+  NcclTransport::Options options;
+  options.library = library;
+  options.queue = std::make_unique<FakeGpuQueue>(absl::StrCat("GPU-", rank));
+  options.control = NewShm(arena_bytes);
+  options.try_held_for = absl::Milliseconds(300);
+  options.piece = 256;  // so that small vectors have several
+  return std::make_unique<NcclTransport>(std::move(options));
+}
+
+}  // namespace
+
 Cluster::Cluster(Kind kind, int world, size_t arena_bytes) : network_(std::make_unique<Network>()) {
   for (int r = 0; r < world; ++r) {
     if (kind == Kind::kFake) {
       transports_.push_back(std::make_unique<FakeTransport>(&network_->fake, arena_bytes));
-      continue;
+    } else {
+      transports_.push_back(kind == Kind::kShm ? NewShm(arena_bytes) : NewNccl(r, arena_bytes));
     }
-    ShmTransport::Options options;
-    options.arena_bytes = arena_bytes;
-    auto transport = ShmTransport::Create(options);
-    LS_CHECK(transport.ok()) << transport.status().ToString();
-    transports_.push_back(*std::move(transport));
   }
 }
 
 Cluster::~Cluster() = default;
 
-std::string Name(Kind kind) { return kind == Kind::kFake ? "fake" : "shm"; }
+std::string Name(Kind kind) {
+  if (kind == Kind::kNccl) return "nccl";
+  return kind == Kind::kFake ? "fake" : "shm";
+}
 
 std::vector<GroupMember> Cluster::Members(int shards) const {
+  std::vector<int> all(transports_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return MembersOf(all, shards);
+}
+
+std::vector<GroupMember> Cluster::MembersOf(const std::vector<int>& ranks, int shards) const {
+  const int count = static_cast<int>(ranks.size());
   std::vector<GroupMember> members;
-  for (int r = 0; r < world(); ++r) {
+  for (int r = 0; r < count; ++r) {
+    const int own = ranks[static_cast<size_t>(r)];
     GroupMember member;
     member.rank = r;
-    member.incarnation = absl::StrCat("incarnation-", r);
+    member.incarnation = absl::StrCat("incarnation-", own);
     member.host = "here";
-    member.shm_address = transports_[r]->address();
-    member.key = transports_[r]->key();
-    member.shards = DealShards(shards == 0 ? world() : shards, world(), r);
+    member.shm_address = transports_[own]->address();
+    member.key = transports_[own]->key();
+    member.shards = DealShards(shards == 0 ? count : shards, count, r);
     members.push_back(std::move(member));
   }
   return members;
 }
 
 void Cluster::Run(int64_t generation, int shards, const Body& body) {
-  const std::vector<GroupMember> members = Members(shards);
+  std::vector<int> all(transports_.size());
+  std::iota(all.begin(), all.end(), 0);
+  RunWith(all, generation, shards, body);
+}
+
+void Cluster::RunWith(const std::vector<int>& ranks, int64_t generation, int shards,
+                      const Body& body) {
+  const std::vector<GroupMember> members = MembersOf(ranks, shards);
   std::vector<std::jthread> threads;
-  for (int r = 0; r < world(); ++r) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
-      auto communicator = transports_[r]->Connect(generation, members, r, Never());
+      Transport& transport = *transports_[ranks[r]];
+      auto communicator = transport.Connect(generation, members, static_cast<int>(r), Never());
       ASSERT_TRUE(communicator.ok()) << communicator.status();
-      ASSERT_EQ((*communicator)->rank(), r);
-      ASSERT_EQ((*communicator)->world_size(), world());
+      ASSERT_EQ((*communicator)->rank(), static_cast<int>(r));
+      ASSERT_EQ((*communicator)->world_size(), static_cast<int>(ranks.size()));
       ASSERT_EQ((*communicator)->generation(), generation);
-      body(**communicator, *transports_[r]);
+      body(**communicator, transport);
     });
   }
 }

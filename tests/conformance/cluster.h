@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-enum class Kind { kFake, kShm };
+// kNccl is the fake NCCL on threads for GPUs, above shm.
+enum class Kind { kFake, kShm, kNccl };
 // As tests are named after it.
 std::string Name(Kind kind);
 
@@ -27,12 +28,17 @@ class Cluster {
   using Body = std::function<void(Communicator& communicator, Transport& transport)>;
   void Run(int64_t generation, int shards, const Body& body);
 
+  // The same with the members `ranks` of the cluster, renumbered in this order.
+  void RunWith(const std::vector<int>& ranks, int64_t generation, int shards, const Body& body);
+
   std::vector<GroupMember> Members(int shards) const;
   Transport& transport(int rank) { return *transports_[rank]; }
   int world() const { return static_cast<int>(transports_.size()); }
 
  private:
   struct Network;
+  std::vector<GroupMember> MembersOf(const std::vector<int>& ranks, int shards) const;
+
   std::unique_ptr<Network> network_;
   std::vector<std::unique_ptr<Transport>> transports_;
 };

@@ -237,7 +237,7 @@ TEST_P(DataTest, ManySmallCallsInARow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DataTest,
-                         testing::Combine(testing::Values(Kind::kFake, Kind::kShm),
+                         testing::Combine(testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
                                           testing::Values(1, 2, 3, 4, 7, 8)),
                          [](const auto& info) {
                            return absl::StrCat(Name(std::get<0>(info.param)), "_",
@@ -312,7 +312,7 @@ TEST_P(ErrorTest, AbortEndsEveryWait) {
       }
       std::jthread watchdog([&] {
         while (c.DescribeState().find("waiting for rank 1") == std::string::npos &&
-               GetParam() == Kind::kShm) {
+               GetParam() != Kind::kFake) {
           std::this_thread::yield();
         }
         c.Abort("generation 1 ended");
@@ -414,7 +414,7 @@ TEST_P(ErrorTest, TheNewestReduceIsKnownAfterAnAbort) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::Values(Kind::kFake, Kind::kShm),
+INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
                          [](const auto& info) { return Name(info.param); });
 
 }  // namespace

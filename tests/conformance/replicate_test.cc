@@ -77,7 +77,7 @@ TEST_P(ReplicateTest, RanksThatShareOtherSizesAreTold) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReplicateTest, testing::Values(Kind::kFake, Kind::kShm),
+INSTANTIATE_TEST_SUITE_P(All, ReplicateTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
                          [](const auto& info) { return Name(info.param); });
 
 }  // namespace

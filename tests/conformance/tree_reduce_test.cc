@@ -39,16 +39,16 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
                     bool in_place) {
   std::vector<NodeBuffer> nodes;
   for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
-    auto memory = transport.Allocate(count * 4, "node");
+    auto memory = transport.vectors().Allocate(count, "node");
     ASSERT_TRUE(memory.ok()) << memory.status();
-    nodes.push_back({node, static_cast<float*>(*memory)});
+    nodes.push_back({node, *memory});
   }
   const ElementRange slice = SliceOf(count, c.world_size(), c.rank());
   auto* owned = const_cast<float*>(nodes[0].data) + slice.begin;
   if (!in_place) {
-    auto memory = transport.Allocate(slice.size() * 4, "owned");
+    auto memory = transport.vectors().Allocate(slice.size(), "owned");
     ASSERT_TRUE(memory.ok()) << memory.status();
-    owned = static_cast<float*>(*memory);
+    owned = *memory;
   }
   c.PublishCommitted(0);
   for (int64_t step = 1; step <= 3; ++step) {
@@ -114,7 +114,7 @@ TEST_P(TreeTest, TheNextGenerationWorksOnTheSameMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TreeTest, testing::Values(Kind::kFake, Kind::kShm),
+INSTANTIATE_TEST_SUITE_P(All, TreeTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
                          [](const auto& info) { return Name(info.param); });
 
 }  // namespace

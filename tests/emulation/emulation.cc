@@ -83,8 +83,6 @@ struct Machine {
   const std::function<void()>* body = nullptr;
   Order order = Order::kForward;
   int64_t launches = 0;
-  double milliseconds = 0;  // of the emulated time
-  std::vector<std::function<void()>>* capturing = nullptr;
   std::map<void*, size_t> allocations;
   size_t allocated = 0;
   int64_t allocation_calls = 0;
@@ -152,7 +150,6 @@ size_t AllocatedBytes() { return machine.allocated; }
 int64_t Allocations() { return machine.allocation_calls; }
 void SetTotalBytes(size_t bytes) { machine.total = bytes; }
 int64_t Launches() { return machine.launches; }
-void Spend(double milliseconds) { machine.milliseconds += milliseconds; }
 
 int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
 
@@ -211,15 +208,6 @@ void WaitForCopies(int pending) {
   if (groups.size() == 1 && groups.front().empty()) groups.clear();
 }
 
-cudaError_t Do(std::function<void()> work) {
-  if (machine.capturing != nullptr) {
-    machine.capturing->push_back(std::move(work));
-  } else {
-    work();
-  }
-  return cudaSuccess;
-}
-
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
   LS_CHECK(shared <= kDynamicBytes) << shared;
   if (machine.stacks == nullptr) {
@@ -262,19 +250,9 @@ void __syncthreads() {
   emulation::WaitFor(&machine.generation);
 }
 
-struct CUgraph_st {
-  std::vector<std::function<void()>> work;
-};
-struct CUgraphExec_st {
-  std::vector<std::function<void()>> work;
-};
-struct CUstream_st {};
-struct CUevent_st {
-  double reached = 0;
-};
-
 const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaErrorMemoryAllocation) return "out of memory";
+  if (error == cudaErrorLaunchFailure) return "unspecified launch failure (emulated)";
   return error == cudaSuccess ? "no error" : "an emulated error";
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -331,66 +309,3 @@ cudaError_t cudaFreeHost(void* pointer) {
 }
 cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->reached = machine.milliseconds;
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  *milliseconds = static_cast<float>(end->reached - begin->reached);
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
-  return emulation::Do([=] { std::memmove(to, from, bytes); });
-}
-cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t) {
-  return emulation::Do([=] { std::memset(pointer, value, bytes); });
-}
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  LS_CHECK(machine.capturing == nullptr);
-  machine.capturing = new std::vector<std::function<void()>>;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  LS_CHECK(machine.capturing != nullptr);
-  *graph = new CUgraph_st{std::move(*machine.capturing)};
-  delete machine.capturing;
-  machine.capturing = nullptr;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  *exec = new CUgraphExec_st{graph->work};
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete exec;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-  for (const auto& work : exec->work) work();
-  return cudaSuccess;
-}

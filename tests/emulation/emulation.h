@@ -24,6 +24,22 @@ void SetTotalBytes(size_t bytes);
 // Kernels launched since the program began.
 int64_t Launches();
 
+// Captures that were ended, and calls that waited for work of the device that was not done (a
+// stream, an event; lazy streams alone have such work).
+int64_t Captures();
+int64_t Waits();
+
+// When a stream's work is done: at once, or as late as it can be, when something waits for it. What
+// lacks an event between two streams gives other results then.
+enum class Streams { kEager, kLazy };
+void SetStreams(Streams streams);
+
+// Work that is given to a stream fails from the `count`-th on, as after a fault of a kernel: no
+// call that may fail succeeds until Repair. The environment's LOCKSTEP_EMULATED_FAILURE, "N PATH",
+// does the same to the first process that gets so far and can remove the file.
+void FailAfter(int64_t count);
+void Repair();
+
 // Lets emulated time pass, which events show.
 void Spend(double milliseconds);
 // Products have three algorithms: 0 adds along k, 1 from its end, and 2 fails when it runs. They

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products of the emulated GPU, in plain loops, and its tables. Products of 16-bit results
-// refuse to add a bias, as the real library may, so that both ways of the engine are tested.
+// refuse to add a bias, and those of fp16 factors other epilogues, as the real library may: so both
+// ways of the engine are tested.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
@@ -47,7 +49,9 @@ int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* e
     return 0;
   }
   for (int i = 0; i < kAlgorithms; ++i) {
-    found[i] = {{static_cast<uint64_t>(i)}, 0, shape.result == Type::kF32 || !shape.bias};
+    const bool fused = shape.epilogue == Epilogue::kNone ? shape.result == Type::kF32 || !shape.bias
+                                                         : shape.factors != Type::kF16;
+    found[i] = {{static_cast<uint64_t>(i)}, 0, fused};
   }
   return kAlgorithms;
 }
@@ -62,9 +66,33 @@ void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* 
 bool Fuses(const void* prepared) { return static_cast<const Prepared*>(prepared)->fused; }
 void Destroy(void* prepared) { delete static_cast<Prepared*>(prepared); }
 
+constexpr float kScale = 0.7978845608f, kCube = 0.044715f;
+float Gelu(float x) { return 0.5f * x * (1 + std::tanh(kScale * (x + kCube * x * x * x))); }
+float GeluSlope(float x) {
+  const float t = std::tanh(kScale * (x + kCube * x * x * x));
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kScale * (1 + 3 * kCube * x * x);
+}
+
+// Sums over k of a factor, a row or a column of it at a time.
+void AddFactor(const MatmulShape& s, const void* a, const void* b, float* sums) {
+  const bool first = s.epilogue == Epilogue::kSumsA;
+  for (int64_t i = 0; i < (first ? s.m : s.n); ++i) {
+    sums[i] = 0;
+    for (int64_t p = 0; p < s.k; ++p) {
+      const int64_t at = first ? (s.a_transposed ? p * s.lda + i : i * s.lda + p)
+                               : (s.b_transposed ? i * s.ldb + p : p * s.ldb + i);
+      sums[i] += At(first ? a : b, s.factors, at);
+    }
+  }
+}
+
 void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, const void* bias,
-              bool adds) {
+              void* aux, bool adds) {
   const MatmulShape& s = prepared.shape;
+  const Epilogue epilogue = prepared.fused ? s.epilogue : Epilogue::kNone;
+  if (epilogue == Epilogue::kSumsA || epilogue == Epilogue::kSumsB) {
+    AddFactor(s, a, b, static_cast<float*>(aux));
+  }
   const int64_t m = s.m, n = s.n, k = s.k;
   std::vector<float> rows(static_cast<size_t>(n)), right(static_cast<size_t>(k * n));
   for (int64_t p = 0; p < k; ++p) {
@@ -86,21 +114,25 @@ void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, c
       if (adds) value += At(c, s.result, i * s.ldc + j);
       if (prepared.fused && s.bias) value += At(bias, s.bias_type, j);
       if (prepared.fused && s.relu) value = std::max(value, 0.0f);
+      if (epilogue == Epilogue::kGeluKept) {
+        Put(aux, s.result, i * s.ldc + j, value);
+        value = Gelu(value);
+      }
+      if (epilogue == Epilogue::kGeluGradient) value *= GeluSlope(At(aux, s.result, i * s.ldc + j));
       Put(c, s.result, i * s.ldc + j, value);
     }
   }
 }
 
-Code Run(const void* prepared, const void* a, const void* b, void* c, const void* bias, bool adds,
-         void*, Stream) {
+Code Run(const void* prepared, const void* a, const void* b, void* c, const void* bias, void* aux,
+         bool adds, void*, Stream stream) {
   const Prepared copy = *static_cast<const Prepared*>(prepared);
   ++products;
   if (copy.algorithm == 2) return kMatmulErrors + 1;
-  emulation::Do([=] {
+  return emulation::Do(static_cast<cudaStream_t>(stream), [=] {
     emulation::Spend(copy.algorithm == fastest ? 0 : kAlgorithms - copy.algorithm);
-    Multiply(copy, a, b, c, bias, adds);
+    Multiply(copy, a, b, c, bias, aux, adds);
   });
-  return 0;
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ class Training {
     const void* fields[] = {inputs_.data(), labels_.data()};
     EXPECT_TRUE(executor_->RunShard(step, 0, 0, fields, gradients_.data(), {}).ok());
     const GradientSlice whole{0, plan_->gradient_count(), gradients_.data()};
-    return static_cast<float>(executor_->Update(step, absl::MakeConstSpan(&whole, 1)).loss);
+    return static_cast<float>(executor_->Update(step, absl::MakeConstSpan(&whole, 1)).value().loss);
   }
   float EvaluationLoss() {
     Batch(0);

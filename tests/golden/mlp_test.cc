@@ -88,7 +88,7 @@ TEST(GoldenMlpTest, LossesAreThoseOfPyTorch) {
     const void* fields[] = {inputs.data(), labels.data()};
     ASSERT_TRUE(executor->RunShard(step + 1, 0, 0, fields, gradients.data(), {}).ok());
     const GradientSlice whole{0, plan->gradient_count(), gradients.data()};
-    const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1));
+    const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1)).value();
     const double expected = golden[static_cast<size_t>(step)];
     worst = std::max(worst, std::fabs(result.loss - expected) / expected);
     ASSERT_NEAR(result.loss, expected, 1e-5 * expected) << "step " << step;

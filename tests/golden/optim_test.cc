@@ -93,7 +93,7 @@ class Updated {
     gradients[static_cast<size_t>(layout.target_count)] = one.high;
     gradients[static_cast<size_t>(layout.target_count) + 1] = one.low;
     const GradientSlice whole{0, layout.count, gradients.data()};
-    ASSERT_FALSE(job_.executor->Update(update + 1, absl::MakeConstSpan(&whole, 1)).skipped);
+    ASSERT_FALSE(job_.executor->Update(update + 1, absl::MakeConstSpan(&whole, 1)).value().skipped);
   }
 
   Job job_;

@@ -114,7 +114,7 @@ Curve Train(const std::string& precision) {
     const void* fields[] = {batch.tokens.data(), batch.labels.data()};
     EXPECT_TRUE(executor->RunShard(step + 1, 0, 0, fields, gradients.data(), {}).ok());
     const GradientSlice whole{0, plan->gradient_count(), gradients.data()};
-    const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1));
+    const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1)).value();
     EXPECT_FALSE(result.skipped);
     curve.losses.push_back(result.loss);
     if (step > 0) continue;
@@ -199,7 +199,7 @@ TEST(GoldenPrecisionTest, ScalesAreThoseOfGradScaler) {
         static_cast<float>(plan->nominal_targets());
     const GradientSlice whole{0, plan->gradient_count(), gradients.data()};
     const StepResult result =
-        executor->Update(static_cast<int64_t>(step) + 1, absl::MakeConstSpan(&whole, 1));
+        executor->Update(static_cast<int64_t>(step) + 1, absl::MakeConstSpan(&whole, 1)).value();
     EXPECT_EQ(result.loss_scale, rows[3 * step]) << step;
     EXPECT_EQ(result.skipped, overflow) << step;
     EXPECT_EQ(static_cast<double>(*weight), rows[3 * step + 2]) << step;

@@ -151,7 +151,7 @@ void Check(const std::string& name, const TrainSpec& spec, float ignored,
     for (const std::string& field : fields) pointers.push_back(batch.at(field).data());
     ASSERT_TRUE(executor->RunShard(step + 1, 0, 0, pointers, gradients.data(), {}).ok());
     const GradientSlice whole{0, plan->gradient_count(), gradients.data()};
-    const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1));
+    const StepResult result = executor->Update(step + 1, absl::MakeConstSpan(&whole, 1)).value();
     if (step == 0) {
       const double factor =
           static_cast<double>(plan->nominal_targets()) / static_cast<double>(result.valid_targets);

@@ -107,6 +107,9 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
     if (whole.ok()) report.without_recompute = (*whole)->arena_bytes();
   }
   report.sharding = Sharding(compiled);
+  if (plan.spec().offload_moments) {
+    report.offload = " (the optimizer's moments stay in the host's memory)";
+  }
   report.machine = machine;
   const int shards = compiled.job.train().shards();
   const int world = std::max(1, resources.nodes() * resources.nproc_per_node());
@@ -158,6 +161,7 @@ std::string ReportText(const JobReport& report) {
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));
   if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
+  if (need.gpu > 0) line("GPU memory", absl::StrCat(bytes(need.gpu), report.offload));
   line("precision", report.precision);
   if (report.recompute_level > 0) {
     line("recompute",
@@ -203,8 +207,9 @@ std::string ReportJson(const JobReport& report) {
       ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
       ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
       ",\"workspace\":", need.workspace, ",\"data\":", need.data,
-      ",\"checkpoint\":", need.checkpoint, ",\"without_recompute\":", report.without_recompute,
-      ",\"limit\":", report.memory_limit, "},\"precision\":", JsonString(report.precision),
+      ",\"checkpoint\":", need.checkpoint, ",\"gpu\":", need.gpu,
+      ",\"without_recompute\":", report.without_recompute, ",\"limit\":", report.memory_limit,
+      "},\"precision\":", JsonString(report.precision),
       ",\"recompute_level\":", report.recompute_level,
       ",\"flops_per_step\":", JsonNumber(report.flops),
       ",\"machine\":{\"device\":", JsonString(report.device),

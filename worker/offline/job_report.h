@@ -44,6 +44,7 @@ struct JobReport {
   size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
   MemoryNeed need;
   std::string sharding;  // of the optimizer state, for people; may be empty
+  std::string offload;   // what is said of moments that are not on the GPU
   double flops = 0;      // of one optimizer step, all ranks
   MachineSpeed machine;
   std::vector<RankCost> ranks;

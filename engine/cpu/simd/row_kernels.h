@@ -30,11 +30,8 @@ struct RowKernels {
   // dx = dy * f'. `saved` is x for gelu and silu, y for tanh and sigmoid.
   void (*activation_backward[kActivations])(const float* dy, const float* saved, int64_t n,
                                             float* dx);
-  // `rows` of `columns` values, `stride` apart: y = f(y), and unless it is null slope = f'(y),
-  // which lies as y does. Elements are those of `activation`, and slopes those of
-  // `activation_backward`.
-  void (*activation_slope[kActivations])(int64_t rows, int64_t columns, int64_t stride, float* y,
-                                         float* slope);
+  // `rows` of `columns` values, `stride` apart: y = f(y), the elements of `activation`.
+  void (*activate_rows[kActivations])(int64_t rows, int64_t columns, int64_t stride, float* y);
   // One row: y = (x - mean) / sqrt(variance + eps) * gamma + beta (biased variance).
   void (*layer_norm)(const float* x, const float* gamma, const float* beta, int64_t n, float eps,
                      float* y, float* mean, float* rstd);

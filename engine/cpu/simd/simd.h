@@ -11,8 +11,8 @@
 
 namespace lockstep::engine {
 
-// What happens to a finished tile of a matrix product: c = act(sum + bias + residual) * factor, and
-// c = 0 where mask <= 0.
+// What happens to a finished tile of a matrix product: c = act(sum + bias + residual), and c = 0
+// where mask <= 0.
 struct TileEpilogue {
   const float* bias = nullptr;      // [n]
   const float* residual = nullptr;  // [m, n], row stride residual_stride
@@ -20,8 +20,6 @@ struct TileEpilogue {
   bool relu = false;
   const float* mask = nullptr;  // [m, n], row stride mask_stride
   int64_t mask_stride = 0;
-  const float* factor = nullptr;  // [m, n], row stride factor_stride
-  int64_t factor_stride = 0;
 };
 
 // A tile of C (rows x tile_columns) = sum over p of A(i, p) * B(p, j).
@@ -78,9 +76,8 @@ struct SimdKernels {
   // y = max(x, 0); dx = y > 0 ? dy : 0.
   void (*relu)(const float* x, int64_t n, float* y);
   void (*relu_backward)(const float* dy, const float* y, int64_t n, float* dx);
-  // y = a + b; y = a * b; y (+)= factor * x.
+  // y = a + b; y (+)= factor * x.
   void (*add)(const float* a, const float* b, int64_t n, float* y);
-  void (*multiply)(const float* a, const float* b, int64_t n, float* y);
   void (*scale)(const float* x, float factor, int64_t n, bool accumulate, float* y);
   // max of x[0..n), n >= 1; sum of exp(x - max), and the exponentials to y unless it is null.
   float (*max)(const float* x, int64_t n);

@@ -50,9 +50,11 @@ Launcher<ImplicitArgs> LaunchImplicit;
 Launcher<ImplicitWeightArgs> LaunchImplicitWeight;
 Launcher<UpdateArgs> LaunchUpdate;
 Launcher<SquaresArgs> LaunchSquares;
+Launcher<DecideArgs> LaunchDecide;
 Launcher<NormaliseArgs> LaunchNormalise;
 Launcher<MoveArgs> LaunchMove;
 Launcher<StatisticArgs> LaunchStatistic;
+Launcher<AddVectorsArgs> LaunchAddVectors;
 
 }  // namespace lockstep::engine::cuda
 

@@ -37,9 +37,11 @@ const Kernels kKernels = {
     .implicit_weight = LaunchImplicitWeight,
     .update = LaunchUpdate,
     .squares = LaunchSquares,
+    .decide = LaunchDecide,
     .normalise = LaunchNormalise,
     .move = LaunchMove,
     .statistic = LaunchStatistic,
+    .add_vectors = LaunchAddVectors,
 };
 
 }  // namespace lockstep::engine::cuda

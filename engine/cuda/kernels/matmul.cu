@@ -121,6 +121,7 @@ struct Prepared {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace_bytes = 0;
   bool fused = false;
+  bool sums = false;  // aux is where the library writes a bias
 };
 
 void Destroy(void* pointer) {
@@ -140,6 +141,49 @@ bool Set(Prepared* prepared, cublasLtMatmulDescAttributes_t attribute, const T& 
          CUBLAS_STATUS_SUCCESS;
 }
 
+// Of the library's product, whose first factor is our B.
+cublasLtEpilogue_t EpilogueOf(const MatmulShape& shape) {
+  switch (shape.epilogue) {
+    case Epilogue::kGeluKept:
+      return shape.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kSumsA:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::kSumsB:
+      return CUBLASLT_EPILOGUE_BGRADA;
+    case Epilogue::kNone:
+      break;
+  }
+  if (!shape.bias) return CUBLASLT_EPILOGUE_RELU;
+  return shape.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+}
+
+bool SumsFactor(Epilogue epilogue) {
+  return epilogue == Epilogue::kSumsA || epilogue == Epilogue::kSumsB;
+}
+
+bool DescribeEpilogue(const MatmulShape& shape, Prepared* prepared) {
+  bool good = Set(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape));
+  // Each run says where bias and aux lie; until then the choice sees some aligned place.
+  const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
+  const bool sums = SumsFactor(shape.epilogue);
+  if (shape.bias || sums) {
+    const int32_t type = DataTypeOf(sums ? Type::kF32 : shape.bias_type);
+    good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type) &&
+           Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
+  }
+  if (shape.epilogue != Epilogue::kNone && !sums) {
+    const int32_t type = DataTypeOf(shape.result);
+    const int64_t stride = shape.ldc;
+    good = good && Set(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type) &&
+           Set(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride) &&
+           Set(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
+  }
+  prepared->sums = sums;
+  return good;
+}
+
 bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   const Library& lib = Lib();
   const bool tf32 = shape.factors == Type::kF32 && shape.tf32;
@@ -151,19 +195,7 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   const cublasOperation_t second = shape.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   bool good = Set(prepared, CUBLASLT_MATMUL_DESC_TRANSA, first) &&
               Set(prepared, CUBLASLT_MATMUL_DESC_TRANSB, second);
-  if (fuse) {
-    const cublasLtEpilogue_t epilogue =
-        shape.bias ? (shape.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
-                   : CUBLASLT_EPILOGUE_RELU;
-    good = good && Set(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (shape.bias) {
-      const int32_t type = DataTypeOf(shape.bias_type);
-      good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-      // Each run says where the bias lies; until then the choice sees some aligned place.
-      const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
-      good = good && Set(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
-    }
-  }
+  if (fuse) good = good && DescribeEpilogue(shape, prepared);
   const auto layout = [&](cublasLtMatrixLayout_t* made, Type type, int64_t rows, int64_t columns,
                           int64_t stride) {
     good =
@@ -249,7 +281,7 @@ int Candidates(const MatmulShape& shape, size_t workspace_bytes, MatmulAlgorithm
     std::snprintf(error, error_bytes, "%s", Lib().error);
     return 0;
   }
-  const bool wants = shape.bias || shape.relu;
+  const bool wants = shape.bias || shape.relu || shape.epilogue != Epilogue::kNone;
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
   int count = 0;
   // With what follows the product, then without.
@@ -289,15 +321,21 @@ void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* 
 
 bool Fuses(const void* pointer) { return static_cast<const Prepared*>(pointer)->fused; }
 
-Code Run(const void* pointer, const void* a, const void* b, void* c, const void* bias, bool adds,
-         void* workspace, Stream stream) {
+Code Run(const void* pointer, const void* a, const void* b, void* c, const void* bias, void* aux,
+         bool adds, void* workspace, Stream stream) {
   const auto* prepared = static_cast<const Prepared*>(pointer);
   const Library& lib = Lib();
-  if (prepared->fused && bias != nullptr) {
-    const cublasStatus_t status =
-        lib.set_product(prepared->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
-    if (status != CUBLAS_STATUS_SUCCESS) return kMatmulErrors + static_cast<Code>(status);
+  const auto place = [&](cublasLtMatmulDescAttributes_t attribute, const void* at) {
+    return lib.set_product(prepared->product, attribute, &at, sizeof(at));
+  };
+  cublasStatus_t placed = CUBLAS_STATUS_SUCCESS;
+  if (prepared->fused && bias != nullptr) placed = place(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (placed == CUBLAS_STATUS_SUCCESS && prepared->fused && aux != nullptr) {
+    placed = place(prepared->sums ? CUBLASLT_MATMUL_DESC_BIAS_POINTER
+                                  : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                   aux);
   }
+  if (placed != CUBLAS_STATUS_SUCCESS) return kMatmulErrors + static_cast<Code>(placed);
   const float alpha = 1, beta = adds ? 1 : 0;
   const cublasStatus_t status =
       lib.run(lib.handle, prepared->product, &alpha, b, prepared->first, a, prepared->second, &beta,

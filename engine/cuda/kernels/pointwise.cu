@@ -125,7 +125,6 @@ __global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
   if (args.residual.data != nullptr) value += Load(args.residual, i);
   if (args.relu && !(value > 0)) value = 0;
   if (args.mask.data != nullptr && !(Load(args.mask, i) > 0)) value = 0;
-  if (args.factor.data != nullptr) value *= Load(args.factor, i);
   Store(args.out, i, value);
 }
 
@@ -134,11 +133,10 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
   if (i >= args.rows * args.columns) return;
   Four value = LoadFour(args.x, i);
-  Four bias = {}, residual = {}, mask = {}, factor = {};
+  Four bias = {}, residual = {}, mask = {};
   if (args.bias.data != nullptr) bias = LoadFour(args.bias, i % args.columns);
   if (args.residual.data != nullptr) residual = LoadFour(args.residual, i);
   if (args.mask.data != nullptr) mask = LoadFour(args.mask, i);
-  if (args.factor.data != nullptr) factor = LoadFour(args.factor, i);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     float x = value.x[e];
@@ -146,7 +144,6 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
     if (args.residual.data != nullptr) x += residual.x[e];
     if (args.relu && !(x > 0)) x = 0;
     if (args.mask.data != nullptr && !(mask.x[e] > 0)) x = 0;
-    if (args.factor.data != nullptr) x *= factor.x[e];
     value.x[e] = x;
   }
   StoreFour(args.out, i, value);
@@ -212,7 +209,7 @@ Code LaunchDropout(const DropoutArgs& args, Stream stream) {
 Code LaunchEpilogue(const EpilogueArgs& args, Stream stream) {
   const int64_t count = args.rows * args.columns;
   if (args.columns % 4 == 0 && Aligned(args.x) && Aligned(args.bias) && Aligned(args.residual) &&
-      Aligned(args.mask) && Aligned(args.factor) && Aligned(args.out)) {
+      Aligned(args.mask) && Aligned(args.out)) {
     return Launch(EpilogueFourKernel, Grid(DivideUp(count, 4 * kThreads)), kThreads, stream, args);
   }
   return Launch(EpilogueKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);

@@ -17,7 +17,7 @@
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 2;
+inline constexpr int kTablesVersion = 7;
 
 // A function of the module.
 template <typename F>
@@ -110,9 +110,11 @@ struct Kernels {
   KernelCall<ImplicitWeightArgs> implicit_weight;
   KernelCall<UpdateArgs> update;
   KernelCall<SquaresArgs> squares;
+  KernelCall<DecideArgs> decide;
   KernelCall<NormaliseArgs> normalise;
   KernelCall<MoveArgs> move;
   KernelCall<StatisticArgs> statistic;
+  KernelCall<AddVectorsArgs> add_vectors;
 };
 
 // Matrix products by a library. A product is prepared once and keeps its algorithm.
@@ -131,11 +133,11 @@ struct Matmul {
   Call<void*(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* error,
              size_t error_bytes)>
       prepare;
-  // Whether bias and relu are part of the product; else the caller adds them.
+  // Whether bias, relu and epilogue are part of the product; else the caller does all of it.
   Call<bool(const void* prepared)> fuses;
   // 0 or an error of the library, plus 100000.
   Call<Code(const void* prepared, const void* a, const void* b, void* c, const void* bias,
-            bool adds, void* workspace, Stream stream)>
+            void* aux, bool adds, void* workspace, Stream stream)>
       run;
   Call<void(void* prepared)> destroy;
 };

@@ -70,13 +70,12 @@ struct DropoutArgs {
   Drop drop;
 };
 
-// out = act(x + bias + residual) * factor, 0 where mask <= 0; bias [columns].
+// out = act(x + bias + residual), 0 where mask <= 0; bias [columns].
 struct EpilogueArgs {
   View x;
   View bias;
   View residual;
   View mask;
-  View factor;
   View out;
   int64_t rows = 0;
   int64_t columns = 0;
@@ -417,6 +416,15 @@ struct FilterArgs {
   bool adds = false;
 };
 
+// What a library may do with a product besides adding a bias, and relu.
+enum class Epilogue : int32_t {
+  kNone,
+  kGeluKept,      // C = gelu by tanh of the product with its bias, which goes to aux [m, n]
+  kGeluGradient,  // C = the product times gelu's slope at aux [m, n]
+  kSumsA,         // aux [m], fp32 = the sums over k of op(A)
+  kSumsB,         // aux [n], fp32 = the sums over k of op(B)
+};
+
 // C[m, n] = op(A) op(B), row major with row strides lda, ldb, ldc; C += with `adds` of a run.
 // Factors are of one type; C is fp32 or of that type. Sums are fp32.
 struct MatmulShape {
@@ -437,6 +445,9 @@ struct MatmulShape {
   bool bias = false;
   Type bias_type = Type::kF32;
   bool relu = false;
+  // Fused too where the library can. Its aux is of the result's type, with its row stride; sums are
+  // written anew even when C is added to.
+  Epilogue epilogue = Epilogue::kNone;
 };
 
 // One of a library's algorithms for a product, as numbers that mean the same in every process with
@@ -444,9 +455,18 @@ struct MatmulShape {
 struct MatmulAlgorithm {
   uint64_t words[8] = {};
   uint64_t workspace_bytes = 0;
-  bool fused = false;  // with bias and relu, if these are wanted
+  bool fused = false;  // with bias, relu and epilogue, if these are wanted
 };
 inline constexpr int kMatmulCandidates = 12;
+
+// out = a + b with subnormals as 0, as the workers' CPUs add: gradients of shards. `out` may be `a`
+// or `b`; nothing needs to be aligned.
+struct AddVectorsArgs {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* out = nullptr;
+  int64_t count = 0;
+};
 
 }  // namespace lockstep::engine::cuda
 

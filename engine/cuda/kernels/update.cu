@@ -42,8 +42,9 @@ __device__ __forceinline__ void PutWeight(const UpdateTensor& tensor, int64_t i,
   if (tensor.weights.type == Type::kF32) {
     static_cast<float*>(tensor.weights.data)[i] = w;
   } else {
-    const uint32_t word = RandomWord(tensor.rounding_key, static_cast<uint32_t>(index),
-                                     static_cast<uint32_t>(index >> 32), static_cast<uint64_t>(i));
+    const uint32_t word =
+        RandomWord(tensor.rounding_key, static_cast<uint32_t>(index),
+                   static_cast<uint32_t>(index >> 32), static_cast<uint64_t>(tensor.first + i));
     static_cast<uint16_t*>(tensor.weights.data)[i] = static_cast<uint16_t>(
         tensor.weights.type == Type::kBF16 ? StochasticBF16(w, word) : StochasticF16(w, word));
   }
@@ -63,8 +64,8 @@ struct Step {
   float keep;  // decoupled decay
 };
 __device__ __forceinline__ Step StepOf(const UpdateArgs& args, const UpdateTensor& tensor) {
-  const double lr = tensor.learning_rate * args.schedule;
-  return {static_cast<float>(args.scale), static_cast<float>(lr),
+  const double lr = tensor.learning_rate * args.now->schedule;
+  return {static_cast<float>(args.now->scale), static_cast<float>(lr),
           static_cast<float>(tensor.weight_decay),
           args.decoupled ? static_cast<float>(1 - lr * tensor.weight_decay) : 1.0f};
 }
@@ -74,7 +75,7 @@ __device__ __forceinline__ float SgdStep(const UpdateArgs& args, const UpdateTen
   float d = g * step.scale + w * step.decay;
   if (tensor.moments[0] != nullptr) {
     float* velocity = tensor.moments[0] + i;
-    const float v = args.index == 0 ? d : *velocity * args.momentum + d * args.keep;
+    const float v = args.now->index == 0 ? d : *velocity * args.momentum + d * args.keep;
     *velocity = v;
     d = args.nesterov ? d + v * args.momentum : v;
   }
@@ -91,7 +92,7 @@ __device__ __forceinline__ void NextMoments(const UpdateArgs& args, const Update
 }
 // The bias-corrected m / (sqrt(v) + eps).
 __device__ __forceinline__ float Direction(const UpdateArgs& args, float m, float v) {
-  return m * args.correction1 / (sqrtf(v) * args.correction2 + args.eps);
+  return m * args.now->correction1 / (sqrtf(v) * args.now->correction2 + args.eps);
 }
 
 __device__ __forceinline__ float AdamStep(const UpdateArgs& args, const UpdateTensor& tensor,
@@ -104,13 +105,17 @@ __device__ __forceinline__ float AdamStep(const UpdateArgs& args, const UpdateTe
 
 __global__ void __launch_bounds__(kThreads) StepKernel(UpdateArgs args) {
   const UpdateBlock block = args.blocks[blockIdx.x];
-  if (block.tensor < 0) return;
+  if (block.tensor < 0 || args.now->skips != 0) return;
   const UpdateTensor& tensor = args.tensors[block.tensor];
   const Step step = StepOf(args, tensor);
   const float* gradient = args.gradients + tensor.gradient;
   for (int64_t i = block.begin + blockIdx.y * kThreads + threadIdx.x; i < block.end;
        i += kPieces * kThreads) {
     const float g = gradient[i];
+    if (args.rule == Rule::kTake) {
+      PutWeight(tensor, i, g, args.now->index, static_cast<float>(args.ema_rate));
+      continue;
+    }
     if (args.rule == Rule::kMuonDirection) {
       const float scaled = g * step.scale;
       float* buffer = tensor.moments[0] + i;
@@ -122,13 +127,18 @@ __global__ void __launch_bounds__(kThreads) StepKernel(UpdateArgs args) {
     const float w = Load(tensor.weights, i);
     const float next = args.rule == Rule::kSgd ? SgdStep(args, tensor, step, i, g, w)
                                                : AdamStep(args, tensor, step, i, g, w);
-    PutWeight(tensor, i, next, args.index, static_cast<float>(args.ema_rate));
+    if (args.beside != nullptr) {
+      args.beside[tensor.gradient + i] = next;
+    } else {
+      PutWeight(tensor, i, next, args.now->index, static_cast<float>(args.ema_rate));
+    }
   }
 }
 
 // LAMB's moments, and the squares of w and of its direction for each block.
 __global__ void __launch_bounds__(kThreads) LambMeasureKernel(UpdateArgs args) {
   __shared__ double shared[kWarps];
+  if (args.now->skips != 0) return;
   const UpdateBlock block = args.blocks[blockIdx.x];
   const UpdateTensor& tensor = args.tensors[block.tensor];
   const Step step = StepOf(args, tensor);
@@ -144,11 +154,12 @@ __global__ void __launch_bounds__(kThreads) LambMeasureKernel(UpdateArgs args) {
   parameter = BlockSum<kThreads>(parameter, shared);
   direction = BlockSum<kThreads>(direction, shared);
   if (threadIdx.x != 0) return;
-  args.parameter_sums[blockIdx.x] = parameter;
-  args.direction_sums[blockIdx.x] = direction;
+  args.parameter_sums[args.first_block + blockIdx.x] = parameter;
+  args.direction_sums[args.first_block + blockIdx.x] = direction;
 }
 
 __global__ void __launch_bounds__(kThreads) LambMoveKernel(UpdateArgs args) {
+  if (args.now->skips != 0) return;
   const UpdateBlock block = args.blocks[blockIdx.x];
   const UpdateTensor& tensor = args.tensors[block.tensor];
   const Step step = StepOf(args, tensor);
@@ -160,12 +171,12 @@ __global__ void __launch_bounds__(kThreads) LambMoveKernel(UpdateArgs args) {
   parameter = sqrt(parameter);
   direction = sqrt(direction);
   const double ratio = parameter > 0 && direction > 0 ? parameter / direction : 1;
-  const float move = static_cast<float>(tensor.learning_rate * args.schedule * ratio);
+  const float move = static_cast<float>(tensor.learning_rate * args.now->schedule * ratio);
   for (int64_t i = block.begin + blockIdx.y * kThreads + threadIdx.x; i < block.end;
        i += kPieces * kThreads) {
     const float w = Load(tensor.weights, i);
     const float d = Direction(args, tensor.moments[0][i], tensor.moments[1][i]) + w * step.decay;
-    PutWeight(tensor, i, w - d * move, args.index, static_cast<float>(args.ema_rate));
+    PutWeight(tensor, i, w - d * move, args.now->index, static_cast<float>(args.ema_rate));
   }
 }
 
@@ -183,6 +194,44 @@ __global__ void __launch_bounds__(kThreads) SquaresKernel(SquaresArgs args) {
   if (threadIdx.x == 0) args.sums[blockIdx.x] = sum;
 }
 
+__device__ __forceinline__ bool Finite(double x) { return x - x == 0; }
+
+// One block: all read, its first thread adds in the order of the blocks.
+__global__ void __launch_bounds__(kThreads) DecideKernel(DecideArgs args) {
+  __shared__ double sums[kThreads];
+  double squares = 0;
+  bool finite = true;
+  for (int64_t begin = 0; begin < args.block_count; begin += kThreads) {
+    const int64_t mine = begin + threadIdx.x;
+    if (mine < args.block_count) sums[threadIdx.x] = args.sums[mine];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const int64_t count = args.block_count - begin;
+      for (int64_t i = 0; i < kThreads && i < count; ++i) {
+        finite = finite && Finite(sums[i]);
+        if (begin + i < args.parameter_blocks) squares += sums[i];
+      }
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  const float high = args.targets[0], low = args.targets[1];
+  finite = finite && Finite(squares) && Finite(*args.loss) && Finite(high) && Finite(low);
+  const int64_t targets =
+      finite ? static_cast<int64_t>(high) * args.radix + static_cast<int64_t>(low) : 0;
+  args.now->skips = targets == 0 ? 1 : 0;
+  if (targets == 0) return;
+  const double counted = static_cast<double>(targets) * args.now->loss_scale;
+  double scale = args.nominal_targets / counted;
+  // As torch.nn.utils.clip_grad_norm_.
+  if (args.clip_norm > 0) {
+    const double norm = sqrt(squares) * args.nominal_targets / counted;
+    const double factor = args.clip_norm / (norm + 1e-6);
+    if (factor < 1) scale *= factor;
+  }
+  args.now->scale = scale;
+}
+
 __global__ void __launch_bounds__(kThreads) NormaliseKernel(NormaliseArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.count) return;
@@ -194,14 +243,17 @@ __global__ void __launch_bounds__(kThreads) NormaliseKernel(NormaliseArgs args) 
 
 __global__ void __launch_bounds__(kThreads) MoveKernel(MoveArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= args.tensor.count) return;
-  const float w = Load(args.tensor.weights, i) * args.keep - args.x[i] * args.step;
-  PutWeight(args.tensor, i, w, args.index, static_cast<float>(args.ema_rate));
+  if (i >= args.tensor.count || args.now->skips != 0) return;
+  const double lr = args.tensor.learning_rate * args.now->schedule;
+  const float keep = static_cast<float>(1 - lr * args.tensor.weight_decay);
+  const float step = static_cast<float>(lr * args.factor);
+  const float w = Load(args.tensor.weights, i) * keep - args.x[i] * step;
+  PutWeight(args.tensor, i, w, args.now->index, static_cast<float>(args.ema_rate));
 }
 
 __global__ void __launch_bounds__(kThreads) StatisticKernel(StatisticArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= args.count) return;
+  if (i >= args.count || args.now->skips != 0) return;
   const double mean = static_cast<double>(args.sums[i]) / args.batches;
   args.running[i] = static_cast<float>((1 - args.momentum) * static_cast<double>(args.running[i]) +
                                        args.momentum * mean);
@@ -220,6 +272,10 @@ Code LaunchUpdate(const UpdateArgs& args, Stream stream) {
 
 Code LaunchSquares(const SquaresArgs& args, Stream stream) {
   return Launch(SquaresKernel, Grid(args.block_count), kThreads, stream, args);
+}
+
+Code LaunchDecide(const DecideArgs& args, Stream stream) {
+  return Launch(DecideKernel, Grid(1), kThreads, stream, args);
 }
 
 Code LaunchNormalise(const NormaliseArgs& args, Stream stream) {

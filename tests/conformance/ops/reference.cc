@@ -75,18 +75,16 @@ std::vector<Doubles> Linear(const OpCase& test, const std::vector<Doubles>& in) 
     if (in.size() == 4) y[i] += in[3][i];
   }
   const std::string activation = test.attrs.String("activation", "none");
-  Doubles slopes = y;
+  const Doubles sums = y;
   for (size_t i = 0; i < y.size(); ++i) {
     if (activation == "relu") {
       y[i] = std::max(y[i], 0.0);
     } else if (activation != "none") {
-      const SmoothValue smooth = SmoothOf(activation, y[i]);
-      y[i] = smooth.value;
-      slopes[i] = smooth.slope;
+      y[i] = SmoothOf(activation, y[i]);
     }
   }
-  if (test.attrs.Int("slope") == 0) return {y};
-  return {y, slopes};
+  if (test.attrs.Int("keep") != 0) return {y, sums};
+  return {y};
 }
 
 Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) {
@@ -96,8 +94,8 @@ Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) 
   Doubles dx = Product(m, k, n, in[0], n, 1, in[1], in_out ? 1 : k, in_out ? n : 1);
   const std::string third = test.attrs.String("third", "mask");
   for (size_t i = 0; in.size() == 3 && i < dx.size(); ++i) {
-    if (third == "slope") {
-      dx[i] *= in[2][i];
+    if (third == "gelu_tanh") {
+      dx[i] *= GeluTanhSlope(in[2][i]);
     } else if (third == "addend") {
       dx[i] += in[2][i];
     } else {
@@ -107,10 +105,17 @@ Doubles LinearBackwardInput(const OpCase& test, const std::vector<Doubles>& in) 
   return dx;
 }
 
-Doubles LinearBackwardWeight(const OpCase& test, const std::vector<Doubles>& in) {
+std::vector<Doubles> LinearBackwardWeight(const OpCase& test, const std::vector<Doubles>& in) {
   const int64_t m = test.inputs[0].shape[0], n = test.inputs[0].shape[1];
   const int64_t k = test.inputs[1].shape[1];
-  return Product(n, k, m, in[0], 1, n, in[1], k, 1);
+  std::vector<Doubles> made = {Product(n, k, m, in[0], 1, n, in[1], k, 1)};
+  if (const auto summed = static_cast<size_t>(test.attrs.Int("sums")); summed > 0) {
+    const auto columns = static_cast<size_t>(summed == 1 ? n : k);
+    Doubles sums(columns, 0);
+    for (size_t i = 0; i < in[summed - 1].size(); ++i) sums[i % columns] += in[summed - 1][i];
+    made.push_back(sums);
+  }
+  return made;
 }
 
 Doubles Cast(DType type, Doubles values) {
@@ -158,7 +163,7 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
   if (name == "cast") return {Cast(outputs[0].dtype, Cast(test.inputs[0].dtype, in[0]))};
   if (name == "linear") return Linear(test, in);
   if (name == "linear_backward_input") return {LinearBackwardInput(test, in)};
-  if (name == "linear_backward_weight") return {LinearBackwardWeight(test, in)};
+  if (name == "linear_backward_weight") return LinearBackwardWeight(test, in);
   if (name == "bias_backward") {
     Doubles sum(static_cast<size_t>(outputs[0].elements()));
     for (size_t i = 0; i < in[0].size(); ++i) sum[i % sum.size()] += in[0][i];

@@ -18,13 +18,10 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
                                const std::vector<TensorType>& outputs,
                                const std::vector<Doubles>& inputs);
 
-// The value and the slope of gelu (both forms) and silu by their names in linear: "gelu",
-// "gelu_tanh", "silu".
-struct SmoothValue {
-  double value = 0;
-  double slope = 0;
-};
-SmoothValue SmoothOf(const std::string& activation, double x);
+// gelu (both forms) and silu by their names in linear: "gelu", "gelu_tanh", "silu".
+double SmoothOf(const std::string& activation, double x);
+// The slope of gelu by tanh.
+double GeluTanhSlope(double x);
 // The same for the ops of transformers; empty for any other.
 std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
                                           const std::vector<TensorType>& outputs,

@@ -313,13 +313,11 @@ std::vector<Doubles> AttentionStep(const OpCase& test, const std::vector<Doubles
 
 }  // namespace
 
-SmoothValue SmoothOf(const std::string& activation, double x) {
-  if (activation == "silu") {
-    return {x * Sigmoid(x), Sigmoid(x) * (1 + x * (1 - Sigmoid(x)))};
-  }
-  const bool tanh = activation == "gelu_tanh";
-  return {Gelu(x, tanh), GeluSlope(x, tanh)};
+double SmoothOf(const std::string& activation, double x) {
+  return activation == "silu" ? x * Sigmoid(x) : Gelu(x, activation == "gelu_tanh");
 }
+
+double GeluTanhSlope(double x) { return GeluSlope(x, true); }
 
 std::vector<Doubles> TransformerReference(const OpDef& op, const OpCase& test,
                                           const std::vector<TensorType>& outputs,

@@ -107,7 +107,8 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidValue = 1,
-  cudaErrorNotReady = 600
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719
 };
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
@@ -135,8 +136,8 @@ inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0,
                           cudaHostRegisterDefault = 0;
 
 namespace emulation {
-// Runs, or records while a capture is on.
-cudaError_t Do(std::function<void()> work);
+// Runs on `stream`, or records while a capture is on.
+cudaError_t Do(cudaStream_t stream, std::function<void()> work);
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
 }  // namespace emulation
 
@@ -151,7 +152,8 @@ template <typename... P>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), P... args) {
   const dim3 grid = config->gridDim, block = config->blockDim;
   const size_t shared = config->dynamicSmemBytes;
-  return emulation::Do([=] { emulation::RunGrid(grid, block, shared, [=] { kernel(args...); }); });
+  return emulation::Do(config->stream,
+                       [=] { emulation::RunGrid(grid, block, shared, [=] { kernel(args...); }); });
 }
 
 const char* cudaGetErrorString(cudaError_t error);

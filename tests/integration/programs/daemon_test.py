@@ -54,6 +54,33 @@ class Daemon(harness.ProgramTest):
         agent.send_signal(signal.SIGINT)
         agent.communicate(timeout=10 * harness.PATIENCE)
 
+    def test_top_shows_the_workers(self):
+        address, _, _ = self.start_cluster()
+        job = self.write("job.yaml", harness.synthetic_job(steps=100000000, train_extra="  eval: {every: never}\n"))
+        self.launch("submit", f"--coordinator={address}", "--no-follow", job)
+        wait_until(lambda: len(self.processes("worker")) == 4, 10, "four workers")
+
+        def figures():
+            code, out, err = self.launch("top", f"--coordinator={address}", "-o", "json")
+            self.assertEqual(code, 0, err)
+            return json.loads(out)
+
+        def busy():
+            members = figures()["jobs"][0].get("members", [])
+            return len(members) == 4 and all(
+                m.get("usage", {}).get("cpu_percent", 0) > 0 and int(m["usage"]["rss_bytes"]) > 1 << 20
+                and int(m["progress"].get("step", 0)) > 0 for m in members)
+        wait_until(busy, 20, "all workers' figures")
+        node = figures()["nodes"][0]
+        self.assertEqual((node["slots"], node["used_slots"]), (4, 4))
+        code, out, err = self.launch("top", f"--coordinator={address}")  # no terminal: once
+        self.assertEqual(code, 0, err)
+        self.assertIn("1 node, 4 of 4 slots in use, 1 job", out)
+        self.assertNotIn("\033", out)
+        code, _, err = self.launch("top", f"--coordinator={address}", "no-such-job")
+        self.assertNotEqual(code, 0)
+        self.assertIn("no-such-job", err)
+
     def test_cancel_and_logs(self):
         address, _, _ = self.start_cluster()
         job = self.write("job.yaml", harness.synthetic_job(steps=100000000, train_extra="  eval: {every: never}\n"))

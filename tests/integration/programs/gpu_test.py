@@ -13,6 +13,10 @@ import harness
 
 MODULE = os.environ.get("LOCKSTEP_EMULATED_MODULE", "")
 GPUS = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
+# The same with an NCCL, made of sockets.
+NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
+BY_NCCL = "gradients are reduced by NCCL"
+FOUR = dict(GPUS, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
 
 
 def job(**more):
@@ -42,6 +46,59 @@ class Gpus(harness.ProgramTest):
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], whole)
 
+    def test_nccl_has_the_bits_of_the_hosts_memory_and_of_one_worker(self):
+        path = self.write("job.yaml", job())
+        by_host = self.on_gpus(path)["model"]["sha256"]
+        for workers in (1, 2):
+            code, out, err = self.launch("-o", "json", f"--nproc-per-node={workers}",
+                                         "--set", "nccl.use=always", path, env=NCCL)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], by_host)
+            self.assertEqual(BY_NCCL in err, workers > 1, err)
+
+    def test_with_nccl_a_killed_worker_changes_no_bit(self):
+        path = self.write("job.yaml", job())
+        whole = self.on_gpus(path)["model"]["sha256"]
+        for where in ("step:8", "step:8/reduce", "step:8/reduced"):
+            code, out, err = self.launch("chaos", "-o", "json", "--kill", f"rank:1@{where}", path,
+                                         env=NCCL)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], whole, where)
+            self.assertIn(BY_NCCL, err)
+
+    def test_survivors_shrink_their_communicator(self):
+        three = {"LOCKSTEP_GPUS": "GPU-a,GPU-b,GPU-c"}
+        text = harness.synthetic_job(nproc=3, steps=60).replace("device: cpu", "device: cuda")
+        whole = self.train(self.write("whole.yaml", text), env=dict(GPUS, **three))["model"]["sha256"]
+        path = self.write("job.yaml", text + "elastic: {min_workers: 1, max_workers: 3}\n")
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:2@step:8/reduced", path,
+                                     env=dict(NCCL, **three))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], whole)
+        self.assertRegex(err, "on 2 GPUs .shrunk communicator")
+
+    def test_nccl_is_refused_or_done_without_where_it_is_not_possible(self):
+        path = self.write("job.yaml", job())
+        none = dict(NCCL, LOCKSTEP_NCCL_LIBRARY="/nowhere.so")
+        code, out, err = self.launch("-o", "json", path, env=none)
+        self.assertEqual(code, 0, err)
+        self.assertIn("gradients go through the host's memory: NCCL cannot be loaded", err)
+        code, _, err = self.launch("--set", "nccl.use=always", path, env=none)
+        self.assertNotEqual(code, 0)
+        self.assertIn("nccl.use is always: NCCL cannot be loaded", err)
+        shared = dict(NCCL, LOCKSTEP_GPUS="GPU-a,GPU-a")
+        code, _, err = self.launch(path, env=shared)
+        self.assertEqual(code, 0, err)
+        self.assertIn("workers of this host share GPUs", err)
+        code, _, err = self.launch(path, env=dict(NCCL, LOCKSTEP_GPUS="MIG-a,MIG-b"))
+        self.assertEqual(code, 0, err)
+        self.assertIn("NCCL does not join instances of GPUs", err)
+        code, _, err = self.launch("--set", "nccl.multi_rank_gpu=true", path, env=shared)
+        self.assertEqual(code, 0, err)
+        self.assertIn(BY_NCCL, err)
+
     def test_when_all_die_it_goes_on_from_the_checkpoint_to_the_same_bits(self):
         whole = self.on_gpus(self.write("whole.yaml", job()))["model"]["sha256"]
         extra = "checkpoint: {dir: saved, every: 5 steps}\nrestart: {max_restarts: 9}\n"
@@ -51,6 +108,58 @@ class Gpus(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], whole)
+
+    def test_parts_of_the_moments_give_the_same_weights_and_a_death_loses_nothing(self):
+        more = "  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 10 steps}\n"
+        text = harness.synthetic_job(
+            steps=40, train_extra=more, extra="elastic: {min_workers: 1, max_workers: 4}\n"
+            "verify_replicas: 5 steps\nrestart: {max_restarts: 9}\n").replace("device: cpu", "device: cuda")
+        text = text.replace("{sgd: {lr: 0.05, momentum: 0.9}}", "{adamw: {lr: 0.002, weight_decay: 0.1}}")
+        path = self.write("job.yaml", text)
+        zero = "--set", "train.zero_stage=1"
+        save = "--set", "checkpoint={every: 7 steps, dir: %s}"
+        plain = self.train("--nproc-per-node=1", save[0], save[1] % "plain", path, env=FOUR)
+        # Moments travel to the host for checkpoints, which other ranks read.
+        whole = self.train(*zero, save[0], save[1] % "zero", path, env=FOUR)
+        self.assertEqual(whole["model"]["sha256"], plain["model"]["sha256"])
+        for file in ("model.safetensors", "training.safetensors"):
+            folders = [os.path.join(self.dir, name, "last", file) for name in ("plain", "zero")]
+            self.assertEqual(*[open(folder, "rb").read() for folder in folders])
+        faults = ["--slow", "rank:3:20x", "--kill", "rank:1@step:10/begun", "--kill", "rank:0@step:20/reduced",
+                  "--kill", "rank:1@step:30/begun"]
+        for offload in ("false", "true"):
+            code, out, err = self.launch("chaos", "-o", "json", *faults, *zero, "--set",
+                                         f"resources.offload_optimizer={offload}", path, env=FOUR)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], plain["model"]["sha256"])
+            self.assertEqual([fault["steps_lost"] for fault in result["faults"]], [0] * len(result["faults"]))
+
+    def test_moments_on_the_host_take_less_of_the_gpu_and_give_the_same_weights(self):
+        path = self.write("job.yaml", job())
+        offload = "--set", "resources.offload_optimizer=true"
+        self.assertEqual(self.on_gpus(*offload, path)["model"]["sha256"], self.on_gpus(path)["model"]["sha256"])
+        big = self.write("big.yaml", job(hidden="[2000, 2000]"))
+        bytes_of = []
+        for more in ((), offload):
+            code, out, err = self.launch("plan", "-o", "json", *more, big)
+            self.assertEqual(code, 0, err)
+            bytes_of.append(json.loads(out)["memory"]["gpu"])
+        self.assertLess(bytes_of[1], bytes_of[0])
+        self.assertIn("GPU memory", self.launch("plan", *offload, big)[1])
+
+    def test_a_gpu_that_fails_in_an_update_is_named_and_healed(self):
+        path = self.write("job.yaml", job())
+        whole = self.on_gpus(path)["model"]["sha256"]
+        marker = self.write("failure", "")
+        failing = dict(GPUS, LOCKSTEP_EMULATED_FAILURE=f"400 {marker}")
+        code, out, err = self.launch("-o", "json", path, env=failing)
+        self.assertEqual(code, 0, err)
+        self.assertFalse(os.path.exists(marker), "nothing has failed")
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], whole)
+        self.assertEqual(len(result["faults"]), 1)
+        self.assertRegex(err, "an emulated GPU|unspecified launch failure")
 
     def test_a_model_too_large_for_the_cap_is_refused(self):
         path = self.write("job.yaml", job())
@@ -141,9 +250,13 @@ train:
         _, out, _ = self.launch("doctor", env=GPUS)
         self.assertIn("an emulated GPU", out)
         self.assertIn("a matrix product is right", out)
+        self.assertRegex(out, r"copies +ok +to the GPU [0-9.]+ GB/s, back [0-9.]+ GB/s")
+        self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
+        _, out, _ = self.launch("doctor", env=NCCL)
+        self.assertIn("NCCL 2.30.7 (revoke, shrink, grow, windows)", out)
 
 
 if __name__ == "__main__":
-    if not MODULE:
-        raise SystemExit("LOCKSTEP_EMULATED_MODULE names no module")
+    if not MODULE or not NCCL["LOCKSTEP_NCCL_LIBRARY"]:
+        raise SystemExit("LOCKSTEP_EMULATED_MODULE or LOCKSTEP_FAKE_NCCL names no module")
     unittest.main()

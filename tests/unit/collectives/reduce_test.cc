@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "common/half.h"
 #include "gmock/gmock.h"
@@ -74,6 +75,31 @@ TEST(ReduceTest, SumsInRankOrder) {
   const void* cab[] = {&c, &a, &b};
   ReduceInOrder(cab, &out, 1, DType::kFloat32, ReduceOp::kSum);
   EXPECT_EQ(out, 0.0f);
+}
+
+// Lengths around the pieces and vectors; every place where the result may go.
+TEST(ReduceTest, FloatsAreSummedInOrderIntoAnyInput) {
+  for (const size_t ranks : {1, 2, 3, 4, 5}) {
+    for (const size_t count : {0, 1, 31, 1023, 1024, 1025, 3001}) {
+      std::vector<std::vector<float>> data(ranks + 1, std::vector<float>(count));
+      std::vector<float> expected(count);
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t r = 0; r < ranks; ++r) {
+          data[r][i] = std::ldexp(1.0f + static_cast<float>((i * 37 + r * 101) % 89),
+                                  static_cast<int>((i + 5 * r) % 23));
+          expected[i] = r == 0 ? data[r][i] : expected[i] + data[r][i];
+        }
+      }
+      for (size_t out = 0; out <= ranks; ++out) {
+        std::vector<std::vector<float>> copy = data;
+        std::vector<const void*> inputs;
+        for (size_t r = 0; r < ranks; ++r) inputs.push_back(copy[r].data());
+        ReduceInOrder(inputs, copy[out].data(), static_cast<int64_t>(count), DType::kFloat32,
+                      ReduceOp::kSum);
+        ASSERT_EQ(copy[out], expected) << ranks << " inputs of " << count << " into " << out;
+      }
+    }
+  }
 }
 
 TEST(ReduceTest, MaxMinAndWrap) {

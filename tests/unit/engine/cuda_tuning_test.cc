@@ -106,7 +106,7 @@ TEST_F(TuningTest, LinesThatAreNoneAreLeftOut) {
 
 TEST_F(TuningTest, ProductsAreToldApart) {
   std::set<std::string> names;
-  for (const int change : {0, 1, 2, 3, 4, 5, 6, 7}) {
+  for (const int change : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     MatmulShape shape = shape_;
     if (change == 1) shape.a_transposed = true;
     if (change == 2) shape.ldb = 32;
@@ -115,9 +115,11 @@ TEST_F(TuningTest, ProductsAreToldApart) {
     if (change == 5) shape.bias = true;
     if (change == 6) shape.tf32 = true;
     if (change == 7) shape.adds = true;
+    if (change == 8) shape.epilogue = cuda::Epilogue::kGeluKept;
+    if (change == 9) shape.epilogue = cuda::Epilogue::kSumsA;
     names.insert(cuda::DescribeProduct(shape));
   }
-  EXPECT_EQ(names.size(), 8u);
+  EXPECT_EQ(names.size(), 10u);
 }
 
 // Nobody can lock a file in a folder that is none: the library chooses, which depends on nothing.

@@ -57,8 +57,8 @@ TEST(ExecutorTest, DealOfShardsDoesNotChangeTheState) {
     const int64_t end = one.plan->gradient_count();
     const GradientSlice slices[] = {
         {0, 48, a.data()}, {48, 1024, a.data() + 48}, {1024, end, a.data() + 1024}};
-    left.executor->Update(step, slices);
-    right.executor->Update(step, slices);
+    left.executor->Update(step, slices).value();
+    right.executor->Update(step, slices).value();
   }
   EXPECT_EQ(one.StateBytes(), left.StateBytes());
   EXPECT_EQ(one.StateBytes(), right.StateBytes());
@@ -209,7 +209,7 @@ StepResult OneShardStep(Job* job, const TestBatch& b) {
   std::vector<float> g(static_cast<size_t>(job->plan->gradient_count()));
   LS_CHECK(job->executor->RunShard(1, 0, 0, b.fields(), g.data(), {}).ok());
   const GradientSlice whole{0, job->plan->gradient_count(), g.data()};
-  return job->executor->Update(1, absl::MakeConstSpan(&whole, 1));
+  return job->executor->Update(1, absl::MakeConstSpan(&whole, 1)).value();
 }
 
 TEST(ExecutorTest, IgnoredLabelsScaleTheMean) {
@@ -240,13 +240,14 @@ TEST(ExecutorTest, SkippedStepsAdvanceTheStepAlone) {
   g[count - 16 + 1] = 0;
   g[count - 16 + 2] = 0;  // no valid target
   const GradientSlice whole{0, static_cast<int64_t>(count), g.data()};
-  StepResult result = job.executor->Update(2, absl::MakeConstSpan(&whole, 1));
+  StepResult result = job.executor->Update(2, absl::MakeConstSpan(&whole, 1)).value();
   EXPECT_TRUE(result.skipped && result.finite);
   g[count - 16 + 2] = 64;
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     g[37] = bad;
     result =
-        job.executor->Update(job.executor->committed_step() + 1, absl::MakeConstSpan(&whole, 1));
+        job.executor->Update(job.executor->committed_step() + 1, absl::MakeConstSpan(&whole, 1))
+            .value();
     EXPECT_TRUE(result.skipped && !result.finite);
     EXPECT_EQ(result.nonfinite, "2.weight");  // element 37 of the vector, which begins with it
   }

@@ -17,7 +17,6 @@
 #include "engine/exec/plan.h"
 #include "engine/ops/op.h"
 #include "engine/passes/autodiff.h"
-#include "tests/unit/engine/gradient_slots.h"
 #include "tests/unit/engine/run_graph.h"
 #include "tests/unit/engine/step_job.h"
 
@@ -152,9 +151,9 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
         Net net;
         const Graph plain = net.Finish(TwoLayers(&net, op, attrs, in_out), backward);
         const Graph fused = Fuse(plain, {.activations = true});
-        EXPECT_EQ(Count(fused, op), 0);
-        EXPECT_EQ(Count(fused, op + "_backward"), 0);
-        EXPECT_EQ(fused.ToText().find("slope=1") != std::string::npos, backward);
+        // Its gradient reads what it takes: then that is kept, and nothing changes.
+        EXPECT_EQ(Count(fused, op), backward ? 1 : 0);
+        EXPECT_EQ(Count(fused, op + "_backward"), backward ? 1 : 0);
         EXPECT_EQ(Count(Fuse(plain), op), 1) << "without the option";
         ExpectSame(plain, fused, net.tensors(), 0);
         ExpectOriginsApart(plain, fused);
@@ -164,26 +163,62 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
 }
 
 TEST(ActivationFusionTest, LeavesWhatOthersRead) {
-  {
-    Net net;  // the activation's operand is an output
-    const Value x = net.Leaf("x", {5, 7});
-    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
-    net.graph()->AddOutput("z", z);
-    const Graph plain = net.Finish(y);
-    const Graph fused = Fuse(plain, {.activations = true});
-    EXPECT_EQ(Count(fused, "gelu"), 1);
+  Net net;  // the activation's operand is an output
+  const Value x = net.Leaf("x", {5, 7});
+  const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
+  const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
+  net.graph()->AddOutput("z", z);
+  const Graph plain = net.Finish(y);
+  const Graph fused = Fuse(plain, {.activations = true});
+  EXPECT_EQ(Count(fused, "gelu"), 1);
+  ExpectSame(plain, fused, net.tensors(), 0);
+}
+
+TEST(EpilogueFusionTest, GivesTheBitsOfTheNodesByThemselves) {
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  for (const bool in_out : {false, true}) {
+    Net net;
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, in_out));
+    const Graph fused = Fuse(plain, {.epilogues = {true, true}});
+    SCOPED_TRACE(fused.ToText());
+    for (const char* gone : {"gelu", "gelu_backward", "bias_backward"}) {
+      EXPECT_EQ(Count(fused, gone), 0) << gone;
+    }
+    EXPECT_THAT(fused.ToText(), HasSubstr(in_out ? "sums=2" : "sums=1"));
+    EXPECT_THAT(fused.ToText(), HasSubstr("keep=1"));
+    EXPECT_THAT(fused.ToText(), HasSubstr("third=gelu_tanh"));
     ExpectSame(plain, fused, net.tensors(), 0);
+    ExpectOriginsApart(plain, fused);
+    // Each by itself.
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {true, false}}), "bias_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {false, true}}), "gelu_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain), "bias_backward"), 1);
   }
+}
+
+TEST(EpilogueFusionTest, LeavesWhatTheLibraryHasNot) {
+  const FusionOptions options = {.epilogues = {true, true}};
   {
-    Net net;  // its gradient is no product: nothing could take the slope
+    Net net;  // gelu by erf
+    const Attrs erf = {{"approximate", std::string("none")}};
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", erf, false));
+    EXPECT_EQ(Count(Fuse(plain, options), "gelu_backward"), 1);
+  }
+  const Attrs tanh = {{"approximate", std::string("tanh")}};
+  {
+    Net net;  // its gradient comes of no product
     const Value x = net.Leaf("x", {5, 7});
     const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z})}));
-    const Graph fused = Fuse(plain, {.activations = true});
+    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z}, tanh)}));
+    const Graph fused = Fuse(plain, options);
     EXPECT_EQ(Count(fused, "gelu"), 1);
     EXPECT_EQ(Count(fused, "gelu_backward"), 1);
     ExpectSame(plain, fused, net.tensors(), 0);
+  }
+  {
+    Net net;  // no gradient: nothing to keep
+    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, false), false);
+    EXPECT_EQ(Count(Fuse(plain, options), "gelu"), 1);
   }
 }
 
@@ -339,29 +374,6 @@ TEST(LossFusionTest, SumsTheGradientOfTheBias) {
   }
 }
 
-TrainSpec PooledCnn() {
-  using Kind = LayerSpec::Kind;
-  TrainSpec spec = NormedCnn();
-  spec.input = ClassificationInput({3, 13, 12}, 10);
-  spec.model = LayersSpec{{{.kind = Kind::kConv, .width = 37, .kernel = 3, .padding = 1},
-                           {.kind = Kind::kRelu},
-                           {.kind = Kind::kMaxPool, .kernel = 2},
-                           {.kind = Kind::kConv, .width = 18, .kernel = 3, .padding = 1},
-                           {.kind = Kind::kMaxPool, .kernel = 2},
-                           {.kind = Kind::kLinear}}};
-  return spec;
-}
-
-// More words and rows than logits are wanted for at once: 2 strips.
-TrainSpec WideBert() {
-  TrainSpec spec = TinyBert();
-  std::get<BertSpec>(spec.model).vocab = 4160;
-  for (FieldSpec& field : spec.input.fields) field.limit = 4111;
-  spec.input.classes = 4111;
-  spec.micro_batch = 32;
-  return spec;
-}
-
 // Whole blocks of the weight gradient's sums are whole strips: the same bits then, on any number of
 // threads, and in a fraction of the memory.
 TEST(HeadFusionTest, GivesTheBitsOfTheNodesByThemselves) {
@@ -399,86 +411,6 @@ TEST(HeadFusionTest, LeavesWhatOthersReadAndWhatIsSmall) {
   EXPECT_FALSE(fused(256, 4096, false));
   EXPECT_FALSE(fused(257, 4095, false));
   EXPECT_FALSE(fused(257, 4096, true));
-}
-
-TEST(HeadFusionTest, TakesLessMemoryAndTheSameBitsOnTwoThreads) {
-  TrainSpec spec = WideBert();
-  Job fused(spec);
-  EXPECT_THAT(fused.plan->DumpText(), HasSubstr("linear_softmax_cross_entropy("));
-  spec.threads = 2;
-  Job threaded(spec);
-  EXPECT_TRUE(EqualBits(PoisonedGradients(&fused, 1, 3), PoisonedGradients(&threaded, 1, 3)));
-  spec.threads = 1;
-  spec.micro_batch = 256;  // 2304 rows
-  const auto strips = Plan::Compile(spec).value();
-  spec.passes.patterns.heads = false;
-  const auto whole = Plan::Compile(spec).value();
-  EXPECT_LT(strips->arena_bytes(), whole->arena_bytes() - whole->arena_bytes() / 2);
-}
-
-// Each pattern by itself: without it the step is another one, with the same results.
-class FusionPatternTest : public testing::TestWithParam<FusionPattern> {
- protected:
-  // The largest difference of gradients, over the largest of a parameter.
-  static double Difference(Job* a, Job* b) {
-    const std::vector<float> x = PoisonedGradients(a, 1, 2), y = PoisonedGradients(b, 1, 2);
-    const auto other = SlotsOf(*b->plan);
-    double most = 0;
-    for (const auto& [name, slot] : SlotsOf(*a->plan)) {
-      const int64_t shift = other.at(name).first - slot.first;
-      double size = 1e-6, difference = 0;
-      for (int64_t i = slot.first; i < slot.second; ++i) {
-        const float p = x[static_cast<size_t>(i)], q = y[static_cast<size_t>(i + shift)];
-        EXPECT_FALSE(std::isnan(p) || std::isnan(q)) << name;
-        size = std::max(size, static_cast<double>(std::fabs(p)));
-        difference = std::max(difference, static_cast<double>(std::fabs(p - q)));
-      }
-      most = std::max(most, difference / size);
-    }
-    return most;
-  }
-  static EvalSums Evaluated(Job* job) {
-    const TrainSpec& spec = job->plan->spec();
-    const AnyBatch batch(spec, 3, 0, 0, spec.eval_block);
-    EvalSums sums;
-    job->arena.FillWithNan();
-    EXPECT_TRUE(job->executor->Evaluate(batch.fields(), spec.eval_block, &sums).ok());
-    return sums;
-  }
-};
-
-TEST_P(FusionPatternTest, ChangesTheStepAndNotItsResults) {
-  const std::string name = GetParam().name;
-  const bool same_bits = name == "relu" || name == "activations" || name == "addends";
-  int changed = 0;
-  for (TrainSpec (*make)() :
-       {DeepMlp, NormedCnn, PooledCnn, TinyResnet, TinyGpt, TinyBert, WideBert}) {
-    TrainSpec spec = make();
-    Job fused(spec);
-    spec.passes.patterns.*GetParam().on = false;
-    Job other(spec);
-    if (fused.plan->hash() == other.plan->hash()) continue;
-    ++changed;
-    EXPECT_LE(Difference(&fused, &other), same_bits ? 0 : 2e-5);
-    const EvalSums a = Evaluated(&fused), b = Evaluated(&other);
-    EXPECT_NEAR(a.loss, b.loss, same_bits ? 0 : 1e-5 * std::fabs(a.loss));
-    EXPECT_EQ(a.correct, b.correct);
-  }
-  EXPECT_GT(changed, 0) << "no model has this pattern";
-}
-
-INSTANTIATE_TEST_SUITE_P(Patterns, FusionPatternTest, testing::ValuesIn(kFusionPatterns),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-// All of them off are `fuse` off.
-TEST(FusionPatternsTest, WithoutAnyNothingIsFused) {
-  for (TrainSpec (*make)() :
-       {DeepMlp, NormedCnn, PooledCnn, TinyResnet, TinyGpt, TinyBert, WideBert}) {
-    TrainSpec none = make(), off = make();
-    none.passes.fuse = false;
-    for (const FusionPattern& pattern : kFusionPatterns) off.passes.patterns.*pattern.on = false;
-    EXPECT_EQ(Plan::Compile(none).value()->hash(), Plan::Compile(off).value()->hash());
-  }
 }
 
 }  // namespace

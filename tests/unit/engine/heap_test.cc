@@ -155,7 +155,7 @@ class HeapTest : public testing::TestWithParam<Case> {
     const int64_t count = job_.plan->gradient_count();
     for (int64_t i = 0; i < count; ++i) left_.floats()[i] += right_.floats()[i];
     const GradientSlice slice{0, count, left_.floats()};
-    const StepResult result = job_.executor->Update(step, absl::MakeConstSpan(&slice, 1));
+    const StepResult result = job_.executor->Update(step, absl::MakeConstSpan(&slice, 1)).value();
     LS_CHECK(result.finite && !result.skipped) << step;
     if (step % 100 != 0) return;
     EvalSums sums;

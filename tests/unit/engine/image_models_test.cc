@@ -125,7 +125,7 @@ TEST_P(ImageModelsTest, DealOfShardsDoesNotChangeTheState) {
       }
       const GradientSlice slices[] = {{0, 48, a.data()},
                                       {48, one.plan->gradient_count(), a.data() + 48}};
-      for (Job* job : {&first, &second, &third}) job->executor->Update(step, slices);
+      for (Job* job : {&first, &second, &third}) job->executor->Update(step, slices).value();
     }
     EXPECT_EQ(one.StateBytes(), first.StateBytes()) << shards;
     EXPECT_EQ(one.StateBytes(), third.StateBytes()) << shards;
@@ -339,7 +339,7 @@ TEST(StatisticsTest, RunningStatisticsAreMeansOverMicroBatches) {
   EXPECT_EQ(before, job.StateBytes());
   std::vector<float> g(static_cast<size_t>(job.plan->gradient_count()), INFINITY);
   const GradientSlice whole{0, job.plan->gradient_count(), g.data()};
-  EXPECT_TRUE(job.executor->Update(2, absl::MakeConstSpan(&whole, 1)).skipped);
+  EXPECT_TRUE(job.executor->Update(2, absl::MakeConstSpan(&whole, 1)).value().skipped);
   EXPECT_EQ(job.Scalar<int64_t>("bn.num_batches_tracked"), 1);
 }
 

@@ -118,7 +118,7 @@ struct Job {
     Pages sum(static_cast<size_t>(plan->gradient_count()) * 4);
     SumShards(step, 0, plan->spec().shards, sum.floats());
     const GradientSlice whole{0, plan->gradient_count(), sum.floats()};
-    return executor->Update(step, absl::MakeConstSpan(&whole, 1));
+    return executor->Update(step, absl::MakeConstSpan(&whole, 1)).value();
   }
 
   std::vector<char> StateBytes() const {

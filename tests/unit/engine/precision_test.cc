@@ -369,7 +369,7 @@ TEST(PureTest, RoundingDependsOnSeedAndUpdateAlone) {
     const int64_t end = one.plan->gradient_count();
     const GradientSlice slices[] = {
         {0, 48, g.data()}, {48, 1040, g.data() + 48}, {1040, end, g.data() + 1040}};
-    three.executor->Update(step, slices);
+    three.executor->Update(step, slices).value();
     ASSERT_EQ(one.StateBytes(), three.StateBytes());
   }
 }

@@ -118,7 +118,7 @@ inline std::vector<float> SumOf(std::vector<float> a, const std::vector<float>& 
 
 inline StepResult UpdateWith(Job* job, int64_t step, const std::vector<float>& gradients) {
   const GradientSlice whole{0, job->plan->gradient_count(), gradients.data()};
-  return job->executor->Update(step, absl::MakeConstSpan(&whole, 1));
+  return job->executor->Update(step, absl::MakeConstSpan(&whole, 1)).value();
 }
 
 // A whole step of a job of four shards.

@@ -65,7 +65,7 @@ std::vector<float> Sum(std::vector<float> a, const std::vector<float>& b) {
 
 StepResult Update(Job* job, int64_t step, const std::vector<float>& gradients) {
   const GradientSlice whole{0, job->plan->gradient_count(), gradients.data()};
-  return job->executor->Update(step, absl::MakeConstSpan(&whole, 1));
+  return job->executor->Update(step, absl::MakeConstSpan(&whole, 1)).value();
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {

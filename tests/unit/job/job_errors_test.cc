@@ -179,6 +179,14 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"train={epochs: 1, steps: 2}", "'train' has epochs and steps"},
       {"train=", "the job needs exactly one of train, run"},
       {"run=[]", "expected a command"},
+      {"nccl={use: sometimes}", "expected one of auto, always, never"},
+      {"nccl={order: fastest}", "set 'train.reproducible' to false"},
+      {"nccl={alog: ring}", "did you mean 'algo'?"},
+      {"nccl={nthreads: 32}", "must be at least 64"},
+      {"nccl={p2p_level: FAR}", "expected one of LOC, NVL, PIX, PXB, PHB, SYS"},
+      {"nccl={min_ctas: 8, max_ctas: 4}", "'nccl.min_ctas' 8 is more than 'nccl.max_ctas' 4"},
+      {"nccl={env: {NCLL_X: 1}}", "'NCLL_X' goes into 'env'"},
+      {"nccl={env: {NCCL_ALGO: ring}}", "'NCCL_ALGO' is the key 'algo' of 'nccl'"},
   };
   for (const Case& c : cases) {
     std::string expected = c.expected;

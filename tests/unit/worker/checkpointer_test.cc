@@ -82,7 +82,7 @@ class Job {
       ASSERT_TRUE(rank.executor->RunShard(step, 0, 0, batch.fields(), gradients, {}).ok());
       rank.checkpointer->WaitForCopy();
       const engine::GradientSlice whole{0, plan_->gradient_count(), gradients};
-      rank.executor->Update(step, absl::MakeConstSpan(&whole, 1));
+      rank.executor->Update(step, absl::MakeConstSpan(&whole, 1)).value();
     }
     for (Rank& rank : ranks_) rank.checkpointer->AtBoundary(step, due, header, decided_);
   }

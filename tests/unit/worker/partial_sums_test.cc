@@ -30,6 +30,7 @@ std::vector<float> TreeSum(ShardRange node, int64_t count) {
 
 TEST(PartialSums, ContributesTheWholeNodesOfTheTree) {
   const int64_t count = 33;
+  HostVectors host(nullptr);  // adds only
   for (const int shards : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
     for (int world = 1; world <= shards; ++world) {
       for (int rank = 0; rank < world; ++rank) {
@@ -38,13 +39,13 @@ TEST(PartialSums, ContributesTheWholeNodesOfTheTree) {
         std::vector<std::vector<float>> memory(needed, std::vector<float>(count, 99.0f));
         std::vector<float*> buffers;
         for (auto& buffer : memory) buffers.push_back(buffer.data());
-        PartialSums sums(shards, count, buffers);
+        PartialSums sums(shards, count, buffers, &host);
         for (int step = 0; step < 2; ++step) {  // a second step starts clean
           sums.Begin(held);
           for (int shard = held.begin; shard < held.end; ++shard) {
             const std::vector<float> leaf = Leaf(shard, count);
             std::memcpy(sums.NextLeaf(), leaf.data(), count * sizeof(float));
-            sums.LeafDone();
+            ASSERT_TRUE(sums.LeafDone().ok());
           }
           const std::vector<ShardRange> whole = WholeNodes(shards, held);
           ASSERT_EQ(sums.nodes().size(), whole.size());

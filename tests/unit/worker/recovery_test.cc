@@ -48,7 +48,7 @@ class RecoveryTest : public ::testing::Test {
       ASSERT_TRUE(
           rank->executor->RunShard(step, 0, 0, batch.fields(), gradients.floats(), {}).ok());
       const engine::GradientSlice whole{0, plan_->gradient_count(), gradients.floats()};
-      rank->executor->Update(step, absl::MakeConstSpan(&whole, 1));
+      rank->executor->Update(step, absl::MakeConstSpan(&whole, 1)).value();
     }
   }
 
@@ -98,7 +98,7 @@ TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
   for (Rank& rank : ranks_) {
     ASSERT_TRUE(rank.executor->RunShard(6, 0, 0, batch.fields(), gradients.floats(), {}).ok());
     const engine::GradientSlice whole{0, plan_->gradient_count(), gradients.floats()};
-    rank.executor->Update(6, absl::MakeConstSpan(&whole, 1));
+    rank.executor->Update(6, absl::MakeConstSpan(&whole, 1)).value();
   }
   for (const Rank& rank : ranks_) {
     EXPECT_EQ(std::memcmp(rank.state, ranks_[1].state, plan_->state_bytes()), 0);

@@ -142,7 +142,7 @@ class ShardedStateTest : public ::testing::Test {
       reference_.SumShards(step, 0, plan_->spec().shards, sums_.back()->floats());
       const engine::GradientSlice reduced = Reduced(step);
       states_.push_back(reference_.StateBytes());
-      reference_.executor->Update(step, absl::MakeConstSpan(&reduced, 1));
+      reference_.executor->Update(step, absl::MakeConstSpan(&reduced, 1)).value();
     }
     states_.push_back(reference_.StateBytes());
   }
@@ -163,9 +163,9 @@ class ShardedStateTest : public ::testing::Test {
     const engine::GradientSlice reduced = Reduced(member->executor->begun_step() + 1);
     const auto slices = absl::MakeConstSpan(&reduced, 1);
     if (member->sharded->all_held()) {
-      member->executor->Update(member->executor->begun_step() + 1, slices);
+      member->executor->Update(member->executor->begun_step() + 1, slices).value();
     } else {
-      member->executor->BeginUpdate(member->executor->begun_step() + 1, slices);
+      member->executor->BeginUpdate(member->executor->begun_step() + 1, slices).value();
     }
   }
 

@@ -165,7 +165,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"train.py"}, "launcher -- python3 train.py"},
       {{"j.yaml", "--", "ls"}, "not both"},
       {{"--"}, "no command after '--'"},
-      {{"top", "j.yaml"}, "'launcher top' is not in this version"},
+      {{"drain", "j.yaml"}, "'launcher drain' is not in this version"},
       {{"plan", "--dump=png", "j.yaml"}, "expected text or dot"},
       {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
       {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/nccl_group.h"
+
+#include <sched.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+// Looks before the first yield, then yields, then sleeps between looks.
+constexpr int kSpins = 100;
+constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
+constexpr absl::Duration kPoll = absl::Microseconds(50);
+// What ending may take: more means that the GPU hangs.
+constexpr absl::Duration kEndWithin = absl::Seconds(10);
+
+}  // namespace
+
+absl::Status NcclGroup::WaitUntil(const std::function<absl::StatusOr<bool>()>& done,
+                                  const std::string& what, const NcclWait& wait) {
+  absl::Time begin = absl::InfinitePast();
+  bool stalled = false;
+  for (int looks = 0;; ++looks) {
+    LS_ASSIGN_OR_RETURN(const bool there, done());
+    if (there) return absl::OkStatus();
+    if (looks < kSpins) continue;
+    if (wait.alive) LS_RETURN_IF_ERROR(wait.alive());
+    const absl::Time now = absl::Now();
+    if (begin == absl::InfinitePast()) begin = now;
+    if (now >= wait.deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(what, " on rank ", rank_, ": NCCL did not finish in time"));
+    }
+    if (!stalled && wait.on_stall && now - begin >= wait.stall_after) {
+      stalled = true;
+      wait.on_stall();
+    }
+    if (now - begin < kYieldFor) {
+      ::sched_yield();
+    } else {
+      absl::SleepFor(kPoll);
+    }
+  }
+}
+
+absl::Status NcclGroup::AsyncError(const std::string& what, bool* busy) const {
+  NcclResult state = kNcclSuccess;
+  const NcclResult asked = api().async_error(comm_, &state);
+  if (asked != kNcclSuccess) return NcclStatus(api(), comm_, asked, what);
+  *busy = state == kNcclInProgress;
+  return *busy ? absl::OkStatus() : NcclStatus(api(), comm_, state, what);
+}
+
+absl::Status NcclGroup::Settle(NcclResult started, const std::string& what, const NcclWait& wait) {
+  if (started != kNcclSuccess && started != kNcclInProgress) {
+    return NcclStatus(api(), comm_, started, what);
+  }
+  return WaitUntil(
+      [&]() -> absl::StatusOr<bool> {
+        bool busy = false;
+        LS_RETURN_IF_ERROR(AsyncError(what, &busy));
+        return !busy;
+      },
+      what, wait);
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclLibrary* library,
+                                                             GpuQueue* queue, int world, int rank,
+                                                             const NcclUniqueId& id,
+                                                             NcclConfig config,
+                                                             const NcclWait& wait) {
+  std::unique_ptr<NcclGroup> made(new NcclGroup(library, queue, world, rank));
+  config.blocking = 0;
+  const NcclResult started = library->api.init_rank_config(&made->comm_, world, id, rank, &config);
+  LS_RETURN_IF_ERROR(made->Settle(started, "joining NCCL", wait));
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Await(NcclGroup* old,
+                                                            std::unique_ptr<NcclGroup> made,
+                                                            NcclResult started,
+                                                            const std::string& what,
+                                                            const NcclWait& wait) {
+  // The new handle is filled in while the old communicator is busy, so that one is asked first.
+  absl::Status status = old == nullptr ? absl::OkStatus() : old->Settle(started, what, wait);
+  if (status.ok() && made->comm_ == nullptr) {
+    status = NcclStatus(made->api(), nullptr,
+                        started == kNcclInProgress ? kNcclInternalError : started, what);
+  }
+  if (status.ok()) status = made->Settle(started, what, wait);
+  if (status.ok()) return made;
+  // NCCL's thread may still write into it: it is left to the process.
+  if (started == kNcclInProgress && made->comm_ == nullptr) made.release();
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Shrink(NcclGroup* old,
+                                                             const std::vector<int>& excluded,
+                                                             int world, int rank, NcclConfig config,
+                                                             const NcclWait& wait) {
+  std::unique_ptr<NcclGroup> made(new NcclGroup(old->library_, old->queue_, world, rank));
+  config.blocking = 0;
+  std::vector<int> ranks = excluded;  // NCCL takes a pointer to what may change
+  const NcclResult started =
+      old->api().shrink(old->comm_, ranks.data(), static_cast<int>(ranks.size()), &made->comm_,
+                        &config, kNcclShrinkAbort);
+  return Await(old, std::move(made), started, "shrinking NCCL's communicator", wait);
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Grow(
+    const NcclLibrary* library, GpuQueue* queue, NcclGroup* old, int world, int rank,
+    const NcclUniqueId& id, NcclConfig config, const NcclWait& wait) {
+  std::unique_ptr<NcclGroup> made(new NcclGroup(library, queue, world, rank));
+  config.blocking = 0;
+  // Members give the id at the first rank alone and no rank; joiners have both.
+  const bool gives_id = old == nullptr || rank == 0;
+  const NcclResult started =
+      library->api.grow(old == nullptr ? nullptr : old->comm_, world, gives_id ? &id : nullptr,
+                        old == nullptr ? rank : -1, &made->comm_, &config);
+  return Await(old, std::move(made), started, "growing NCCL's communicator", wait);
+}
+
+NcclGroup::~NcclGroup() {
+  if (comm_ == nullptr) return;
+  // Of one that failed, windows go with it: to say so to the others might wait for them.
+  for (const NcclWindow window : windows_) {
+    if (whole()) api().window_deregister(comm_, window);
+  }
+  const NcclResult ended = api().abort(comm_);
+  if (ended != kNcclSuccess && ended != kNcclInProgress) {
+    LS_LOG_WARNING << "NCCL's communicator could not be ended: " << api().error_string(ended);
+  }
+  NcclWait wait;
+  wait.deadline = absl::Now() + kEndWithin;
+  comm_ = nullptr;
+  absl::Status left = queue_->Mark();
+  if (left.ok()) {
+    left = WaitUntil([&] { return queue_->Reached(); }, "ending NCCL's communicator", wait);
+  }
+  if (!left.ok()) {
+    LS_LOG_ERROR << "the GPU does not come back from NCCL: " << left.message();
+  }
+}
+
+absl::StatusOr<NcclUniqueId> NcclGroup::GrowId(const NcclWait& wait) {
+  NcclUniqueId id{};
+  LS_RETURN_IF_ERROR(Settle(api().grow_id(comm_, &id), "growing NCCL", wait));
+  return id;
+}
+
+absl::Status NcclGroup::Group(const std::function<NcclResult()>& calls, const std::string& what,
+                              const NcclWait& wait) {
+  LS_RETURN_IF_ERROR(NcclStatus(api(), comm_, api().group_start(), what));
+  const NcclResult called = calls();
+  const NcclResult ended = api().group_end();
+  const bool good = called == kNcclSuccess || called == kNcclInProgress;
+  return Settle(good ? ended : called, what, wait);
+}
+
+absl::Status NcclGroup::Finish(const std::string& what, const NcclWait& wait) {
+  LS_RETURN_IF_ERROR(queue_->Mark());
+  return WaitUntil(
+      [&]() -> absl::StatusOr<bool> {
+        LS_ASSIGN_OR_RETURN(const bool reached, queue_->Reached());
+        if (reached) return true;
+        bool busy = false;
+        LS_RETURN_IF_ERROR(AsyncError(what, &busy));
+        return false;
+      },
+      what, wait);
+}
+
+absl::Status NcclGroup::Register(void* memory, size_t bytes, const NcclWait& wait) {
+  NcclWindow window = nullptr;
+  LS_RETURN_IF_ERROR(
+      Settle(api().window_register(comm_, memory, bytes, &window, kNcclWindowSymmetric),
+             "registering memory with NCCL", wait));
+  if (window != nullptr) windows_.push_back(window);
+  return absl::OkStatus();
+}
+
+bool NcclGroup::Revoke() {
+  const bool first = !std::exchange(revoked_, true);
+  if (api().revoke == nullptr || api().shrink == nullptr || !first) return false;
+  NcclWait wait;
+  wait.deadline = absl::Now() + kEndWithin;
+  absl::Status status = Settle(api().revoke(comm_, 0), "revoking NCCL's communicator", wait);
+  if (status.ok()) status = queue_->Mark();
+  if (status.ok()) {
+    status = WaitUntil([&] { return queue_->Reached(); }, "revoking NCCL's communicator", wait);
+  }
+  if (!status.ok()) {
+    LS_LOG_DEBUG << status.message();
+  }
+  return status.ok();
+}
+
+}  // namespace lockstep

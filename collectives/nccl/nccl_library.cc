@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/nccl_library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kFile = "libnccl.so.2";
+constexpr int kOldest = 21800;
+
+// The files that `pattern` names, in the order of their names.
+void AppendMatches(const std::string& pattern, std::vector<std::string>* paths) {
+  glob_t found{};
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    for (size_t i = 0; i < found.gl_pathc; ++i) paths->emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+}
+
+template <typename F>
+bool LookUp(void* library, const char* name, F** function) {
+  *function = reinterpret_cast<F*>(::dlsym(library, name));
+  return *function != nullptr;
+}
+
+// Whether the functions that every version has are there.
+bool LookUpAll(void* library, NcclApi* api) {
+  bool whole = LookUp(library, "ncclGetVersion", &api->get_version);
+  whole &= LookUp(library, "ncclGetUniqueId", &api->get_unique_id);
+  whole &= LookUp(library, "ncclCommInitRankConfig", &api->init_rank_config);
+  whole &= LookUp(library, "ncclCommAbort", &api->abort);
+  whole &= LookUp(library, "ncclGetErrorString", &api->error_string);
+  whole &= LookUp(library, "ncclGetLastError", &api->last_error);
+  whole &= LookUp(library, "ncclCommGetAsyncError", &api->async_error);
+  whole &= LookUp(library, "ncclGroupStart", &api->group_start);
+  whole &= LookUp(library, "ncclGroupEnd", &api->group_end);
+  whole &= LookUp(library, "ncclSend", &api->send);
+  whole &= LookUp(library, "ncclRecv", &api->recv);
+  whole &= LookUp(library, "ncclAllGather", &api->all_gather);
+  whole &= LookUp(library, "ncclAllReduce", &api->all_reduce);
+  whole &= LookUp(library, "ncclBroadcast", &api->broadcast);
+  if (!LookUp(library, "ncclMemFree", &api->mem_free) ||
+      !LookUp(library, "ncclMemAlloc", &api->mem_alloc)) {
+    api->mem_alloc = nullptr;
+  }
+  if (!LookUp(library, "ncclCommWindowDeregister", &api->window_deregister) ||
+      !LookUp(library, "ncclCommWindowRegister", &api->window_register)) {
+    api->window_register = nullptr;
+  }
+  LookUp(library, "ncclCommShrink", &api->shrink);
+  LookUp(library, "ncclCommRevoke", &api->revoke);
+  if (!LookUp(library, "ncclCommGetUniqueId", &api->grow_id) ||
+      !LookUp(library, "ncclCommGrow", &api->grow)) {
+    api->grow = nullptr;
+  }
+  return whole;
+}
+
+}  // namespace
+
+std::string NcclLibrary::name() const {
+  return absl::StrCat("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+std::string NcclLibrary::features() const {
+  const auto feature = [](bool there, const char* word) {
+    return absl::StrCat(there ? "" : "no ", word);
+  };
+  return absl::StrCat(feature(api.revoke != nullptr, "revoke"), ", ",
+                      feature(api.shrink != nullptr, "shrink"), ", ",
+                      feature(api.grow != nullptr, "grow"), ", ",
+                      feature(api.window_register != nullptr, "windows"));
+}
+
+std::vector<std::string> NcclPaths() {
+  if (const char* given = std::getenv("LOCKSTEP_NCCL_LIBRARY")) {
+    return *given == '\0' ? std::vector<std::string>{} : std::vector<std::string>{given};
+  }
+  std::vector<std::string> paths = {kFile};
+  if (const char* folders = std::getenv("LOCKSTEP_CUDA_LIBRARIES")) {
+    for (const absl::string_view folder : absl::StrSplit(folders, ':', absl::SkipEmpty())) {
+      paths.push_back(absl::StrCat(folder, "/", kFile));
+    }
+  }
+  for (const char* folder : {"/usr/local/cuda/lib64", "/usr/local/cuda/lib"}) {
+    paths.push_back(absl::StrCat(folder, "/", kFile));
+  }
+  const std::string wheel = absl::StrCat("/nvidia/nccl/lib/", kFile);
+  if (const char* environment = std::getenv("VIRTUAL_ENV")) {
+    AppendMatches(absl::StrCat(environment, "/lib/python3*/site-packages", wheel), &paths);
+  }
+  if (const char* home = std::getenv("HOME")) {
+    AppendMatches(absl::StrCat(home, "/.local/lib/python3*/site-packages", wheel), &paths);
+  }
+  for (const char* folder :
+       {"/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages",
+        "/usr/lib/python3*/site-packages", "/usr/lib/python3/dist-packages"}) {
+    AppendMatches(absl::StrCat(folder, wheel), &paths);
+  }
+  return paths;
+}
+
+absl::StatusOr<NcclLibrary> OpenNccl(const std::string& path) {
+  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for ever
+  if (handle == nullptr) {
+    const char* error = ::dlerror();
+    return absl::FailedPreconditionError(error == nullptr ? path : error);
+  }
+  NcclLibrary library;
+  library.path = path;
+  if (!LookUpAll(handle, &library.api) ||
+      library.api.get_version(&library.version) != kNcclSuccess || library.version < kOldest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is too old (version ", library.version, "): NCCL 2.18 or newer"));
+  }
+  return library;
+}
+
+absl::StatusOr<const NcclLibrary*> LoadNccl() {
+  const auto search = []() -> absl::StatusOr<NcclLibrary>* {
+    std::string tried;
+    for (const std::string& path : NcclPaths()) {
+      absl::StatusOr<NcclLibrary> library = OpenNccl(path);
+      if (library.ok()) return new absl::StatusOr<NcclLibrary>(std::move(library));
+      absl::StrAppend(&tried, tried.empty() ? "" : "; ", library.status().message());
+    }
+    return new absl::StatusOr<NcclLibrary>(absl::FailedPreconditionError(
+        absl::StrCat("NCCL cannot be loaded (", tried.empty() ? "nowhere to look" : tried,
+                     "): install libnccl2, or set LOCKSTEP_NCCL_LIBRARY to its path")));
+  };
+  static const absl::StatusOr<NcclLibrary>* const loaded = search();  // lives for ever
+  if (!loaded->ok()) return loaded->status();
+  return &**loaded;
+}
+
+absl::Status NcclStatus(const NcclApi& api, NcclComm comm, NcclResult result,
+                        const std::string& what) {
+  if (result == kNcclSuccess) return absl::OkStatus();
+  std::string text = absl::StrCat(what, ": NCCL says: ", api.error_string(result));
+  const char* last = comm == nullptr ? nullptr : api.last_error(comm);
+  if (last != nullptr && *last != '\0') absl::StrAppend(&text, " (", last, ")");
+  if (result == kNcclRemoteError || result == kNcclSystemError) return absl::AbortedError(text);
+  return absl::InternalError(text);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// TreeReduce: every rank announces its nodes; then, piece by piece, sends its part of everybody's
+// slice to the owner and adds the parts of its own slice in the tree's order; at last the slices
+// are gathered. All of it is queued on the GPU; the host waits once at the end.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+// What a rank announces besides the call.
+struct TreeCall {
+  static constexpr int kMaxNodes = 64;  // whole nodes of one rank: at most 2 log2(shards)
+  int32_t node_count = 0;
+  std::array<ShardRange, kMaxNodes> nodes = {};
+};
+static_assert(sizeof(TreeCall) <= ControlPlane::kAnnouncedBytes);
+
+// The part [begin, begin + piece) of a slice that begins there, in elements of the vector.
+ElementRange PieceOf(ElementRange slice, int64_t begin, int64_t piece) {
+  return {std::min(slice.begin + begin, slice.end),
+          std::min(slice.begin + begin + piece, slice.end)};
+}
+
+int64_t Longest(absl::Span<const ElementRange> slices) {
+  int64_t longest = 0;
+  for (const ElementRange& slice : slices) longest = std::max(longest, slice.size());
+  return longest;
+}
+
+bool IsGood(NcclResult result) { return result == kNcclSuccess || result == kNcclInProgress; }
+
+}  // namespace
+
+absl::StatusOr<absl::Span<const Slice>> NcclCommunicator::TreeReduce(const TreeReduceArgs& args,
+                                                                     absl::Time deadline) {
+  Operation operation = plane_->NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
+  operation.step = args.step;
+  operation.bucket = args.bucket;
+  operation.order = fastest_ ? ReduceOrder::kFastest : ReduceOrder::kFixed;
+  LS_RETURN_IF_ERROR(Run(operation, args.count * 4, [&]() -> absl::Status {
+    LS_RETURN_IF_ERROR(GatherNodes(args, operation, deadline));
+    LS_RETURN_IF_ERROR(fastest_ ? TreeReduceFastest(args, operation, deadline)
+                                : TreeReduceInOrder(args, operation, deadline));
+    newest_ = ReducedStep{args.step, slices_, true};
+    return absl::OkStatus();
+  }));
+  return absl::MakeConstSpan(slices_);
+}
+
+absl::Status NcclCommunicator::GatherNodes(const TreeReduceArgs& args, const Operation& operation,
+                                           absl::Time deadline) {
+  // What was reduced before is overwritten from here on.
+  newest_.reset();
+  TreeCall mine;
+  if (args.nodes.empty() || args.nodes.size() > mine.nodes.size()) {
+    return absl::InternalError(absl::StrCat("rank ", rank(), " contributes ", args.nodes.size(),
+                                            " nodes, not 1 to ", mine.nodes.size()));
+  }
+  for (const NodeBuffer& node : args.nodes) {
+    if (!OnGpu(node.data)) {
+      return absl::InternalError(absl::StrCat("rank ", rank(), ": node [", node.node.begin, ", ",
+                                              node.node.end, ") does not lie in the GPU's memory"));
+    }
+    mine.nodes[static_cast<size_t>(mine.node_count++)] = node.node;
+  }
+  std::vector<TreeCall> calls(static_cast<size_t>(world_size()));
+  LS_RETURN_IF_ERROR(plane_->Announce(operation, &mine, sizeof(mine), calls.data(), deadline));
+  std::vector<Node> nodes;
+  for (int r = 0; r < world_size(); ++r) {
+    const TreeCall& call = calls[static_cast<size_t>(r)];
+    for (int i = 0; i < std::clamp(call.node_count, 0, TreeCall::kMaxNodes); ++i) {
+      nodes.push_back({call.nodes[static_cast<size_t>(i)], r, i});
+    }
+  }
+  std::stable_sort(nodes.begin(), nodes.end(),
+                   [](const Node& a, const Node& b) { return a.shards.begin < b.shards.begin; });
+  std::vector<ShardRange> ranges;
+  for (const Node& node : nodes) ranges.push_back(node.shards);
+  nodes_ = std::move(nodes);
+  if (tree_sum_.has_value() && ranges == node_ranges_) return absl::OkStatus();
+  absl::StatusOr<TreeSum> sum = TreeSum::Create(shards_, ranges);
+  if (!sum.ok()) {
+    return absl::InternalError(absl::StrCat("the ranks' nodes do not make the tree over ", shards_,
+                                            " shards: ", sum.status().message()));
+  }
+  tree_sum_ = *std::move(sum);
+  node_ranges_ = std::move(ranges);
+  return absl::OkStatus();
+}
+
+absl::Status NcclCommunicator::TreeReduceInOrder(const TreeReduceArgs& args,
+                                                 const Operation& operation, absl::Time deadline) {
+  slices_.clear();
+  if (nodes_.size() == 1) {  // one rank with all the shards: its sum is the result
+    slices_.push_back({0, args.count, args.nodes[0].data});
+    return Finish(operation, deadline);
+  }
+  std::vector<Source> sources;
+  for (const Node& node : nodes_) {
+    const bool here = node.rank == rank();
+    sources.push_back(
+        {node.rank, here ? args.nodes[static_cast<size_t>(node.index)].data : nullptr});
+  }
+  std::vector<ElementRange> slices;
+  for (int r = 0; r < world_size(); ++r) {
+    slices.push_back(SliceOf(args.count, world_size(), r));
+  }
+  const int64_t longest = Longest(slices);
+  LS_ASSIGN_OR_RETURN(float* const gathered, memory_->Result(longest * world_size()));
+  LS_RETURN_IF_ERROR(SumInOrder(sources, slices, tree_sum_->program(), gathered + rank() * longest,
+                                operation, deadline));
+  LS_RETURN_IF_ERROR(GatherSlices(gathered, longest, operation, deadline));
+  for (int r = 0; r < world_size(); ++r) {
+    const ElementRange& slice = slices[static_cast<size_t>(r)];
+    slices_.push_back({slice.begin, slice.end, gathered + r * longest});
+  }
+  return Finish(operation, deadline);
+}
+
+absl::Status NcclCommunicator::GatherSlices(float* gathered, int64_t longest,
+                                            const Operation& operation, absl::Time deadline) {
+  const auto calls = [&] {
+    return group_->api().all_gather(gathered + rank() * longest, gathered,
+                                    static_cast<size_t>(longest), kNcclFloat32, group_->comm(),
+                                    stream());
+  };
+  return longest == 0 ? absl::OkStatus() : Queue(calls, operation, deadline);
+}
+
+absl::Status NcclCommunicator::SumInOrder(absl::Span<const Source> sources,
+                                          absl::Span<const ElementRange> slices,
+                                          absl::Span<const int> program, float* out,
+                                          const Operation& operation, absl::Time deadline) {
+  const int64_t longest = Longest(slices);
+  const int64_t stride = std::min(piece_, longest);
+  LS_ASSIGN_OR_RETURN(float* const staging,
+                      memory_->Staging(static_cast<int64_t>(sources.size()) * stride));
+  std::vector<float*> slots;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    slots.push_back(staging + static_cast<int64_t>(i) * stride);
+  }
+  const ElementRange mine = slices[static_cast<size_t>(rank())];
+  for (int64_t begin = 0; begin < longest; begin += piece_) {
+    std::vector<ElementRange> parts;
+    for (const ElementRange& slice : slices) parts.push_back(PieceOf(slice, begin, piece_));
+    LS_RETURN_IF_ERROR(Queue([&] { return Exchange(sources, parts, slots); }, operation, deadline));
+    const ElementRange part = parts[static_cast<size_t>(rank())];
+    if (part.size() == 0) continue;
+    std::vector<const float*> inputs;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      inputs.push_back(sources[i].data == nullptr ? slots[i] : sources[i].data + part.begin);
+    }
+    LS_RETURN_IF_ERROR(
+        AddInOrder(program, inputs, slots, out + (part.begin - mine.begin), part.size()));
+  }
+  return absl::OkStatus();
+}
+
+// Between two ranks, sends and receives meet in the order of the sender's sources.
+NcclResult NcclCommunicator::Exchange(absl::Span<const Source> sources,
+                                      absl::Span<const ElementRange> parts,
+                                      absl::Span<float* const> slots) const {
+  const NcclApi& api = group_->api();
+  const auto floats_of = [&](int r) {
+    return static_cast<size_t>(parts[static_cast<size_t>(r)].size());
+  };
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const Source& source = sources[i];
+    NcclResult result = kNcclSuccess;
+    if (source.data == nullptr && floats_of(rank()) > 0) {
+      result = api.recv(slots[i], floats_of(rank()), kNcclFloat32, source.rank, group_->comm(),
+                        stream());
+    }
+    for (int r = 0; r < world_size() && IsGood(result); ++r) {
+      if (source.data == nullptr || r == rank() || floats_of(r) == 0) continue;
+      result = api.send(source.data + parts[static_cast<size_t>(r)].begin, floats_of(r),
+                        kNcclFloat32, r, group_->comm(), stream());
+    }
+    if (!IsGood(result)) return result;
+  }
+  return kNcclSuccess;
+}
+
+absl::Status NcclCommunicator::AddInOrder(absl::Span<const int> program,
+                                          absl::Span<const float* const> inputs,
+                                          absl::Span<float* const> slots, float* out,
+                                          int64_t count) {
+  // What stands on the stack: a sum or an input, and the first input in it, whose slot is free for
+  // the sum: only this rank's own inputs do not lie in theirs.
+  std::vector<std::pair<const float*, size_t>> stack;
+  for (size_t i = 0; i < program.size(); ++i) {
+    if (program[i] != TreeSum::kAdd) {
+      const auto input = static_cast<size_t>(program[i]);
+      stack.emplace_back(inputs[input], input);
+      continue;
+    }
+    const float* const right = stack.back().first;
+    stack.pop_back();
+    float* const sum = i + 1 == program.size() ? out : slots[stack.back().second];
+    LS_RETURN_IF_ERROR(memory_->queue()->Add(stack.back().first, right, sum, count));
+    stack.back().first = sum;
+  }
+  if (stack.back().first == out) return absl::OkStatus();
+  return memory_->queue()->Copy(out, stack.back().first,
+                                static_cast<size_t>(count) * sizeof(float));
+}
+
+absl::Status NcclCommunicator::TreeReduceFastest(const TreeReduceArgs& args,
+                                                 const Operation& operation, absl::Time deadline) {
+  // This rank's nodes become one; then NCCL adds those of all ranks as it likes.
+  LS_ASSIGN_OR_RETURN(float* const sum, memory_->Result(args.count));
+  const float* whole = args.nodes[0].data;
+  for (size_t n = 1; n < args.nodes.size(); ++n) {
+    LS_RETURN_IF_ERROR(memory_->queue()->Add(whole, args.nodes[n].data, sum, args.count));
+    whole = sum;
+  }
+  LS_RETURN_IF_ERROR(Queue(
+      [&] {
+        return group_->api().all_reduce(whole, sum, static_cast<size_t>(args.count), kNcclFloat32,
+                                        kNcclSum, group_->comm(), stream());
+      },
+      operation, deadline));
+  slices_.assign(1, {0, args.count, group_ == nullptr ? whole : sum});
+  return Finish(operation, deadline);
+}
+
+}  // namespace lockstep

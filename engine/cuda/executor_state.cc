@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What changes the state of an executor on a GPU: it is brought there and back, and updated.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "engine/cuda/executor.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr const char* kUpdate = "the update of step";
+
+}  // namespace
+
+absl::Status CudaExecutor::CopyState() {
+  const cuda::Stream stream = device_->compute();
+  const StateRange& moments = device_state_.moments;
+  LS_RETURN_IF_ERROR(device_->Copy(device_state_.base, state_.base(), moments.begin, stream));
+  LS_RETURN_IF_ERROR(device_->Copy(device_state_.base + moments.begin, state_.base() + moments.end,
+                                   plan_->state_bytes() - moments.end, stream));
+  LS_RETURN_IF_ERROR(updater_->moments().Upload());
+  LS_RETURN_IF_ERROR(device_->Wait(stream));
+  published_ = true;
+  resident_step_ = -1;
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::Noted(absl::Status status, const char* what, int64_t step) {
+  if (status.ok() || !failed_.ok()) return status.ok() ? status : failed_;
+  failed_ = absl::Status(
+      status.code(),
+      absl::StrCat("the GPU ", device_->properties().name, " (", device_->properties().uuid,
+                   ") failed in ", what, step < 0 ? "" : absl::StrCat(" ", step), ": ",
+                   status.message(), "; the state of this worker is lost"));
+  return failed_;
+}
+
+void CudaExecutor::Upload() {
+  constants_.reset();
+  updater_->ForgetBegun();
+  Noted(CopyState(), "taking the state").IgnoreError();  // the next call that can says it
+}
+
+void CudaExecutor::InitState() {
+  host_updater_.InitState();
+  Upload();
+}
+
+void* CudaExecutor::BeginLoad() {
+  constants_.reset();
+  state_.Open();
+  return state_.base();
+}
+
+void CudaExecutor::EndLoad() {
+  state_.Close();
+  Upload();
+}
+
+absl::Status CudaExecutor::PublishState() {
+  LS_RETURN_IF_ERROR(failed_);
+  if (published_) return absl::OkStatus();
+  const StateRegion::Writing writing(&state_);
+  const cuda::Stream stream = device_->compute();
+  for (const auto& [begin, end] : device_owned_) {
+    LS_RETURN_IF_ERROR(
+        device_->Copy(state_.base() + begin, device_state_.At(begin), end - begin, stream));
+  }
+  LS_RETURN_IF_ERROR(updater_->moments().Publish());
+  LS_RETURN_IF_ERROR(device_->Wait(stream));
+  published_ = true;
+  return absl::OkStatus();
+}
+
+// ---- updates ----
+
+absl::Status CudaExecutor::TakeReduced(int64_t step, absl::Span<const GradientSlice> reduced) {
+  if (resident_step_ == step) return absl::OkStatus();
+  for (const GradientSlice& slice : reduced) {
+    LS_RETURN_IF_ERROR(device_->Copy(gradients_ + slice.begin, slice.data,
+                                     static_cast<size_t>(slice.end - slice.begin) * sizeof(float),
+                                     device_->compute()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
+                                                absl::Span<const GradientSlice> reduced) {
+  LS_RETURN_IF_ERROR(failed_);
+  LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
+  resident_step_ = -1;
+  constants_.reset();
+  const absl::StatusOr<StepResult> result = updater_->Update(step);
+  LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
+  if (!result->skipped) published_ = false;
+  return result;
+}
+
+absl::Status CudaExecutor::HoldMoments(std::vector<HeldRange> held) {
+  LS_RETURN_IF_ERROR(failed_);
+  host_updater_.HoldMoments(held);
+  return Noted(updater_->HoldMoments(std::move(held)), "taking the optimizer's moments");
+}
+
+absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
+                                                     absl::Span<const GradientSlice> reduced) {
+  LS_RETURN_IF_ERROR(failed_);
+  LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
+  resident_step_ = -1;
+  const absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
+  LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
+  if (!result->skipped) published_ = false;
+  return result;
+}
+
+absl::Status CudaExecutor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
+  LS_RETURN_IF_ERROR(failed_);
+  constants_.reset();
+  published_ = false;
+  return Noted(updater_->FinishUpdate(step, weights), kUpdate, step);
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/passes/epilogue_fusion.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/ops/op.h"
+#include "engine/passes/rewriter.h"
+
+namespace lockstep::engine {
+namespace {
+
+class EpilogueFusion {
+ public:
+  EpilogueFusion(const Graph& graph, const EpilogueOptions& options)
+      : graph_(graph), options_(options), readers_(graph.Readers()), rewriter_(&graph) {}
+
+  Graph Run() {
+    const int count = static_cast<int>(graph_.nodes().size());
+    for (int id = 0; id < count; ++id) {
+      if (options_.gelu && Is(id, "gelu")) FindGelu(id);
+      if (options_.sums && Is(id, "bias_backward")) FindSums(id);
+    }
+    for (int id = 0; id < count; ++id) {
+      if (absorbed_.contains(id)) continue;
+      if (forward_.contains(id)) {
+        EmitForward(id);
+      } else if (backward_.contains(id)) {
+        EmitBackward(id);
+      } else if (sums_.contains(id)) {
+        EmitSums(id);
+      } else {
+        rewriter_.Copy(id);
+      }
+    }
+    return rewriter_.Finish();
+  }
+
+ private:
+  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
+  bool IsOutput(int reader) const { return reader >= static_cast<int>(graph_.nodes().size()); }
+
+  // Notes `id` if it and its gradient go into the products before them.
+  void FindGelu(int id) {
+    const Node& gelu = graph_.node(id);
+    if (gelu.attrs.String("approximate") != "tanh") return;
+    const int linear = gelu.inputs[0].node;
+    const Node& product = graph_.node(linear);
+    if (!Is(linear, "linear") || product.attrs.String("activation", "none") != "none") return;
+    if (product.inputs.size() == 4) return;
+    int backward = -1;
+    for (const int reader : Readers(linear)) {
+      if (reader == id) continue;
+      if (IsOutput(reader) || backward >= 0 || !IsGradient(id, reader)) return;
+      backward = reader;
+    }
+    if (backward < 0) return;
+    absorbed_.insert(linear);
+    absorbed_.insert(graph_.node(backward).inputs[0].node);
+    forward_.insert(id);
+    backward_.insert(backward);
+  }
+  // `backward` is the gradient of `id`, of a product that nothing else reads.
+  bool IsGradient(int id, int backward) const {
+    if (!Is(backward, "gelu_backward")) return false;
+    const std::vector<Value>& inputs = graph_.node(backward).inputs;
+    const int product = inputs[0].node;
+    return inputs[1] == graph_.node(id).inputs[0] && Is(product, "linear_backward_input") &&
+           graph_.node(product).inputs.size() == 2 && Readers(product).size() == 1;
+  }
+
+  // Notes the sums `id` if a product before them reads the same gradient.
+  void FindSums(int id) {
+    const Value dy = graph_.node(id).inputs[0];
+    for (const int reader :
+         readers_[static_cast<size_t>(dy.node)][static_cast<size_t>(dy.output)]) {
+      if (reader >= id || !Is(reader, "linear_backward_weight") || sums_.contains(reader)) continue;
+      sums_[reader] = id;
+      absorbed_.insert(id);
+      return;
+    }
+  }
+
+  void EmitForward(int id) {
+    const Value kept = graph_.node(id).inputs[0];
+    const Node& product = graph_.node(kept.node);
+    Attrs attrs = product.attrs;
+    attrs.Set("activation", std::string("gelu_tanh"));
+    attrs.Set("keep", int64_t{1});
+    const Value made =
+        rewriter_.to().Add("linear", rewriter_.Map(product.inputs), attrs, product.name);
+    rewriter_.Replace({id, 0}, made);
+    rewriter_.Replace(kept, {made.node, 1});
+  }
+
+  void EmitBackward(int id) {
+    const Node& gradient = graph_.node(id);
+    const Node& product = graph_.node(gradient.inputs[0].node);
+    std::vector<Value> inputs = product.inputs;
+    inputs.push_back(gradient.inputs[1]);
+    Attrs attrs = product.attrs;
+    attrs.Set("third", std::string("gelu_tanh"));
+    rewriter_.Replace({id, 0},
+                      rewriter_.to().Add("linear_backward_input", rewriter_.Map(inputs), attrs));
+  }
+
+  void EmitSums(int id) {
+    const Node& product = graph_.node(id);
+    const int sums = sums_.at(id);
+    Attrs attrs = product.attrs;
+    attrs.Set("sums", int64_t{product.inputs[0] == graph_.node(sums).inputs[0] ? 1 : 2});
+    const Value made = rewriter_.to().Add("linear_backward_weight", rewriter_.Map(product.inputs),
+                                          attrs, product.name);
+    rewriter_.Replace({id, 0}, made);
+    rewriter_.Replace({sums, 0}, {made.node, 1});
+  }
+
+  const Graph& graph_;
+  const EpilogueOptions options_;
+  const std::vector<std::vector<std::vector<int>>> readers_;
+  Rewriter rewriter_;
+  std::set<int> forward_;    // activations
+  std::set<int> backward_;   // their gradients
+  std::map<int, int> sums_;  // by product
+  std::set<int> absorbed_;
+};
+
+}  // namespace
+
+Graph FuseEpilogues(const Graph& graph, const EpilogueOptions& options) {
+  return EpilogueFusion(graph, options).Run();
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/nvml.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// What of nvml.h is used: its ABI has been the same since these versions of its functions.
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+struct NvmlUtilisation {
+  unsigned gpu, memory;
+};
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long bytes;
+  unsigned gpu_instance, compute_instance;
+};
+constexpr unsigned kTemperatureOfGpu = 0;
+constexpr unsigned kSmClock = 1, kMemoryClock = 2;
+constexpr unsigned kTextBytes = 96;
+constexpr unsigned kMostProcesses = 256;
+// "Not available", where the memory of a process is not told.
+constexpr unsigned long long kNoValue = ~0ULL;
+
+absl::Status Failed(int error) {
+  return absl::UnavailableError(absl::StrCat("the NVIDIA driver gives error ", error));
+}
+
+using Number = int (*)(void*, unsigned*);
+using Text = int (*)(void*, char*, unsigned);
+
+}  // namespace
+
+template <typename F, typename... Args>
+int Nvml::Call(const char* name, Args... args) const {
+  const auto function = reinterpret_cast<F>(::dlsym(library_, name));
+  return function == nullptr ? -1 : function(args...);
+}
+
+absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open() {
+  const char* const given = std::getenv("LOCKSTEP_NVML_LIBRARY");
+  const char* const file = given == nullptr ? "libnvidia-ml.so.1" : given;
+  void* const library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::NotFoundError(absl::StrCat("no NVIDIA driver: ", file, " is not there"));
+  }
+  std::unique_ptr<Nvml> nvml(new Nvml(library));
+  if (const int error = nvml->Call<int (*)()>("nvmlInit_v2"); error != 0) return Failed(error);
+  nvml->started_ = true;
+  return nvml;
+}
+
+Nvml::~Nvml() {
+  if (started_) Call<int (*)()>("nvmlShutdown");
+  ::dlclose(library_);
+}
+
+std::string Nvml::DriverVersion() const {
+  std::array<char, kTextBytes> text{};
+  const int error =
+      Call<int (*)(char*, unsigned)>("nvmlSystemGetDriverVersion", text.data(), kTextBytes);
+  return error == 0 ? text.data() : "";
+}
+
+absl::StatusOr<Nvml::Device> Nvml::Describe(void* handle) const {
+  Device device;
+  device.handle = handle;
+  std::array<char, kTextBytes + 1> text{};
+  const int error = Call<Text>("nvmlDeviceGetUUID", handle, text.data(), kTextBytes);
+  if (error != 0) return Failed(error);
+  device.uuid = text.data();
+  if (Call<Text>("nvmlDeviceGetName", handle, text.data(), kTextBytes) == 0) {
+    device.name = text.data();
+  }
+  NvmlMemory memory{};
+  if (Call<int (*)(void*, NvmlMemory*)>("nvmlDeviceGetMemoryInfo", handle, &memory) == 0) {
+    device.memory = static_cast<int64_t>(memory.total);
+    device.used = static_cast<int64_t>(memory.used);
+  }
+  return device;
+}
+
+std::vector<Nvml::Device> Nvml::Instances(void* handle) const {
+  unsigned current = 0, pending = 0, most = 0;
+  using Mode = int (*)(void*, unsigned*, unsigned*);
+  if (Call<Mode>("nvmlDeviceGetMigMode", handle, &current, &pending) != 0 || current == 0) {
+    return {};
+  }
+  Call<Number>("nvmlDeviceGetMaxMigDeviceCount", handle, &most);
+  std::vector<Device> instances;
+  for (unsigned i = 0; i < most; ++i) {
+    void* instance = nullptr;
+    using ByIndex = int (*)(void*, unsigned, void**);
+    if (Call<ByIndex>("nvmlDeviceGetMigDeviceHandleByIndex", handle, i, &instance) != 0) continue;
+    absl::StatusOr<Device> device = Describe(instance);
+    if (device.ok()) instances.push_back(*std::move(device));
+  }
+  return instances;
+}
+
+absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices() const {
+  unsigned count = 0;
+  if (const int error = Call<int (*)(unsigned*)>("nvmlDeviceGetCount_v2", &count); error != 0) {
+    return Failed(error);
+  }
+  std::vector<Device> devices;
+  for (unsigned i = 0; i < count; ++i) {
+    void* handle = nullptr;
+    using ByIndex = int (*)(unsigned, void**);
+    if (const int error = Call<ByIndex>("nvmlDeviceGetHandleByIndex_v2", i, &handle); error != 0) {
+      return Failed(error);
+    }
+    std::vector<Device> parts = Instances(handle);
+    if (parts.empty()) {
+      LS_ASSIGN_OR_RETURN(Device whole, Describe(handle));
+      parts.push_back(std::move(whole));
+    }
+    for (Device& part : parts) {
+      part.number = static_cast<int>(i);
+      part.whole = handle;
+      devices.push_back(std::move(part));
+    }
+  }
+  return devices;
+}
+
+GpuUsage Nvml::Usage(const Device& device) const {
+  GpuUsage usage;
+  usage.set_uuid(device.uuid);
+  usage.set_name(device.name);
+  usage.set_memory(device.memory);
+  NvmlMemory memory{};
+  if (Call<int (*)(void*, NvmlMemory*)>("nvmlDeviceGetMemoryInfo", device.handle, &memory) == 0) {
+    usage.set_used(static_cast<int64_t>(memory.used));
+  }
+  NvmlUtilisation utilisation{};
+  using GetUtilisation = int (*)(void*, NvmlUtilisation*);
+  if (Call<GetUtilisation>("nvmlDeviceGetUtilizationRates", device.handle, &utilisation) == 0) {
+    usage.set_utilisation(static_cast<int>(utilisation.gpu));
+  }
+  // The rest is of the whole GPU.
+  unsigned value = 0;
+  if (Call<Number>("nvmlDeviceGetPowerUsage", device.whole, &value) == 0) {
+    usage.set_watts(value / 1e3);
+  }
+  if (Call<Number>("nvmlDeviceGetEnforcedPowerLimit", device.whole, &value) == 0) {
+    usage.set_watts_limit(value / 1e3);
+  }
+  using OfKind = int (*)(void*, unsigned, unsigned*);
+  if (Call<OfKind>("nvmlDeviceGetTemperature", device.whole, kTemperatureOfGpu, &value) == 0) {
+    usage.set_celsius(static_cast<int>(value));
+  }
+  if (Call<OfKind>("nvmlDeviceGetClockInfo", device.whole, kSmClock, &value) == 0) {
+    usage.set_sm_mhz(static_cast<int>(value));
+  }
+  if (Call<OfKind>("nvmlDeviceGetClockInfo", device.whole, kMemoryClock, &value) == 0) {
+    usage.set_memory_mhz(static_cast<int>(value));
+  }
+  for (const auto& [pid, bytes] : Processes(device)) usage.add_pids(pid);
+  return usage;
+}
+
+std::map<int64_t, int64_t> Nvml::Processes(const Device& device) const {
+  std::array<NvmlProcess, kMostProcesses> found{};
+  unsigned count = kMostProcesses;
+  using GetProcesses = int (*)(void*, unsigned*, NvmlProcess*);
+  if (Call<GetProcesses>("nvmlDeviceGetComputeRunningProcesses_v3", device.handle, &count,
+                         found.data()) != 0) {
+    return {};
+  }
+  std::map<int64_t, int64_t> processes;
+  for (unsigned i = 0; i < count && i < kMostProcesses; ++i) {
+    processes[found[i].pid] = found[i].bytes == kNoValue ? 0 : static_cast<int64_t>(found[i].bytes);
+  }
+  return processes;
+}
+
+}  // namespace lockstep::launcher

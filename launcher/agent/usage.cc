@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/usage.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr absl::Duration kEvery = absl::Seconds(1);
+
+}  // namespace
+
+ProcessTimes TimesOf(int64_t pid) {
+  ProcessTimes times;
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The name, in brackets, may hold anything; after it come the state and numbers (proc(5)).
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return times;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string skipped;
+  for (int i = 3; i < 14; ++i) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  for (int i = 16; i < 24; ++i) fields >> skipped;
+  int64_t pages = 0;
+  fields >> pages;
+  if (!fields) return times;
+  times.cpu_seconds = (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  times.rss_bytes = pages * ::sysconf(_SC_PAGESIZE);
+  return times;
+}
+
+UsageSampler::UsageSampler(std::vector<std::string> uuids)
+    : uuids_(std::move(uuids)), thread_("agent-usage", [this] { Run(); }) {}
+
+UsageSampler::~UsageSampler() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  thread_.Join();
+}
+
+void UsageSampler::Watch(std::map<std::string, int64_t> pids) {
+  absl::MutexLock lock(&mu_);
+  pids_ = std::move(pids);
+}
+
+AgentHeartbeat UsageSampler::Latest() const {
+  absl::MutexLock lock(&mu_);
+  return latest_;
+}
+
+std::vector<Nvml::Device> UsageSampler::Watched(const Nvml& nvml) const {
+  absl::StatusOr<std::vector<Nvml::Device>> devices = nvml.Devices();
+  if (!devices.ok()) return {};
+  std::vector<Nvml::Device> watched;
+  for (Nvml::Device& device : *devices) {
+    if (std::find(uuids_.begin(), uuids_.end(), device.uuid) != uuids_.end()) {
+      watched.push_back(std::move(device));
+    }
+  }
+  return watched;
+}
+
+void UsageSampler::Sample(const Nvml* nvml, absl::Time now) {
+  AgentHeartbeat figures;
+  std::map<int64_t, int64_t> gpu_bytes;
+  if (nvml != nullptr) {
+    for (const Nvml::Device& device : Watched(*nvml)) {
+      *figures.add_gpus() = nvml->Usage(device);
+      for (const auto& [pid, bytes] : nvml->Processes(device)) gpu_bytes[pid] += bytes;
+    }
+  }
+  absl::MutexLock lock(&mu_);
+  std::map<std::string, std::pair<double, absl::Time>> seen;
+  for (const auto& [incarnation, pid] : pids_) {
+    const ProcessTimes times = TimesOf(pid);
+    ProcessUsage& usage = *figures.add_workers();
+    usage.set_worker_incarnation(incarnation);
+    usage.set_rss_bytes(times.rss_bytes);
+    if (const auto bytes = gpu_bytes.find(pid); bytes != gpu_bytes.end()) {
+      usage.set_gpu_bytes(bytes->second);
+    }
+    const auto before = before_.find(incarnation);
+    if (before != before_.end() && now > before->second.second) {
+      const double seconds = absl::ToDoubleSeconds(now - before->second.second);
+      const double used = std::max(0.0, times.cpu_seconds - before->second.first);
+      usage.set_cpu_percent(100 * used / seconds);
+    }
+    seen[incarnation] = {times.cpu_seconds, now};
+  }
+  before_ = std::move(seen);
+  latest_ = std::move(figures);
+}
+
+void UsageSampler::Run() {
+  std::unique_ptr<Nvml> nvml;
+  if (!uuids_.empty()) {
+    absl::StatusOr<std::unique_ptr<Nvml>> opened = Nvml::Open();
+    if (opened.ok()) nvml = *std::move(opened);
+  }
+  while (true) {
+    Sample(nvml.get(), absl::Now());
+    absl::MutexLock lock(&mu_);
+    if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kEvery)) return;
+  }
+}
+
+}  // namespace lockstep::launcher

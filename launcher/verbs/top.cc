@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verbs/top.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "common/status.h"
+#include "coordinator/client/client.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/stop_signals.h"
+#include "launcher/verbs/connect.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// As often as agents say how things are.
+constexpr absl::Duration kEvery = absl::Seconds(1);
+// To the upper left corner, and everything below it away.
+constexpr const char* kHome = "\033[H\033[J";
+
+absl::StatusOr<TopFigures> Ask(coordinator::Client* client, const std::string& job) {
+  TopFigures figures;
+  LS_ASSIGN_OR_RETURN(figures.cluster, client->GetCluster(kReplyTimeout));
+  std::vector<std::string> ids;
+  if (job.empty()) {
+    LS_ASSIGN_OR_RETURN(const ListJobsResponse jobs, client->ListJobs({}, kReplyTimeout));
+    for (const JobStatus& status : jobs.jobs()) ids.push_back(status.job_id());
+  } else {
+    ids.push_back(job);
+  }
+  for (const std::string& id : ids) {
+    DescribeJobRequest request;
+    request.set_job_id(id);
+    absl::StatusOr<DescribeJobResponse> described = client->DescribeJob(request, kReplyTimeout);
+    // It may have been forgotten since it was listed.
+    if (absl::IsNotFound(described.status()) && job.empty()) continue;
+    LS_RETURN_IF_ERROR(described.status());
+    figures.jobs.push_back(*std::move(described));
+  }
+  return figures;
+}
+
+}  // namespace
+
+int RunTop(const TopArgs& args) {
+  const absl::StatusOr<coordinator::ClientOptions> options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return Complain(options.status());
+  const std::unique_ptr<coordinator::Client> client = coordinator::Client::Create(*options);
+  const bool once = args.once || ::isatty(STDOUT_FILENO) == 0;
+  absl::Notification stopped;
+  std::unique_ptr<StopSignals> signals;
+  if (!once) {
+    signals = std::make_unique<StopSignals>([&](int count) {
+      if (count == 1) stopped.Notify();
+    });
+  }
+  do {
+    const absl::StatusOr<TopFigures> figures = Ask(client.get(), args.job);
+    if (!figures.ok()) return Complain(figures.status());
+    if (args.common.output == Output::kJson) {
+      std::cout << TopJson(*figures);
+    } else {
+      std::cout << (once ? "" : kHome) << TopTable(*figures);
+    }
+    std::cout.flush();
+  } while (!once && !stopped.WaitForNotificationWithTimeout(kEvery));
+  return kExitOk;
+}
+
+}  // namespace lockstep::launcher

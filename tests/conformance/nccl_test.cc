@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NCCL's communicators do beside the common suite: faults, and how one generation's
+// communicator becomes the next one's.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/nccl/nccl_transport.h"
+#include "collectives/shm/shm_transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/cluster.h"
+#include "tests/emulation/fake_gpu_queue.h"
+#include "tests/emulation/fake_nccl.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using Way = NcclJoin::Way;
+
+constexpr int64_t kCount = 4096;
+
+NcclTransport& Nccl(Transport& transport) { return static_cast<NcclTransport&>(transport); }
+
+// Reduces a vector whose leaf of shard s is s + 1 everywhere.
+absl::Status Reduce(Communicator& c, Transport& transport, int shards, std::vector<float>* result) {
+  std::vector<NodeBuffer> nodes;
+  for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
+    float* const data = *transport.vectors().Allocate(kCount, "a node");
+    float sum = 0;
+    for (int s = node.begin; s < node.end; ++s) sum += static_cast<float>(s + 1);
+    std::fill_n(data, kCount, sum);
+    nodes.push_back({node, data});
+  }
+  TreeReduceArgs args;
+  args.nodes = nodes;
+  args.count = kCount;
+  args.step = 1;
+  const auto slices = c.TreeReduce(args, Never());
+  if (!slices.ok()) return slices.status();
+  result->clear();
+  for (const Slice& slice : *slices) {
+    result->insert(result->end(), slice.data, slice.data + (slice.end - slice.begin));
+  }
+  return absl::OkStatus();
+}
+
+void ExpectReduces(Communicator& c, Transport& transport, int shards) {
+  std::vector<float> result;
+  const absl::Status status = Reduce(c, transport, shards, &result);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(result, std::vector<float>(kCount, static_cast<float>(shards * (shards + 1) / 2)));
+}
+
+// Aborts `c` once data moves and what was asked of the fake has happened.
+std::jthread AbortWhenMoving(Communicator& c, const std::string& reason) {
+  return std::jthread([&c, reason] {
+    while (fake_nccl::FaultsPending() || c.DescribeState().find("all there") == std::string::npos) {
+      std::this_thread::yield();
+    }
+    c.Abort(reason);
+  });
+}
+
+// A reduction of ranks 0 to 2 in which rank 2's GPU never does its part, and which is then aborted.
+void HangAndAbort(Cluster* cluster, int64_t generation) {
+  fake_nccl::HangNext(2);
+  cluster->Run(generation, 3, [&](Communicator& c, Transport& transport) {
+    const std::jthread watchdog = AbortWhenMoving(c, "rank 2 is gone");
+    std::vector<float> result;
+    EXPECT_EQ(Reduce(c, transport, 3, &result), absl::AbortedError("rank 2 is gone"));
+    EXPECT_FALSE(c.NewestReduce().has_value());
+  });
+}
+
+TEST(Nccl, SurvivorsOfAnAbortShrinkTheirCommunicator) {
+  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+  HangAndAbort(&cluster, 1);
+  const fake_nccl::Counts before = fake_nccl::GetCounts();
+  cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(Nccl(transport).last_way(), Way::kShrink);
+    ExpectReduces(c, transport, 3);
+  });
+  EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
+  EXPECT_EQ(fake_nccl::GetCounts().shrinks, before.shrinks + 2);
+  // A joiner's rank was another's before, so all begin anew.
+  cluster.RunWith({0, 2, 1}, 3, 3, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
+    ExpectReduces(c, transport, 3);
+  });
+}
+
+TEST(Nccl, JoinersAreGrownInto) {
+  Cluster cluster(Kind::kNccl, 4, 1 << 16);
+  cluster.RunWith({0, 1}, 1, 4, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
+    ExpectReduces(c, transport, 4);
+  });
+  cluster.RunWith({0, 1, 2, 3}, 2, 4, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(Nccl(transport).last_way(), Way::kGrow);
+    ExpectReduces(c, transport, 4);
+  });
+}
+
+TEST(Nccl, AShrinkThatFailsOnOneRankMakesANewCommunicatorOnAll) {
+  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+  HangAndAbort(&cluster, 1);
+  fake_nccl::RefuseNextManagement(1);
+  cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
+    ExpectReduces(c, transport, 3);
+  });
+}
+
+TEST(Nccl, OneRankIsAloneWithoutAnyCommunicator) {
+  Cluster cluster(Kind::kNccl, 2, 1 << 16);
+  const fake_nccl::Counts before = fake_nccl::GetCounts();
+  cluster.RunWith({1}, 1, 3,
+                  [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 3); });
+  EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
+}
+
+TEST(Nccl, AnErrorOfTheNetworkEndsTheGenerationAndOneOfOursTheJob) {
+  for (const auto& [error, code] : {std::pair{kNcclRemoteError, absl::StatusCode::kAborted},
+                                    std::pair{kNcclInternalError, absl::StatusCode::kInternal}}) {
+    Cluster cluster(Kind::kNccl, 2, 1 << 16);
+    fake_nccl::FailNext(0, error);
+    cluster.Run(1, 2, [&, code = code](Communicator& c, Transport& transport) {
+      std::vector<float> result;
+      std::jthread watchdog;
+      if (c.rank() == 1) watchdog = AbortWhenMoving(c, "rank 0 said so");
+      const absl::Status status = Reduce(c, transport, 2, &result);
+      if (c.rank() == 1) return;
+      EXPECT_EQ(status.code(), code) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("tree_reduce 1 f32[4096]"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("asked for by a test"));
+      EXPECT_EQ(c.Barrier(Never()), status);  // finished
+    });
+  }
+}
+
+TEST(Nccl, ADeadlinePassesInTheMiddleOfAReduction) {
+  Cluster cluster(Kind::kNccl, 2, 1 << 16);
+  fake_nccl::HangNext(1);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    std::vector<float> data(100, 1.0f);
+    const absl::Status status =
+        c.AllReduce(data.data(), 100, DType::kFloat32, ReduceOp::kSum, ReduceOrder::kFastest,
+                    absl::Now() + absl::Milliseconds(50));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("all_reduce 1 f32[100]"));
+  });
+}
+
+TEST(Nccl, FixedOrderHasTheBitsOfSharedMemoryAndFastestNeedNot) {
+  constexpr int kWorld = 4;
+  const auto value = [](int rank, int64_t i) {
+    return static_cast<float>(rank == 0   ? 1e8
+                              : rank == 2 ? -1e8
+                                          : 0.3 + 0.001 * static_cast<double>(i));
+  };
+  std::vector<float> results[2];
+  for (const Kind kind : {Kind::kShm, Kind::kNccl}) {
+    Cluster cluster(kind, kWorld, 1 << 16);
+    cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+      std::vector<float> data(1000);
+      for (int64_t i = 0; i < 1000; ++i) data[i] = value(c.rank(), i);
+      ASSERT_TRUE(c.AllReduce(data.data(), 1000, DType::kFloat32, ReduceOp::kSum,
+                              ReduceOrder::kFixed, Never())
+                      .ok());
+      if (c.rank() == 0) results[kind == Kind::kShm ? 0 : 1] = data;
+    });
+  }
+  EXPECT_EQ(results[0], results[1]);
+  Cluster cluster(Kind::kNccl, kWorld, 1 << 16);
+  cluster.Run(1, 0, [&](Communicator& c, Transport&) {
+    std::vector<float> data(1000);
+    for (int64_t i = 0; i < 1000; ++i) data[i] = value(c.rank(), i);
+    ASSERT_TRUE(c.AllReduce(data.data(), 1000, DType::kFloat32, ReduceOp::kSum,
+                            ReduceOrder::kFastest, Never())
+                    .ok());
+    EXPECT_NE(data, results[0]);  // the fake adds from the last rank on
+  });
+}
+
+// ---- transports with other options ----
+
+class Pair {
+ public:
+  explicit Pair(const std::function<void(int rank, NcclTransport::Options* options)>& change) {
+    fake_nccl::SetEnqueue(FakeGpuQueue::Enqueue);
+    for (int r = 0; r < 2; ++r) {
+      ShmTransport::Options shm;
+      shm.arena_bytes = 1 << 16;
+      NcclTransport::Options options;
+      options.library = &libraries_[r];
+      options.queue = std::make_unique<FakeGpuQueue>(absl::StrCat("GPU-", r));
+      options.control = *ShmTransport::Create(shm);
+      change(r, &options);
+      transports_.push_back(std::make_unique<NcclTransport>(std::move(options)));
+    }
+  }
+
+  NcclLibrary& library(int rank) { return libraries_[rank]; }
+  NcclTransport& transport(int rank) { return *transports_[rank]; }
+
+  // Connects both, and runs `body` when that went well.
+  std::vector<absl::Status> Run(int64_t generation, const Cluster::Body& body) {
+    std::vector<GroupMember> members;
+    for (int r = 0; r < 2; ++r) {
+      members.push_back({r, absl::StrCat("i", r), "here", 1, transports_[r]->address(),
+                         transports_[r]->key(), -1, DealShards(2, 2, r)});
+    }
+    std::vector<absl::Status> statuses(2);
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        auto communicator = transports_[r]->Connect(generation, members, r, Never());
+        statuses[r] = communicator.status();
+        if (communicator.ok()) body(**communicator, *transports_[r]);
+      });
+    }
+    threads.clear();
+    return statuses;
+  }
+
+ private:
+  NcclLibrary libraries_[2] = {fake_nccl::Library(), fake_nccl::Library()};
+  std::vector<std::unique_ptr<NcclTransport>> transports_;
+};
+
+void Nothing(int, NcclTransport::Options*) {}
+
+TEST(Nccl, AnOldLibraryWithoutRevokeMakesNewCommunicators) {
+  Pair pair(Nothing);
+  for (int r = 0; r < 2; ++r) {
+    pair.library(r).api.revoke = nullptr;
+    pair.library(r).api.shrink = nullptr;
+    pair.library(r).api.grow = nullptr;
+    pair.library(r).api.window_register = nullptr;
+    pair.library(r).api.mem_alloc = nullptr;
+  }
+  fake_nccl::HangNext(1);
+  for (const auto& status : pair.Run(1, [](Communicator&c, Transport&transport) {
+         const std::jthread watchdog = AbortWhenMoving(c, "over");
+         std::vector<float> result;
+         EXPECT_EQ(Reduce(c, transport, 2, &result), absl::AbortedError("over"));
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  for (const auto& status :
+       pair.Run(2, [](Communicator&c, Transport&transport) { ExpectReduces(c, transport, 2); })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(Nccl, VectorsAreRegisteredOnceForEachCommunicator) {
+  Pair pair(Nothing);
+  const int before = fake_nccl::GetCounts().windows;
+  pair.Run(1, [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 2); });
+  EXPECT_EQ(fake_nccl::GetCounts().windows, before);  // there was none when they met
+  pair.Run(2, [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 2); });
+  EXPECT_EQ(fake_nccl::GetCounts().windows, before + 2);
+}
+
+TEST(Nccl, FastestReducesTheTreeAsNcclLikes) {
+  Pair pair([](int, NcclTransport::Options* options) { options->fastest = true; });
+  pair.Run(1, [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 2); });
+}
+
+TEST(Nccl, RanksThatCannotMeetAreTold) {
+  Pair shared([](int, NcclTransport::Options* options) {
+    options->queue = std::make_unique<FakeGpuQueue>("GPU-0");
+  });
+  for (const absl::Status& status : shared.Run(1, [](Communicator&, Transport&) { FAIL(); })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 0 and 1 share GPU-0"));
+  }
+  Pair lacking([](int rank, NcclTransport::Options* options) {
+    if (rank == 1) options->library = nullptr;
+  });
+  for (const absl::Status& status : lacking.Run(1, [](Communicator&, Transport&) { FAIL(); })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has no NCCL"));
+  }
+}
+
+TEST(Nccl, AnAbortEndsTheMeeting) {
+  Pair pair(Nothing);
+  // Rank 1's library never comes to it: it waits until the generation ends.
+  pair.library(1).api.init_rank_config = [](NcclComm* comm, int ranks, NcclUniqueId id, int,
+                                            NcclConfig* config) {
+    std::string other = absl::StrCat("elsewhere", id.bytes).substr(0, 60);
+    NcclUniqueId wrong{};
+    other.copy(wrong.bytes, other.size());
+    return fake_nccl::Library().api.init_rank_config(comm, ranks, wrong, 1, config);
+  };
+  const int inits = fake_nccl::GetCounts().inits;
+  const std::jthread aborter([&] {
+    while (fake_nccl::GetCounts().inits < inits + 2) std::this_thread::yield();
+    for (int r = 0; r < 2; ++r) pair.transport(r).AbortConnect(1, "superseded");
+  });
+  for (const absl::Status& status : pair.Run(1, [](Communicator&, Transport&) { FAIL(); })) {
+    EXPECT_EQ(status, absl::AbortedError("superseded"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

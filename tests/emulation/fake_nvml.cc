@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVIDIA's management library for tests (LOCKSTEP_NVML_LIBRARY): a whole GPU, and one that is cut
+// into two instances. Thread-safety: thread-safe.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+namespace {
+
+struct Fake {
+  const char* uuid;
+  const char* name;
+  unsigned long long memory, used;
+};
+Fake devices[] = {{"GPU-aaaa", "Fake GPU", 80ULL << 30, 3ULL << 30},
+                  {"GPU-bbbb", "Fake GPU", 80ULL << 30, 0},
+                  {"MIG-b0", "Fake GPU MIG 1g.10gb", 10ULL << 30, 1ULL << 30},
+                  {"MIG-b2", "Fake GPU MIG 2g.20gb", 20ULL << 30, 0}};
+
+constexpr int kNotFound = 6, kNotSupported = 3;
+struct Memory {
+  unsigned long long total, free, used;
+};
+struct Utilisation {
+  unsigned gpu, memory;
+};
+struct Process {
+  unsigned pid;
+  unsigned long long bytes;
+  unsigned gpu_instance, compute_instance;
+};
+
+bool IsWhole(const void* device) { return device == &devices[0] || device == &devices[1]; }
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return 0; }
+int nvmlShutdown() { return 0; }
+int nvmlSystemGetDriverVersion(char* text, unsigned bytes) {
+  std::snprintf(text, bytes, "580.1");
+  return 0;
+}
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = 2;
+  return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  *device = &devices[index];
+  return 0;
+}
+int nvmlDeviceGetUUID(void* device, char* text, unsigned bytes) {
+  std::snprintf(text, bytes, "%s", static_cast<Fake*>(device)->uuid);
+  return 0;
+}
+int nvmlDeviceGetName(void* device, char* text, unsigned bytes) {
+  std::snprintf(text, bytes, "%s", static_cast<Fake*>(device)->name);
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
+  const auto* fake = static_cast<Fake*>(device);
+  *memory = {fake->memory, fake->memory - fake->used, fake->used};
+  return 0;
+}
+int nvmlDeviceGetMigMode(void* device, unsigned* current, unsigned* pending) {
+  *current = *pending = device == &devices[1] ? 1 : 0;
+  return 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void*, unsigned* count) {
+  *count = 7;
+  return 0;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void*, unsigned index, void** device) {
+  if (index != 0 && index != 2) return kNotFound;
+  *device = &devices[index == 0 ? 2 : 3];
+  return 0;
+}
+int nvmlDeviceGetUtilizationRates(void* device, Utilisation* utilisation) {
+  if (!IsWhole(device)) return kNotSupported;
+  *utilisation = {97, 40};
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 512300;
+  return 0;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) {
+  *milliwatts = 700000;
+  return 0;
+}
+int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) {
+  *celsius = 61;
+  return 0;
+}
+int nvmlDeviceGetClockInfo(void*, unsigned kind, unsigned* mhz) {
+  *mhz = kind == 1 ? 1980 : 3201;
+  return 0;
+}
+// The test's own process holds 2 GiB of the first.
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
+  *count = device == &devices[0] ? 1 : 0;
+  if (*count == 1) processes[0] = {static_cast<unsigned>(::getpid()), 2ULL << 30, 0, 0};
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Updates on a GPU whose moments are there in part or not at all, on the emulated GPU: the bits of
+// one that has them all, whenever the streams get to their work; and what a fault leaves behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <set>
+
+#include "engine/cuda/module.h"
+#include "engine/exec/plan.h"
+#include "tests/emulation/emulation.h"
+#include "tests/unit/engine/step_job.h"
+#include "tests/unit/engine/update_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainSpec OnGpu(TrainSpec spec) {
+  cuda::UseTables(cuda::EmulatedTables());
+  spec.device = DeviceKind::kCuda;
+  return spec;
+}
+
+// Gradients of `steps` steps, made on the CPU: a GPU's lie alike. The third is not finite.
+std::vector<std::vector<float>> GradientsOf(TrainSpec spec, int steps) {
+  spec.device = DeviceKind::kCpu;
+  spec.shard_moments = spec.offload_moments = false;
+  Job job(spec);
+  const auto count = static_cast<size_t>(job.plan->gradient_count());
+  std::vector<std::vector<float>> made;
+  for (int step = 1; step <= steps; ++step) {
+    Pages sum(count * 4);
+    job.SumShards(step, 0, spec.shards, sum.floats());
+    if (step == 3) sum.floats()[100] = std::numeric_limits<float>::infinity();
+    made.emplace_back(sum.floats(), sum.floats() + count);
+  }
+  return made;
+}
+
+constexpr int kSteps = 4;
+
+// The state after all of `gradients`.
+std::vector<char> Whole(const TrainSpec& spec, const std::vector<std::vector<float>>& gradients) {
+  Job job(spec);
+  for (int step = 1; step <= kSteps; ++step) {
+    const auto& own = gradients[static_cast<size_t>(step) - 1];
+    const Dealt dealt(own.data(), static_cast<int64_t>(own.size()), 2);
+    EXPECT_EQ(job.executor->Update(step, dealt.slices).value().skipped, step == 3);
+  }
+  EXPECT_TRUE(job.executor->PublishState().ok());
+  return job.StateBytes();
+}
+
+// What a rank has of the state is what the whole job has there.
+void ExpectPart(ShardedRank* rank, const std::vector<char>& wanted) {
+  ASSERT_TRUE(rank->job.executor->PublishState().ok());
+  const std::vector<char> state = rank->job.StateBytes();
+  const Plan& plan = *rank->job.plan;
+  for (const StateEntry& entry : plan.state()) {
+    if (entry.role == StateEntry::Role::kMoment) continue;
+    EXPECT_EQ(std::memcmp(&state[entry.offset], &wanted[entry.offset], entry.bytes), 0)
+        << entry.name;
+  }
+  for (const GradientSlice& range : rank->ranges) {
+    for (const StateRange& moments : plan.MomentsOf(range.begin, range.end)) {
+      const size_t bytes = moments.end - moments.begin;
+      EXPECT_EQ(std::memcmp(&state[moments.begin], &wanted[moments.begin], bytes), 0);
+    }
+  }
+}
+
+class CudaUpdateTest : public testing::Test {
+ protected:
+  ~CudaUpdateTest() override { emulation::SetStreams(emulation::Streams::kEager); }
+};
+
+TEST_F(CudaUpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
+  constexpr int kWorld = 3, kShards = 7;
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    if (name == "lamb" || name == "muon") continue;
+    TrainSpec spec = OnGpu(Controlled(optimizer));
+    const auto gradients = GradientsOf(spec, kSteps);
+    const std::vector<char> wanted = Whole(spec, gradients);
+    spec.shard_moments = true;
+    spec.passes.moment_blocks = 1;
+    for (const bool offload : {false, true}) {
+      SCOPED_TRACE(name + (offload ? " offloaded" : ""));
+      spec.offload_moments = offload;
+      emulation::SetStreams(offload ? emulation::Streams::kLazy : emulation::Streams::kEager);
+      std::vector<std::unique_ptr<ShardedRank>> ranks;
+      for (int rank = 0; rank < kWorld; ++rank) {
+        ranks.push_back(std::make_unique<ShardedRank>(spec, rank, kWorld, kShards));
+      }
+      for (int step = 1; step <= kSteps; ++step) {
+        const auto& own = gradients[static_cast<size_t>(step) - 1];
+        const Dealt dealt(own.data(), static_cast<int64_t>(own.size()), kWorld);
+        for (const auto& rank : ranks) {
+          Executor& executor = *rank->job.executor;
+          EXPECT_EQ(executor.BeginUpdate(step, dealt.slices).value().skipped, step == 3);
+          EXPECT_EQ(executor.begun_step(), step);
+          EXPECT_EQ(executor.committed_step(), step == 3 ? step : step - 1);
+        }
+        for (const auto& rank : ranks) {
+          if (step == 3) continue;
+          ASSERT_TRUE(rank->job.executor->FinishUpdate(step, Gathered(ranks)).ok());
+          EXPECT_EQ(rank->job.executor->committed_step(), step);
+        }
+      }
+      for (const auto& rank : ranks) ExpectPart(rank.get(), wanted);
+    }
+  }
+}
+
+// Who is dealt more takes what it lacks from the state region, and keeps the rest.
+TEST_F(CudaUpdateTest, ADealMovesMoments) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  const auto gradients = GradientsOf(spec, kSteps);
+  const std::vector<char> wanted = Whole(spec, gradients);
+  spec.shard_moments = true;
+  ShardedRank all(spec, 0, 1, 2), part(spec, 0, 3, 3);
+  const auto update = [&](int step) {
+    const auto& own = gradients[static_cast<size_t>(step) - 1];
+    const Dealt dealt(own.data(), static_cast<int64_t>(own.size()), 2);
+    ASSERT_TRUE(all.job.executor->BeginUpdate(step, dealt.slices).ok());
+    const StepResult result = part.job.executor->BeginUpdate(step, dealt.slices).value();
+    if (result.skipped) return;
+    for (ShardedRank* rank : {&all, &part}) {
+      ASSERT_TRUE(rank->job.executor->FinishUpdate(step, all.ranges).ok());
+    }
+  };
+  for (int step = 1; step <= kSteps; ++step) {
+    update(step);
+    if (step != 2) continue;
+    // The second half of the vector is the part's now, with moments that the other one publishes.
+    for (ShardedRank* rank : {&all, &part}) ASSERT_TRUE(rank->job.executor->PublishState().ok());
+    const auto count = static_cast<int64_t>(gradients[0].size());
+    const int64_t half = count / 32 * 16;
+    auto* to = static_cast<char*>(part.job.executor->BeginLoad());
+    const std::vector<char> from = all.job.StateBytes();
+    for (const StateRange& range : part.job.plan->MomentsOf(half, count)) {
+      std::memcpy(to + range.begin, &from[range.begin], range.end - range.begin);
+    }
+    part.job.executor->EndLoad();
+    float* const beside = part.weights->floats() + half;
+    ASSERT_TRUE(part.job.executor->HoldMoments({{half, count, beside}}).ok());
+    part.ranges = {{half, count, beside}};
+  }
+  for (ShardedRank* rank : {&all, &part}) ExpectPart(rank, wanted);
+}
+
+TEST_F(CudaUpdateTest, MomentsOnTheHostGiveTheSameBits) {
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    if (name == "muon") continue;
+    for (const bool pure : {false, true}) {
+      SCOPED_TRACE(name + (pure ? " in 16 bits" : ""));
+      TrainSpec spec = OnGpu(Controlled(optimizer));
+      if (pure) {
+        spec.precision = "pure_bf16";
+        spec.ema_decay = 0;
+      }
+      const auto gradients = GradientsOf(spec, kSteps);
+      emulation::SetStreams(emulation::Streams::kEager);
+      const std::vector<char> wanted = Whole(spec, gradients);
+      spec.offload_moments = true;
+      spec.passes.moment_blocks = 1;
+      for (const auto streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+        emulation::SetStreams(streams);
+        EXPECT_EQ(Whole(spec, gradients), wanted);
+      }
+    }
+  }
+}
+
+// Device memory is that of two chunks instead of the moments', or of what is held.
+TEST_F(CudaUpdateTest, TakesLessMemory) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.passes.moment_blocks = 1;
+  const auto bytes = [](const TrainSpec& own, size_t moment_bytes) {
+    const auto plan = Plan::Compile(own).value();
+    Pages state(plan->state_bytes());
+    const size_t before = emulation::AllocatedBytes();
+    const auto made = Executor::Create(plan, {.state = state.data(), .moment_bytes = moment_bytes});
+    LS_CHECK(made.ok()) << made.status();
+    return static_cast<int64_t>(emulation::AllocatedBytes() - before);
+  };
+  const int64_t whole = bytes(spec, 0);
+  const auto plan = Plan::Compile(spec).value();
+  int64_t moments = 0;
+  for (const StateRange& range : plan->MomentsOf(0, plan->gradient_count())) {
+    moments += static_cast<int64_t>(range.end - range.begin);
+  }
+  constexpr int64_t kSlack = 1 << 20;  // tables
+  spec.offload_moments = true;
+  EXPECT_LT(bytes(spec, 0), whole - moments + 2 * 2 * 65536 * 4 + 4096);
+  spec.offload_moments = false;
+  spec.shard_moments = true;
+  EXPECT_LT(bytes(spec, static_cast<size_t>(moments / 3)), whole - moments / 3 * 2 + kSlack);
+}
+
+TEST_F(CudaUpdateTest, SaysWhatCannotBeOffloaded) {
+  TrainSpec spec = OnGpu(Controlled(MuonSpec{}));
+  spec.offload_moments = true;
+  EXPECT_THAT(std::string(Plan::Compile(spec).status().message()), HasSubstr("muon"));
+  spec = Controlled(AdamSpec{});
+  spec.offload_moments = true;
+  EXPECT_THAT(std::string(Plan::Compile(spec).status().message()), HasSubstr("CPU"));
+}
+
+// Micro-batches of a job's only shard, whose gradients stay on the device, and the update.
+StepResult StayingStep(Job* job, int64_t step) {
+  const TrainSpec& spec = job->plan->spec();
+  std::vector<float> gradients(static_cast<size_t>(job->plan->gradient_count()));
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  for (int micro = 0; micro < spec.accumulate; ++micro) {
+    const AnyBatch batch(spec, step, 0, micro, spec.micro_batch);
+    LS_CHECK(job->executor->RunShard(step, 0, micro, batch.fields(), gradients.data(), hooks).ok());
+  }
+  return UpdateWith(job, step, gradients);
+}
+
+// Learning rate and loss scale change, steps are skipped: nothing is recorded again, and the host
+// waits once in a step.
+TEST_F(CudaUpdateTest, StepsAreRecordedOnceAndWaitedForOnce) {
+  TrainSpec spec = OnGpu(TinyGpt());
+  spec.shards = 1;
+  spec.precision = "fp16";
+  spec.loss_scale = {.init = 0x1p120, .growth = 2, .backoff = 0x1p-40, .interval = 2};
+  spec.schedule.kind = ScheduleSpec::Kind::kCosine;
+  spec.schedule.total_updates = 30;
+  constexpr int64_t kWarm = 8, kAll = 20;
+  std::vector<char> states[2];
+  for (const bool whole : {false, true}) {
+    spec.passes.step_graph = whole;
+    spec.passes.bucket_elements = 1024;
+    emulation::SetStreams(whole ? emulation::Streams::kLazy : emulation::Streams::kEager);
+    Job job(spec);
+    int64_t captures = 0;
+    int skipped = 0;
+    std::set<double> scales;
+    for (int64_t step = 1; step <= kAll; ++step) {
+      if (step == kWarm) captures = emulation::Captures();
+      const int64_t waits = emulation::Waits();
+      const StepResult result = StayingStep(&job, step);
+      skipped += result.skipped ? 1 : 0;
+      scales.insert(result.loss_scale);
+      if (whole) {
+        EXPECT_LE(emulation::Waits() - waits, 1) << "step " << step;
+      }
+    }
+    EXPECT_EQ(emulation::Captures(), captures);
+    EXPECT_GE(skipped, 2);
+    EXPECT_GE(scales.size(), 4u);
+    ASSERT_TRUE(job.executor->PublishState().ok());
+    states[whole ? 1 : 0] = job.StateBytes();
+  }
+  EXPECT_EQ(states[0], states[1]);
+}
+
+// Wherever the device fails in an update, it is an error that names it, for good.
+TEST_F(CudaUpdateTest, AFaultIsAnErrorThatNamesTheGpu) {
+  TrainSpec spec = OnGpu(SmallMlp());
+  const auto gradients = GradientsOf(spec, 1);
+  const Dealt dealt(gradients[0].data(), static_cast<int64_t>(gradients[0].size()), 2);
+  bool whole = false;
+  for (int64_t at = 1; !whole; ++at) {
+    ASSERT_LT(at, 100);
+    Job job(spec);
+    emulation::FailAfter(at);
+    const auto result = job.executor->Update(1, dealt.slices);
+    whole = result.ok();
+    if (!whole) {
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
+      EXPECT_THAT(std::string(result.status().message()), HasSubstr("an emulated GPU"));
+      EXPECT_THAT(std::string(result.status().message()), HasSubstr("the update of step 1"));
+      emulation::Repair();
+      EXPECT_EQ(job.executor->PublishState(), result.status());
+      EXPECT_EQ(job.executor->Update(1, dealt.slices).status(), result.status());
+      EXPECT_EQ(job.executor->committed_step(), 0);
+    }
+    emulation::Repair();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::engine

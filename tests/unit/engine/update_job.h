@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs for tests of updates: every optimizer, reduced gradients in slices, ranks that hold parts of
+// the moments.
+#ifndef LOCKSTEP_TESTS_UNIT_ENGINE_UPDATE_JOB_H_
+#define LOCKSTEP_TESTS_UNIT_ENGINE_UPDATE_JOB_H_
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/engine/mlp_job.h"
+
+namespace lockstep::engine {
+
+// More than a block of 64 Ki elements, and widths that leave rests.
+inline TrainSpec Controlled(const OptimizerSpec& optimizer) {
+  TrainSpec spec = SmallMlp();
+  spec.model = MlpSpec{{301, 257}};
+  spec.optimizer = optimizer;
+  spec.micro_batch = 4;
+  spec.spare_norms_and_biases = true;
+  spec.groups = {{"*.bias", 2, std::nullopt}};
+  spec.clip_norm = 0.1;
+  spec.ema_decay = 0.9;
+  spec.label_smoothing = 0.1;
+  return spec;
+}
+
+inline std::vector<std::pair<std::string, OptimizerSpec>> AllOptimizers() {
+  MuonSpec muon;
+  muon.lr = 0.02;
+  return {{"sgd", SgdSpec{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}},
+          {"adam", AdamSpec{.lr = 1e-2, .weight_decay = 0.01}},
+          {"adamw", AdamSpec{.lr = 1e-2, .weight_decay = 0.1, .decoupled = true}},
+          {"lamb", LambSpec{.lr = 1e-2}},
+          {"muon", muon}};
+}
+
+// The reduced gradients as `workers` slices that are cut as worker.cc cuts them: anywhere at
+// multiples of 16, each in memory of its own.
+struct Dealt {
+  Dealt(const float* sum, int64_t count, int workers) {
+    for (int w = 0; w < workers; ++w) {
+      const int64_t begin = count / 16 * w / workers * 16;
+      const int64_t end = w + 1 == workers ? count : count / 16 * (w + 1) / workers * 16;
+      memory.emplace_back(sum + begin, sum + end);
+      slices.push_back({begin, end, memory.back().data()});
+    }
+  }
+  std::vector<std::vector<float>> memory;
+  std::vector<GradientSlice> slices;
+};
+
+// A rank of a job whose moments are on two ranks each.
+struct ShardedRank {
+  ShardedRank(const TrainSpec& spec, int rank, int world, int shards) : job(spec) {
+    const int64_t count = job.plan->gradient_count();
+    weights = std::make_unique<Pages>(static_cast<size_t>(count) * 4);
+    weights->FillWithNan();
+    // What is not held is never read. Written without an executor, which protects its state.
+    job.executor.reset();
+    for (const StateRange& range : job.plan->MomentsOf(0, count)) {
+      std::memset(static_cast<char*>(job.state.data()) + range.begin, 0xff,
+                  range.end - range.begin);
+    }
+    std::vector<HeldRange> held;
+    for (int shard = 0; shard < shards; ++shard) {
+      if (shard % world != rank && (shard + 1) % world != rank) continue;
+      const int64_t begin = count / 16 * shard / shards * 16;
+      const int64_t end = shard + 1 == shards ? count : count / 16 * (shard + 1) / shards * 16;
+      held.push_back({begin, end, weights->floats() + begin});
+      ranges.push_back({begin, end, weights->floats() + begin});
+    }
+    job.executor = Executor::Create(job.plan, {job.state.data(), job.arena.data()}).value();
+    EXPECT_TRUE(job.executor->HoldMoments(held).ok());
+    job.executor->InitState();
+  }
+  Job job;
+  std::unique_ptr<Pages> weights;
+  std::vector<GradientSlice> ranges;
+};
+
+// The new weights of all, each range from the last rank that holds it.
+inline std::vector<GradientSlice> Gathered(const std::vector<std::unique_ptr<ShardedRank>>& ranks) {
+  std::map<int64_t, GradientSlice> by_begin;
+  for (const auto& rank : ranks) {
+    for (const GradientSlice& range : rank->ranges) by_begin[range.begin] = range;
+  }
+  std::vector<GradientSlice> all;
+  for (const auto& [begin, range] : by_begin) all.push_back(range);
+  return all;
+}
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_TESTS_UNIT_ENGINE_UPDATE_JOB_H_

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs and what they and the workers use, as a driver tells it that is not there.
+#include "launcher/agent/gpus.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/agent/nvml.h"
+#include "launcher/agent/usage.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class GpusTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("LOCKSTEP_NVML_LIBRARY", LOCKSTEP_FAKE_NVML, 1);
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    ::unsetenv("LOCKSTEP_GPUS");
+  }
+  static std::vector<std::string> Uuids() {
+    const auto list = ListGpus();
+    EXPECT_TRUE(list.ok()) << list.status();
+    std::vector<std::string> uuids;
+    for (const Gpu& gpu : list->gpus) uuids.push_back(gpu.uuid);
+    return uuids;
+  }
+};
+
+TEST_F(GpusTest, InstancesTakeTheirGpusPlace) {
+  EXPECT_THAT(Uuids(), ElementsAre("GPU-aaaa", "MIG-b0", "MIG-b2"));
+  const auto list = ListGpus();
+  EXPECT_EQ(list->driver, "580.1");
+  EXPECT_EQ(list->gpus[2].name, "Fake GPU MIG 2g.20gb");
+  EXPECT_EQ(list->gpus[2].memory, int64_t{20} << 30);
+}
+
+TEST_F(GpusTest, TheEnvironmentChooses) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "MIG-b2,0", 1);
+  EXPECT_THAT(Uuids(), ElementsAre("MIG-b2", "GPU-aaaa"));
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  EXPECT_THAT(Uuids(), IsEmpty());
+  ::setenv("LOCKSTEP_GPUS", "MIG-x,GPU-y", 1);
+  EXPECT_THAT(Uuids(), ElementsAre("MIG-x", "GPU-y"));
+}
+
+TEST_F(GpusTest, WithoutADriverItSaysSo) {
+  ::setenv("LOCKSTEP_NVML_LIBRARY", "/nowhere.so", 1);
+  EXPECT_EQ(ListGpus().status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GpusTest, UsageIsThatOfTheDriver) {
+  const auto nvml = Nvml::Open();
+  ASSERT_TRUE(nvml.ok()) << nvml.status();
+  const auto devices = (*nvml)->Devices();
+  ASSERT_EQ(devices->size(), 3);
+  const GpuUsage whole = (*nvml)->Usage((*devices)[0]);
+  EXPECT_EQ(whole.used(), int64_t{3} << 30);
+  EXPECT_EQ(whole.utilisation(), 97);
+  EXPECT_DOUBLE_EQ(whole.watts(), 512.3);
+  EXPECT_DOUBLE_EQ(whole.watts_limit(), 700);
+  EXPECT_EQ(whole.celsius(), 61);
+  EXPECT_EQ(whole.sm_mhz(), 1980);
+  EXPECT_EQ(whole.memory_mhz(), 3201);
+  EXPECT_THAT(whole.pids(), ElementsAre(::getpid()));
+  const GpuUsage part = (*nvml)->Usage((*devices)[1]);
+  EXPECT_FALSE(part.has_utilisation());  // the driver does not tell it of instances
+  EXPECT_EQ(part.celsius(), 61);         // of the GPU that it belongs to
+}
+
+TEST_F(GpusTest, TheSamplerKnowsItsWorkersAndItsGpusAlone) {
+  const auto nvml = Nvml::Open();
+  ASSERT_TRUE(nvml.ok());
+  UsageSampler sampler({"GPU-aaaa", "MIG-b2"});
+  sampler.Watch({{"me", ::getpid()}, {"gone", 1 << 30}});
+  const absl::Time start = absl::Now();
+  const double before = TimesOf(::getpid()).cpu_seconds;
+  sampler.Sample(nvml->get(), start);
+  while (TimesOf(::getpid()).cpu_seconds < before + 0.05) {
+  }
+  sampler.Sample(nvml->get(), start + absl::Seconds(100));
+  const AgentHeartbeat figures = sampler.Latest();
+  ASSERT_EQ(figures.gpus_size(), 2);
+  EXPECT_EQ(figures.gpus(1).uuid(), "MIG-b2");
+  ASSERT_EQ(figures.workers_size(), 2);
+  EXPECT_EQ(figures.workers(0).rss_bytes(), 0);  // "gone"
+  const ProcessUsage& me = figures.workers(1);
+  EXPECT_EQ(me.worker_incarnation(), "me");
+  EXPECT_GT(me.rss_bytes(), 1 << 20);
+  EXPECT_EQ(me.gpu_bytes(), int64_t{2} << 30);
+  EXPECT_GE(me.cpu_percent(), 0.03);  // of 100 seconds
+  EXPECT_LT(me.cpu_percent(), 100);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

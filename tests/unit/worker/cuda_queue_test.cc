@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU as the NCCL transport uses it, on the emulated one.
+#include "worker/cuda_queue.h"
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/cuda/module.h"
+#include "engine/engine.h"
+#include "gtest/gtest.h"
+#include "tests/emulation/emulation.h"
+
+namespace lockstep::worker {
+namespace {
+
+std::unique_ptr<CudaQueue> OpenQueue() {
+  engine::cuda::UseTables(engine::cuda::EmulatedTables());
+  auto queue = CudaQueue::Open("GPU-a");
+  EXPECT_TRUE(queue.ok()) << queue.status();
+  return *std::move(queue);
+}
+
+TEST(CudaQueue, KnowsItsMemory) {
+  const auto queue = OpenQueue();
+  auto* const data = static_cast<char*>(*queue->Allocate(1000, "data"));
+  EXPECT_TRUE(queue->Holds(data));
+  EXPECT_TRUE(queue->Holds(data + 999));
+  EXPECT_FALSE(queue->Holds(data + 1000));
+  EXPECT_FALSE(queue->Holds(&queue));
+  queue->Release(data);
+  EXPECT_FALSE(queue->Holds(data));
+}
+
+TEST(CudaQueue, AddsAsTheHostDoes) {
+  engine::PinNumerics(1);  // subnormals are 0
+  const auto queue = OpenQueue();
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  for (const int64_t count : {0, 1, 255, 4097}) {
+    std::vector<float> a(count), b(count), expected(count);
+    for (int64_t i = 0; i < count; ++i) {
+      a[i] = i % 5 == 0 ? 3 * tiny : 0.1f * static_cast<float>(i);
+      b[i] = i % 7 == 0 ? tiny : 1e-3f / static_cast<float>(i + 1);
+      const volatile float sum = a[i] + b[i];
+      expected[i] = sum;
+    }
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    auto* const x = static_cast<float*>(*queue->Allocate(bytes + 4, "x")) + 1;  // not aligned
+    auto* const y = static_cast<float*>(*queue->Allocate(bytes, "y"));
+    ASSERT_TRUE(queue->Copy(x, a.data(), bytes).ok());
+    ASSERT_TRUE(queue->Copy(y, b.data(), bytes).ok());
+    ASSERT_TRUE(queue->Add(x, y, x, count).ok());
+    ASSERT_TRUE(queue->Copy(a.data(), x, bytes).ok());
+    ASSERT_TRUE(queue->Mark().ok());
+    while (!*queue->Reached()) {
+    }
+    EXPECT_TRUE(count == 0 || std::memcmp(a.data(), expected.data(), bytes) == 0) << count;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::worker

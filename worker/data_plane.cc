@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data_plane.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/nccl/nccl_library.h"
+#include "collectives/nccl/nccl_transport.h"
+#include "collectives/shm/shm_transport.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "engine/cuda/module.h"
+#include "worker/cuda_queue.h"
+
+namespace lockstep::worker {
+namespace {
+
+// Since this version several ranks may share a GPU, when it is told so.
+constexpr int kSharesGpus = 23000;
+// Room for alignment in the arena.
+constexpr size_t kPage = 4096;
+
+// OK, or why NCCL cannot reduce here.
+absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignment) {
+  const absl::StatusOr<const engine::cuda::Tables*> tables = engine::cuda::LoadModule();
+  LS_RETURN_IF_ERROR(tables.status());
+  // An emulated GPU has only the NCCL that is given with it.
+  const bool emulated = absl::string_view((*tables)->name) == "an emulated GPU";
+  const char* const given = std::getenv("LOCKSTEP_NCCL_LIBRARY");
+  if (emulated && (given == nullptr || *given == '\0')) {
+    return absl::FailedPreconditionError("the GPU is an emulated one");
+  }
+  if (absl::StartsWith(assignment.device().uuid(), "MIG-")) {
+    return absl::FailedPreconditionError("NCCL does not join instances of GPUs (MIG)");
+  }
+  LS_ASSIGN_OR_RETURN(const NcclLibrary* library, LoadNccl());
+  if (!assignment.device().shared() ||
+      (job.nccl().multi_rank_gpu() && library->version >= kSharesGpus)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "workers of this host share GPUs",
+      job.nccl().multi_rank_gpu() ? absl::StrCat(", for which ", library->name(), " is too old")
+                                  : ""));
+}
+
+}  // namespace
+
+absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
+                                   std::string* why) {
+  const std::string& use = job.nccl().use();
+  if (use == "never" || assignment.device().kind() != "cuda") return false;
+  const absl::Status possible = NcclIsPossible(job, assignment);
+  if (possible.ok()) return true;
+  if (use == "always") return Annotate(possible, "nccl.use is always");
+  *why = std::string(possible.message());
+  return false;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
+                                                         const WorkerAssignment& assignment,
+                                                         const LifePage* life) {
+  std::string why;
+  LS_ASSIGN_OR_RETURN(const bool nccl, ReducesByNccl(compiled.job, assignment, &why));
+  ShmTransport::Options shm;
+  shm.life = life;
+  shm.arena_bytes = compiled.arena_bytes;
+  shm.loose_bytes = compiled.loose_bytes;
+  if (!nccl) {
+    if (!why.empty() && assignment.slot() == 0) {
+      LS_LOG_INFO << "gradients go through the host's memory: " << why;
+    }
+    return ShmTransport::Create(shm);
+  }
+  const size_t state = compiled.plan->state_bytes();
+  shm.arena_bytes = (state + kPage - 1) / kPage * kPage + kPage;
+  NcclTransport::Options options;
+  LS_ASSIGN_OR_RETURN(options.library, LoadNccl());
+  LS_ASSIGN_OR_RETURN(options.queue, CudaQueue::Open(assignment.device().uuid()));
+  LS_ASSIGN_OR_RETURN(options.control, ShmTransport::Create(shm));
+  const Nccl& settings = compiled.job.nccl();
+  options.fastest = settings.order() == "fastest";
+  options.may_share_gpu = settings.multi_rank_gpu();
+  options.windows = !settings.has_symmetric_memory() || settings.symmetric_memory();
+  return std::make_unique<NcclTransport>(std::move(options));
+}
+
+}  // namespace lockstep::worker

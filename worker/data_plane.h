@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which transport carries a job's gradients: the host's memory, or NCCL between GPUs.
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_DATA_PLANE_H_
+#define LOCKSTEP_WORKER_DATA_PLANE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "common/life.h"
+#include "proto/coordinator.pb.h"
+#include "worker/trainer.h"
+
+namespace lockstep::worker {
+
+// Whether gradients of `job` on the assigned device go by NCCL. When they do not and could have
+// been meant to, `why` says why. Errors: FailedPrecondition when the job insists.
+absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
+                                   std::string* why);
+
+// The data plane of a compiled job, with room for its state and gradients. `life` outlives it.
+// Errors: ResourceExhausted; FailedPrecondition, Internal of the GPU.
+absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
+                                                         const WorkerAssignment& assignment,
+                                                         const LifePage* life);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_DATA_PLANE_H_
