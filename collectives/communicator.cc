@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 
 namespace lockstep {
@@ -23,6 +24,11 @@ size_t SizeOf(DType dtype) {
   }
   LS_CHECK(false) << "dtype " << static_cast<int>(dtype);
   return 0;
+}
+
+absl::Status Communicator::BeginPart(const TreeReduceArgs& args, absl::Time /*deadline*/) {
+  return absl::InternalError(
+      absl::StrCat("step ", args.step, ": this transport does not reduce parts"));
 }
 
 ElementRange SliceOf(int64_t count, int world_size, int rank) {

@@ -72,6 +72,13 @@ struct GroupMember {
   ShardRange shards;
 };
 
+// Elements [begin, end) of a vector.
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
 // A whole node of the shard tree that this rank holds, in memory of Transport::vectors().
 struct NodeBuffer {
   ShardRange node;
@@ -107,6 +114,9 @@ struct TreeReduceArgs {
   // For messages: the step and bucket.
   int64_t step = 0;
   int bucket = 0;
+  // What BeginPart may be asked for: the vector cut at multiples of 16 elements, in order. The same
+  // on every rank.
+  absl::Span<const ElementRange> parts = {};
 };
 
 class Communicator {
@@ -123,6 +133,14 @@ class Communicator {
   // values alone, not on the ranks.
   virtual absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                              absl::Time deadline) = 0;
+
+  // Whether BeginPart is of use: the transport reduces while the caller computes what comes next.
+  virtual bool reduces_parts() const { return false; }
+  // Begins the TreeReduce of `args` with its next part, [0] first, whose elements are there in all
+  // nodes; they stay as they are until TreeReduce, with the same `args`, has reduced the parts that
+  // were not begun and waited for all. Waits for the other ranks to begin the part too, not for its
+  // sums. Every rank begins the same parts. REQUIRES: reduces_parts().
+  virtual absl::Status BeginPart(const TreeReduceArgs& args, absl::Time deadline);
 
   // In place on any memory; `order` kFixed adds in rank order. Blocks.
   virtual absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,
@@ -235,12 +253,6 @@ class Transport {
   virtual const FlightRecorder& flight_recorder() const = 0;
 };
 
-// Elements [begin, end) of a vector.
-struct ElementRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-};
 // The slice of a vector of `count` elements that `rank` owns: all ranks' slices, in rank order,
 // make the vector. Boundaries are multiples of 16 elements (one cache line of floats), so a slice
 // may be empty. REQUIRES: count >= 0, 0 <= rank < world_size.

@@ -13,14 +13,11 @@
 #include "common/status.h"
 #include "engine/cuda/module.h"
 #include "worker/cuda_queue.h"
+#include "worker/job_plan.h"
+#include "worker/nccl_settings.h"
 
 namespace lockstep::worker {
 namespace {
-
-// Since this version several ranks may share a GPU, when it is told so.
-constexpr int kSharesGpus = 23000;
-// Room for alignment in the arena.
-constexpr size_t kPage = 4096;
 
 // OK, or why NCCL cannot reduce here.
 absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignment) {
@@ -32,18 +29,23 @@ absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignme
   if (emulated && (given == nullptr || *given == '\0')) {
     return absl::FailedPreconditionError("the GPU is an emulated one");
   }
+  if (ShardsMoments(job)) {
+    return absl::FailedPreconditionError(
+        "train.zero_stage 1 hands new weights over in the host's memory");
+  }
   if (absl::StartsWith(assignment.device().uuid(), "MIG-")) {
     return absl::FailedPreconditionError("NCCL does not join instances of GPUs (MIG)");
   }
   LS_ASSIGN_OR_RETURN(const NcclLibrary* library, LoadNccl());
-  if (!assignment.device().shared() ||
-      (job.nccl().multi_rank_gpu() && library->version >= kSharesGpus)) {
-    return absl::OkStatus();
+  if (!assignment.device().shared()) return absl::OkStatus();
+  if (!MayShareGpu(job.nccl())) {
+    return absl::FailedPreconditionError(
+        "workers of this host share GPUs, and nccl.multi_rank_gpu is false");
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "workers of this host share GPUs",
-      job.nccl().multi_rank_gpu() ? absl::StrCat(", for which ", library->name(), " is too old")
-                                  : ""));
+  if (library->version >= kNcclSharesGpus) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("workers of this host share GPUs, which ",
+                                                    library->name(),
+                                                    " cannot join: NCCL 2.30 is the first"));
 }
 
 }  // namespace
@@ -59,30 +61,43 @@ absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& a
   return false;
 }
 
+absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
+                                               const WorkerAssignment& assignment) {
+  std::string why;
+  LS_ASSIGN_OR_RETURN(const bool nccl, ReducesByNccl(job, assignment, &why));
+  if (nccl) return GradientPlace::kGpu;
+  if (!why.empty() && assignment.slot() == 0) {
+    LS_LOG_INFO << "gradients go through the host's memory: " << why;
+  }
+  return GradientPlace::kHost;
+}
+
+GradientPlace ExpectedPlace(const JobSpec& job) {
+  if (!absl::StartsWith(job.resources().device(), "cuda")) return GradientPlace::kHost;
+  if (job.nccl().use() == "always") return GradientPlace::kGpu;
+  WorkerAssignment assignment;
+  assignment.mutable_device()->set_kind("cuda");
+  std::string why;
+  const absl::StatusOr<bool> nccl = ReducesByNccl(job, assignment, &why);
+  return nccl.ok() && *nccl ? GradientPlace::kGpu : GradientPlace::kHost;
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
+                                                         GradientPlace place,
                                                          const WorkerAssignment& assignment,
                                                          const LifePage* life) {
-  std::string why;
-  LS_ASSIGN_OR_RETURN(const bool nccl, ReducesByNccl(compiled.job, assignment, &why));
   ShmTransport::Options shm;
   shm.life = life;
   shm.arena_bytes = compiled.arena_bytes;
   shm.loose_bytes = compiled.loose_bytes;
-  if (!nccl) {
-    if (!why.empty() && assignment.slot() == 0) {
-      LS_LOG_INFO << "gradients go through the host's memory: " << why;
-    }
-    return ShmTransport::Create(shm);
-  }
-  const size_t state = compiled.plan->state_bytes();
-  shm.arena_bytes = (state + kPage - 1) / kPage * kPage + kPage;
+  if (place == GradientPlace::kHost) return ShmTransport::Create(shm);
   NcclTransport::Options options;
   LS_ASSIGN_OR_RETURN(options.library, LoadNccl());
   LS_ASSIGN_OR_RETURN(options.queue, CudaQueue::Open(assignment.device().uuid()));
   LS_ASSIGN_OR_RETURN(options.control, ShmTransport::Create(shm));
   const Nccl& settings = compiled.job.nccl();
   options.fastest = settings.order() == "fastest";
-  options.may_share_gpu = settings.multi_rank_gpu();
+  options.may_share_gpu = MayShareGpu(settings);
   options.windows = !settings.has_symmetric_memory() || settings.symmetric_memory();
   return std::make_unique<NcclTransport>(std::move(options));
 }

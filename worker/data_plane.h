@@ -15,14 +15,26 @@
 
 namespace lockstep::worker {
 
+// Since this version of NCCL several ranks may share a GPU, when it is told so.
+inline constexpr int kNcclSharesGpus = 23000;
+
 // Whether gradients of `job` on the assigned device go by NCCL. When they do not and could have
 // been meant to, `why` says why. Errors: FailedPrecondition when the job insists.
 absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
                                    std::string* why);
 
-// The data plane of a compiled job, with room for its state and gradients. `life` outlives it.
-// Errors: ResourceExhausted; FailedPrecondition, Internal of the GPU.
+// Where they are reduced; rank 0 logs why not by NCCL. Errors: as ReducesByNccl.
+absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
+                                               const WorkerAssignment& assignment);
+
+// The same before there are workers, for a job that each worker has a GPU of its own for: by what
+// the job says, and whether NCCL is on this host.
+GradientPlace ExpectedPlace(const JobSpec& job);
+
+// The data plane of a job that was compiled for `place`, with room for its state and gradients.
+// `life` outlives it. Errors: ResourceExhausted; FailedPrecondition, Internal of the GPU.
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
+                                                         GradientPlace place,
                                                          const WorkerAssignment& assignment,
                                                          const LifePage* life);
 

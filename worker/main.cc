@@ -22,6 +22,7 @@
 #include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
+#include "worker/cpu_binding.h"
 #include "worker/device_choice.h"
 #include "worker/nccl_settings.h"
 #include "worker/offline/offline.h"
@@ -76,7 +77,9 @@ int main(int argc, char** argv) {
   }
   lockstep::worker::ClaimDevice(bootstrap.assignment());
   if (bootstrap.assignment().device().kind() == "cuda") {
-    lockstep::worker::SetNcclEnvironment(bootstrap.assignment().spec().nccl());
+    lockstep::worker::SetNcclEnvironment(bootstrap.assignment().spec().nccl(),
+                                         bootstrap.assignment().device().shared());
+    lockstep::worker::StayNearDevice(bootstrap.assignment());
   }
   lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
   std::unique_ptr<lockstep::LifePage> life;

@@ -52,6 +52,18 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
   return moments > held + spill ? moments - held - spill : 0;
 }
 
+absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
+  const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().gpu_memory()));
+  if (limit == 0 || need.total() <= limit) return absl::OkStatus();
+  const auto text = [](size_t bytes) { return BytesText(static_cast<double>(bytes)); };
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "each worker needs ", text(need.total()), " of its GPU's memory (the plan ", text(need.plan),
+      ", gradients that NCCL reduces ", text(need.vectors), "), but resources.gpu_memory allows ",
+      text(limit),
+      "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
+      "train.precision bf16, or resources.offload_optimizer"));
+}
+
 }  // namespace
 
 size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
@@ -72,7 +84,7 @@ size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
 }
 
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
-                        int64_t vector_count) {
+                        int64_t vector_count, GradientPlace place) {
   const Train& train = job.train();
   const engine::TrainSpec& spec = plan.spec();
   MemoryNeed need;
@@ -81,11 +93,16 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   }
   need.optimizer = plan.state_bytes() - need.weights;
   if (spec.shard_moments) need.optimizer -= MomentsLeftOut(job, plan, vector_count);
-  need.gradients = static_cast<size_t>(gradient_buffers) * static_cast<size_t>(vector_count) * 4;
-  if (spec.device == engine::DeviceKind::kCpu) {  // a GPU has its own
+  const auto vectors = static_cast<size_t>(gradient_buffers);
+  const size_t vector_bytes = static_cast<size_t>(vector_count) * sizeof(float);
+  if (place == GradientPlace::kHost) need.gradients = vectors * vector_bytes;
+  if (spec.device == engine::DeviceKind::kCpu) {
     need.workspace = Workspace(plan);
     need.activations = plan.arena_bytes() - need.workspace;
   }
+  need.gpu.plan = plan.device_bytes(spec.shard_moments ? MostHeldMoments(job, plan) : 0);
+  // Besides the vectors there is the result of their reduction.
+  if (place == GradientPlace::kGpu) need.gpu.vectors = (vectors + 1) * vector_bytes;
   const int prefetch =
       train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
   const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);
@@ -93,7 +110,6 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   if (train.eval().every() != "never") {
     need.data += static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
   }
-  need.gpu = plan.device_bytes(spec.shard_moments ? MostHeldMoments(job, plan) : 0);
   if (job.has_checkpoint()) {
     need.checkpoint = Checkpointer::CopyBytes(plan, std::max(1, job.elastic().min_workers()));
   }
@@ -112,6 +128,7 @@ std::string BytesText(double bytes) {
 }
 
 absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
+  if (absl::Status gpu = CheckGpuMemory(job, need.gpu); !gpu.ok()) return gpu;
   const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
   if (limit == 0 || need.total() <= limit) return absl::OkStatus();
   const Train& train = job.train();

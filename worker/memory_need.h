@@ -14,6 +14,20 @@
 
 namespace lockstep::worker {
 
+// Where the vectors lie that workers reduce.
+enum class GradientPlace {
+  kHost,  // in memory that the workers of a host share
+  kGpu,   // with the GPUs, between which NCCL moves them
+};
+
+// Bytes of a worker's GPU: all that it allocates there, but what the driver and the libraries take
+// themselves.
+struct GpuNeed {
+  size_t plan = 0;     // Plan::device_bytes
+  size_t vectors = 0;  // with GradientPlace::kGpu: partial sums, and what they are reduced to
+  size_t total() const { return plan + vectors; }
+};
+
 // Bytes of one worker at its peak.
 struct MemoryNeed {
   size_t weights = 0;
@@ -23,22 +37,23 @@ struct MemoryNeed {
   size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
   size_t data = 0;         // batches that are prepared ahead, an evaluation block
   size_t checkpoint = 0;   // the copy of the state that is written
-  size_t gpu = 0;          // of the GPU's memory, which is none of the rest
+  GpuNeed gpu;             // which is none of the rest; zeros on the CPU
   size_t total() const {
     return weights + gradients + optimizer + activations + workspace + data + checkpoint;
   }
 };
 
-// `gradient_buffers` vectors of `vector_count` floats are held at the worst deal of shards.
+// `gradient_buffers` vectors of `vector_count` floats are held in `place` at the worst deal of
+// shards.
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
-                        int64_t vector_count);
+                        int64_t vector_count, GradientPlace place);
 
 // The most bytes of moments that a worker of a job with sharded moments ever holds, each stretch of
 // them rounded up to 64; 0: all of them.
 size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 
-// Whether `need` fits `job`'s resources.memory (0: not checked). Errors: ResourceExhausted that
-// names the need and the limit and says what would make the job fit.
+// Whether `need` fits `job`'s resources.memory and gpu_memory (0: not checked). Errors:
+// ResourceExhausted that names the need and the limit and says what would make the job fit.
 absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need);
 
 // "1.5 GiB", "12.0 MiB", "512 B".

@@ -59,7 +59,7 @@ int FreePort() {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> NcclVariables(const Nccl& nccl) {
+std::vector<std::pair<std::string, std::string>> NcclVariables(const Nccl& nccl, bool shared_gpu) {
   std::vector<std::pair<std::string, std::string>> variables;
   const google::protobuf::Descriptor& type = *Nccl::descriptor();
   for (int i = 0; i < type.field_count(); ++i) {
@@ -68,14 +68,16 @@ std::vector<std::pair<std::string, std::string>> NcclVariables(const Nccl& nccl)
     variables.emplace_back(absl::StrCat("NCCL_", absl::AsciiStrToUpper(field.name())),
                            ValueOf(nccl, field));
   }
-  if (nccl.multi_rank_gpu()) variables.emplace_back("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  if (shared_gpu && MayShareGpu(nccl)) variables.emplace_back("NCCL_MULTI_RANK_GPU_ENABLE", "1");
   const std::map<std::string, std::string> sorted(nccl.env().begin(), nccl.env().end());
   variables.insert(variables.end(), sorted.begin(), sorted.end());
   return variables;
 }
 
-void SetNcclEnvironment(const Nccl& nccl) {
-  for (const auto& [name, value] : NcclVariables(nccl)) {
+bool MayShareGpu(const Nccl& nccl) { return !nccl.has_multi_rank_gpu() || nccl.multi_rank_gpu(); }
+
+void SetNcclEnvironment(const Nccl& nccl, bool shared_gpu) {
+  for (const auto& [name, value] : NcclVariables(nccl, shared_gpu)) {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
   // Without one, NCCL takes the same port in every job of the host.

@@ -12,13 +12,16 @@
 
 namespace lockstep::worker {
 
+// Whether workers that share a GPU are to reduce by NCCL, if it can.
+bool MayShareGpu(const Nccl& nccl);
+
 // The variables that `nccl` sets, by name: a field's own name behind NCCL_, then those of its
-// `env`.
-std::vector<std::pair<std::string, std::string>> NcclVariables(const Nccl& nccl);
+// `env`. `shared_gpu`: workers of this host share GPUs.
+std::vector<std::pair<std::string, std::string>> NcclVariables(const Nccl& nccl, bool shared_gpu);
 
 // Sets them in this process, and gives NCCL's watch (RAS) a port of this process's own unless the
 // user has chosen one. Others that the user has set stay.
-void SetNcclEnvironment(const Nccl& nccl);
+void SetNcclEnvironment(const Nccl& nccl, bool shared_gpu);
 
 }  // namespace lockstep::worker
 

@@ -71,8 +71,13 @@ void PartialSums::Begin(ShardRange held) {
   if (held != held_) {
     LS_CHECK_LE(BuffersFor(shards_, held), static_cast<int>(buffers_.size()));
     held_ = held;
+    whole_.clear();
+    for (const ShardRange node : WholeNodes(shards_, held)) {
+      whole_.push_back({node, buffers_[whole_.size()]});
+    }
   }
   next_shard_ = held.begin;
+  parts_end_ = 0;
   nodes_.clear();
 }
 
@@ -81,14 +86,28 @@ float* PartialSums::NextLeaf() {
   return buffers_[nodes_.size()];
 }
 
+absl::Status PartialSums::PartDone(int64_t begin, int64_t end) {
+  LS_CHECK_EQ(next_shard_ + 1, held_.end);
+  LS_CHECK(begin == parts_end_ && begin <= end && end <= count_);
+  parts_end_ = end;
+  ShardRange right{next_shard_, next_shard_ + 1};
+  for (size_t i = nodes_.size(); i > 0 && AreHalves({0, shards_}, nodes_[i - 1].node, right); --i) {
+    LS_RETURN_IF_ERROR(vectors_->Add(buffers_[i - 1] + begin, buffers_[i] + begin, end - begin));
+    right.begin = nodes_[i - 1].node.begin;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PartialSums::LeafDone() {
+  const int64_t rest = std::exchange(parts_end_, 0);
   nodes_.push_back({{next_shard_, next_shard_ + 1}, buffers_[nodes_.size()]});
   ++next_shard_;
   while (nodes_.size() >= 2) {
     const NodeBuffer& left = nodes_[nodes_.size() - 2];
     const NodeBuffer& right = nodes_.back();
     if (!AreHalves({0, shards_}, left.node, right.node)) break;
-    LS_RETURN_IF_ERROR(vectors_->Add(buffers_[nodes_.size() - 2], right.data, count_));
+    float* const sum = buffers_[nodes_.size() - 2];
+    LS_RETURN_IF_ERROR(vectors_->Add(sum + rest, right.data + rest, count_ - rest));
     nodes_[nodes_.size() - 2].node.end = right.node.end;
     nodes_.pop_back();
   }

@@ -33,6 +33,11 @@ class PartialSums {
   void Begin(ShardRange held);
   // Where the gradient of the next shard goes.
   float* NextLeaf();
+  // Elements [begin, end) of the last shard's leaf are complete: adds what can be added of them, so
+  // that those of whole() are there. Parts follow each other from 0 on. Errors: as LeafDone.
+  absl::Status PartDone(int64_t begin, int64_t end);
+  // What nodes() will be after the last LeafDone.
+  const std::vector<NodeBuffer>& whole() const { return whole_; }
   // The leaf of the next shard is complete: adds what can be added. Errors: those of the vectors'
   // memory.
   absl::Status LeafDone();
@@ -49,6 +54,8 @@ class PartialSums {
   ShardRange held_;
   int next_shard_ = 0;
   std::vector<NodeBuffer> nodes_;  // nodes_[i] lies in buffers_[i]
+  std::vector<NodeBuffer> whole_;
+  int64_t parts_end_ = 0;  // of the next leaf, what PartDone has added
 };
 
 }  // namespace lockstep::worker

@@ -8,6 +8,19 @@
 
 namespace lockstep::worker {
 
+std::vector<ElementRange> ReductionParts(absl::Span<const engine::Bucket> buckets) {
+  const int64_t least = buckets.empty() ? 0 : buckets.back().end / kMostParts;
+  std::vector<ElementRange> parts;
+  for (const engine::Bucket& bucket : buckets) {
+    if (parts.empty() || parts.back().size() >= least) {
+      parts.push_back({bucket.begin, bucket.end});
+    } else {
+      parts.back().end = bucket.end;
+    }
+  }
+  return parts;
+}
+
 StepVector::StepVector(int shards, int64_t gradients, VectorMemory* memory)
     : shards_(shards),
       gradients_(gradients),

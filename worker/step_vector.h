@@ -21,6 +21,11 @@
 
 namespace lockstep::worker {
 
+// A plan's buckets as a transport that reduces early takes them (Communicator::BeginPart):
+// neighbours together, so that there are few transfers and large ones, about kMostParts at most.
+std::vector<ElementRange> ReductionParts(absl::Span<const engine::Bucket> buckets);
+inline constexpr int64_t kMostParts = 16;
+
 class StepVector {
  public:
   // Of a job with `shards` shards and a plan with `gradients` floats. `memory` outlives this.

@@ -119,12 +119,7 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   Suffer(chaos::Place::kReduce, step);
   // After the reduction peers change the moments that this rank's checkpoint reads.
   if (sharded_ != nullptr) WaitForCopy();
-  TreeReduceArgs args;
-  args.nodes = sums_->nodes();
-  args.count = compiled_.vector_count;
-  args.owned =
-      sums_->first() + SliceOf(args.count, communicator->world_size(), communicator->rank()).begin;
-  args.step = step;
+  const TreeReduceArgs args = ReductionOf(*communicator, step, sums_->nodes());
   board_->Do(REDUCING);
   PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
   LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
@@ -147,6 +142,31 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   if (profiler_ != nullptr) profiler_->EndStep();
   Suffer(chaos::Place::kCommitted, step);
   return CheckFinite(step, result);
+}
+
+TreeReduceArgs Trainer::ReductionOf(const Communicator& communicator, int64_t step,
+                                    absl::Span<const NodeBuffer> nodes) const {
+  TreeReduceArgs args;
+  args.nodes = nodes;
+  args.count = compiled_.vector_count;
+  args.owned =
+      sums_->first() + SliceOf(args.count, communicator.world_size(), communicator.rank()).begin;
+  args.step = step;
+  args.parts = parts_;
+  return args;
+}
+
+absl::Status Trainer::BeginReducing(Communicator* communicator, int64_t step, int bucket) {
+  const int64_t end = compiled_.plan->buckets()[static_cast<size_t>(bucket)].end;
+  const auto part = std::find_if(parts_.begin(), parts_.end(),
+                                 [end](const ElementRange& each) { return each.end == end; });
+  if (part == parts_.end()) return absl::OkStatus();  // more of it comes
+  LS_RETURN_IF_ERROR(sums_->PartDone(part->begin, part->end));
+  board_->Do(REDUCING);
+  const absl::Status begun =
+      communicator->BeginPart(ReductionOf(*communicator, step, sums_->whole()), Deadline());
+  board_->Do(COMPUTING);
+  return begun;
 }
 
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
@@ -243,6 +263,17 @@ absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result
                    "up or clip"));
 }
 
+StepHeader::Wishes Trainer::Wishes(const Communicator& communicator) const {
+  StepHeader::Wishes wishes;
+  wishes.drain = link_->drain_requested();
+  wishes.regroup = link_->regroup_requested(communicator.generation());
+  if (checkpointer_ != nullptr) {
+    wishes.save = checkpointer_->WantsSave();
+    wishes.part = checkpointer_->part();
+  }
+  return wishes;
+}
+
 absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
   engine::Executor::Hooks hooks;
   // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
@@ -260,13 +291,7 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   const int accumulate = compiled_.plan->spec().accumulate;
   const int64_t micro_batch = compiled_.plan->spec().micro_batch;
   const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
-  StepHeader::Wishes wishes;
-  wishes.drain = link_->drain_requested();
-  wishes.regroup = link_->regroup_requested(communicator->generation());
-  if (checkpointer_ != nullptr) {
-    wishes.save = checkpointer_->WantsSave();
-    wishes.part = checkpointer_->part();
-  }
+  const StepHeader::Wishes wishes = Wishes(*communicator);
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
     board_->Do(IN_DATA_LOADER);
@@ -276,6 +301,15 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     board_->Do(COMPUTING);
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     float* leaf = sums_->NextLeaf();
+    const StepHeader::Wishes said = shard == held.begin ? wishes : StepHeader::Wishes{};
+    const bool in_parts = shard + 1 == held.end && communicator->reduces_parts();
+    if (in_parts) {
+      // Written first: later it would wait for what has been begun.
+      LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
+      hooks.bucket_ready = [this, &last](int bucket) {
+        return BeginReducing(last.first, last.second + 1, bucket);
+      };
+    }
     const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : Clock::Real()->Now();
     for (int micro = 0; micro < accumulate; ++micro) {
       for (size_t f = 0; f < fields.size(); ++f) {
@@ -286,8 +320,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
       const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
       LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
     }
-    LS_RETURN_IF_ERROR(vector_->WriteHeader(
-        shard, batch.ids_hash, shard == held.begin ? wishes : StepHeader::Wishes{}, leaf));
+    if (!in_parts) {
+      LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
+    }
     LS_RETURN_IF_ERROR(sums_->LeafDone());
     if (faults_ != nullptr) faults_->Slow(Clock::Real()->Now() - begin);
     board_->Moved();

@@ -74,8 +74,10 @@ struct CompiledJob {
   MemoryNeed need;
   std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
-// Errors: InvalidArgument; ResourceExhausted when the job cannot fit resources.memory, naming both.
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train);
+// With the vectors that are reduced in `place`. Errors: InvalidArgument; ResourceExhausted when the
+// job cannot fit resources.memory or gpu_memory, naming both.
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
+                                       GradientPlace place = GradientPlace::kHost);
 
 // How a generation ended, when it was not aborted.
 struct TrainOutcome {
@@ -170,6 +172,13 @@ class Trainer {
   }
   void NoteFirstCommit();
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
+  // What this worker would have all do after the step.
+  StepHeader::Wishes Wishes(const Communicator& communicator) const;
+  // What is reduced in `step`, from the nodes that this worker contributes.
+  TreeReduceArgs ReductionOf(const Communicator& communicator, int64_t step,
+                             absl::Span<const NodeBuffer> nodes) const;
+  // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.
+  absl::Status BeginReducing(Communicator* communicator, int64_t step, int bucket);
   // The update, whose step is published, or its first half: with sharded moments Finish follows.
   absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
                                             absl::Span<const Slice> reduced, int64_t step,
@@ -197,6 +206,7 @@ class Trainer {
   std::unique_ptr<StepVector> vector_;
   std::unique_ptr<ShardedState> sharded_;
   std::unique_ptr<PartialSums> sums_;
+  std::vector<ElementRange> parts_;  // of the vector, from the plan's buckets
   std::unique_ptr<StepProfiler> profiler_;
   std::unique_ptr<data::Loader> loader_;  // its threads use the profiler
   std::unique_ptr<Evaluator> evaluator_;

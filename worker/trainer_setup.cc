@@ -45,7 +45,8 @@ absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
   return data;
 }
 
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train) {
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
+                                       GradientPlace place) {
   CompiledJob compiled;
   compiled.job = job;
   LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
@@ -65,15 +66,18 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   const int least = job.elastic().min_workers() > 0 ? job.elastic().min_workers() : workers;
   compiled.gradient_buffers = PartialSums::BuffersForWorstDeal(
       shards, std::min(least, workers), std::max(workers, job.elastic().max_workers()));
-  compiled.arena_bytes =
-      compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float)) + kPage;
+  compiled.arena_bytes = kPage;
+  if (place == GradientPlace::kHost) {
+    compiled.arena_bytes +=
+        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float));
+  }
   (spec.shard_moments ? compiled.loose_bytes : compiled.arena_bytes) +=
       RoundUp(compiled.plan->state_bytes());
   if (spec.shard_moments) {
     compiled.loose_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
   }
   compiled.need =
-      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
   if (automatic) {
     // By the plan alone: what the arena may take is what the rest leaves of the limit.
     const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
@@ -81,7 +85,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
     compiled.need =
-        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count);
+        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
   }
   LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
   return compiled;
@@ -143,6 +147,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   if (plan.spec().shard_moments) LS_RETURN_IF_ERROR(MakeSharded(transport, buffers[0]));
   sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
                                         vector_->memory());
+  parts_ = ReductionParts(plan.buckets());
   data::Loader::Options options;
   // A thread of its own pays only where a core is left for it. It changes no number.
   const Resources& resources = compiled_.job.resources();

@@ -116,9 +116,10 @@ class Worker {
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train));
+    LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
+    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, bootstrap_.assignment(), life_));
+    LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_));
     LS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
     board_.Moved();

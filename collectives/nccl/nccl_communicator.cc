@@ -25,14 +25,19 @@ NcclCommunicator::NcclCommunicator(NcclMembership membership)
 }
 
 NcclCommunicator::~NcclCommunicator() {
+  if (in_flight_) Revoke();  // parts that nobody has waited for
   if (group_ != nullptr && give_back_) give_back_(generation(), std::move(group_));
 }
 
 absl::Status NcclCommunicator::Conclude(const Operation& operation, absl::Status status) {
   // Nothing of this generation runs on the GPU any more when the error is known.
-  if (!status.ok() && in_flight_ && !group_->Revoke()) group_.reset();
-  in_flight_ = false;
+  if (!status.ok() && in_flight_) Revoke();
   return plane_->EndCall(operation, std::move(status));
+}
+
+void NcclCommunicator::Revoke() {
+  if (!group_->Revoke()) group_.reset();
+  in_flight_ = false;
 }
 
 absl::Status NcclCommunicator::Announce(const Operation& operation, absl::Time deadline) {

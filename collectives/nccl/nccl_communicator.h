@@ -56,6 +56,8 @@ class NcclCommunicator : public Communicator {
 
   absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                      absl::Time deadline) override;
+  bool reduces_parts() const override { return group_ != nullptr; }
+  absl::Status BeginPart(const TreeReduceArgs& args, absl::Time deadline) override;
   absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
                          absl::Time deadline) override;
   absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype,
@@ -107,6 +109,8 @@ class NcclCommunicator : public Communicator {
     return Conclude(operation, body());
   }
   absl::Status Conclude(const Operation& operation, absl::Status status);
+  // Ends what is in flight.
+  void Revoke();
   absl::Status Announce(const Operation& operation, absl::Time deadline);
   NcclWait WaitOf(absl::Time deadline) const;
   // Queues NCCL's calls as one group. No group: there is one rank, and nothing to do.
@@ -118,12 +122,19 @@ class NcclCommunicator : public Communicator {
   void* stream() const { return memory_->queue()->stream(); }
 
   // ---- sums in order (nccl_tree_reduce.cc) ----
-  absl::Status TreeReduceInOrder(const TreeReduceArgs& args, const Operation& operation,
-                                 absl::Time deadline);
-  absl::Status TreeReduceFastest(const TreeReduceArgs& args, const Operation& operation,
-                                 absl::Time deadline);
+  // Reduces elements `range` of the vector, part `part` of it. Queues.
+  absl::Status ReduceRange(const TreeReduceArgs& args, ElementRange range,
+                           const Operation& operation, absl::Time deadline);
+  absl::Status ReduceInOrder(const TreeReduceArgs& args, ElementRange range,
+                             const Operation& operation, absl::Time deadline);
+  absl::Status ReduceFastest(const TreeReduceArgs& args, ElementRange range,
+                             const Operation& operation, absl::Time deadline);
+  Operation TreeOperation(const TreeReduceArgs& args, ElementRange range) const;
   absl::Status GatherNodes(const TreeReduceArgs& args, const Operation& operation,
                            absl::Time deadline);
+  // Forgets the last result and makes room for all parts of the next: nothing that is queued for
+  // one of them has to make way for another.
+  absl::Status BeginResult(const TreeReduceArgs& args);
   // out[0..) = this rank's slice of the sum of `sources`, which `program` (as TreeSum's) puts in
   // order; slices[r] is owned by rank r, and every rank's sources are vectors alike. Queues.
   absl::Status SumInOrder(absl::Span<const Source> sources, absl::Span<const ElementRange> slices,
@@ -173,6 +184,9 @@ class NcclCommunicator : public Communicator {
   std::optional<TreeSum> tree_sum_;
   std::vector<Slice> slices_;
   std::optional<ReducedStep> newest_;
+  size_t parts_begun_ = 0;   // of the reduction that comes next
+  float* result_ = nullptr;  // its sums
+  int64_t result_used_ = 0;  // floats of it
 };
 
 }  // namespace lockstep

@@ -38,8 +38,8 @@ absl::Status CheckHellos(absl::Span<const NcclHello> hellos) {
       }
       return absl::FailedPreconditionError(
           absl::StrCat("ranks ", other, " and ", r, " share ", std::string(hello.gpu),
-                       ", which NCCL cannot: take fewer workers, or set nccl.use: never (or "
-                       "nccl.multi_rank_gpu: true with NCCL 2.30 or newer)"));
+                       ", which NCCL cannot: take fewer workers, NCCL 2.30 or newer, or "
+                       "nccl.use: never"));
     }
   }
   return absl::OkStatus();

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // TreeReduce: every rank announces its nodes; then, piece by piece, sends its part of everybody's
 // slice to the owner and adds the parts of its own slice in the tree's order; at last the slices
-// are gathered. All of it is queued on the GPU; the host waits once at the end.
+// are gathered. All of it is queued on the GPU; the host waits once at the end. Parts of the vector
+// that are begun early are cut into slices each for itself: who owns an element changes no bit.
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/nccl/nccl_communicator.h"
+#include "common/check.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -20,6 +22,9 @@ struct TreeCall {
   std::array<ShardRange, kMaxNodes> nodes = {};
 };
 static_assert(sizeof(TreeCall) <= ControlPlane::kAnnouncedBytes);
+
+// Floats that the lengths of slices may differ by: SliceOf's grain.
+constexpr int64_t kLine = 16;
 
 // The part [begin, begin + piece) of a slice that begins there, in elements of the vector.
 ElementRange PieceOf(ElementRange slice, int64_t begin, int64_t piece) {
@@ -37,26 +42,62 @@ bool IsGood(NcclResult result) { return result == kNcclSuccess || result == kNcc
 
 }  // namespace
 
+Operation NcclCommunicator::TreeOperation(const TreeReduceArgs& args, ElementRange range) const {
+  Operation operation = plane_->NewOperation(OpKind::kTreeReduce, range.size(), DType::kFloat32);
+  operation.step = args.step;
+  operation.bucket = args.bucket + static_cast<int>(parts_begun_);
+  operation.order = fastest_ ? ReduceOrder::kFastest : ReduceOrder::kFixed;
+  return operation;
+}
+
+absl::Status NcclCommunicator::BeginPart(const TreeReduceArgs& args, absl::Time deadline) {
+  LS_CHECK(group_ != nullptr);
+  LS_CHECK_LT(parts_begun_, args.parts.size());
+  const ElementRange range = args.parts[parts_begun_];
+  const Operation operation = TreeOperation(args, range);
+  LS_RETURN_IF_ERROR(Run(operation, range.size() * 4,
+                         [&] { return ReduceRange(args, range, operation, deadline); }));
+  ++parts_begun_;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<absl::Span<const Slice>> NcclCommunicator::TreeReduce(const TreeReduceArgs& args,
                                                                      absl::Time deadline) {
-  Operation operation = plane_->NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
-  operation.step = args.step;
-  operation.bucket = args.bucket;
-  operation.order = fastest_ ? ReduceOrder::kFastest : ReduceOrder::kFixed;
-  LS_RETURN_IF_ERROR(Run(operation, args.count * 4, [&]() -> absl::Status {
-    LS_RETURN_IF_ERROR(GatherNodes(args, operation, deadline));
-    LS_RETURN_IF_ERROR(fastest_ ? TreeReduceFastest(args, operation, deadline)
-                                : TreeReduceInOrder(args, operation, deadline));
+  const int64_t begun = parts_begun_ == 0 ? 0 : args.parts[parts_begun_ - 1].end;
+  const ElementRange rest = {begun, args.count};
+  const Operation operation = TreeOperation(args, rest);
+  LS_RETURN_IF_ERROR(Run(operation, rest.size() * 4, [&]() -> absl::Status {
+    LS_RETURN_IF_ERROR(ReduceRange(args, rest, operation, deadline));
+    LS_RETURN_IF_ERROR(Finish(operation, deadline));
     newest_ = ReducedStep{args.step, slices_, true};
+    parts_begun_ = 0;
     return absl::OkStatus();
   }));
   return absl::MakeConstSpan(slices_);
 }
 
+absl::Status NcclCommunicator::ReduceRange(const TreeReduceArgs& args, ElementRange range,
+                                           const Operation& operation, absl::Time deadline) {
+  LS_RETURN_IF_ERROR(GatherNodes(args, operation, deadline));
+  if (parts_begun_ == 0) LS_RETURN_IF_ERROR(BeginResult(args));
+  return fastest_ ? ReduceFastest(args, range, operation, deadline)
+                  : ReduceInOrder(args, range, operation, deadline);
+}
+
+absl::Status NcclCommunicator::BeginResult(const TreeReduceArgs& args) {
+  slices_.clear();
+  result_used_ = 0;
+  if (nodes_.size() == 1) return absl::OkStatus();
+  const int64_t world = world_size();
+  const auto parts = static_cast<int64_t>(args.parts.size());
+  LS_ASSIGN_OR_RETURN(result_, memory_->Result(args.count + kLine * (world + 1) * (parts + 1)));
+  const int64_t longest = SliceOf(args.count, world_size(), 0).size() + kLine;
+  return memory_->Staging(static_cast<int64_t>(nodes_.size()) * std::min(piece_, longest)).status();
+}
+
 absl::Status NcclCommunicator::GatherNodes(const TreeReduceArgs& args, const Operation& operation,
                                            absl::Time deadline) {
-  // What was reduced before is overwritten from here on.
-  newest_.reset();
+  newest_.reset();  // what was reduced before is overwritten from here on
   TreeCall mine;
   if (args.nodes.empty() || args.nodes.size() > mine.nodes.size()) {
     return absl::InternalError(absl::StrCat("rank ", rank(), " contributes ", args.nodes.size(),
@@ -94,12 +135,11 @@ absl::Status NcclCommunicator::GatherNodes(const TreeReduceArgs& args, const Ope
   return absl::OkStatus();
 }
 
-absl::Status NcclCommunicator::TreeReduceInOrder(const TreeReduceArgs& args,
-                                                 const Operation& operation, absl::Time deadline) {
-  slices_.clear();
+absl::Status NcclCommunicator::ReduceInOrder(const TreeReduceArgs& args, ElementRange range,
+                                             const Operation& operation, absl::Time deadline) {
   if (nodes_.size() == 1) {  // one rank with all the shards: its sum is the result
-    slices_.push_back({0, args.count, args.nodes[0].data});
-    return Finish(operation, deadline);
+    slices_.push_back({range.begin, range.end, args.nodes[0].data + range.begin});
+    return absl::OkStatus();
   }
   std::vector<Source> sources;
   for (const Node& node : nodes_) {
@@ -109,10 +149,12 @@ absl::Status NcclCommunicator::TreeReduceInOrder(const TreeReduceArgs& args,
   }
   std::vector<ElementRange> slices;
   for (int r = 0; r < world_size(); ++r) {
-    slices.push_back(SliceOf(args.count, world_size(), r));
+    const ElementRange slice = SliceOf(range.size(), world_size(), r);
+    slices.push_back({range.begin + slice.begin, range.begin + slice.end});
   }
   const int64_t longest = Longest(slices);
-  LS_ASSIGN_OR_RETURN(float* const gathered, memory_->Result(longest * world_size()));
+  float* const gathered = result_ + result_used_;
+  result_used_ += longest * world_size();
   LS_RETURN_IF_ERROR(SumInOrder(sources, slices, tree_sum_->program(), gathered + rank() * longest,
                                 operation, deadline));
   LS_RETURN_IF_ERROR(GatherSlices(gathered, longest, operation, deadline));
@@ -120,7 +162,7 @@ absl::Status NcclCommunicator::TreeReduceInOrder(const TreeReduceArgs& args,
     const ElementRange& slice = slices[static_cast<size_t>(r)];
     slices_.push_back({slice.begin, slice.end, gathered + r * longest});
   }
-  return Finish(operation, deadline);
+  return absl::OkStatus();
 }
 
 absl::Status NcclCommunicator::GatherSlices(float* gathered, int64_t longest,
@@ -211,23 +253,23 @@ absl::Status NcclCommunicator::AddInOrder(absl::Span<const int> program,
                                 static_cast<size_t>(count) * sizeof(float));
 }
 
-absl::Status NcclCommunicator::TreeReduceFastest(const TreeReduceArgs& args,
-                                                 const Operation& operation, absl::Time deadline) {
+absl::Status NcclCommunicator::ReduceFastest(const TreeReduceArgs& args, ElementRange range,
+                                             const Operation& operation, absl::Time deadline) {
   // This rank's nodes become one; then NCCL adds those of all ranks as it likes.
-  LS_ASSIGN_OR_RETURN(float* const sum, memory_->Result(args.count));
-  const float* whole = args.nodes[0].data;
+  float* const sum = result_ + range.begin;
+  const float* whole = args.nodes[0].data + range.begin;
   for (size_t n = 1; n < args.nodes.size(); ++n) {
-    LS_RETURN_IF_ERROR(memory_->queue()->Add(whole, args.nodes[n].data, sum, args.count));
+    LS_RETURN_IF_ERROR(
+        memory_->queue()->Add(whole, args.nodes[n].data + range.begin, sum, range.size()));
     whole = sum;
   }
-  LS_RETURN_IF_ERROR(Queue(
-      [&] {
-        return group_->api().all_reduce(whole, sum, static_cast<size_t>(args.count), kNcclFloat32,
-                                        kNcclSum, group_->comm(), stream());
-      },
-      operation, deadline));
-  slices_.assign(1, {0, args.count, group_ == nullptr ? whole : sum});
-  return Finish(operation, deadline);
+  const auto calls = [&] {
+    return group_->api().all_reduce(whole, sum, static_cast<size_t>(range.size()), kNcclFloat32,
+                                    kNcclSum, group_->comm(), stream());
+  };
+  LS_RETURN_IF_ERROR(Queue(calls, operation, deadline));
+  slices_.push_back({range.begin, range.end, group_ == nullptr ? whole : sum});
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

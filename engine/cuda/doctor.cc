@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/nvml.h"
 #include "common/status.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/doctor_speed.h"
@@ -23,20 +24,17 @@ using State = GpuFinding::State;
 void* Open(const char* name) { return ::dlopen(name, RTLD_NOW | RTLD_LOCAL); }
 
 GpuFinding Driver() {
-  void* nvml = Open("libnvidia-ml.so.1");
-  if (nvml == nullptr) {
+  const absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
+  if (absl::IsNotFound(nvml.status())) {
     return {State::kMissing, "driver",
-            "libnvidia-ml.so.1 is not there: install NVIDIA's driver (CUDA 13 needs 580 or newer)"};
+            absl::StrCat(nvml.status().message(),
+                         ": install NVIDIA's driver (CUDA 13 needs 580 or newer)")};
   }
-  using Start = int (*)();
-  using GetVersion = int (*)(char*, unsigned);
-  const auto start = reinterpret_cast<Start>(::dlsym(nvml, "nvmlInit_v2"));
-  const auto version = reinterpret_cast<GetVersion>(::dlsym(nvml, "nvmlSystemGetDriverVersion"));
-  std::array<char, 96> text{};
-  if (start == nullptr || version == nullptr || start() != 0 || version(text.data(), 96) != 0) {
+  const std::string version = nvml.ok() ? (*nvml)->DriverVersion() : "";
+  if (version.empty()) {
     return {State::kMissing, "driver", "the driver does not answer: see nvidia-smi"};
   }
-  return {State::kGood, "driver", text.data()};
+  return {State::kGood, "driver", version};
 }
 
 // cuDNN, which later versions use.

@@ -10,7 +10,7 @@
 namespace lockstep::engine {
 
 struct GpuFinding {
-  enum class State { kGood, kMissing, kOptional } state = State::kGood;
+  enum class State { kGood, kMissing, kOptional, kDoubtful } state = State::kGood;
   std::string part;  // "driver", "CUDA module", "GPU 0", ...
   std::string text;  // its version, or what to do
 };

@@ -156,11 +156,10 @@ absl::Status CudaMoments::Hold(const std::vector<Piece>& pieces) {
     for (int64_t at = whole.first; at < end;) {
       const int64_t cut = (at / chunk_elements_ + 1) * chunk_elements_;
       const Piece piece{whole.parameter, at, std::min(cut, end) - at};
-      Place(piece);
+      LS_RETURN_IF_ERROR(Place(piece));
       at += piece.count;
     }
   }
-  LS_CHECK(pieces_.size() <= most_pieces_) << pieces_.size();
   if (offloaded_) {
     Pin();
     return absl::OkStatus();
@@ -169,7 +168,7 @@ absl::Status CudaMoments::Hold(const std::vector<Piece>& pieces) {
   return device_.Wait(device_.compute());
 }
 
-void CudaMoments::Place(const Piece& piece) {
+absl::Status CudaMoments::Place(const Piece& piece) {
   const ParameterSpec& spec = Parameters(plan_)[piece.parameter];
   const std::vector<std::string> names = plan_.optimizer().moments(spec);
   const size_t bytes = static_cast<size_t>(piece.count) * sizeof(float);
@@ -180,7 +179,11 @@ void CudaMoments::Place(const Piece& piece) {
     layouts_.push_back({buffers_[offloaded_ ? (chunks_.size() - 1) % 2 : 0], {}});
     filled_ = 0;
   }
-  LS_CHECK(filled_ + needed <= buffer_bytes_) << "more moments than were reserved";
+  if (filled_ + needed > buffer_bytes_ || pieces_.size() == most_pieces_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this worker is to hold more of the optimizer's moments than the ",
+                     buffer_bytes_, " bytes that were reserved for them on the GPU"));
+  }
   std::vector<Run>& runs = layouts_.back().runs;
   std::vector<float*>& places = places_.emplace_back();
   for (const std::string& name : names) {
@@ -197,6 +200,7 @@ void CudaMoments::Place(const Piece& piece) {
   }
   pieces_.push_back(piece);
   chunks_.back().end = pieces_.size();
+  return absl::OkStatus();
 }
 
 void CudaMoments::Pin() {

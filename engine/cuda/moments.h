@@ -49,7 +49,7 @@ class CudaMoments {
 
   // `pieces`, ascending and apart, are held from here on; their moments come from the state region.
   // Cuts them where chunks end: at multiples of an UpdateBlock from the parameter's first element.
-  // Blocks. Errors: Internal.
+  // Blocks. Errors: ResourceExhausted when they are more than were reserved, Internal.
   absl::Status Hold(const std::vector<Piece>& pieces);
   const std::vector<Piece>& pieces() const { return pieces_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
@@ -85,8 +85,8 @@ class CudaMoments {
 
   CudaMoments(const CompiledPlan* plan, StateRegion* host, cuda::Device* device);
   absl::Status Allocate(size_t reserve);
-  // Adds the piece to the newest chunk's layout.
-  void Place(const Piece& piece);
+  // Adds the piece to the newest chunk's layout. Errors: ResourceExhausted.
+  absl::Status Place(const Piece& piece);
   // Page-locks the stretches of the state region that are held.
   void Pin();
   absl::Status Move(bool up) const;

@@ -211,6 +211,7 @@ AgentMessage AgentImpl::Hello() {
     device->set_name(gpu.name);
     device->set_memory(gpu.memory);
     device->set_shared(shared);
+    device->set_cpus(gpu.cpus);
   }
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);

@@ -16,6 +16,23 @@ namespace {
 
 constexpr absl::Duration kEvery = absl::Seconds(1);
 
+GpuUsage UsageOf(const Nvml& nvml, const Nvml::Device& device) {
+  GpuUsage usage;
+  usage.set_uuid(device.uuid);
+  usage.set_name(device.name);
+  usage.set_memory(device.memory);
+  const Nvml::Use use = nvml.UseOf(device);
+  usage.set_used(use.used.value_or(0));
+  if (use.utilisation.has_value()) usage.set_utilisation(*use.utilisation);
+  if (use.watts.has_value()) usage.set_watts(*use.watts);
+  if (use.watts_limit.has_value()) usage.set_watts_limit(*use.watts_limit);
+  if (use.celsius.has_value()) usage.set_celsius(*use.celsius);
+  if (use.sm_mhz.has_value()) usage.set_sm_mhz(*use.sm_mhz);
+  if (use.memory_mhz.has_value()) usage.set_memory_mhz(*use.memory_mhz);
+  for (const auto& [pid, bytes] : nvml.Processes(device)) usage.add_pids(pid);
+  return usage;
+}
+
 }  // namespace
 
 ProcessTimes TimesOf(int64_t pid) {
@@ -77,7 +94,7 @@ void UsageSampler::Sample(const Nvml* nvml, absl::Time now) {
   std::map<int64_t, int64_t> gpu_bytes;
   if (nvml != nullptr) {
     for (const Nvml::Device& device : Watched(*nvml)) {
-      *figures.add_gpus() = nvml->Usage(device);
+      *figures.add_gpus() = UsageOf(*nvml, device);
       for (const auto& [pid, bytes] : nvml->Processes(device)) gpu_bytes[pid] += bytes;
     }
   }

@@ -13,8 +13,8 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/nvml.h"
 #include "common/thread.h"
-#include "launcher/agent/nvml.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {

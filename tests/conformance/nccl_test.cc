@@ -29,7 +29,9 @@ constexpr int64_t kCount = 4096;
 NcclTransport& Nccl(Transport& transport) { return static_cast<NcclTransport&>(transport); }
 
 // Reduces a vector whose leaf of shard s is s + 1 everywhere.
-absl::Status Reduce(Communicator& c, Transport& transport, int shards, std::vector<float>* result) {
+// Of `parts` all but the last are begun early.
+absl::Status Reduce(Communicator& c, Transport& transport, int shards, std::vector<float>* result,
+                    const std::vector<ElementRange>& parts = {}) {
   std::vector<NodeBuffer> nodes;
   for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
     float* const data = *transport.vectors().Allocate(kCount, "a node");
@@ -42,6 +44,10 @@ absl::Status Reduce(Communicator& c, Transport& transport, int shards, std::vect
   args.nodes = nodes;
   args.count = kCount;
   args.step = 1;
+  args.parts = parts;
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (absl::Status begun = c.BeginPart(args, Never()); !begun.ok()) return begun;
+  }
   const auto slices = c.TreeReduce(args, Never());
   if (!slices.ok()) return slices.status();
   result->clear();
@@ -51,9 +57,10 @@ absl::Status Reduce(Communicator& c, Transport& transport, int shards, std::vect
   return absl::OkStatus();
 }
 
-void ExpectReduces(Communicator& c, Transport& transport, int shards) {
+void ExpectReduces(Communicator& c, Transport& transport, int shards,
+                   const std::vector<ElementRange>& parts = {}) {
   std::vector<float> result;
-  const absl::Status status = Reduce(c, transport, shards, &result);
+  const absl::Status status = Reduce(c, transport, shards, &result, parts);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(result, std::vector<float>(kCount, static_cast<float>(shards * (shards + 1) / 2)));
 }
@@ -65,6 +72,31 @@ std::jthread AbortWhenMoving(Communicator& c, const std::string& reason) {
       std::this_thread::yield();
     }
     c.Abort(reason);
+  });
+}
+
+// Begins with a part, which the GPU of rank 2 never does; then the generation is aborted while
+// nobody waits for it.
+void BeginHangAndAbort(Cluster* cluster, int64_t generation) {
+  fake_nccl::HangNext(2);
+  cluster->Run(generation, 3, [&](Communicator& c, Transport& transport) {
+    float* const data = *transport.vectors().Allocate(kCount, "a node");
+    const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
+    const ElementRange parts[] = {{0, kCount / 2}, {kCount / 2, kCount}};
+    TreeReduceArgs args;
+    args.nodes = absl::MakeConstSpan(&node, 1);
+    args.count = kCount;
+    args.step = 1;
+    args.parts = parts;
+    ASSERT_TRUE(c.reduces_parts());
+    const std::jthread watchdog([&c] {
+      while (fake_nccl::FaultsPending()) std::this_thread::yield();
+      c.Abort("rank 2 is gone");
+    });
+    absl::Status status = c.BeginPart(args, Never());
+    while (!c.aborted()) std::this_thread::yield();
+    if (status.ok()) status = c.Barrier(Never());  // not one of NCCL's
+    EXPECT_EQ(status, absl::AbortedError("rank 2 is gone"));
   });
 }
 
@@ -94,6 +126,17 @@ TEST(Nccl, SurvivorsOfAnAbortShrinkTheirCommunicator) {
     EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
     ExpectReduces(c, transport, 3);
   });
+}
+
+TEST(Nccl, PartsInFlightEndWithTheirGeneration) {
+  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+  BeginHangAndAbort(&cluster, 1);
+  const fake_nccl::Counts before = fake_nccl::GetCounts();
+  cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(Nccl(transport).last_way(), Way::kShrink);
+    ExpectReduces(c, transport, 3);
+  });
+  EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
 }
 
 TEST(Nccl, JoinersAreGrownInto) {
@@ -272,6 +315,9 @@ TEST(Nccl, VectorsAreRegisteredOnceForEachCommunicator) {
 TEST(Nccl, FastestReducesTheTreeAsNcclLikes) {
   Pair pair([](int, NcclTransport::Options* options) { options->fastest = true; });
   pair.Run(1, [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 2); });
+  pair.Run(2, [](Communicator& c, Transport& transport) {
+    ExpectReduces(c, transport, 2, {{0, 64}, {64, 1024}, {1024, kCount}});
+  });
 }
 
 TEST(Nccl, RanksThatCannotMeetAreTold) {

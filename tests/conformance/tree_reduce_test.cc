@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TreeReduce on every implementation: the serial sum's bits for every deal of the shards.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -35,8 +36,9 @@ float TreeLeafSum(ShardRange range, int64_t step, int64_t i) {
 }
 
 // One worker: puts its whole nodes into the arena, reduces, compares with the serial sum.
-void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t count,
-                    bool in_place) {
+// With `parts`, begins as many of them early as the step's number says.
+void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t count, bool in_place,
+                    const std::vector<ElementRange>& parts = {}) {
   std::vector<NodeBuffer> nodes;
   for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
     auto memory = transport.vectors().Allocate(count, "node");
@@ -64,6 +66,11 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
     args.count = count;
     args.owned = owned;
     args.step = step;
+    args.parts = parts;
+    for (int64_t i = 0; i < std::min<int64_t>(step, parts.size()) && c.reduces_parts(); ++i) {
+      const auto begun = c.BeginPart(args, Never());
+      ASSERT_TRUE(begun.ok()) << begun;
+    }
     const auto slices = c.TreeReduce(args, Never());
     ASSERT_TRUE(slices.ok()) << slices.status();
     int64_t next = 0;
@@ -89,6 +96,18 @@ TEST_P(TreeTest, EveryDealGivesTheSerialBits) {
       Cluster cluster(GetParam(), world, 1 << 20);
       cluster.Run(1, shards, [&](Communicator& c, Transport& transport) {
         ReduceAndCheck(c, transport, shards, 1237, (shards + world) % 2 == 0);
+      });
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(TreeTest, PartsThatAreBegunEarlyChangeNoBit) {
+  for (const int shards : {2, 3, 5, 8}) {
+    for (const int world : {1, 2, shards}) {
+      Cluster cluster(GetParam(), world, 1 << 20);
+      cluster.Run(1, shards, [&](Communicator& c, Transport& transport) {
+        ReduceAndCheck(c, transport, shards, 1237, world == 2, {{0, 400}, {400, 416}, {416, 1237}});
       });
       if (testing::Test::HasFailure()) return;
     }

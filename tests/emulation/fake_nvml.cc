@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's management library for tests (LOCKSTEP_NVML_LIBRARY): a whole GPU, and one that is cut
-// into two instances. Thread-safety: thread-safe.
+// into two instances and not well. LOCKSTEP_FAKE_NVML_CPUS gives the CPUs near both, as bits of a
+// number; with LOCKSTEP_FAKE_NVML_APART the GPUs cannot reach each other. Thread-safety:
+// thread-safe.
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -31,6 +34,15 @@ struct Process {
   unsigned gpu_instance, compute_instance;
 };
 
+struct Pci {
+  char legacy[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char address[32];
+};
+constexpr unsigned long kNearCpus = 0xf;
+constexpr unsigned kLinks = 18, kLinksDown = 2;
+
+bool IsWell(const void* device) { return device == &devices[0]; }
 bool IsWhole(const void* device) { return device == &devices[0] || device == &devices[1]; }
 
 }  // namespace
@@ -102,6 +114,49 @@ int nvmlDeviceGetClockInfo(void*, unsigned kind, unsigned* mhz) {
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
   *count = device == &devices[0] ? 1 : 0;
   if (*count == 1) processes[0] = {static_cast<unsigned>(::getpid()), 2ULL << 30, 0, 0};
+  return 0;
+}
+
+int nvmlDeviceGetPciInfo_v3(void* device, Pci* pci) {
+  *pci = {};
+  pci->bus = IsWell(device) ? 0x3b : 0x9a;
+  return 0;
+}
+int nvmlDeviceGetCpuAffinity(void*, unsigned words, unsigned long* mask) {
+  std::memset(mask, 0, words * sizeof(*mask));
+  const char* const given = std::getenv("LOCKSTEP_FAKE_NVML_CPUS");
+  mask[0] = given == nullptr ? kNearCpus : std::strtoul(given, nullptr, 0);
+  return 0;
+}
+int nvmlDeviceGetEccMode(void*, unsigned* current, unsigned* pending) {
+  *current = *pending = 1;
+  return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void* device, unsigned kind, unsigned, unsigned long long* count) {
+  *count = kind == 0 ? 5 : IsWell(device) ? 0 : 2;
+  return 0;
+}
+int nvmlDeviceGetRemappedRows(void* device, unsigned* corrected, unsigned* uncorrected,
+                              unsigned* waits, unsigned* failed) {
+  *corrected = *uncorrected = *failed = 0;
+  *waits = IsWell(device) ? 0 : 1;
+  return 0;
+}
+int nvmlDeviceGetNvLinkState(void* device, unsigned link, unsigned* active) {
+  if (link >= kLinks) return kNotFound;
+  *active = IsWell(device) || link >= kLinksDown ? 1 : 0;
+  return 0;
+}
+int nvmlDeviceGetNvLinkVersion(void*, unsigned, unsigned* version) {
+  *version = 4;
+  return 0;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void*, void*, unsigned* level) {
+  *level = 50;
+  return 0;
+}
+int nvmlDeviceGetP2PStatus(void*, void*, unsigned, unsigned* status) {
+  *status = std::getenv("LOCKSTEP_FAKE_NVML_APART") == nullptr ? 0 : 1;
   return 0;
 }
 

@@ -15,6 +15,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -107,7 +108,10 @@ absl::Status RunRank(int rank, const ForkedRanks& options, const SharedBoard& bo
   ShmTransport::Options shm;
   shm.arena_bytes = options.arena_bytes;
   shm.life = life.get();
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<ShmTransport> transport, ShmTransport::Create(shm));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, ShmTransport::Create(shm));
+  if (options.over) {
+    LS_ASSIGN_OR_RETURN(transport, options.over(rank, std::move(transport)));
+  }
   Board::Rank& own = board->ranks[rank];
   Write(transport->address(), own.address, sizeof(own.address));
   Write(transport->key(), own.key, sizeof(own.key));

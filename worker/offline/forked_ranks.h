@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 
 namespace lockstep::worker {
@@ -18,6 +20,10 @@ struct ForkedRanks {
   int shards = 1;  // at least as many as ranks
   // What each rank can allocate from its transport.
   size_t arena_bytes = 0;
+  // Makes the transport of a rank over that in the host's memory, in the rank's process; empty: it
+  // is that one.
+  std::function<absl::StatusOr<std::unique_ptr<Transport>>(int rank, std::unique_ptr<Transport>)>
+      over;
 };
 
 // Runs `body` in ForkedRanks::ranks processes that have a communicator, and waits for all of them.

@@ -72,6 +72,27 @@ std::string Sharding(const CompiledJob& compiled) {
                       " parts of the moments with ", least, " workers, the fewest)");
 }
 
+std::string GpuLines(const JobReport& report) {
+  const GpuNeed& gpu = report.need.gpu;
+  if (gpu.total() == 0) return "";
+  const auto bytes = [](size_t value) { return BytesText(static_cast<double>(value)); };
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&text, "%-14s%s\n", name, value);
+  };
+  line("GPU memory",
+       absl::StrCat(
+           bytes(gpu.total()), " in each worker",
+           report.gpu_limit > 0
+               ? absl::StrCat(" of ", bytes(static_cast<size_t>(report.gpu_limit)), " allowed")
+               : ""));
+  line("  plan", absl::StrCat(bytes(gpu.plan), report.offload));
+  if (gpu.vectors > 0) {
+    line("  gradients", absl::StrCat(bytes(gpu.vectors), ", which NCCL reduces there"));
+  }
+  return text;
+}
+
 }  // namespace
 
 MachineSpeed MeasureMachine() {
@@ -96,9 +117,11 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
   report.micro_batch = plan.spec().micro_batch;
   report.accumulate = plan.spec().accumulate;
   report.memory_limit = resources.memory();
+  report.gpu_limit = resources.gpu_memory();
   report.need = compiled.need;
   report.precision = plan.spec().precision;
   report.recompute_level = plan.recompute_level();
+  report.arena_bytes = plan.arena_bytes();
   report.without_recompute = plan.arena_bytes();
   if (report.recompute_level > 0) {
     engine::TrainSpec spec = plan.spec();
@@ -161,16 +184,15 @@ std::string ReportText(const JobReport& report) {
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));
   if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
-  if (need.gpu > 0) line("GPU memory", absl::StrCat(bytes(need.gpu), report.offload));
+  text += GpuLines(report);
   line("precision", report.precision);
   if (report.recompute_level > 0) {
-    line("recompute",
-         absl::StrCat(
-             report.recompute_level == 1
-                 ? "what is cheap"
-                 : absl::StrCat("what is cheap, and ", report.recompute_level - 1, " whole blocks"),
-             ": activations and workspace take ", bytes(need.activations + need.workspace),
-             " instead of ", bytes(report.without_recompute)));
+    line("recompute", absl::StrCat(report.recompute_level == 1
+                                       ? "what is cheap"
+                                       : absl::StrCat("what is cheap, and ",
+                                                      report.recompute_level - 1, " whole blocks"),
+                                   ": activations and workspace take ", bytes(report.arena_bytes),
+                                   " instead of ", bytes(report.without_recompute)));
   }
   line("arithmetic", absl::StrCat(Count(report.flops), "FLOP a step"));
   line("machine", absl::StrFormat("%sFLOP/s and %s/s on one thread, %d CPUs (measured just now)",
@@ -207,9 +229,10 @@ std::string ReportJson(const JobReport& report) {
       ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
       ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
       ",\"workspace\":", need.workspace, ",\"data\":", need.data,
-      ",\"checkpoint\":", need.checkpoint, ",\"gpu\":", need.gpu,
-      ",\"without_recompute\":", report.without_recompute, ",\"limit\":", report.memory_limit,
-      "},\"precision\":", JsonString(report.precision),
+      ",\"checkpoint\":", need.checkpoint, ",\"without_recompute\":", report.without_recompute,
+      ",\"limit\":", report.memory_limit, "},\"gpu_memory\":{\"total\":", need.gpu.total(),
+      ",\"plan\":", need.gpu.plan, ",\"vectors\":", need.gpu.vectors,
+      ",\"limit\":", report.gpu_limit, "},\"precision\":", JsonString(report.precision),
       ",\"recompute_level\":", report.recompute_level,
       ",\"flops_per_step\":", JsonNumber(report.flops),
       ",\"machine\":{\"device\":", JsonString(report.device),

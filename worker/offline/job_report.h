@@ -39,8 +39,10 @@ struct JobReport {
   int64_t micro_batch = 0;
   int accumulate = 1;
   int64_t memory_limit = 0;  // 0: none
+  int64_t gpu_limit = 0;
   std::string precision;
   int recompute_level = 0;       // see engine/passes/recompute.h
+  size_t arena_bytes = 0;        // activations and workspace
   size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
   MemoryNeed need;
   std::string sharding;  // of the optimizer state, for people; may be empty

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/data_plane.h"
 #include "worker/json_text.h"
 #include "worker/offline/answers.h"
 #include "worker/offline/compare.h"
@@ -24,7 +25,8 @@ constexpr int kCannotFit = 5;
 
 absl::Status AnswerPlan(const PlanRequest& request, bool json) {
   LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(request.spec()));
-  LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(request.spec(), *data.train));
+  LS_ASSIGN_OR_RETURN(const CompiledJob compiled,
+                      CompileJob(request.spec(), *data.train, ExpectedPlace(request.spec())));
   std::string text;
   if (request.dump() == "text") {
     text = compiled.plan->DumpText();

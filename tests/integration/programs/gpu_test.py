@@ -15,6 +15,9 @@ MODULE = os.environ.get("LOCKSTEP_EMULATED_MODULE", "")
 GPUS = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
 # The same with an NCCL, made of sockets.
 NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
+# Several are handed to NCCL while the backward pass goes on.
+SMALL_BUCKETS = "  passes: {bucket_size: 512}\n"
+NVML = os.environ.get("LOCKSTEP_FAKE_NVML", "")
 BY_NCCL = "gradients are reduced by NCCL"
 FOUR = dict(GPUS, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
 
@@ -47,8 +50,8 @@ class Gpus(harness.ProgramTest):
         self.assertEqual(result["model"]["sha256"], whole)
 
     def test_nccl_has_the_bits_of_the_hosts_memory_and_of_one_worker(self):
-        path = self.write("job.yaml", job())
-        by_host = self.on_gpus(path)["model"]["sha256"]
+        path = self.write("job.yaml", job(train_extra=SMALL_BUCKETS))
+        by_host = self.on_gpus(self.write("whole.yaml", job()))["model"]["sha256"]
         for workers in (1, 2):
             code, out, err = self.launch("-o", "json", f"--nproc-per-node={workers}",
                                          "--set", "nccl.use=always", path, env=NCCL)
@@ -58,7 +61,7 @@ class Gpus(harness.ProgramTest):
             self.assertEqual(BY_NCCL in err, workers > 1, err)
 
     def test_with_nccl_a_killed_worker_changes_no_bit(self):
-        path = self.write("job.yaml", job())
+        path = self.write("job.yaml", job(train_extra=SMALL_BUCKETS))
         whole = self.on_gpus(path)["model"]["sha256"]
         for where in ("step:8", "step:8/reduce", "step:8/reduced"):
             code, out, err = self.launch("chaos", "-o", "json", "--kill", f"rank:1@{where}", path,
@@ -89,13 +92,16 @@ class Gpus(harness.ProgramTest):
         self.assertNotEqual(code, 0)
         self.assertIn("nccl.use is always: NCCL cannot be loaded", err)
         shared = dict(NCCL, LOCKSTEP_GPUS="GPU-a,GPU-a")
-        code, _, err = self.launch(path, env=shared)
+        code, _, err = self.launch("--set", "nccl.multi_rank_gpu=false", path, env=shared)
         self.assertEqual(code, 0, err)
-        self.assertIn("workers of this host share GPUs", err)
+        self.assertIn("workers of this host share GPUs, and nccl.multi_rank_gpu is false", err)
+        code, _, err = self.launch(path, env=dict(shared, LOCKSTEP_FAKE_NCCL_VERSION="22907"))
+        self.assertEqual(code, 0, err)
+        self.assertIn("NCCL 2.29.7 cannot join: NCCL 2.30 is the first", err)
         code, _, err = self.launch(path, env=dict(NCCL, LOCKSTEP_GPUS="MIG-a,MIG-b"))
         self.assertEqual(code, 0, err)
         self.assertIn("NCCL does not join instances of GPUs", err)
-        code, _, err = self.launch("--set", "nccl.multi_rank_gpu=true", path, env=shared)
+        code, _, err = self.launch(path, env=shared)
         self.assertEqual(code, 0, err)
         self.assertIn(BY_NCCL, err)
 
@@ -144,7 +150,7 @@ class Gpus(harness.ProgramTest):
         for more in ((), offload):
             code, out, err = self.launch("plan", "-o", "json", *more, big)
             self.assertEqual(code, 0, err)
-            bytes_of.append(json.loads(out)["memory"]["gpu"])
+            bytes_of.append(json.loads(out)["gpu_memory"]["total"])
         self.assertLess(bytes_of[1], bytes_of[0])
         self.assertIn("GPU memory", self.launch("plan", *offload, big)[1])
 
@@ -254,9 +260,48 @@ train:
         self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
         _, out, _ = self.launch("doctor", env=NCCL)
         self.assertIn("NCCL 2.30.7 (revoke, shrink, grow, windows)", out)
+        self.assertRegex(out, r"reduction +ok +in the host's memory: 2 ranks, 4.0 MiB: right, [0-9.]+ GB/s")
+        self.assertRegex(out, r"reduction +ok +by NCCL: 2 ranks, 4.0 MiB: right, [0-9.]+ GB/s")
+        one = dict(NCCL, LOCKSTEP_GPUS="GPU-a")
+        _, out, _ = self.launch("doctor", env=one)
+        self.assertRegex(out, r"reduction +ok +by NCCL: 2 ranks")
+        _, out, _ = self.launch("doctor", env=dict(one, LOCKSTEP_FAKE_NCCL_VERSION="22907"))
+        self.assertRegex(out, r"reduction +absent +by NCCL: nothing to try with one GPU")
+
+    def test_doctor_tells_what_the_driver_says(self):
+        driver = {"LOCKSTEP_CUDA_MODULE": "/nowhere.so", "LOCKSTEP_NVML_LIBRARY": NVML}
+        _, out, _ = self.launch("doctor", "-o", "json", env=driver)
+        told = [(part["part"], part["state"]) for part in json.loads(out)["parts"]]
+        for expected in (("driver", "ok"), ("place", "ok"), ("ECC", "ok"), ("ECC", "doubtful"),
+                         ("NVLink", "ok"), ("NVLink", "doubtful"), ("processes", "ok"),
+                         ("peers", "ok"), ("RDMA", "absent")):
+            self.assertIn(expected, told)
+
+    def test_workers_stay_near_their_gpus(self):
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) < 2:
+            self.skipTest("one CPU")
+        driver = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_NVML_LIBRARY": NVML}
+        near = dict(driver, LOCKSTEP_FAKE_NVML_CPUS=hex(1 << cpus[1]))
+        text = job().replace("nproc_per_node: 2", "nproc_per_node: 1")
+        path = self.write("job.yaml", text)
+        code, out, err = self.launch("-o", "json", path, env=near)
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"runs on CPUs {cpus[1]}, which are near its GPU", err)
+        whole = json.loads(out.strip().splitlines()[-1])["model"]["sha256"]
+        code, out, err = self.launch("-o", "json", "--set", "resources.bind_cpus=never", path, env=near)
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("near its GPU", err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], whole)
+        other = next(cpu for cpu in range(64) if cpu not in cpus)
+        far = dict(driver, LOCKSTEP_FAKE_NVML_CPUS=hex(1 << other))
+        code, out, err = self.launch("-o", "json", path, env=far)
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"not bound to the CPUs near its GPU ({other}): it may run on", err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], whole)
 
 
 if __name__ == "__main__":
-    if not MODULE or not NCCL["LOCKSTEP_NCCL_LIBRARY"]:
-        raise SystemExit("LOCKSTEP_EMULATED_MODULE or LOCKSTEP_FAKE_NCCL names no module")
+    if not MODULE or not NCCL["LOCKSTEP_NCCL_LIBRARY"] or not NVML:
+        raise SystemExit("LOCKSTEP_EMULATED_MODULE, _FAKE_NCCL or _FAKE_NVML names no module")
     unittest.main()

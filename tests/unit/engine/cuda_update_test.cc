@@ -226,12 +226,13 @@ StepResult StayingStep(Job* job, int64_t step) {
 // waits once in a step.
 TEST_F(CudaUpdateTest, StepsAreRecordedOnceAndWaitedForOnce) {
   TrainSpec spec = OnGpu(TinyGpt());
+  std::get<GptSpec>(spec.model).layers = 1;
   spec.shards = 1;
   spec.precision = "fp16";
   spec.loss_scale = {.init = 0x1p120, .growth = 2, .backoff = 0x1p-40, .interval = 2};
   spec.schedule.kind = ScheduleSpec::Kind::kCosine;
   spec.schedule.total_updates = 30;
-  constexpr int64_t kWarm = 8, kAll = 20;
+  constexpr int64_t kWarm = 7, kAll = 14;
   std::vector<char> states[2];
   for (const bool whole : {false, true}) {
     spec.passes.step_graph = whole;

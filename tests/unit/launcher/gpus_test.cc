@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/nvml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/agent/nvml.h"
 #include "launcher/agent/usage.h"
 
 namespace lockstep::launcher {
@@ -63,18 +63,27 @@ TEST_F(GpusTest, UsageIsThatOfTheDriver) {
   ASSERT_TRUE(nvml.ok()) << nvml.status();
   const auto devices = (*nvml)->Devices();
   ASSERT_EQ(devices->size(), 3);
-  const GpuUsage whole = (*nvml)->Usage((*devices)[0]);
-  EXPECT_EQ(whole.used(), int64_t{3} << 30);
-  EXPECT_EQ(whole.utilisation(), 97);
-  EXPECT_DOUBLE_EQ(whole.watts(), 512.3);
-  EXPECT_DOUBLE_EQ(whole.watts_limit(), 700);
-  EXPECT_EQ(whole.celsius(), 61);
-  EXPECT_EQ(whole.sm_mhz(), 1980);
-  EXPECT_EQ(whole.memory_mhz(), 3201);
-  EXPECT_THAT(whole.pids(), ElementsAre(::getpid()));
-  const GpuUsage part = (*nvml)->Usage((*devices)[1]);
-  EXPECT_FALSE(part.has_utilisation());  // the driver does not tell it of instances
-  EXPECT_EQ(part.celsius(), 61);         // of the GPU that it belongs to
+  const Nvml::Use whole = (*nvml)->UseOf((*devices)[0]);
+  EXPECT_EQ(whole.used, int64_t{3} << 30);
+  EXPECT_EQ(whole.utilisation, 97);
+  EXPECT_DOUBLE_EQ(*whole.watts, 512.3);
+  EXPECT_DOUBLE_EQ(*whole.watts_limit, 700);
+  EXPECT_EQ(whole.celsius, 61);
+  EXPECT_EQ(whole.sm_mhz, 1980);
+  EXPECT_EQ(whole.memory_mhz, 3201);
+  const Nvml::Use part = (*nvml)->UseOf((*devices)[1]);
+  EXPECT_FALSE(part.utilisation.has_value());  // the driver does not tell it of instances
+  EXPECT_EQ(part.celsius, 61);                 // of the GPU that it belongs to
+}
+
+TEST_F(GpusTest, CpusNearThemAreThoseOfTheDriver) {
+  ::setenv("LOCKSTEP_FAKE_NVML_CPUS", "0x8000000000000f03", 1);
+  const auto list = ListGpus();
+  ASSERT_TRUE(list.ok()) << list.status();
+  for (const Gpu& gpu : list->gpus) EXPECT_EQ(gpu.cpus, "0-1,8-11,63") << gpu.uuid;
+  ::setenv("LOCKSTEP_FAKE_NVML_CPUS", "0", 1);  // there is no such device in sysfs either
+  EXPECT_EQ(ListGpus()->gpus[0].cpus, "");
+  ::unsetenv("LOCKSTEP_FAKE_NVML_CPUS");
 }
 
 TEST_F(GpusTest, TheSamplerKnowsItsWorkersAndItsGpusAlone) {
@@ -90,7 +99,11 @@ TEST_F(GpusTest, TheSamplerKnowsItsWorkersAndItsGpusAlone) {
   sampler.Sample(nvml->get(), start + absl::Seconds(100));
   const AgentHeartbeat figures = sampler.Latest();
   ASSERT_EQ(figures.gpus_size(), 2);
+  EXPECT_EQ(figures.gpus(0).used(), int64_t{3} << 30);
+  EXPECT_DOUBLE_EQ(figures.gpus(0).watts(), 512.3);
+  EXPECT_THAT(figures.gpus(0).pids(), ElementsAre(::getpid()));
   EXPECT_EQ(figures.gpus(1).uuid(), "MIG-b2");
+  EXPECT_FALSE(figures.gpus(1).has_utilisation());
   ASSERT_EQ(figures.workers_size(), 2);
   EXPECT_EQ(figures.workers(0).rss_bytes(), 0);  // "gone"
   const ProcessUsage& me = figures.workers(1);

@@ -22,7 +22,7 @@ TEST(NcclSettings, OnlyWhatIsWrittenIsSet) {
   nccl.set_use("always");
   nccl.set_order("fixed");
   nccl.set_symmetric_memory(false);
-  EXPECT_THAT(NcclVariables(nccl), IsEmpty());
+  EXPECT_THAT(NcclVariables(nccl, false), IsEmpty());
   nccl.set_algo("ring");
   nccl.set_p2p_disable(false);
   nccl.set_nthreads(256);
@@ -30,11 +30,23 @@ TEST(NcclSettings, OnlyWhatIsWrittenIsSet) {
   nccl.set_multi_rank_gpu(true);
   (*nccl.mutable_env())["NCCL_B"] = "b";
   (*nccl.mutable_env())["NCCL_A"] = "a";
-  EXPECT_THAT(NcclVariables(nccl),
+  EXPECT_THAT(NcclVariables(nccl, true),
               ElementsAre(Pair("NCCL_ALGO", "ring"), Pair("NCCL_P2P_DISABLE", "0"),
                           Pair("NCCL_NTHREADS", "256"), Pair("NCCL_BUFFSIZE", "4194304"),
                           Pair("NCCL_MULTI_RANK_GPU_ENABLE", "1"), Pair("NCCL_A", "a"),
                           Pair("NCCL_B", "b")));
+}
+
+TEST(NcclSettings, SharedGpusAreNcclsUnlessTheJobSaysNo) {
+  Nccl nccl;
+  EXPECT_THAT(NcclVariables(nccl, true), ElementsAre(Pair("NCCL_MULTI_RANK_GPU_ENABLE", "1")));
+  EXPECT_TRUE(MayShareGpu(nccl));
+  nccl.set_multi_rank_gpu(true);
+  EXPECT_THAT(NcclVariables(nccl, true), ElementsAre(Pair("NCCL_MULTI_RANK_GPU_ENABLE", "1")));
+  EXPECT_THAT(NcclVariables(nccl, false), IsEmpty());
+  nccl.set_multi_rank_gpu(false);
+  EXPECT_THAT(NcclVariables(nccl, true), IsEmpty());
+  EXPECT_FALSE(MayShareGpu(nccl));
 }
 
 // Every field has a type that can be said to NCCL.
@@ -51,16 +63,17 @@ TEST(NcclSettings, EveryFieldCanBeSet) {
     if (field.cpp_type() == field.CPPTYPE_INT64) reflection.SetInt64(&nccl, &field, 1);
   }
   // use, order, symmetric_memory and env are ours; multi_rank_gpu has another name.
-  EXPECT_EQ(NcclVariables(nccl).size(), static_cast<size_t>(type.field_count()) - 4);
-  for (const auto& [name, value] : NcclVariables(nccl)) EXPECT_THAT(name, StartsWith("NCCL_"));
+  EXPECT_EQ(NcclVariables(nccl, true).size(), static_cast<size_t>(type.field_count()) - 4);
+  for (const auto& [name, value] : NcclVariables(nccl, true))
+    EXPECT_THAT(name, StartsWith("NCCL_"));
 }
 
 TEST(NcclSettings, ItsWatchHasAPortOfItsOwnUnlessTheUserChoseOne) {
   ::unsetenv("NCCL_RAS_ADDR");
-  SetNcclEnvironment(Nccl());
+  SetNcclEnvironment(Nccl(), false);
   EXPECT_THAT(std::string(std::getenv("NCCL_RAS_ADDR")), StartsWith("localhost:"));
   ::setenv("NCCL_RAS_ADDR", "elsewhere:7", 1);
-  SetNcclEnvironment(Nccl());
+  SetNcclEnvironment(Nccl(), false);
   EXPECT_EQ(std::string(std::getenv("NCCL_RAS_ADDR")), "elsewhere:7");
 }
 

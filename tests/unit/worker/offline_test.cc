@@ -65,6 +65,35 @@ TEST(MemoryNeed, AddsUpAndAgreesWithThePlan) {
   EXPECT_EQ(need.data, (6u * 12 + 50) * 41 * 4);
 }
 
+TEST(MemoryNeed, GradientsAreCountedWhereTheyLie) {
+  JobSpec job = SmallJob();
+  const JobData data = OpenJobData(job).value();
+  EXPECT_EQ(Compiled(job).compiled.need.gpu.total(), 0u);
+  job.mutable_resources()->set_device("cuda");
+  const CompiledJob by_host = CompileJob(job, *data.train).value();
+  const CompiledJob by_nccl = CompileJob(job, *data.train, GradientPlace::kGpu).value();
+  const size_t vector = static_cast<size_t>(by_host.vector_count) * 4;
+  const auto buffers = static_cast<size_t>(by_host.gradient_buffers);
+  EXPECT_EQ(by_host.need.gradients, buffers * vector);
+  EXPECT_EQ(by_nccl.need.gradients, 0u);
+  EXPECT_EQ(by_host.need.gpu.vectors, 0u);
+  EXPECT_EQ(by_nccl.need.gpu.vectors, (buffers + 1) * vector);
+  EXPECT_GE(by_host.arena_bytes, by_nccl.arena_bytes + buffers * vector);
+  EXPECT_EQ(by_host.need.gpu.plan, by_host.plan->device_bytes(0));
+  EXPECT_GT(by_host.need.gpu.plan, by_host.plan->state_bytes());
+  EXPECT_EQ(by_nccl.need.gpu.plan, by_host.need.gpu.plan);
+  const MachineSpeed machine{1e9, 1e9, 2};
+  const std::string text = ReportText(ReportOf(by_nccl, data.train->size(), machine));
+  EXPECT_THAT(text, HasSubstr("which NCCL reduces there"));
+  EXPECT_THAT(ReportText(ReportOf(by_host, data.train->size(), machine)),
+              testing::Not(HasSubstr("NCCL")));
+  job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(by_nccl.need.gpu.total()) - 1);
+  EXPECT_TRUE(CompileJob(job, *data.train).ok());
+  const auto refused = CompileJob(job, *data.train, GradientPlace::kGpu);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("resources.gpu_memory"));
+}
+
 TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   JobSpec job = SmallJob();
   const size_t needed = Compiled(job).compiled.need.total();

@@ -45,12 +45,18 @@ TEST(PartialSums, ContributesTheWholeNodesOfTheTree) {
           for (int shard = held.begin; shard < held.end; ++shard) {
             const std::vector<float> leaf = Leaf(shard, count);
             std::memcpy(sums.NextLeaf(), leaf.data(), count * sizeof(float));
+            if (step == 1 && shard + 1 == held.end) {  // the last one in parts, but for its end
+              ASSERT_TRUE(sums.PartDone(0, 16).ok());
+              ASSERT_TRUE(sums.PartDone(16, 32).ok());
+            }
             ASSERT_TRUE(sums.LeafDone().ok());
           }
           const std::vector<ShardRange> whole = WholeNodes(shards, held);
           ASSERT_EQ(sums.nodes().size(), whole.size());
           for (size_t i = 0; i < whole.size(); ++i) {
             EXPECT_EQ(sums.nodes()[i].node, whole[i]);
+            EXPECT_EQ(sums.whole()[i].node, whole[i]);
+            EXPECT_EQ(sums.whole()[i].data, sums.nodes()[i].data);
             const std::vector<float> expected = TreeSum(whole[i], count);
             EXPECT_EQ(0, std::memcmp(sums.nodes()[i].data, expected.data(), count * 4))
                 << shards << " shards, world " << world << ", rank " << rank;

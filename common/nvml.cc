@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/agent/nvml.h"
-
-#include <dlfcn.h>
+#include "common/nvml.h"
 
 #include <array>
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/status.h"
 
-namespace lockstep::launcher {
+namespace lockstep {
 namespace {
 
 // What of nvml.h is used: its ABI has been the same since these versions of its functions.
@@ -36,16 +37,9 @@ absl::Status Failed(int error) {
   return absl::UnavailableError(absl::StrCat("the NVIDIA driver gives error ", error));
 }
 
-using Number = int (*)(void*, unsigned*);
 using Text = int (*)(void*, char*, unsigned);
 
 }  // namespace
-
-template <typename F, typename... Args>
-int Nvml::Call(const char* name, Args... args) const {
-  const auto function = reinterpret_cast<F>(::dlsym(library_, name));
-  return function == nullptr ? -1 : function(args...);
-}
 
 absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open() {
   const char* const given = std::getenv("LOCKSTEP_NVML_LIBRARY");
@@ -96,7 +90,7 @@ std::vector<Nvml::Device> Nvml::Instances(void* handle) const {
   if (Call<Mode>("nvmlDeviceGetMigMode", handle, &current, &pending) != 0 || current == 0) {
     return {};
   }
-  Call<Number>("nvmlDeviceGetMaxMigDeviceCount", handle, &most);
+  most = Number("nvmlDeviceGetMaxMigDeviceCount", handle).value_or(0);
   std::vector<Device> instances;
   for (unsigned i = 0; i < most; ++i) {
     void* instance = nullptr;
@@ -134,40 +128,40 @@ absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices() const {
   return devices;
 }
 
-GpuUsage Nvml::Usage(const Device& device) const {
-  GpuUsage usage;
-  usage.set_uuid(device.uuid);
-  usage.set_name(device.name);
-  usage.set_memory(device.memory);
+std::optional<unsigned> Nvml::Number(const char* name, void* handle) const {
+  unsigned value = 0;
+  if (Call<int (*)(void*, unsigned*)>(name, handle, &value) != 0) return std::nullopt;
+  return value;
+}
+
+std::optional<unsigned> Nvml::NumberOf(const char* name, void* handle, unsigned kind) const {
+  unsigned value = 0;
+  if (Call<int (*)(void*, unsigned, unsigned*)>(name, handle, kind, &value) != 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+Nvml::Use Nvml::UseOf(const Device& device) const {
+  Use use;
   NvmlMemory memory{};
   if (Call<int (*)(void*, NvmlMemory*)>("nvmlDeviceGetMemoryInfo", device.handle, &memory) == 0) {
-    usage.set_used(static_cast<int64_t>(memory.used));
+    use.used = static_cast<int64_t>(memory.used);
   }
   NvmlUtilisation utilisation{};
   using GetUtilisation = int (*)(void*, NvmlUtilisation*);
   if (Call<GetUtilisation>("nvmlDeviceGetUtilizationRates", device.handle, &utilisation) == 0) {
-    usage.set_utilisation(static_cast<int>(utilisation.gpu));
+    use.utilisation = static_cast<int>(utilisation.gpu);
   }
-  // The rest is of the whole GPU.
-  unsigned value = 0;
-  if (Call<Number>("nvmlDeviceGetPowerUsage", device.whole, &value) == 0) {
-    usage.set_watts(value / 1e3);
+  void* const gpu = device.whole;
+  if (const auto value = Number("nvmlDeviceGetPowerUsage", gpu)) use.watts = *value / 1e3;
+  if (const auto value = Number("nvmlDeviceGetEnforcedPowerLimit", gpu)) {
+    use.watts_limit = *value / 1e3;
   }
-  if (Call<Number>("nvmlDeviceGetEnforcedPowerLimit", device.whole, &value) == 0) {
-    usage.set_watts_limit(value / 1e3);
-  }
-  using OfKind = int (*)(void*, unsigned, unsigned*);
-  if (Call<OfKind>("nvmlDeviceGetTemperature", device.whole, kTemperatureOfGpu, &value) == 0) {
-    usage.set_celsius(static_cast<int>(value));
-  }
-  if (Call<OfKind>("nvmlDeviceGetClockInfo", device.whole, kSmClock, &value) == 0) {
-    usage.set_sm_mhz(static_cast<int>(value));
-  }
-  if (Call<OfKind>("nvmlDeviceGetClockInfo", device.whole, kMemoryClock, &value) == 0) {
-    usage.set_memory_mhz(static_cast<int>(value));
-  }
-  for (const auto& [pid, bytes] : Processes(device)) usage.add_pids(pid);
-  return usage;
+  use.celsius = NumberOf("nvmlDeviceGetTemperature", gpu, kTemperatureOfGpu);
+  use.sm_mhz = NumberOf("nvmlDeviceGetClockInfo", gpu, kSmClock);
+  use.memory_mhz = NumberOf("nvmlDeviceGetClockInfo", gpu, kMemoryClock);
+  return use;
 }
 
 std::map<int64_t, int64_t> Nvml::Processes(const Device& device) const {
@@ -185,4 +179,23 @@ std::map<int64_t, int64_t> Nvml::Processes(const Device& device) const {
   return processes;
 }
 
-}  // namespace lockstep::launcher
+std::vector<Nvml::Device> VisibleDevices(const std::vector<Nvml::Device>& devices,
+                                         const char* visible) {
+  if (visible == nullptr) return devices;
+  std::vector<Nvml::Device> seen;
+  for (const absl::string_view entry : absl::StrSplit(visible, ',')) {
+    int number = 0;
+    const bool is_number = absl::SimpleAtoi(entry, &number);
+    const Nvml::Device* found = nullptr;
+    for (const Nvml::Device& device : devices) {
+      const bool named = is_number ? &device - devices.data() == number
+                                   : !entry.empty() && absl::StartsWith(device.uuid, entry);
+      if (named && found == nullptr) found = &device;
+    }
+    if (found == nullptr) break;
+    seen.push_back(*found);
+  }
+  return seen;
+}
+
+}  // namespace lockstep
