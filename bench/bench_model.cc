@@ -4,13 +4,15 @@
 // of this machine's FMA peak, and with --ops what each kind of node of the plan takes.
 //
 //   bench_model NAME [--batch N] [--threads N] [--steps N] [--inference] [--ops | --nodes]
+//               [--without PATTERN]...
+//
+// --without leaves one pattern of fusion out (docs/passes.md), such as heads.
 //
 // Prints a table, or with --json one object.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <map>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +37,7 @@ struct Options {
   bool nodes = false;
   bool json = false;
   bool inference = false;
+  FusionPatterns patterns;
 };
 
 struct Times {
@@ -114,6 +117,7 @@ int Run(const Options& options) {
     return 2;
   }
   spec->inference = options.inference;
+  spec->passes.patterns = options.patterns;
   const auto plan = CompiledPlan::Make(*spec);
   if (!plan.ok()) {
     std::fprintf(stderr, "%s\n", plan.status().ToString().c_str());
@@ -154,6 +158,16 @@ int main(int argc, char** argv) {
       options.ops = true;
     } else if (argument == "--nodes") {
       options.nodes = true;
+    } else if (argument == "--without") {
+      const std::string name = i + 1 < argc ? argv[++i] : "";
+      const auto pattern = std::find_if(std::begin(lockstep::engine::kFusionPatterns),
+                                        std::end(lockstep::engine::kFusionPatterns),
+                                        [&](const auto& known) { return name == known.name; });
+      if (pattern == std::end(lockstep::engine::kFusionPatterns)) {
+        std::fprintf(stderr, "no pattern of fusion is named '%s'\n", name.c_str());
+        return 2;
+      }
+      options.patterns.*pattern->on = false;
     } else if (argument == "--inference") {
       options.inference = true;
     } else if (argument == "--json") {

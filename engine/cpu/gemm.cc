@@ -14,8 +14,9 @@ constexpr int64_t kKBlock = 256;
 constexpr int64_t kPackRows = 128;
 // From this many columns on, the same holds for the rows of A.
 constexpr int64_t kPackColumns = 128;
-// A packed block of A stays in L2 while the panels of B pass by it, one after the other in L1.
-constexpr int64_t kRowFloats = 64 * 1024;
+// A packed block of A stays in L2 while the panels of B pass by it, one after the other in L1. A little
+// more than 256 rows of the longest k blocks: a product of 256 rows has no second block of four.
+constexpr int64_t kRowFloats = 66 * 1024;
 // A packed block of B, from which the panels come, stays in the last cache.
 constexpr int64_t kBlockFloats = 512 * 1024;
 // With so few rows the result is transposed more quickly than the other operand.
