@@ -7,6 +7,7 @@ are not there.
 
 import json
 import os
+import pathlib
 import unittest
 
 import harness
@@ -16,7 +17,7 @@ GPUS = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
 # The same with an NCCL, made of sockets.
 NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
 # Several are handed to NCCL while the backward pass goes on.
-SMALL_BUCKETS = "  passes: {bucket_size: 512}\n"
+SMALL_BUCKETS = "  passes: {bucket_size: 512B}\n"
 NVML = os.environ.get("LOCKSTEP_FAKE_NVML", "")
 BY_NCCL = "gradients are reduced by NCCL"
 FOUR = dict(GPUS, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
@@ -130,7 +131,7 @@ class Gpus(harness.ProgramTest):
         self.assertEqual(whole["model"]["sha256"], plain["model"]["sha256"])
         for file in ("model.safetensors", "training.safetensors"):
             folders = [os.path.join(self.dir, name, "last", file) for name in ("plain", "zero")]
-            self.assertEqual(*[open(folder, "rb").read() for folder in folders])
+            self.assertEqual(*[pathlib.Path(folder).read_bytes() for folder in folders])
         faults = ["--slow", "rank:3:20x", "--kill", "rank:1@step:10/begun", "--kill", "rank:0@step:20/reduced",
                   "--kill", "rank:1@step:30/begun"]
         for offload in ("false", "true"):
@@ -145,7 +146,7 @@ class Gpus(harness.ProgramTest):
         path = self.write("job.yaml", job())
         offload = "--set", "resources.offload_optimizer=true"
         self.assertEqual(self.on_gpus(*offload, path)["model"]["sha256"], self.on_gpus(path)["model"]["sha256"])
-        big = self.write("big.yaml", job(hidden="[2000, 2000]"))
+        big = self.write("big.yaml", job(hidden="[4000, 4000]"))
         bytes_of = []
         for more in ((), offload):
             code, out, err = self.launch("plan", "-o", "json", *more, big)
