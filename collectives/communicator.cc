@@ -8,24 +8,6 @@
 
 namespace lockstep {
 
-size_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
-    case DType::kFloat64:
-    case DType::kInt64:
-      return 8;
-    case DType::kUInt8:
-      return 1;
-    case DType::kBFloat16:
-    case DType::kFloat16:
-      return 2;
-  }
-  LS_CHECK(false) << "dtype " << static_cast<int>(dtype);
-  return 0;
-}
-
 absl::Status Communicator::BeginPart(const TreeReduceArgs& args, absl::Time /*deadline*/) {
   return absl::InternalError(
       absl::StrCat("step ", args.step, ": this transport does not reduce parts"));

@@ -47,7 +47,22 @@ namespace lockstep {
 
 enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kInt64, kUInt8, kBFloat16, kFloat16 };
 // Bytes of one element.
-size_t SizeOf(DType dtype);
+constexpr size_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+    case DType::kUInt8:
+      return 1;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      return 2;
+  }
+  return 0;
+}
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "collectives/tree_sum.h"
+#include "collectives/tree_kernels.h"
 #include "common/check.h"
 #include "common/half.h"
 
@@ -68,6 +68,7 @@ void SumFloats(absl::Span<const void* const> inputs, float* out, int64_t count) 
     if (input(0) != out && count > 0) std::memcpy(out, input(0), count * sizeof(float));
     return;
   }
+  const auto add = BestTreeKernels().add2;
   float sum[kPiece];
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t size = std::min(kPiece, count - begin);
@@ -75,7 +76,7 @@ void SumFloats(absl::Span<const void* const> inputs, float* out, int64_t count) 
     const float* left = input(0) + begin;
     for (size_t k = 1; k < inputs.size(); ++k) {
       float* const to = k + 1 == inputs.size() ? out + begin : sum;
-      AddFloats(left, input(k) + begin, to, size);
+      add(left, input(k) + begin, to, size);
       left = to;
     }
   }

@@ -45,7 +45,8 @@ void StayNearDevice(const WorkerAssignment& assignment) {
       return;
     }
   }
-  if (!choice.says.empty()) LS_LOG_INFO << choice.says;
+  if (choice.says.empty()) return;
+  LS_LOG_INFO << choice.says;
 }
 
 }  // namespace lockstep::worker

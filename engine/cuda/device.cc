@@ -96,7 +96,9 @@ absl::StatusOr<Event> Device::MakeTimer() {
 }
 
 absl::Status Device::Check(Code code, const std::string& what) const {
-  return StatusOf(*tables_, code, what);
+  if (code == 0) return absl::OkStatus();
+  return StatusOf(*tables_, code,
+                  absl::StrCat(properties_.name, " (", properties_.uuid, "): ", what));
 }
 
 absl::Status Device::Copy(void* to, const void* from, size_t bytes, Stream stream) const {

@@ -50,7 +50,7 @@ class Device {
   // Device memory that was allocated.
   size_t allocated() const { return allocated_; }
 
-  // An error of `code`, which came of `what`. OK for 0.
+  // An error of `code`, which came of `what`, that names the GPU. OK for 0.
   absl::Status Check(Code code, const std::string& what) const;
   // Copies on `stream`; both sides stay as they are until it is done.
   absl::Status Copy(void* to, const void* from, size_t bytes, Stream stream) const;

@@ -28,11 +28,9 @@ absl::Status CudaExecutor::CopyState() {
 
 absl::Status CudaExecutor::Noted(absl::Status status, const char* what, int64_t step) {
   if (status.ok() || !failed_.ok()) return status.ok() ? status : failed_;
-  failed_ = absl::Status(
-      status.code(),
-      absl::StrCat("the GPU ", device_->properties().name, " (", device_->properties().uuid,
-                   ") failed in ", what, step < 0 ? "" : absl::StrCat(" ", step), ": ",
-                   status.message(), "; the state of this worker is lost"));
+  failed_ = absl::Status(status.code(),
+                         absl::StrCat(what, step < 0 ? "" : absl::StrCat(" ", step), ": ",
+                                      status.message(), "; the state of this worker is lost"));
   return failed_;
 }
 
@@ -91,7 +89,7 @@ absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
   constants_.reset();
-  const absl::StatusOr<StepResult> result = updater_->Update(step);
+  absl::StatusOr<StepResult> result = updater_->Update(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
   return result;
@@ -108,7 +106,7 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
   LS_RETURN_IF_ERROR(failed_);
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
-  const absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
+  absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
   return result;

@@ -66,9 +66,9 @@ class CudaMoments {
   // Blocks until all that was taken is in the state region. Errors: Internal.
   absl::Status Settle() const;
 
-  // Bring what is held to the device, and back to the state region, on the compute stream.
-  // Errors: Internal.
+  // Brings what is held to the device, on the compute stream. Errors: Internal.
   absl::Status Upload() const { return Move(true); }
+  // The same back to the state region.
   absl::Status Publish() const { return Move(false); }
 
  private:

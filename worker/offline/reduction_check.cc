@@ -109,7 +109,7 @@ absl::StatusOr<std::string> Check(ForkedRanks options) {
   options.arena_bytes = 2 * (static_cast<size_t>(kFloats) * sizeof(float) + 2 * kPadding);
   LS_RETURN_IF_ERROR(RunForked(options, [&](Communicator& communicator, Transport& transport) {
     double own = 0;
-    const absl::Status status = Reduce(communicator, transport, &own);
+    absl::Status status = Reduce(communicator, transport, &own);
     if (communicator.rank() == 0) *seconds.get() = own;
     return status;
   }));

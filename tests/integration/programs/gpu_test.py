@@ -165,7 +165,7 @@ class Gpus(harness.ProgramTest):
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], whole)
         self.assertEqual(len(result["faults"]), 1)
-        self.assertRegex(err, "an emulated GPU|unspecified launch failure")
+        self.assertRegex(result["faults"][0]["cause"], "an emulated GPU .*unspecified launch failure")
 
     def test_a_model_too_large_for_the_cap_is_refused(self):
         path = self.write("job.yaml", job())

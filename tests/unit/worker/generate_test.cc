@@ -82,8 +82,9 @@ class FakeDecoder : public engine::Executor {
   absl::Status RunShard(int64_t, int, int, engine::Fields, float*, const Hooks&) override {
     return absl::UnimplementedError("");
   }
-  engine::StepResult Update(int64_t, absl::Span<const engine::GradientSlice>) override {
-    return {};
+  absl::StatusOr<engine::StepResult> Update(int64_t,
+                                            absl::Span<const engine::GradientSlice>) override {
+    return absl::UnimplementedError("");
   }
   int64_t committed_step() const override { return 0; }
   absl::Status Evaluate(engine::Fields, int64_t, engine::EvalSums*, engine::Weights) override {
