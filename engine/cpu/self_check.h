@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a CPU says about its instruction sets is not yet proof that our kernels compute on it what
 // they should: a hypervisor may hide a part, and a set may never have run where it was written. So
-// before a set is used, each of its kernels works on a little made data, within a millisecond, and
+// before a set is used, each of its kernels works on a little made data, for some milliseconds, and
 // is held to the portable ones: to the same bits where they only move, choose or round values, to a
 // tolerance where the order of additions or a fused multiplication may differ; tiles of products to
 // sums in double precision.
