@@ -163,7 +163,7 @@ absl::Status Trainer::BeginReducing(Communicator* communicator, int64_t step, in
   if (part == parts_.end()) return absl::OkStatus();  // more of it comes
   LS_RETURN_IF_ERROR(sums_->PartDone(part->begin, part->end));
   board_->Do(REDUCING);
-  const absl::Status begun =
+  absl::Status begun =
       communicator->BeginPart(ReductionOf(*communicator, step, sums_->whole()), Deadline());
   board_->Do(COMPUTING);
   return begun;
