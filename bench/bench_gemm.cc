@@ -2,7 +2,8 @@
 // Times the engine's matrix product on the shapes that occur in the models of the comparison, one
 // thread, and where libdnnl-dev was there at build time oneDNN's matmul on the same operands in
 // turn. Operands change from call to call in training, so both sides pay for their own packing.
-// Prints for each shape the median GFLOP/s and the share of this machine's FMA peak.
+// Prints for each shape the median GFLOP/s and the share of this machine's FMA peak, then those of
+// the same product with bf16 factors as they are, and with the same factors widened to fp32 first.
 //
 //   bench_gemm [runs] [part of a case's name]
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "bench/timing.h"
 #include "engine/cpu/gemm.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/device/machine_peak.h"
 #ifdef LOCKSTEP_BENCH_DNNL
 #include "bench/dnnl_matmul.h"
@@ -60,6 +62,40 @@ bench::Memory<float> Filled(int64_t count) {
   return memory;
 }
 
+// Seconds of one call each: with bf16 factors, and with these widened before.
+struct HalfTimes {
+  double pairs;
+  double widened;
+};
+HalfTimes TimeBf16(GemmShape shape, Isa isa, int calls, ThreadPool* pool) {
+  const Gemm plain(shape, isa, 1);
+  shape.bf16 = true;
+  const Gemm gemm(shape, isa, 1);
+  const HalfKernels& half = HalfKernelsFor(isa);
+  const int64_t a_count = shape.m * shape.k, b_count = shape.k * shape.n;
+  const auto a = Filled(a_count), b = Filled(b_count), c = Filled(shape.m * shape.n);
+  const auto a_half = bench::Allocate<uint16_t>(static_cast<size_t>(a_count));
+  const auto b_half = bench::Allocate<uint16_t>(static_cast<size_t>(b_count));
+  half.narrow_bf16(a.get(), a_count, a_half.get());
+  half.narrow_bf16(b.get(), b_count, b_half.get());
+  const size_t bytes = std::max(gemm.scratch_bytes(), plain.scratch_bytes());
+  const auto scratch = Filled(static_cast<int64_t>(bytes / sizeof(float)) + 16);
+  std::vector<double> pairs, widened;
+  for (int i = 0; i <= calls; ++i) {
+    const double t0 = bench::Now();
+    gemm.Run(a_half.get(), b_half.get(), c.get(), false, {}, scratch.get(), pool);
+    const double t1 = bench::Now();
+    half.widen_bf16(a_half.get(), a_count, a.get());
+    half.widen_bf16(b_half.get(), b_count, b.get());
+    plain.Run(a.get(), b.get(), c.get(), false, {}, scratch.get(), pool);
+    const double t2 = bench::Now();
+    if (i == 0) continue;
+    pairs.push_back(t1 - t0);
+    widened.push_back(t2 - t1);
+  }
+  return {bench::Median(pairs), bench::Median(widened)};
+}
+
 int Run(int runs, const char* only) {
   const Isa isa = DetectIsa();
   ThreadPool pool(1);
@@ -98,7 +134,9 @@ int Run(int runs, const char* only) {
       std::printf("   oneDNN %6.1f GFLOP/s %5.1f %%   x %.2f", other * 1e-9, other / peak * 100,
                   mine / other);
     }
-    std::printf("\n");
+    const HalfTimes halves = TimeBf16(shape, isa, calls, &pool);
+    std::printf("   bf16 %6.1f widened %6.1f GFLOP/s x %.2f\n", flops / halves.pairs * 1e-9,
+                flops / halves.widened * 1e-9, halves.widened / halves.pairs);
   }
   return 0;
 }

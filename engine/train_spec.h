@@ -233,8 +233,11 @@ struct PassOptions {
   bool step_graph = true;
   // Of 65536 elements: so many come to a GPU at once, of moments that are not there.
   int64_t moment_blocks = 64;
-  // "sse2", "avx2" or "avx512": kernels for less than this CPU has; other roundings. Empty: its
-  // best.
+  // On CPUs: whether factors in bf16 are multiplied pair by pair; other roundings. Empty: where the
+  // CPU has an instruction for it.
+  std::optional<bool> bf16_pairs;
+  // "sse2", "avx2", "avx512" or "avx512_bf16": kernels for less than this CPU has; other roundings.
+  // Empty: its best.
   std::string isa;
 };
 

@@ -45,6 +45,12 @@ bool AnyHalf(const Graph& graph, const Node& node) {
                      [](const TensorType& type) { return IsHalf(type.dtype); });
 }
 
+bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
+  const CpuKernelDef& kernel = CpuKernelOf(*node.op);
+  return kernel.takes_bf16 != nullptr && graph.type(node.inputs[0]).dtype == DType::kBF16 &&
+         graph.type(node.inputs[1]).dtype == DType::kBF16 && kernel.takes_bf16(graph, node, target);
+}
+
 // How a node's operands are cut and where their copies lie.
 struct Layout {
   Layout(const Graph& graph, const Node& node, const CpuTarget& target);
@@ -70,7 +76,10 @@ struct Layout {
 Layout::Layout(const Graph& graph, const Node& node, const CpuTarget& target) {
   for (const Value& input : node.inputs) inputs.push_back({graph.type(input)});
   for (const TensorType& type : node.outputs) outputs.push_back({type});
-  for (Operand& operand : inputs) operand.copied = IsHalf(operand.type.dtype);
+  const bool takes_bf16 = TakesBf16(graph, node, target);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].copied = IsHalf(inputs[i].type.dtype) && !(takes_bf16 && i < 2);
+  }
   for (Operand& operand : outputs) operand.copied = IsHalf(operand.type.dtype);
   Cut(node);
   ChooseBlock(node);

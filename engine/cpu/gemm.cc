@@ -14,8 +14,9 @@ constexpr int64_t kKBlock = 256;
 constexpr int64_t kPackRows = 128;
 // From this many columns on, the same holds for the rows of A.
 constexpr int64_t kPackColumns = 128;
-// A packed block of A stays in L2 while the panels of B pass by it, one after the other in L1. A little
-// more than 256 rows of the longest k blocks: a product of 256 rows has no second block of four.
+// A packed block of A stays in L2 while the panels of B pass by it, one after the other in L1. A
+// little more than 256 rows of the longest k blocks: a product of 256 rows has no second block of
+// four.
 constexpr int64_t kRowFloats = 66 * 1024;
 // A packed block of B, from which the panels come, stays in the last cache.
 constexpr int64_t kBlockFloats = 512 * 1024;
@@ -26,23 +27,28 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
+bool MultipliesPairs(Isa isa) { return isa >= Isa::kAvx512Bf16; }
+
 Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
     : simd_(SimdFor(isa)), row_simd_(RowKernelsFor(isa)), threads_(threads), shape_(shape) {
   LS_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0);
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
+  LS_CHECK(!shape.bf16 || PairsBf16(shape.k));
+  k_ = shape.bf16 ? shape.k / 2 : shape.k;
   // A B^T has both operands along k. The one that becomes B is transposed while packing.
   swapped_ = shape.b_transposed && shape.m < shape.n && shape.m <= kSwapRows;
   m_ = swapped_ ? shape.n : shape.m;
   n_ = swapped_ ? shape.m : shape.n;
-  a_row_ = shape.a_transposed ? 1 : shape.k;
+  a_row_ = shape.a_transposed ? 1 : k_;
   a_k_ = shape.a_transposed ? shape.m : 1;
   b_columns_ = shape.b_transposed;
-  b_stride_ = b_columns_ ? shape.k : shape.n;
+  b_stride_ = b_columns_ ? k_ : shape.n;
   // A row stride of many pages maps a panel's rows to the same few cache sets.
-  pack_ = b_columns_ || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && shape.k > 8);
-  pack_a_ = shape.a_transposed || (n_ >= kPackColumns && m_ >= kPackRows && shape.k > 8);
-  k_block_ = DivideUp(shape.k, DivideUp(shape.k, kKBlock));
-  k_block_ = std::min(DivideUp(k_block_, 8) * 8, shape.k);
+  pack_ =
+      b_columns_ || shape.bf16 || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && k_ > 8);
+  pack_a_ = shape.a_transposed || (n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
+  k_block_ = DivideUp(k_, DivideUp(k_, kKBlock));
+  k_block_ = std::min(DivideUp(k_block_, 8) * 8, k_);
   const int64_t height = simd_.tile_rows, width = simd_.tile_columns;
   const int64_t panels = DivideUp(n_, width);
   // Without packing one panel is for the right edge.
@@ -71,13 +77,29 @@ void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* pa
 
 void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
                       float* panels) const {
+  const int64_t valid = std::min(end, n_) - begin;
+  if (!b_columns_ && shape_.bf16) {
+    const auto* halves = reinterpret_cast<const uint16_t*>(b);
+    simd_.pack_pair_panels(halves + 2 * p * b_stride_ + begin, b_stride_, k, valid, panels);
+    return;
+  }
   if (!b_columns_) {
-    simd_.pack_panels(b + p * b_stride_ + begin, b_stride_, k, std::min(end, n_) - begin, panels);
+    simd_.pack_panels(b + p * b_stride_ + begin, b_stride_, k, valid, panels);
     return;
   }
   for (int64_t column = begin; column < end; column += simd_.tile_columns) {
     PackB(b, p, k, column, panels + (column - begin) * k);
   }
+}
+
+void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end,
+                 float* packed) const {
+  if (shape_.bf16 && a_row_ == 1) {
+    const auto* halves = reinterpret_cast<const uint16_t*>(a);
+    simd_.pack_pair_rows(halves + 2 * p * a_k_ + begin, a_k_, end - begin, k, packed);
+    return;
+  }
+  simd_.pack_rows(a + begin * a_row_ + p * a_k_, a_row_, a_k_, end - begin, k, packed);
 }
 
 void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
@@ -92,18 +114,18 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
   if (epilogue.residual != nullptr) {
     tile->epilogue.residual = epilogue.residual + row * epilogue.residual_stride + column;
   }
-  simd_.tile[rows](*tile);
+  (shape_.bf16 ? simd_.pair_tile : simd_.tile)[rows](*tile);
 }
 
 Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
   Tile tile;
-  tile.k = std::min(k_block_, shape_.k - p);
+  tile.k = std::min(k_block_, k_ - p);
   tile.a_row = pack_a_ ? 1 : a_row_;
   tile.a_k = pack_a_ ? simd_.tile_rows : a_k_;
   tile.b_stride = pack_ ? simd_.tile_columns : b_stride_;
   tile.c_stride = operands.c_stride;
   tile.accumulate = operands.accumulate || p > 0;
-  tile.last = p + k_block_ >= shape_.k;
+  tile.last = p + k_block_ >= k_;
   tile.epilogue = operands.epilogue;
   return tile;
 }
@@ -113,7 +135,7 @@ void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end
   const int64_t width = simd_.tile_columns;
   for (int64_t first = panel_begin; first < panel_end; first += block_panels_) {
     const int64_t last = std::min(first + block_panels_, panel_end);
-    for (int64_t p = 0; p < shape_.k; p += k_block_) {
+    for (int64_t p = 0; p < k_; p += k_block_) {
       Tile tile = TileAt(operands, p);
       const float* panels = scratch;
       if (operands.packed != nullptr) {
@@ -136,7 +158,7 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
   const float* a = operands.a + row_begin * a_row_ + p * a_k_;
   if (pack_a_) {
     float* packed = scratch + a_pack_offset_;
-    simd_.pack_rows(a, a_row_, a_k_, row_end - row_begin, tile->k, packed);
+    PackA(operands.a, p, tile->k, row_begin, row_end, packed);
     a = packed;
   }
   const int64_t next = pack_a_ ? tile->k : a_row_;  // between rows of a
@@ -158,38 +180,46 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
   tile->b_stride = pack_ ? width : b_stride_;
 }
 
-void Gemm::Run(const float* a, const float* b, float* c, bool accumulate,
+void Gemm::Run(const void* a, const void* b, float* c, bool accumulate,
                const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
-  RunOn({a, b, nullptr, c, shape_.n, accumulate, {}}, epilogue, scratch, pool);
+  RunOn({static_cast<const float*>(a),
+         static_cast<const float*>(b),
+         nullptr,
+         c,
+         shape_.n,
+         accumulate,
+         {}},
+        epilogue, scratch, pool);
 }
 
 size_t Gemm::packed_bytes() const {
   if (swapped_ || !pack_) return 0;
-  return static_cast<size_t>(PackedAt(shape_.k, 0)) * sizeof(float);
+  return static_cast<size_t>(PackedAt(k_, 0)) * sizeof(float);
 }
 
 int64_t Gemm::PackedAt(int64_t p, int64_t panel) const {
   const int64_t width = simd_.tile_columns;
-  const int64_t k = std::min(k_block_, shape_.k - p);
+  const int64_t k = std::min(k_block_, k_ - p);
   return p * DivideUp(n_, width) * width + panel * width * k;
 }
 
-void Gemm::PackAll(const float* b, float* packed, ThreadPool* pool) const {
+void Gemm::PackAll(const void* b, float* packed, ThreadPool* pool) const {
   LS_CHECK(packed_bytes() > 0);
   const int64_t width = simd_.tile_columns;
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
-    for (int64_t p = 0; begin < end && p < shape_.k; p += k_block_) {
-      PackPanels(b, p, std::min(k_block_, shape_.k - p), begin * width, end * width,
-                 packed + PackedAt(p, begin));
+    for (int64_t p = 0; begin < end && p < k_; p += k_block_) {
+      PackPanels(static_cast<const float*>(b), p, std::min(k_block_, k_ - p), begin * width,
+                 end * width, packed + PackedAt(p, begin));
     }
   });
 }
 
-void Gemm::RunPacked(const float* a, const float* packed, float* c, bool accumulate,
+void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumulate,
                      const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
   LS_CHECK(packed_bytes() > 0);
-  RunOn({a, nullptr, packed, c, shape_.n, accumulate, {}}, epilogue, scratch, pool);
+  RunOn({static_cast<const float*>(a), nullptr, packed, c, shape_.n, accumulate, {}}, epilogue,
+        scratch, pool);
 }
 
 void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single-precision matrix products on plain row-major memory, for the shapes of training: weights
+// Matrix products of fp32 or bf16 factors on plain row-major memory, sums and results in fp32, for
+// the shapes of training: weights
 // change every step, so nothing is packed beforehand. Tiles are held in registers; blocks of A and
 // B are packed in the course of the product, where that costs less than strided reads.
 //
@@ -27,7 +28,15 @@ struct GemmShape {
   int64_t k = 0;
   bool a_transposed = false;  // A is stored [k, m]
   bool b_transposed = false;  // B is stored [n, k]
+  // The factors are bf16, multiplied pair by pair. REQUIRES: PairsBf16(k).
+  bool bf16 = false;
 };
+
+// Whether bf16 factors with this k can stay what they are: two consecutive ones make a pair.
+inline bool PairsBf16(int64_t k) { return k % 2 == 0; }
+// Whether `isa` has an instruction for it. Others take 1.1 to 1.4 times as long as by widening
+// first.
+bool MultipliesPairs(Isa isa);
 
 // What follows a product: c = act(sum + bias + residual), and c = 0 where mask <= 0. All but the
 // bias are dense [m, n]; what is null is left out.
@@ -44,22 +53,25 @@ class Gemm {
   Gemm(const GemmShape& shape, Isa isa, int threads);
 
   size_t scratch_bytes() const { return scratch_floats_ * sizeof(float); }
-  // `scratch` has scratch_bytes(), 64-byte aligned. Blocks until the product is whole. No two
-  // operands overlap. REQUIRES: an epilogue only without `accumulate`.
-  void Run(const float* a, const float* b, float* c, bool accumulate, const GemmEpilogue& epilogue,
+  // a and b are float or, with shape.bf16, uint16_t. `scratch` has scratch_bytes(), 64-byte
+  // aligned. Blocks until the product is whole. No two operands overlap. REQUIRES: an epilogue only
+  // without `accumulate`.
+  void Run(const void* a, const void* b, float* c, bool accumulate, const GemmEpilogue& epilogue,
            float* scratch, ThreadPool* pool) const;
 
   // B in the order of the product, for several products with one B: the bytes that it takes, 0
   // where there is no such order. It depends on n, k and the layout of B alone.
   size_t packed_bytes() const;
   // Makes it. REQUIRES: packed_bytes() > 0; `packed` 64-byte aligned.
-  void PackAll(const float* b, float* packed, ThreadPool* pool) const;
+  void PackAll(const void* b, float* packed, ThreadPool* pool) const;
   // Run with what PackAll made of b: the same bits.
-  void RunPacked(const float* a, const float* packed, float* c, bool accumulate,
+  void RunPacked(const void* a, const float* packed, float* c, bool accumulate,
                  const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const;
 
  private:
-  // The product as the tiles see it: C^T instead of C when that packs the smaller operand.
+  // The product as the tiles see it: C^T instead of C when that packs the smaller operand, and
+  // pairs of bf16 as one float. Where k is not the last extent of bf16 factors, a or b points to
+  // uint16_t.
   struct Operands {
     const float* a;
     const float* b;
@@ -86,6 +98,8 @@ class Gemm {
   Tile TileAt(const Operands& operands, int64_t p) const;
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                Tile* tile) const;
+  // Rows [begin, end) of the k block at `p`, as tiles read them.
+  void PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end, float* packed) const;
   void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
   // The panels of columns [begin, end), k block at `p`. REQUIRES: both are borders of panels.
   void PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
@@ -102,6 +116,7 @@ class Gemm {
   const RowKernels& row_simd_;
   const int threads_;
   const GemmShape shape_;
+  int64_t k_ = 0;         // counts of k, or pairs of them
   bool swapped_ = false;  // tiles compute C^T
   int64_t m_ = 0;         // rows and columns of the tiles' product
   int64_t n_ = 0;

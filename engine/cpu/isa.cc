@@ -16,7 +16,7 @@ Isa CpuIsa() {
   // __builtin_cpu_supports also asks the operating system (XGETBV).
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
-    return Isa::kAvx512;
+    return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
   return Isa::kSse2;
@@ -47,15 +47,16 @@ const char* Name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
   }
   return "?";
 }
 
 absl::StatusOr<Isa> ChooseIsa(const std::string& name) {
   if (name.empty()) return DetectIsa();
-  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
     if (name != Name(isa)) continue;
-    // Each contains those before it.
     if (isa <= DetectIsa()) return isa;
     if (isa <= CpuIsa()) {
       return absl::InvalidArgumentError(absl::StrCat("not all kernels for ", name,
@@ -66,8 +67,8 @@ absl::StatusOr<Isa> ChooseIsa(const std::string& name) {
     return absl::InvalidArgumentError(
         absl::StrCat("this CPU has no ", name, "; its best is ", Name(DetectIsa())));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no instruction set '", name, "': there are sse2, avx2 and avx512"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no instruction set '", name, "': there are sse2, avx2, avx512 and avx512_bf16"));
 }
 
 }  // namespace lockstep::engine

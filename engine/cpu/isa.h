@@ -10,11 +10,12 @@
 
 namespace lockstep::engine {
 
-enum class Isa { kSse2, kAvx2, kAvx512 };
+// Each contains those before it.
+enum class Isa { kSse2, kAvx2, kAvx512, kAvx512Bf16 };
 
 // The best one that this CPU has and whose kernels give right results on it (cpu/self_check.h).
 Isa DetectIsa();
-// "sse2", "avx2", "avx512".
+// "sse2", "avx2", "avx512", "avx512_bf16".
 const char* Name(Isa isa);
 // The named one, or the best one for "". Errors: InvalidArgument for a name that is none or that
 // this CPU does not have.

@@ -97,6 +97,8 @@ class CpuKernel {
 struct CpuTarget {
   Isa isa = Isa::kSse2;
   int threads = 1;
+  // bf16 factors of products are multiplied pair by pair (gemm.h) instead of being widened first.
+  bool bf16_pairs = false;
 };
 
 struct CpuKernelDef {
@@ -110,6 +112,9 @@ struct CpuKernelDef {
   // that Pack fills once. -1: none.
   int packed_input = -1;
   size_t (*packed_bytes)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
+  // Whether inputs 0 and 1, where both are bf16, are taken as they are; what else has 16 bits comes
+  // in fp32 (converting_kernel.h). Null: no.
+  bool (*takes_bf16)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
 };
 
 }  // namespace lockstep::engine

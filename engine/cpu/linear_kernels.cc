@@ -1,22 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear and its gradients as matrix products.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine::cpu {
 namespace {
 
+// Whether both factors come in bf16 (kernel.h).
+bool FactorsAreBf16(const Graph& graph, const Node& node) {
+  return graph.type(node.inputs[0]).dtype == DType::kBF16;
+}
+
 GemmShape ForwardShape(const Graph& graph, const Node& node) {
   const Shape& x = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
   const bool in_out = node.attrs.Int("in_out") != 0;
-  return {
-      .m = x[0], .n = w[in_out ? 1 : 0], .k = x[1], .a_transposed = false, .b_transposed = !in_out};
+  return {.m = x[0],
+          .n = w[in_out ? 1 : 0],
+          .k = x[1],
+          .a_transposed = false,
+          .b_transposed = !in_out,
+          .bf16 = FactorsAreBf16(graph, node)};
 }
 
 // (dy [m, n], w [n, k]) -> dx [m, k]
@@ -28,14 +39,20 @@ GemmShape InputShape(const Graph& graph, const Node& node) {
           .n = w[in_out ? 0 : 1],
           .k = dy[1],
           .a_transposed = false,
-          .b_transposed = in_out};
+          .b_transposed = in_out,
+          .bf16 = FactorsAreBf16(graph, node)};
 }
 
 // (dy [m, n], x [m, k]) -> dw [n, k]
 GemmShape WeightShape(const Graph& graph, const Node& node) {
   const Shape& dy = graph.type(node.inputs[0]).shape;
   const Shape& x = graph.type(node.inputs[1]).shape;
-  return {.m = dy[1], .n = x[1], .k = dy[0], .a_transposed = true, .b_transposed = false};
+  return {.m = dy[1],
+          .n = x[1],
+          .k = dy[0],
+          .a_transposed = true,
+          .b_transposed = false,
+          .bf16 = FactorsAreBf16(graph, node)};
 }
 
 class LinearKernel : public CpuKernel {
@@ -61,7 +78,7 @@ class LinearKernel : public CpuKernel {
     const bool keeps = operands_.outputs.size() == 2;
     if (!keeps) epilogue.activation = activation_;
     float* const sums = context.At<float>(operands_.outputs[keeps ? 1 : 0]);
-    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]), sums,
+    gemm_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]), sums,
               false, epilogue, context.At<float>(operands_.scratch), context.pool);
     if (!keeps) return;
     row_simd_.activation[static_cast<size_t>(*activation_)](
@@ -95,7 +112,7 @@ class BackwardInputKernel : public CpuKernel {
       if (third_ == ops::Third::kAddend) epilogue.residual = third;
     }
     float* const dx = context.At<float>(operands_.outputs[0]);
-    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]), dx,
+    gemm_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]), dx,
               false, epilogue, context.At<float>(operands_.scratch), context.pool);
     if (operands_.inputs.size() < 3 || third_ != ops::Third::kGelu) return;
     row_simd_.activation_backward[static_cast<size_t>(Activation::kGeluTanh)](
@@ -117,25 +134,50 @@ class BackwardWeightKernel : public CpuKernel {
       : gemm_(WeightShape(graph, node), target.isa, target.threads),
         operands_(operands),
         simd_(SimdFor(target.isa)),
+        half_(HalfKernelsFor(target.isa)),
+        bf16_(FactorsAreBf16(graph, node)),
         rows_(graph.type(node.inputs[0]).shape[0]),
         summed_(static_cast<size_t>(node.attrs.Int("sums"))),
         columns_(node.outputs.back().shape[0]) {}
 
+  static size_t ScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
+    const size_t product =
+        Gemm(WeightShape(graph, node), target.isa, target.threads).scratch_bytes();
+    if (!FactorsAreBf16(graph, node) || node.attrs.Int("sums") == 0) return product;
+    const int64_t columns = node.outputs.back().shape[0];
+    return std::max(product, static_cast<size_t>(kWidenedRows * columns) * sizeof(float));
+  }
+
   void Run(const RunContext& context) const override {
     const Storage& out = operands_.outputs[0];
-    gemm_.Run(context.At<float>(operands_.inputs[0]), context.At<float>(operands_.inputs[1]),
+    gemm_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]),
               context.At<float>(out), context.Adds(out), {}, context.At<float>(operands_.scratch),
               context.pool);
     if (summed_ == 0) return;
+    const Storage& summed = operands_.inputs[summed_ - 1];
     const Storage& sums = operands_.outputs[1];
-    simd_.sum_rows(context.At<float>(operands_.inputs[summed_ - 1]), columns_, rows_, columns_,
-                   context.Adds(sums), context.At<float>(sums));
+    float* const to = context.At<float>(sums);
+    if (!bf16_) {
+      simd_.sum_rows(context.At<float>(summed), columns_, rows_, columns_, context.Adds(sums), to);
+      return;
+    }
+    const auto* halves = context.At<uint16_t>(summed);
+    float* const widened = context.At<float>(operands_.scratch);
+    for (int64_t row = 0; row < rows_; row += kWidenedRows) {
+      const int64_t count = std::min(kWidenedRows, rows_ - row);
+      half_.widen_bf16(halves + row * columns_, count * columns_, widened);
+      simd_.sum_rows(widened, columns_, count, columns_, row > 0 || context.Adds(sums), to);
+    }
   }
 
  private:
+  static constexpr int64_t kWidenedRows = 16;
+
   const Gemm gemm_;
   const KernelOperands operands_;
   const SimdKernels& simd_;
+  const HalfKernels& half_;
+  const bool bf16_;
   const int64_t rows_;
   const size_t summed_;    // the operand, from 1; 0: none
   const int64_t columns_;  // of it
@@ -174,11 +216,22 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   return Gemm(kShape(graph, node), target.isa, target.threads).scratch_bytes();
 }
 
+template <GemmShape (*kShape)(const Graph&, const Node&)>
+bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return target.bf16_pairs && PairsBf16(kShape(graph, node).k);
+}
+
 }  // namespace
 
-const CpuKernelDef kLinear = {Scratch<ForwardShape>, Prepare<LinearKernel>};
-const CpuKernelDef kLinearBackwardInput = {Scratch<InputShape>, Prepare<BackwardInputKernel>};
-const CpuKernelDef kLinearBackwardWeight = {Scratch<WeightShape>, Prepare<BackwardWeightKernel>};
+const CpuKernelDef kLinear = {.scratch_bytes = Scratch<ForwardShape>,
+                              .prepare = Prepare<LinearKernel>,
+                              .takes_bf16 = TakesBf16<ForwardShape>};
+const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<InputShape>,
+                                           .prepare = Prepare<BackwardInputKernel>,
+                                           .takes_bf16 = TakesBf16<InputShape>};
+const CpuKernelDef kLinearBackwardWeight = {.scratch_bytes = BackwardWeightKernel::ScratchBytes,
+                                            .prepare = Prepare<BackwardWeightKernel>,
+                                            .takes_bf16 = TakesBf16<WeightShape>};
 const CpuKernelDef kBiasBackward = {nullptr, Prepare<BiasBackwardKernel>};
 
 }  // namespace lockstep::engine::cpu

@@ -72,7 +72,7 @@ std::string FirstWrongKernel(const KernelTables& tables) {
 
 Isa HighestSound(Isa best, absl::FunctionRef<KernelTables(Isa)> tables,
                  absl::FunctionRef<void(const std::string&)> warn) {
-  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+  for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2}) {
     if (isa > best) continue;
     const std::string wrong = FirstWrongKernel(tables(isa));
     if (wrong.empty()) return isa;

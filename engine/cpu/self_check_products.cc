@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of simd.h: products, packing, sums, elementwise ones.
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/philox.h"
 #include "engine/cpu/kernel_comparison.h"
 
 namespace lockstep::engine {
@@ -17,20 +20,39 @@ constexpr int64_t kDepth = 13;  // the unrolled steps and a rest
 constexpr int64_t kMostRows = 16;
 constexpr int64_t kMostColumns = 64;
 
+// The product of two elements: of numbers, or of pairs of bf16.
+double ProductOf(float a, float b, bool pairs) {
+  if (!pairs) return static_cast<double>(a) * static_cast<double>(b);
+  const auto x = std::bit_cast<uint32_t>(a), y = std::bit_cast<uint32_t>(b);
+  const auto half = [](uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits)); };
+  return half(x << 16) * half(y << 16) + half(x & 0xffff0000) * half(y & 0xffff0000);
+}
+
+// Pairs of bf16 in [-2, 2).
+std::vector<float> MadePairs(uint64_t site, size_t count) {
+  const std::vector<float> values = MadeValues(site, 2 * count);
+  std::vector<float> pairs(count);
+  for (size_t i = 0; i < count; ++i) {
+    pairs[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(values[2 * i]) >> 16 |
+                                    (std::bit_cast<uint32_t>(values[2 * i + 1]) & 0xffff0000));
+  }
+  return pairs;
+}
+
 // A product of the largest tile's size, as every layout of its operands gives it.
 struct TileCase {
-  explicit TileCase(const SimdKernels& simd)
+  TileCase(const SimdKernels& simd, bool pairs)
       : rows(simd.tile_rows),
         columns(simd.tile_columns),
-        a(MadeValues(6, kMostRows * kDepth)),
-        b(MadeValues(7, kDepth * kMostColumns)),
+        a(pairs ? MadePairs(6, kMostRows * kDepth) : MadeValues(6, kMostRows * kDepth)),
+        b(pairs ? MadePairs(7, kDepth * kMostColumns) : MadeValues(7, kDepth * kMostColumns)),
         more(MadeValues(8, 3 * kMostRows * kMostColumns)),
         sums(static_cast<size_t>(rows * columns)) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
         double sum = 0;
         for (int64_t p = 0; p < kDepth; ++p) {
-          sum += static_cast<double>(A(i, p)) * static_cast<double>(B(p, j));
+          sum += ProductOf(A(i, p), B(p, j), pairs);
         }
         sums[static_cast<size_t>(i * columns + j)] = sum;
       }
@@ -107,8 +129,15 @@ void CheckTiles(KernelComparison* compare) {
   if (simd.tile_rows > kMostRows || simd.tile_columns > kMostColumns) {
     return compare->Fail("tile size");
   }
-  const TileCase c(simd);
+  const TileCase c(simd, false), pairs(simd, true);
   for (int r = 1; r <= simd.tile_rows; ++r) {
+    for (int form = 0; form < kForms; ++form) {
+      if (TileIsRight(pairs, simd.pair_tile[r], r, 0, true, form) &&
+          TileIsRight(pairs, simd.pair_tile[r], r, 1, true, form)) {
+        continue;
+      }
+      return compare->Fail(absl::StrCat("tile of ", r, " rows of bf16"));
+    }
     for (int layout = 0; layout < kLayouts; ++layout) {
       for (int form = 0; form < kForms; ++form) {
         for (const bool packed : {false, true}) {
@@ -163,6 +192,38 @@ void CheckPacking(KernelComparison* compare) {
         if (packed[at] != source[static_cast<size_t>(i * a_row + p * a_k)]) {
           return compare->Fail("pack_rows");
         }
+      }
+    }
+  }
+}
+
+// As simd.h says.
+void CheckPairPacking(KernelComparison* compare) {
+  const SimdKernels& simd = *compare->tables().simd;
+  const int64_t width = simd.tile_columns, height = simd.tile_rows, k = 19;
+  const int64_t columns = 2 * width + 5, rows = 2 * height + 1, stride = columns + rows;
+  std::vector<uint16_t> source(static_cast<size_t>(2 * k * stride));
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint16_t>(MixBits(i));
+  const auto pair = [&](int64_t p, int64_t j) {
+    const auto at = static_cast<size_t>(2 * p * stride + j);
+    return source[at] | static_cast<uint32_t>(source[at + static_cast<size_t>(stride)]) << 16;
+  };
+  std::vector<float> packed(static_cast<size_t>((columns + width) * k));
+  const auto is = [&](int64_t at, uint32_t bits) {
+    return std::bit_cast<uint32_t>(packed[static_cast<size_t>(at)]) == bits;
+  };
+  simd.pack_pair_panels(source.data(), stride, k, columns, packed.data());
+  for (int64_t j = 0; j < (columns + width - 1) / width * width; ++j) {
+    for (int64_t p = 0; p < k; ++p) {
+      const int64_t at = j / width * width * k + p * width + j % width;
+      if (!is(at, j < columns ? pair(p, j) : 0)) return compare->Fail("pack_pair_panels");
+    }
+  }
+  simd.pack_pair_rows(source.data(), stride, rows, k, packed.data());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t p = 0; p < k; ++p) {
+      if (!is((i / height * k + p) * height + i % height, pair(p, i))) {
+        return compare->Fail("pack_pair_rows");
       }
     }
   }
@@ -223,6 +284,7 @@ void CheckOthers(KernelComparison* compare) {
 void CheckProducts(KernelComparison* compare) {
   CheckTiles(compare);
   CheckPacking(compare);
+  CheckPairPacking(compare);
   CheckOthers(compare);
 }
 

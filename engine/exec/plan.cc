@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "engine/cpu/gemm.h"
 #include "engine/cuda/update_scratch.h"
 #include "engine/ops/counts.h"
 #include "engine/ops/op.h"
@@ -106,7 +107,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   std::shared_ptr<CompiledPlan> plan(new CompiledPlan(spec));
   LS_ASSIGN_OR_RETURN(plan->precision_, Precision::Parse(spec.precision));
   LS_ASSIGN_OR_RETURN(const Isa isa, ChooseIsa(spec.passes.isa));
-  plan->target_ = {isa, spec.threads};
+  plan->target_ = {isa, spec.threads, spec.passes.bf16_pairs.value_or(MultipliesPairs(isa))};
   LS_ASSIGN_OR_RETURN(plan->model_, MakeModel(spec.model, spec.input));
   LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target_.isa));
   LS_ASSIGN_OR_RETURN(plan->settings_,

@@ -5,6 +5,7 @@ namespace lockstep::engine {
 
 const ImageSimd& ImageSimdFor(Isa isa) {
   switch (isa) {
+    case Isa::kAvx512Bf16:
     case Isa::kAvx512:
       return simd::kAvx512Image;
     case Isa::kAvx2:

@@ -10,6 +10,10 @@
 // Names the form whose sum keeps its register: left alone, GCC 12 rotates the sums through one
 // register too many and spills in the innermost loop.
 #define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+// avx512_bf16: the only instruction here that a CPU with the flags above need not have. Denormal
+// values count as zero in it, and each product is added rounded.
+#define LS_SIMD_DOT_TABLE kAvx512Bf16Kernels
+#define LS_SIMD_DOT_TO(sum, a, b) asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
 #define LS_SIMD_ROW_TABLE kAvx512RowKernels
 // Masked: GCC 12 warns about its own plain form.
 #define LS_SIMD_MUL32(a, b) _mm512_maskz_mul_epu32(0xFF, (__m512i)(a), (__m512i)(b))

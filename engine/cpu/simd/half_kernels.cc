@@ -54,7 +54,7 @@ uint16_t F16Of(float x, uint32_t word) {
 }  // namespace
 
 const HalfKernels& HalfKernelsFor(Isa isa) {
-  if (isa == Isa::kAvx512) return simd::kAvx512HalfKernels;
+  if (isa >= Isa::kAvx512) return simd::kAvx512HalfKernels;
   if (isa == Isa::kAvx2 && HasF16c()) return simd::kF16cHalfKernels;
   return simd::kPortableHalfKernels;
 }

@@ -7,6 +7,8 @@ namespace lockstep::engine {
 
 const SimdKernels& SimdFor(Isa isa) {
   switch (isa) {
+    case Isa::kAvx512Bf16:
+      return simd::kAvx512Bf16Kernels;
     case Isa::kAvx512:
       return simd::kAvx512Kernels;
     case Isa::kAvx2:
@@ -19,6 +21,7 @@ const SimdKernels& SimdFor(Isa isa) {
 
 const RowKernels& RowKernelsFor(Isa isa) {
   switch (isa) {
+    case Isa::kAvx512Bf16:
     case Isa::kAvx512:
       return simd::kAvx512RowKernels;
     case Isa::kAvx2:

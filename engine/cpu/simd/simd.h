@@ -55,6 +55,10 @@ struct SimdKernels {
   int tile_columns;
   // tile[r] works on r rows, 1 <= r <= tile_rows.
   void (*tile[17])(const Tile& tile);
+  // The same for factors in bf16: an element of A and of B is a pair of them, those of two k in a
+  // row in the low and the high half of 32 bits, k counts pairs, and a step adds two products.
+  // REQUIRES: a_k is 1 or as pack_pair_rows leaves it; B is a panel.
+  void (*pair_tile[17])(const Tile& tile);
   // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.
   void (*pack_transposed)(const float* src, int64_t stride, int64_t k, int64_t columns,
                           float* panel);
@@ -67,6 +71,11 @@ struct SimdKernels {
   // a_row or a_k is 1.
   void (*pack_rows)(const float* a, int64_t a_row, int64_t a_k, int64_t rows, int64_t k,
                     float* packed);
+  // pack_panels and pack_rows for bf16 operands whose k is not their last dimension: each element
+  // is made of two rows of src, 2p and 2p + 1; k counts pairs; a_row is 1.
+  void (*pack_pair_panels)(const uint16_t* src, int64_t stride, int64_t k, int64_t columns,
+                           float* panels);
+  void (*pack_pair_rows)(const uint16_t* a, int64_t stride, int64_t rows, int64_t k, float* packed);
   // dst[j, i] = act(src[i, j] + bias[i]) for src of rows x columns.
   void (*transpose)(const float* src, int64_t src_stride, int64_t rows, int64_t columns,
                     const float* bias, bool relu, float* dst, int64_t dst_stride);
@@ -95,6 +104,7 @@ namespace simd {
 extern const SimdKernels kSse2Kernels;
 extern const SimdKernels kAvx2Kernels;
 extern const SimdKernels kAvx512Kernels;
+extern const SimdKernels kAvx512Bf16Kernels;
 }  // namespace simd
 
 }  // namespace lockstep::engine

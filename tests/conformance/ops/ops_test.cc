@@ -90,13 +90,14 @@ struct RunOptions {
   int threads = 1;
   size_t shift = 0;
   bool accumulate = false;
+  bool bf16_pairs = false;
 };
 
 // Runs one node on its own buffers. Outputs start as 1 when they are added to.
 std::vector<Doubles> RunNode(const Graph& graph, const Node& node,
                              const std::vector<Doubles>& inputs, const RunOptions& options) {
   if (node.op->view) return {inputs[0]};
-  const CpuTarget target{options.isa, options.threads};
+  const CpuTarget target{options.isa, options.threads, options.bf16_pairs};
   std::vector<std::unique_ptr<Buffer>> in, out;
   KernelOperands operands;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -201,10 +202,13 @@ TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
         std::vector<Doubles> first;
         for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
           const Isa isa = static_cast<Isa>(level);
-          first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false});
-          // Sums over blocks are made in another order than the whole's: one more rounding each.
-          ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
-          ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false}), first);
+          for (const bool pairs : {false, true}) {
+            if (pairs && CpuKernelOf(op).takes_bf16 == nullptr) continue;
+            first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, pairs});
+            // Sums over blocks are made in another order than the whole's: one more rounding each.
+            ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
+            ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, pairs}), first);
+          }
         }
       }
     }
@@ -246,6 +250,48 @@ std::vector<std::pair<std::string, OpCase>> BlockedCases() {
        {{f({9, 10, 11, 65}), f({9, 20, 22, 65})},
         {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}}}},
   };
+}
+
+// Products whose factors stay in bf16: all shapes that Gemm packs in ways of its own, on every set.
+TEST(PairsTest, ProductsOfBf16AreThoseOfFloat64) {
+  const auto f = [](int64_t rows, int64_t columns) {
+    return TensorType{DType::kF32, {rows, columns}};
+  };
+  const std::vector<std::pair<std::string, OpCase>> cases = {
+      {"linear", {{f(1, 2), f(1, 2)}, {}}},
+      {"linear", {{f(40, 66), f(300, 66), f(1, 300)}, {}}},  // C^T
+      {"linear", {{f(40, 66), f(66, 35)}, {{"in_out", int64_t{1}}}}},
+      {"linear", {{f(301, 700), f(131, 700)}, {{"activation", std::string("relu")}}}},
+      {"linear", {{f(301, 700), f(700, 131)}, {{"in_out", int64_t{1}}}}},
+      {"linear_backward_input", {{f(301, 130), f(130, 77)}, {}}},
+      {"linear_backward_input", {{f(301, 130), f(77, 130)}, {{"in_out", int64_t{1}}}}},
+      {"linear_backward_weight", {{f(62, 17), f(62, 5)}, {}}},
+      {"linear_backward_weight", {{f(1030, 133), f(1030, 149)}, {}}},
+      {"linear_backward_weight", {{f(1030, 133), f(1030, 149)}, {{"sums", int64_t{1}}}}},
+      {"linear_backward_weight", {{f(62, 17), f(62, 5)}, {{"sums", int64_t{2}}}}},
+  };
+  for (const auto& [name, listed] : cases) {
+    OpCase plain = listed;
+    if (plain.inputs.size() == 3 && name == "linear") plain.inputs[2].shape = {300};
+    const OpDef& op = *FindOp(name);
+    const OpCase test = HalfCase(plain, DType::kBF16, 1);
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    for (size_t i = 0; i < p.inputs.size(); ++i) {
+      p.inputs[i] = Rounded(test.inputs[i].dtype, std::move(p.inputs[i]));
+    }
+    const Node& node = p.graph.node(p.made.node);
+    const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
+    for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
+      const Isa isa = static_cast<Isa>(level);
+      // Factors that stay what they are need no copies.
+      EXPECT_LT(KernelScratchBytes(p.graph, node, {isa, 1, true}),
+                KernelScratchBytes(p.graph, node, {isa, 1, false}));
+      const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, true});
+      ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
+      ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, true}), first);
+    }
+  }
 }
 
 TEST(BlocksTest, PartsOfANodeMakeTheWhole) {

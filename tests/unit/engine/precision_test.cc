@@ -143,6 +143,33 @@ TEST_P(PrecisionTest, FusionChangesRoundingOnly) {
   EXPECT_LT(difference, norm * BoundOf(std::get<0>(GetParam()).name, fp16));
 }
 
+class PairsTest : public EveryModelTest {};
+INSTANTIATE_TEST_SUITE_P(Models, PairsTest,
+                         testing::Combine(testing::ValuesIn(kModelCases),
+                                          testing::Values("bf16", "pure_bf16")),
+                         NameOf);
+
+// Factors multiplied as they are, instead of being widened: on any CPU, to prove it where it is not
+// the default.
+TEST_P(PairsTest, ChangeRoundingOnly) {
+  TrainSpec spec = Spec();
+  spec.passes.bf16_pairs = true;
+  Job pairs(spec);
+  spec.threads = 2;
+  Job threads(spec);
+  spec.threads = 1;
+  spec.passes.bf16_pairs = false;
+  Job widened(spec);
+  const std::vector<float> gradients = PoisonedGradients(&pairs, 1, 1);
+  EXPECT_TRUE(EqualBits(gradients, PoisonedGradients(&threads, 1, 1)));
+  const auto [norm, difference] =
+      Compare(&pairs, gradients, &widened, PoisonedGradients(&widened, 1, 1), 1);
+  const std::string model = std::get<0>(GetParam()).name;
+  EXPECT_LT(difference, norm * BoundOf(model, false));
+  // Image models have one small linear layer, of odd extents here.
+  EXPECT_EQ(difference > 0, model != "cnn" && model != "resnet");
+}
+
 TEST_P(PrecisionTest, EvaluatesCloseToFp32) {
   TrainSpec spec = Spec();
   Job half(spec);

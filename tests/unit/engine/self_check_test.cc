@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/engine/lowered_avx512.h"
+
 namespace lockstep::engine {
 namespace {
 
@@ -119,6 +121,18 @@ TEST(SelfCheckTest, NamesTheWrongKernel) {
   EXPECT_EQ(FirstWrongKernel(tables), "narrow_bf16");
 }
 
+TEST(SelfCheckTest, LoopsOfSixteenLanesAreRight) {
+  if (CpuIsa() < Isa::kAvx2 || !__builtin_cpu_supports("f16c")) {
+    GTEST_SKIP() << "this CPU has no AVX2 and F16C";
+  }
+  const KernelTables lowered = {&simd::kLoweredKernels, &simd::kLoweredRowKernels,
+                                &simd::kLoweredOptimKernels, &simd::kLoweredImage,
+                                &simd::kLoweredHalfKernels};
+  EXPECT_EQ(lowered.simd->tile_columns, SimdFor(Isa::kAvx512Bf16).tile_columns);
+  EXPECT_EQ(lowered.simd->tile_rows, SimdFor(Isa::kAvx512Bf16).tile_rows);
+  EXPECT_EQ(FirstWrongKernel(lowered), "");
+}
+
 // This CPU's kernels stand for those of a set that it need not have.
 TEST(SelfCheckTest, TakesTheNextLowerSet) {
   const KernelTables good = TablesFor(CpuIsa());
@@ -129,6 +143,11 @@ TEST(SelfCheckTest, TakesTheNextLowerSet) {
   std::vector<std::string> warnings;
   const auto warn = [&](const std::string& why) { warnings.push_back(why); };
   const auto only_avx512 = [&](Isa isa) { return isa == Isa::kAvx512 ? broken : good; };
+  const auto only_bf16 = [&](Isa isa) { return isa == Isa::kAvx512Bf16 ? broken : good; };
+  EXPECT_EQ(HighestSound(Isa::kAvx512Bf16, only_bf16, warn), Isa::kAvx512);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("avx512_bf16"));
+  warnings.clear();
   EXPECT_EQ(HighestSound(Isa::kAvx512, only_avx512, warn), Isa::kAvx2);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0],
