@@ -149,6 +149,9 @@ class Plan {
   virtual std::vector<NodeInfo> Nodes(ProgramKind program) const = 0;
 };
 
+// Whether cuDNN is used for convolutions where it is there, not at all, or must be there.
+enum class CudnnUse { kAuto, kNever, kAlways };
+
 // Where the executor works. All regions are 64-byte aligned and outlive it. Nothing in the arena
 // outlives a call, except in plans of CompileInference: there it is the executor's alone, which
 // keeps in it what it has made of the weights.
@@ -170,6 +173,8 @@ struct Memory {
   // deciding, and measured where none does; then all of it is written to them. Without files the
   // library chooses.
   std::vector<std::string> tuning_files = {};
+  // Whether a GPU's convolutions may be cuDNN's, which wants tuning files.
+  CudnnUse cudnn = CudnnUse::kAuto;
 };
 
 // Elements [begin, end) of the gradient vector whose moments an executor has, and where the first

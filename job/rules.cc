@@ -25,6 +25,11 @@ class Rules {
     CheckWorkersAndElastic();
     CheckVariables();
     CheckNccl();
+    if (spec_.resources().cudnn() == "always" && spec_.resources().matmul() == "library") {
+      Error({"resources.cudnn"},
+            "'resources.cudnn' always takes what is measured, and 'resources.matmul' library "
+            "measures nothing: set that to measured, or this to never");
+    }
     if (!spec_.profile().steps().empty() &&
         (spec_.debug().interpret() || !spec_.debug().dump_tensors().empty())) {
       Error({"debug", "profile"},

@@ -24,9 +24,8 @@ absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignme
   const absl::StatusOr<const engine::cuda::Tables*> tables = engine::cuda::LoadModule();
   LS_RETURN_IF_ERROR(tables.status());
   // An emulated GPU has only the NCCL that is given with it.
-  const bool emulated = absl::string_view((*tables)->name) == "an emulated GPU";
   const char* const given = std::getenv("LOCKSTEP_NCCL_LIBRARY");
-  if (emulated && (given == nullptr || *given == '\0')) {
+  if (engine::cuda::IsEmulated(**tables) && (given == nullptr || *given == '\0')) {
     return absl::FailedPreconditionError("the GPU is an emulated one");
   }
   if (ShardsMoments(job)) {

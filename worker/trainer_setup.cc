@@ -11,6 +11,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/trainer.h"
+#include "worker/tuning_files.h"
 
 namespace lockstep::worker {
 namespace {
@@ -136,6 +137,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
     if (plan.spec().shard_moments) memory.moment_bytes = MostHeldMoments(compiled_.job, plan);
     if (vector_->memory()->on_host()) memory.gradient_buffers = buffers;
     memory.tuning_files = compiled_.tuning_files;
+    memory.cudnn = CudnnUseOf(compiled_.job);
   } else {
     arena_.reset(AllocateArena(plan.arena_bytes()));
     if (arena_ == nullptr) {

@@ -31,4 +31,10 @@ std::vector<std::string> TuningFiles(const JobSpec& job, const std::string& run_
   return files;
 }
 
+engine::CudnnUse CudnnUseOf(const JobSpec& job) {
+  const std::string& use = job.resources().cudnn();
+  if (use == "always") return engine::CudnnUse::kAlways;
+  return use == "never" ? engine::CudnnUse::kNever : engine::CudnnUse::kAuto;
+}
+
 }  // namespace lockstep::worker

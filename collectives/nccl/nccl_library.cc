@@ -2,12 +2,9 @@
 #include "collectives/nccl/nccl_library.h"
 
 #include <dlfcn.h>
-#include <glob.h>
-
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "common/cuda_libraries.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -15,15 +12,6 @@ namespace {
 
 constexpr const char* kFile = "libnccl.so.2";
 constexpr int kOldest = 21800;
-
-// The files that `pattern` names, in the order of their names.
-void AppendMatches(const std::string& pattern, std::vector<std::string>* paths) {
-  glob_t found{};
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-    for (size_t i = 0; i < found.gl_pathc; ++i) paths->emplace_back(found.gl_pathv[i]);
-  }
-  ::globfree(&found);
-}
 
 template <typename F>
 bool LookUp(void* library, const char* name, F** function) {
@@ -81,31 +69,7 @@ std::string NcclLibrary::features() const {
 }
 
 std::vector<std::string> NcclPaths() {
-  if (const char* given = std::getenv("LOCKSTEP_NCCL_LIBRARY")) {
-    return *given == '\0' ? std::vector<std::string>{} : std::vector<std::string>{given};
-  }
-  std::vector<std::string> paths = {kFile};
-  if (const char* folders = std::getenv("LOCKSTEP_CUDA_LIBRARIES")) {
-    for (const absl::string_view folder : absl::StrSplit(folders, ':', absl::SkipEmpty())) {
-      paths.push_back(absl::StrCat(folder, "/", kFile));
-    }
-  }
-  for (const char* folder : {"/usr/local/cuda/lib64", "/usr/local/cuda/lib"}) {
-    paths.push_back(absl::StrCat(folder, "/", kFile));
-  }
-  const std::string wheel = absl::StrCat("/nvidia/nccl/lib/", kFile);
-  if (const char* environment = std::getenv("VIRTUAL_ENV")) {
-    AppendMatches(absl::StrCat(environment, "/lib/python3*/site-packages", wheel), &paths);
-  }
-  if (const char* home = std::getenv("HOME")) {
-    AppendMatches(absl::StrCat(home, "/.local/lib/python3*/site-packages", wheel), &paths);
-  }
-  for (const char* folder :
-       {"/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages",
-        "/usr/lib/python3*/site-packages", "/usr/lib/python3/dist-packages"}) {
-    AppendMatches(absl::StrCat(folder, wheel), &paths);
-  }
-  return paths;
+  return CudaLibraryPaths("LOCKSTEP_NCCL_LIBRARY", kFile, "nccl");
 }
 
 absl::StatusOr<NcclLibrary> OpenNccl(const std::string& path) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d and its gradients as products with patch matrices, in blocks of images that fit into the
 // scratch; blocks are summed in order. Filters are brought into the patches' order in each run.
-// What tensor cores can do without patches is conv_implicit.cc's.
+// What tensor cores can do without patches is conv_implicit.cc's, what cuDNN may do instead
+// conv_cudnn.cc's.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/conv_implicit.h"
 #include "engine/cuda/conv_plan.h"
+#include "engine/cuda/conv_tuning.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/window.h"
@@ -291,10 +294,23 @@ absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
   };
 }
 
+// By our own kernels, or by cuDNN where it is quicker.
+template <ConvPart kPart, auto kPrepareOwn>
+absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
+                                   const KernelOperands& operands, const CudaTarget& target) {
+  LS_ASSIGN_OR_RETURN(CudaKernel own, kPrepareOwn(graph, node, operands, target));
+  if (target.convolutions == nullptr) return own;
+  return target.convolutions->Choose(Operands(graph, node, operands, target), node,
+                                     ConvPlan(graph, node, kPart), target.tf32, std::move(own));
+}
+
 }  // namespace
 
-const CudaKernelDef kConv2d = {Scratch<ConvPart::kForward>, PrepareForward};
-const CudaKernelDef kConv2dBackwardInput = {Scratch<ConvPart::kInput>, PrepareInput};
-const CudaKernelDef kConv2dBackwardWeight = {Scratch<ConvPart::kWeight>, PrepareWeight};
+const CudaKernelDef kConv2d = {Scratch<ConvPart::kForward>,
+                               Prepare<ConvPart::kForward, PrepareForward>};
+const CudaKernelDef kConv2dBackwardInput = {Scratch<ConvPart::kInput>,
+                                            Prepare<ConvPart::kInput, PrepareInput>};
+const CudaKernelDef kConv2dBackwardWeight = {Scratch<ConvPart::kWeight>,
+                                             Prepare<ConvPart::kWeight, PrepareWeight>};
 
 }  // namespace lockstep::engine::cuda

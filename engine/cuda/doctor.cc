@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/doctor.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <cmath>
 
@@ -10,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/nvml.h"
 #include "common/status.h"
+#include "engine/cuda/cudnn.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/doctor_speed.h"
 #include "engine/cuda/gemm.h"
@@ -19,9 +18,6 @@ namespace lockstep::engine {
 namespace {
 
 using State = GpuFinding::State;
-
-// A library that stays loaded for this process, or null.
-void* Open(const char* name) { return ::dlopen(name, RTLD_NOW | RTLD_LOCAL); }
 
 GpuFinding Driver() {
   const absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
@@ -37,14 +33,25 @@ GpuFinding Driver() {
   return {State::kGood, "driver", version};
 }
 
-// cuDNN, which later versions use.
-GpuFinding Optional(const char* part, const char* file, const char* function) {
-  void* library = Open(file);
-  if (library == nullptr) {
-    return {State::kOptional, part, absl::StrCat(file, " is not there; nothing needs it yet")};
+// Whether convolutions will use it.
+GpuFinding ExamineCudnn(const cuda::Tables* tables) {
+  const absl::StatusOr<cuda::CudnnLibrary> library = cuda::LoadCudnn(tables);
+  if (!library.ok()) {
+    return {State::kOptional, "cuDNN",
+            absl::StrCat(library.status().message(), "; convolutions use our own kernels")};
   }
-  const auto get = reinterpret_cast<size_t (*)()>(::dlsym(library, function));
-  return {State::kGood, part, absl::StrCat(get == nullptr ? 0 : get())};
+  const std::string text = absl::StrCat(library->name(), ", ", library->path);
+  const absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::Device::Open(0);
+  if (!device.ok()) {
+    return {State::kOptional, "cuDNN", absl::StrCat(text, "; without a GPU it is not tried")};
+  }
+  const auto handle = cuda::Cudnn::Open(**device);
+  if (!handle.ok()) {
+    return {State::kDoubtful, "cuDNN",
+            absl::StrCat(handle.status().message(), "; convolutions use our own kernels")};
+  }
+  return {State::kGood, "cuDNN",
+          absl::StrCat(text, "; convolutions use it where it is measured quicker")};
 }
 
 // A product of two matrices whose result is known: the largest error.
@@ -120,7 +127,7 @@ std::vector<GpuFinding> ExamineGpus() {
     findings.push_back({lacks.empty() ? State::kGood : State::kMissing, "cuBLASLt",
                         lacks.empty() ? (*module)->matmul->version() : lacks});
   }
-  findings.push_back(Optional("cuDNN", "libcudnn.so.9", "cudnnGetVersion"));
+  findings.push_back(ExamineCudnn(module.ok() ? *module : nullptr));
   if (!module.ok()) return findings;
   const auto devices = cuda::ListDevices();
   if (!devices.ok()) {

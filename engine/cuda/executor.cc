@@ -5,12 +5,16 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/check.h"
+#include "common/log.h"
 #include "common/status.h"
+#include "engine/cuda/cudnn.h"
 #include "engine/cuda/device_bytes.h"
 #include "engine/cuda/module.h"
 #include "engine/cuda/tuning.h"
 #include "engine/exec/batches.h"
+#include "engine/ops/op.h"
 
 namespace lockstep::engine {
 namespace {
@@ -37,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(
       new CudaExecutor(std::move(plan), memory, std::move(device)));
   LS_RETURN_IF_ERROR(executor->CheckRoom(memory.gpu_limit));
   LS_RETURN_IF_ERROR(executor->AllocateAll());
-  LS_RETURN_IF_ERROR(executor->Prepare(memory.tuning_files));
+  LS_RETURN_IF_ERROR(executor->Prepare(memory));
   for (float* buffer : memory.gradient_buffers) {
     executor->device_->Pin(buffer,
                            static_cast<size_t>(executor->plan_->gradient_count()) * sizeof(float));
@@ -113,19 +117,47 @@ absl::Status CudaExecutor::AllocateAll() {
   return absl::OkStatus();
 }
 
-absl::Status CudaExecutor::Prepare(const std::vector<std::string>& tuning_files) {
+absl::StatusOr<std::unique_ptr<cuda::ConvTuning>> CudaExecutor::OpenConvTuning(
+    CudnnUse use, cuda::ProductTuning* tuning) {
+  const auto convolves = [](const Program& program) {
+    const std::vector<Node>& nodes = program.graph.nodes();
+    return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+      return absl::string_view(node.op->name) == "conv2d";
+    });
+  };
+  const bool any = convolves(plan_->program(ProgramKind::kTraining)) ||
+                   convolves(plan_->program(ProgramKind::kEvaluation));
+  if (use == CudnnUse::kNever || !any) return nullptr;
+  absl::StatusOr<std::shared_ptr<const cuda::Cudnn>> cudnn =
+      tuning == nullptr ? absl::FailedPreconditionError(
+                              "nothing is measured without resources.matmul: measured, "
+                              "which auto is on one node")
+                        : cuda::Cudnn::Open(*device_);
+  if (!cudnn.ok()) {
+    if (use == CudnnUse::kAlways) return Annotate(cudnn.status(), "resources.cudnn is always");
+    LS_LOG_INFO << "convolutions are done without cuDNN: " << cudnn.status().message();
+    return nullptr;
+  }
+  return cuda::ConvTuning::Open(device_.get(), *std::move(cudnn), tuning,
+                                ContextFor(slots_[0], Weights::kCurrent));
+}
+
+absl::Status CudaExecutor::Prepare(const Memory& memory) {
   const TrainSpec& spec = plan_->spec();
   CudaTarget target{&device_->tables(), spec.precision == "tf32"};
   std::unique_ptr<cuda::ProductTuning> tuning;
-  if (!tuning_files.empty()) {
+  if (!memory.tuning_files.empty()) {
     // Random bits would be slower than zeros, and slow all algorithms alike.
     const size_t bytes = plan_->arena_bytes();
     LS_RETURN_IF_ERROR(
         device_->Check(device_->runtime().clear(arena_, bytes, device_->compute()), "the arena"));
-    LS_ASSIGN_OR_RETURN(tuning, cuda::ProductTuning::Open(device_.get(), tuning_files,
+    LS_ASSIGN_OR_RETURN(tuning, cuda::ProductTuning::Open(device_.get(), memory.tuning_files,
                                                           {arena_, bytes, workspace_}));
     target.tuning = tuning.get();
   }
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::ConvTuning> convolutions,
+                      OpenConvTuning(memory.cudnn, tuning.get()));
+  target.convolutions = convolutions.get();
   const GradientLayout& layout = plan_->layout();
   std::vector<int> ends;
   if (!spec.inference) gaps_ = GapsOf(layout);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cuda/conv_tuning.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/program_runner.h"
 #include "engine/cuda/step_clock.h"
@@ -75,7 +76,11 @@ class CudaExecutor : public Executor {
                std::unique_ptr<cuda::Device> device);
   absl::Status CheckRoom(size_t limit) const;
   absl::Status AllocateAll();
-  absl::Status Prepare(const std::vector<std::string>& tuning_files);
+  absl::Status Prepare(const Memory& memory);
+  // What chooses between our own convolutions and cuDNN's, with the files of `tuning`; null when
+  // they are our own. Errors: FailedPrecondition when cuDNN must be used and cannot.
+  absl::StatusOr<std::unique_ptr<cuda::ConvTuning>> OpenConvTuning(CudnnUse use,
+                                                                   cuda::ProductTuning* tuning);
   absl::Status CopyState();
   void Upload();
   // `status` of something that changes the state. After an error nothing of it can be trusted, and

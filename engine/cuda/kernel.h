@@ -19,6 +19,7 @@
 namespace lockstep::engine {
 
 namespace cuda {
+class ConvTuning;
 class ProductTuning;
 }  // namespace cuda
 
@@ -27,6 +28,7 @@ struct CudaTarget {
   const cuda::Tables* tables = nullptr;
   bool tf32 = false;                      // fp32 factors of matrix products are rounded to 10 bits
   cuda::ProductTuning* tuning = nullptr;  // null: products take the library's own choice
+  cuda::ConvTuning* convolutions = nullptr;  // null: they are done by our own kernels
 };
 // Memory that matrix products may use while they run.
 inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "common/status.h"
 
 namespace lockstep::engine::cuda {
@@ -68,8 +69,15 @@ absl::StatusOr<const Tables*> LoadModule() {
 
 void UseTables(const Tables* tables) { given.store(tables); }
 
+bool IsEmulated(const Tables& tables) {
+  return absl::string_view(tables.name) == "an emulated GPU";
+}
+
 absl::Status StatusOf(const Tables& tables, Code code, const std::string& what) {
   if (code == 0) return absl::OkStatus();
+  if (code >= kCudnnErrors) {
+    return absl::InternalError(absl::StrCat(what, ": cuDNN gives error ", code - kCudnnErrors));
+  }
   if (code >= kMatmulErrors) {
     return absl::InternalError(absl::StrCat(what, ": cuBLASLt gives error ", code - kMatmulErrors));
   }

@@ -21,7 +21,14 @@ absl::StatusOr<const Tables*> LoadModule();
 // From here on LoadModule gives `tables`; null: what it finds. For tests.
 void UseTables(const Tables* tables);
 
-// An error of `runtime` or of matrix products, said with what was being done. OK for 0.
+// Whether `tables` are those of tests without a GPU: its memory is the host's, and the libraries of
+// real GPUs do not work on it.
+bool IsEmulated(const Tables& tables);
+
+// What a function of cuDNN gives, as a Code: 0, or its status plus this.
+inline constexpr Code kCudnnErrors = 200000;
+
+// An error of `runtime`, of matrix products or of cuDNN, said with what was being done. OK for 0.
 // Errors: ResourceExhausted when memory lacks, Internal for the rest.
 absl::Status StatusOf(const Tables& tables, Code code, const std::string& what);
 

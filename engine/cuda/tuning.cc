@@ -29,11 +29,6 @@ namespace {
 // A plan has some dozens of products, each measured in a tenth of a second.
 constexpr absl::Duration kLockDeadline = absl::Minutes(5);
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
-constexpr int kRounds = 3;
-constexpr float kRoundMilliseconds = 0.5f;
-constexpr int kMostRuns = 50;
-// A candidate must beat an earlier one by as much: below it chance decides.
-constexpr float kClear = 0.98f;
 
 const char* NameOf(Type type) {
   if (type == Type::kBF16) return "bf16";
@@ -66,6 +61,28 @@ bool FromWord(absl::string_view word, MatmulAlgorithm* algorithm) {
   return good;
 }
 
+std::string ToWord(const ConvAlgorithm& algorithm) {
+  if (algorithm.number == ConvAlgorithm::kOwn) return "own";
+  return absl::StrCat("cudnn.", algorithm.number, ".", absl::Hex(algorithm.workspace_bytes));
+}
+
+bool FromWord(absl::string_view word, ConvAlgorithm* algorithm) {
+  *algorithm = {};
+  if (word == "own") return true;
+  const std::vector<absl::string_view> parts = absl::StrSplit(word, '.');
+  return parts.size() == 3 && parts[0] == "cudnn" &&
+         absl::SimpleAtoi(parts[1], &algorithm->number) && algorithm->number >= 0 &&
+         absl::SimpleHexAtoi(parts[2], &algorithm->workspace_bytes);
+}
+
+template <typename Algorithm>
+void AppendLines(const std::map<std::pair<std::string, std::string>, Algorithm>& algorithms,
+                 std::string* text) {
+  for (const auto& [key, algorithm] : algorithms) {
+    absl::StrAppend(text, key.first, "\t", key.second, "\t", ToWord(algorithm), "\n");
+  }
+}
+
 }  // namespace
 
 std::string DescribeProduct(const MatmulShape& shape) {
@@ -87,51 +104,67 @@ std::string DescribeProduct(const MatmulShape& shape) {
 void AlgorithmTable::Add(const std::string& text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<std::string> parts = absl::StrSplit(line, '\t');
-    MatmulAlgorithm algorithm;
-    if (parts.size() != 3 || !FromWord(parts[2], &algorithm)) continue;
-    algorithms_.try_emplace({parts[0], parts[1]}, algorithm);
+    if (parts.size() != 3) continue;
+    MatmulAlgorithm product;
+    ConvAlgorithm convolution;
+    if (FromWord(parts[2], &product)) {
+      products_.try_emplace({parts[0], parts[1]}, product);
+    } else if (FromWord(parts[2], &convolution)) {
+      convolutions_.try_emplace({parts[0], parts[1]}, convolution);
+    }
   }
 }
 
 void AlgorithmTable::Set(const std::string& device, const std::string& product,
                          const MatmulAlgorithm& algorithm) {
-  algorithms_[{device, product}] = algorithm;
+  products_[{device, product}] = algorithm;
+}
+
+void AlgorithmTable::Set(const std::string& device, const std::string& convolution,
+                         const ConvAlgorithm& algorithm) {
+  convolutions_[{device, convolution}] = algorithm;
 }
 
 const MatmulAlgorithm* AlgorithmTable::Find(const std::string& device,
                                             const std::string& product) const {
-  const auto it = algorithms_.find({device, product});
-  return it == algorithms_.end() ? nullptr : &it->second;
+  const auto it = products_.find({device, product});
+  return it == products_.end() ? nullptr : &it->second;
+}
+
+const ConvAlgorithm* AlgorithmTable::FindConvolution(const std::string& device,
+                                                     const std::string& convolution) const {
+  const auto it = convolutions_.find({device, convolution});
+  return it == convolutions_.end() ? nullptr : &it->second;
 }
 
 std::string AlgorithmTable::ToText() const {
   std::string text;
-  for (const auto& [key, algorithm] : algorithms_) {
-    absl::StrAppend(&text, key.first, "\t", key.second, "\t", ToWord(algorithm), "\n");
-  }
+  AppendLines(products_, &text);
+  AppendLines(convolutions_, &text);
   return text;
 }
 
 // ---- measuring ----
 
-ProductTuning::ProductTuning(Device* device, std::vector<std::string> files, const Scratch& scratch)
+ProductTuning::ProductTuning(Device* device, Stopwatch stopwatch, std::vector<std::string> files,
+                             const Scratch& scratch)
     : device_(*device),
       files_(std::move(files)),
       scratch_(scratch),
       name_(absl::StrFormat("%s sm_%d%d, %s, %s", device->properties().name,
                             device->properties().compute_major, device->properties().compute_minor,
-                            device->tables().matmul->version(), device->tables().name)) {}
+                            device->tables().matmul->version(), device->tables().name)),
+      stopwatch_(stopwatch) {}
 
 absl::StatusOr<std::unique_ptr<ProductTuning>> ProductTuning::Open(Device* device,
                                                                    std::vector<std::string> files,
                                                                    const Scratch& scratch) {
   LS_CHECK(!files.empty());
-  std::unique_ptr<ProductTuning> tuning(new ProductTuning(device, std::move(files), scratch));
+  LS_ASSIGN_OR_RETURN(const Stopwatch stopwatch, Stopwatch::Make(device));
+  std::unique_ptr<ProductTuning> tuning(
+      new ProductTuning(device, stopwatch, std::move(files), scratch));
   LS_RETURN_IF_ERROR(tuning->Lock());
   for (const std::string& file : tuning->files_) tuning->table_.Add(ReadText(file));
-  for (Event* event : {&tuning->begin_, &tuning->end_}) {
-    LS_ASSIGN_OR_RETURN(*event, device->MakeTimer());
-  }
   return tuning;
 }
 
@@ -212,23 +245,10 @@ std::vector<ProductTuning::Candidate> ProductTuning::Warm(const MatmulShape& sha
     std::array<char, 512> error{};
     void* prepared = matmul->prepare(shape, algorithm, error.data(), error.size());
     if (prepared == nullptr) continue;
-    Candidate candidate{algorithm, std::shared_ptr<void>(prepared, matmul->destroy), 0};
+    Candidate candidate{algorithm, std::shared_ptr<void>(prepared, matmul->destroy)};
     if (Run(candidate, places) == 0) candidates.push_back(std::move(candidate));
   }
   return candidates;
-}
-
-absl::StatusOr<float> ProductTuning::Time(const Candidate& candidate, const Places& places,
-                                          int runs) {
-  const Runtime& runtime = device_.runtime();
-  Code code = runtime.record_event(begin_, device_.compute());
-  for (int i = 0; i < runs && code == 0; ++i) code = Run(candidate, places);
-  if (code == 0) code = runtime.record_event(end_, device_.compute());
-  if (code == 0) code = runtime.wait_event(end_);
-  float milliseconds = 0;
-  if (code == 0) code = runtime.elapsed(begin_, end_, &milliseconds);
-  LS_RETURN_IF_ERROR(device_.Check(code, "measuring a matrix product"));
-  return milliseconds / static_cast<float>(runs);
 }
 
 absl::StatusOr<MatmulAlgorithm> ProductTuning::Measure(const MatmulShape& shape,
@@ -237,23 +257,16 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Measure(const MatmulShape& shape,
   if (places.c == nullptr) return found[0];
   std::vector<Candidate> candidates = Warm(shape, found, places);
   if (candidates.empty()) return found[0];
-  LS_ASSIGN_OR_RETURN(const float once, Time(candidates[0], places, 1));
-  const int runs =
-      std::clamp(static_cast<int>(kRoundMilliseconds / std::max(once, 1e-3f)), 1, kMostRuns);
-  // In turns, so that a change of the clock rate meets all of them.
-  for (int round = 0; round < kRounds; ++round) {
-    for (Candidate& candidate : candidates) {
-      LS_ASSIGN_OR_RETURN(const float each, Time(candidate, places, runs));
-      candidate.milliseconds = round == 0 ? each : std::min(candidate.milliseconds, each);
-    }
-  }
-  const Candidate* best = &candidates[0];
+  std::vector<Stopwatch::Way> ways;
   for (const Candidate& candidate : candidates) {
-    if (candidate.milliseconds < kClear * best->milliseconds) best = &candidate;
+    ways.emplace_back([&] { return Run(candidate, places); });
   }
-  LS_LOG_DEBUG << DescribeProduct(shape) << ": " << best->milliseconds << " ms instead of "
-               << candidates[0].milliseconds << " ms of " << candidates.size() << " algorithms";
-  return best->algorithm;
+  LS_ASSIGN_OR_RETURN(const Stopwatch::Result result,
+                      stopwatch_.Compare(ways, "measuring a matrix product"));
+  LS_LOG_DEBUG << DescribeProduct(shape) << ": " << result.milliseconds[result.quickest]
+               << " ms instead of " << result.milliseconds[0] << " ms of " << candidates.size()
+               << " algorithms";
+  return candidates[result.quickest].algorithm;
 }
 
 void ProductTuning::Finish() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of the library's algorithms each matrix product uses: those that files know from an earlier
 // run, and for others the quickest of the library's, measured once on this GPU before it does
-// anything else. An algorithm decides the order of additions within a product, so all workers of a
-// job must use the same ones: workers of one host share the files, and one of them at a time
-// measures while the others wait for what it writes.
+// anything else. The same files keep how convolutions are done (conv_tuning.h). An algorithm
+// decides the order of additions within a product, so all workers of a job must use the same ones:
+// workers of one host share the files, and one of them at a time measures while the others wait for
+// what it writes.
 // Thread-safety: confined to one thread; processes exclude each other by a lock on a file.
 #ifndef LOCKSTEP_ENGINE_CUDA_TUNING_H_
 #define LOCKSTEP_ENGINE_CUDA_TUNING_H_
@@ -18,24 +19,39 @@
 #include "absl/status/statusor.h"
 #include "common/fd.h"
 #include "engine/cuda/device.h"
+#include "engine/cuda/stopwatch.h"
 
 namespace lockstep::engine::cuda {
 
 // A product as one word, by which files name it: equal for equal products.
 std::string DescribeProduct(const MatmulShape& shape);
 
-// Algorithms by GPU with library, and product, as text: a line each.
+// How a convolution is done: by our own kernels, or by one of cuDNN's algorithms.
+struct ConvAlgorithm {
+  static constexpr int kOwn = -1;
+  int number = kOwn;  // cuDNN's, of that direction
+  size_t workspace_bytes = 0;
+  bool operator==(const ConvAlgorithm&) const = default;
+};
+
+// Algorithms by GPU with library, and product or convolution, as text: a line each.
 class AlgorithmTable {
  public:
   // Takes the lines of `text` that it does not know yet; what is no such line is left out.
   void Add(const std::string& text);
   void Set(const std::string& device, const std::string& product, const MatmulAlgorithm& algorithm);
+  void Set(const std::string& device, const std::string& convolution,
+           const ConvAlgorithm& algorithm);
   // Null when it is not known.
   const MatmulAlgorithm* Find(const std::string& device, const std::string& product) const;
+  const ConvAlgorithm* FindConvolution(const std::string& device,
+                                       const std::string& convolution) const;
   std::string ToText() const;
 
  private:
-  std::map<std::pair<std::string, std::string>, MatmulAlgorithm> algorithms_;
+  using Key = std::pair<std::string, std::string>;
+  std::map<Key, MatmulAlgorithm> products_;
+  std::map<Key, ConvAlgorithm> convolutions_;
 };
 
 // The algorithms of one device's products while a plan is prepared.
@@ -64,12 +80,19 @@ class ProductTuning {
   void Finish();
   // Products that were measured.
   int measured() const { return measured_; }
+  // Whether what no file knows is measured.
+  bool measures() const { return lock_.valid(); }
+  // What is known, and what Finish will write.
+  AlgorithmTable& table() { return table_; }
+  // The device, the library and the module, as the table has them.
+  const std::string& name() const { return name_; }
+  // The file that is read last. For messages.
+  const std::string& last_file() const { return files_.back(); }
 
  private:
   struct Candidate {
     MatmulAlgorithm algorithm;
     std::shared_ptr<void> prepared;
-    float milliseconds = 0;  // of a run
   };
   // Where the operands of a product that is timed lie.
   struct Places {
@@ -79,7 +102,8 @@ class ProductTuning {
     void* aux = nullptr;
   };
 
-  ProductTuning(Device* device, std::vector<std::string> files, const Scratch& scratch);
+  ProductTuning(Device* device, Stopwatch stopwatch, std::vector<std::string> files,
+                const Scratch& scratch);
   absl::Status Lock();
   // The quickest of `found`.
   absl::StatusOr<MatmulAlgorithm> Measure(const MatmulShape& shape,
@@ -87,19 +111,16 @@ class ProductTuning {
   // Those of `found` that run.
   std::vector<Candidate> Warm(const MatmulShape& shape, const std::vector<MatmulAlgorithm>& found,
                               const Places& places);
-  // Milliseconds of a run, the mean of `runs`.
-  absl::StatusOr<float> Time(const Candidate& candidate, const Places& places, int runs);
   Code Run(const Candidate& candidate, const Places& places);
   Places PlacesOf(const MatmulShape& shape) const;
 
   Device& device_;
   const std::vector<std::string> files_;
   const Scratch scratch_;
-  const std::string name_;  // of the device, the library and the module
+  const std::string name_;
+  Stopwatch stopwatch_;
   AlgorithmTable table_;
   UniqueFd lock_;  // invalid: nothing is measured
-  Event begin_ = nullptr;
-  Event end_ = nullptr;
   int measured_ = 0;
 };
 

@@ -179,6 +179,8 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"train={epochs: 1, steps: 2}", "'train' has epochs and steps"},
       {"train=", "the job needs exactly one of train, run"},
       {"run=[]", "expected a command"},
+      {"resources={cudnn: sometimes}", "expected one of auto, always, never"},
+      {"resources={cudnn: always, matmul: library}", "'resources.matmul' library measures nothing"},
       {"nccl={use: sometimes}", "expected one of auto, always, never"},
       {"nccl={order: fastest}", "set 'train.reproducible' to false"},
       {"nccl={alog: ring}", "did you mean 'algo'?"},

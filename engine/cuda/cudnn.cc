@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/cudnn.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/cuda_libraries.h"
+#include "common/status.h"
+#include "engine/cuda/module.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr const char* kVariable = "LOCKSTEP_CUDNN_LIBRARY";
+constexpr size_t kMajor = 9;
+constexpr size_t kMajorUnit = 10000;
+
+template <typename F>
+bool LookUp(void* library, const std::string& name, F** function) {
+  *function = reinterpret_cast<F*>(::dlsym(library, name.c_str()));
+  return *function != nullptr;
+}
+
+bool LookUpDirection(void* library, const std::string& name, CudnnDirection* direction) {
+  return LookUp(library, absl::StrCat("cudnnGetConvolution", name, "Algorithm_v7"),
+                &direction->find) &&
+         LookUp(library, absl::StrCat("cudnnGetConvolution", name, "WorkspaceSize"),
+                &direction->workspace) &&
+         LookUp(library, absl::StrCat("cudnnConvolution", name), &direction->run);
+}
+
+bool LookUpAll(void* library, CudnnApi* api) {
+  bool whole = LookUp(library, "cudnnGetVersion", &api->get_version);
+  whole &= LookUp(library, "cudnnGetErrorString", &api->error_string);
+  whole &= LookUp(library, "cudnnCreate", &api->create);
+  whole &= LookUp(library, "cudnnDestroy", &api->destroy);
+  whole &= LookUp(library, "cudnnSetStream", &api->set_stream);
+  whole &= LookUp(library, "cudnnCreateTensorDescriptor", &api->create_tensor);
+  whole &= LookUp(library, "cudnnDestroyTensorDescriptor", &api->destroy_tensor);
+  whole &= LookUp(library, "cudnnSetTensor4dDescriptor", &api->set_tensor);
+  whole &= LookUp(library, "cudnnCreateFilterDescriptor", &api->create_filter);
+  whole &= LookUp(library, "cudnnDestroyFilterDescriptor", &api->destroy_filter);
+  whole &= LookUp(library, "cudnnSetFilter4dDescriptor", &api->set_filter);
+  whole &= LookUp(library, "cudnnCreateConvolutionDescriptor", &api->create_convolution);
+  whole &= LookUp(library, "cudnnDestroyConvolutionDescriptor", &api->destroy_convolution);
+  whole &= LookUp(library, "cudnnSetConvolution2dDescriptor", &api->set_convolution);
+  whole &= LookUp(library, "cudnnSetConvolutionGroupCount", &api->set_groups);
+  whole &= LookUp(library, "cudnnSetConvolutionMathType", &api->set_math);
+  whole &= LookUpDirection(library, "Forward", &api->forward);
+  whole &= LookUpDirection(library, "BackwardData", &api->backward_data);
+  whole &= LookUpDirection(library, "BackwardFilter", &api->backward_filter);
+  return whole;
+}
+
+// Errors: FailedPrecondition.
+absl::StatusOr<CudnnLibrary> OpenAt(const std::string& path) {
+  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* error = ::dlerror();
+    return absl::FailedPreconditionError(error == nullptr ? path : error);
+  }
+  CudnnLibrary library;
+  library.path = path;
+  const bool whole = LookUpAll(handle, &library.api);
+  if (library.api.get_version != nullptr) library.version = library.api.get_version();
+  if (whole && library.version / kMajorUnit == kMajor) return library;
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " is not cuDNN 9 (version ", library.version, whole ? ")" : ", lacks functions)"));
+}
+
+}  // namespace
+
+std::string CudnnLibrary::name() const {
+  return absl::StrCat("cuDNN ", version / kMajorUnit, ".", version / 100 % 100, ".", version % 100);
+}
+
+std::vector<std::string> CudnnPaths() {
+  return CudaLibraryPaths(kVariable, "libcudnn.so.9", "cudnn");
+}
+
+absl::StatusOr<CudnnLibrary> LoadCudnn(const Tables* tables) {
+  if (tables != nullptr && IsEmulated(*tables) && std::getenv(kVariable) == nullptr) {
+    return absl::FailedPreconditionError("cuDNN is not looked for: the GPU is an emulated one");
+  }
+  std::string tried;
+  for (const std::string& path : CudnnPaths()) {
+    absl::StatusOr<CudnnLibrary> library = OpenAt(path);
+    if (library.ok()) return library;
+    absl::StrAppend(&tried, tried.empty() ? "" : "; ", library.status().message());
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cuDNN cannot be loaded (", tried.empty() ? "nowhere to look" : tried,
+                   "): install cuDNN 9, or set ", kVariable, " to its path"));
+}
+
+absl::StatusOr<std::shared_ptr<const Cudnn>> Cudnn::Open(const Device& device) {
+  LS_ASSIGN_OR_RETURN(CudnnLibrary library, LoadCudnn(&device.tables()));
+  std::shared_ptr<Cudnn> made(new Cudnn(std::move(library)));
+  const CudnnApi& api = made->api();
+  CudnnStatus status = api.create(&made->handle_);
+  if (status != 0) made->handle_ = nullptr;
+  if (status == 0) status = api.set_stream(made->handle_, device.compute());
+  if (status == 0) return std::shared_ptr<const Cudnn>(std::move(made));
+  return absl::FailedPreconditionError(absl::StrCat(made->library_.path, " does not start on ",
+                                                    device.properties().name, ": ",
+                                                    api.error_string(status)));
+}
+
+Cudnn::~Cudnn() {
+  if (handle_ != nullptr) api().destroy(handle_);
+}
+
+}  // namespace lockstep::engine::cuda

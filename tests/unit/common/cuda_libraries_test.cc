@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/cuda_libraries.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/durable_file.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::vector<std::string> Paths() {
+  return CudaLibraryPaths("LOCKSTEP_TEST_LIBRARY", "libx.so.1", "x");
+}
+
+TEST(CudaLibraryPaths, WhatTheEnvironmentNamesIsAll) {
+  ::setenv("LOCKSTEP_TEST_LIBRARY", "/own/x.so", 1);
+  EXPECT_THAT(Paths(), ElementsAre("/own/x.so"));
+  ::setenv("LOCKSTEP_TEST_LIBRARY", "", 1);
+  EXPECT_THAT(Paths(), IsEmpty());
+  ::unsetenv("LOCKSTEP_TEST_LIBRARY");
+}
+
+TEST(CudaLibraryPaths, TheLoaderIsFirstThenFoldersThenWheels) {
+  const std::string python = absl::StrCat(testing::TempDir(), "/python-", ::getpid());
+  const std::string folder = python + "/lib/python3.11/site-packages/nvidia/x/lib";
+  ASSERT_TRUE(CreateFolders(folder).ok());
+  std::ofstream(folder + "/libx.so.1") << "x";
+  ::setenv("LOCKSTEP_CUDA_LIBRARIES", "/one:/two", 1);
+  ::setenv("VIRTUAL_ENV", python.c_str(), 1);
+  const std::vector<std::string> paths = Paths();
+  ASSERT_GE(paths.size(), 4u);
+  EXPECT_EQ(paths[0], "libx.so.1");
+  EXPECT_EQ(paths[1], "/one/libx.so.1");
+  EXPECT_EQ(paths[2], "/two/libx.so.1");
+  EXPECT_THAT(paths, Contains("/usr/local/cuda/lib64/libx.so.1"));
+  EXPECT_THAT(paths, Contains(folder + "/libx.so.1"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions by cuDNN, on the emulated GPU and its clock with a fake library
+// (tests/emulation/fake_cudnn.h): when it is taken, and that it computes what our own kernels do.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/half.h"
+#include "common/philox.h"
+#include "engine/cuda/conv_tuning.h"
+#include "engine/cuda/module.h"
+#include "tests/emulation/emulation.h"
+#include "tests/emulation/fake_cudnn.h"
+#include "tests/emulation/include/cuda_runtime.h"
+#include "tests/unit/engine/one_convolution.h"
+#include "tests/unit/engine/step_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using cuda::ConvAlgorithm;
+using cuda::ConvTuning;
+using cuda::Cudnn;
+using cuda::Disagreement;
+using cuda::ProductTuning;
+using cuda::Type;
+using testing::HasSubstr;
+
+constexpr const char* kVariable = "LOCKSTEP_CUDNN_LIBRARY";
+class CudnnTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    cuda::UseTables(cuda::EmulatedTables());
+    ::setenv(kVariable, LOCKSTEP_FAKE_CUDNN, 1);
+    void* library = ::dlopen(LOCKSTEP_FAKE_CUDNN, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << ::dlerror();
+    const auto symbol = reinterpret_cast<fake_cudnn::Switches* (*)()>(
+        ::dlsym(library, fake_cudnn::kFakeCudnnSymbol));
+    fake_ = symbol();
+    *fake_ = {};
+    fake_->enqueue = [](void* stream, std::function<void()> work) {
+      return static_cast<int>(emulation::Do(static_cast<cudaStream_t>(stream), std::move(work)));
+    };
+    fake_->spend = emulation::Spend;
+    emulation::SetFastestAlgorithm(2);  // which fails: products take 2 ms
+    file_ = absl::StrCat(testing::TempDir(), "/cudnn-", ::getpid(), "-", number_++, "/a.tsv");
+    device_ = cuda::Device::Open(0).value();
+    arena_ = device_->Allocate(kArenaBytes, "a test").value();
+    context_.base[static_cast<int>(Region::kArena)] = arena_;
+    context_.stream = device_->compute();
+    context_.workspace = device_->Allocate(kCudaWorkspaceBytes, "a test").value();
+  }
+  void TearDown() override {
+    device_.reset();
+    emulation::SetStreams(emulation::Streams::kEager);
+    emulation::SetFastestAlgorithm(0);
+    EXPECT_EQ(fake_->handles, 0);
+    EXPECT_EQ(fake_->descriptors, 0);
+    *fake_ = {};
+  }
+
+  // What prepares kernels with the choices of a file.
+  struct Chooser {
+    std::unique_ptr<ProductTuning> products;
+    std::unique_ptr<ConvTuning> convolutions;
+    CudaTarget target;
+  };
+  Chooser Open() {
+    Chooser made;
+    made.products =
+        ProductTuning::Open(device_.get(), {file_},
+                            {arena_, kArenaBytes, static_cast<std::byte*>(context_.workspace)})
+            .value();
+    made.convolutions = ConvTuning::Open(device_.get(), Cudnn::Open(*device_).value(),
+                                         made.products.get(), context_)
+                            .value();
+    made.target.tables = &device_->tables();
+    made.target.tuning = made.products.get();
+    made.target.convolutions = made.convolutions.get();
+    return made;
+  }
+  absl::StatusOr<CudaKernel> Prepare(const OneNode& node, const CudaTarget& target) {
+    return CudaKernelOf(*node.node().op).prepare(node.graph, node.node(), node.operands, target);
+  }
+  CudaKernel Own(const OneNode& node) {
+    CudaTarget target;
+    target.tables = &device_->tables();
+    return Prepare(node, target).value();
+  }
+
+  // Fills the inputs with values in [-1, 1) and the output with NaN.
+  void FillOperands(const OneNode& node) {
+    for (size_t i = 0; i < node.node().inputs.size(); ++i) {
+      const TensorType& type = node.graph.type(node.node().inputs[i]);
+      std::byte* at = arena_ + node.operands.inputs[i].offset;
+      for (int64_t j = 0; j < type.elements(); ++j) {
+        const uint64_t bits = MixBits(i * 1000003 + static_cast<uint64_t>(j));
+        const float value = UniformFloat(static_cast<uint32_t>(bits)) * 2 - 1;
+        if (type.dtype == DType::kF32) {
+          reinterpret_cast<float*>(at)[j] = value;
+        } else {
+          reinterpret_cast<uint16_t*>(at)[j] = type.dtype == DType::kBF16
+                                                   ? BFloat16::FromFloat(value).bits
+                                                   : Float16::FromFloat(value).bits;
+        }
+      }
+    }
+    std::memset(arena_ + node.operands.outputs[0].offset, 0xFF, node.node().outputs[0].bytes());
+  }
+  std::vector<float> Output(const OneNode& node) const {
+    const TensorType& type = node.node().outputs[0];
+    const std::byte* at = arena_ + node.operands.outputs[0].offset;
+    std::vector<float> values;
+    for (int64_t j = 0; j < type.elements(); ++j) {
+      const auto half = [&] { return reinterpret_cast<const uint16_t*>(at)[j]; };
+      values.push_back(type.dtype == DType::kF32    ? reinterpret_cast<const float*>(at)[j]
+                       : type.dtype == DType::kBF16 ? BFloat16{half()}.ToFloat()
+                                                    : Float16{half()}.ToFloat());
+    }
+    return values;
+  }
+  std::vector<float> Run(const OneNode& node, const CudaKernel& kernel) {
+    FillOperands(node);
+    EXPECT_EQ(kernel(context_), 0);
+    return Output(node);
+  }
+  // The algorithm that `kernel` runs; kOwn when it is none of the library's.
+  int AlgorithmOf(const OneNode& node, const CudaKernel& kernel) {
+    fake_->calls.clear();
+    Run(node, kernel);
+    return fake_->calls.empty() ? ConvAlgorithm::kOwn : fake_->calls.back().algorithm;
+  }
+  // The same when it is chosen anew.
+  int Chosen(const Convolution& convolution, Direction direction) {
+    const OneNode node = NodeOf(convolution, direction);
+    const Chooser chooser = Open();
+    return AlgorithmOf(node, Prepare(node, chooser.target).value());
+  }
+  std::string TextOfFile() const {
+    std::stringstream text;
+    text << std::ifstream(file_).rdbuf();
+    return text.str();
+  }
+
+  static constexpr size_t kArenaBytes = 1 << 20;
+  static inline int number_ = 0;
+  fake_cudnn::Switches* fake_ = nullptr;
+  std::unique_ptr<cuda::Device> device_;
+  std::byte* arena_ = nullptr;
+  CudaContext context_;
+  std::string file_;
+  const Convolution plain_ = Convolutions()[0];
+};
+
+// ---- what it computes ----
+
+class CudnnParityTest : public CudnnTest,
+                        public testing::WithParamInterface<std::tuple<Convolution, Direction>> {};
+
+TEST_P(CudnnParityTest, TheQuickerLibraryGivesWhatOurKernelsDo) {
+  const auto& [convolution, direction] = GetParam();
+  const OneNode node = NodeOf(convolution, direction);
+  const std::vector<float> expected = Run(node, Own(node));
+  const Chooser chooser = Open();
+  const CudaKernel kernel = Prepare(node, chooser.target).value();
+  for (const fake_cudnn::Call& call : fake_->calls) {
+    EXPECT_TRUE(call.algorithm == 1 || call.algorithm == 2) << call.algorithm;
+  }
+  fake_->calls.clear();
+  const std::vector<float> made = Run(node, kernel);
+  const double unit = convolution.type == DType::kF32    ? 0
+                      : convolution.type == DType::kBF16 ? 0x1p-7
+                                                         : 0x1p-10;
+  for (size_t i = 0; i < made.size(); ++i) {
+    const double want = static_cast<double>(expected[i]);
+    ASSERT_NEAR(static_cast<double>(made[i]), want,
+                2e-6 * (1 + std::fabs(want)) + unit * std::fabs(want))
+        << i;
+  }
+  // Of 16-bit operands the sums over places are fp32, which the library does not give.
+  if (direction == kFilters && convolution.type != DType::kF32) {
+    EXPECT_TRUE(fake_->calls.empty());
+    return;
+  }
+  ASSERT_EQ(fake_->calls.size(), 1u);
+  EXPECT_EQ(fake_->calls[0].direction, direction);
+  EXPECT_EQ(fake_->calls[0].groups, convolution.attrs.Int("groups", 1));
+  EXPECT_EQ(fake_->calls[0].math, convolution.type == DType::kF32 ? 3 : 1);
+}
+
+std::string NameOf(const testing::TestParamInfo<std::tuple<Convolution, Direction>>& info) {
+  const char* const names[] = {"forward", "images", "filters"};
+  return absl::StrCat(std::get<0>(info.param).name, "_", names[std::get<1>(info.param)]);
+}
+INSTANTIATE_TEST_SUITE_P(All, CudnnParityTest,
+                         testing::Combine(testing::ValuesIn(Convolutions()),
+                                          testing::Values(kForward, kImages, kFilters)),
+                         NameOf);
+
+TEST_F(CudnnTest, AGradientOfFiltersIsAddedTo) {
+  OneNode node = NodeOf(plain_, kFilters);
+  const Chooser chooser = Open();
+  const CudaKernel kernel = Prepare(node, chooser.target).value();
+  const std::vector<float> once = Run(node, kernel);
+  node.operands.outputs[0].region = Region::kGradients;
+  CudaContext context = context_;
+  context.base[static_cast<int>(Region::kGradients)] = arena_;
+  context.accumulate = true;
+  const CudaKernel adding = Prepare(node, chooser.target).value();
+  ASSERT_EQ(adding(context), 0);
+  const std::vector<float> twice = Output(node);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(twice[i], 2 * once[i]);
+}
+
+TEST_F(CudnnTest, Tf32AndFp32AreAskedForByName) {
+  const OneNode node = NodeOf(plain_, kForward);
+  Chooser chooser = Open();
+  chooser.target.tf32 = true;
+  Run(node, Prepare(node, chooser.target).value());
+  EXPECT_EQ(fake_->calls.back().math, 0);
+  chooser.target.tf32 = false;
+  Run(node, Prepare(node, chooser.target).value());
+  EXPECT_EQ(fake_->calls.back().math, 3);
+}
+
+TEST_F(CudnnTest, WhatWouldBeRoundedTwiceStaysOurs) {
+  Convolution half = Convolutions()[6];
+  EXPECT_EQ(Chosen(half, kForward), 1);
+  half.extra = 1;
+  EXPECT_EQ(Chosen(half, kForward), ConvAlgorithm::kOwn);
+}
+
+// ---- what is taken ----
+
+TEST_F(CudnnTest, WhatIsSlowerIsPassedOverAndKept) {
+  fake_->milliseconds = 5;
+  EXPECT_EQ(Chosen(plain_, kForward), ConvAlgorithm::kOwn);
+  const OneNode node = NodeOf(plain_, kForward);
+  Chooser chooser = Open();
+  ASSERT_TRUE(Prepare(node, chooser.target).ok());
+  chooser.products->Finish();
+  EXPECT_THAT(TextOfFile(),
+              HasSubstr("cuDNN 9.19.0\tconv:2x5x7x3:4x3x3:s1x1:p1x1:d1x1:g1:f32\town"));
+}
+
+TEST_F(CudnnTest, WhatIsWrongIsPassedOver) {
+  fake_->milliseconds = 0.5;
+  EXPECT_EQ(Chosen(plain_, kForward), 1);
+  fake_->leaves_one_out = true;
+  for (const Direction direction : {kForward, kImages, kFilters}) {
+    EXPECT_EQ(Chosen(plain_, direction), 2) << direction;
+  }
+}
+
+TEST_F(CudnnTest, WhatFailsIsPassedOver) {
+  fake_->milliseconds = 0.5;
+  fake_->run_status = 5000;
+  EXPECT_EQ(Chosen(plain_, kImages), 2);
+}
+
+TEST_F(CudnnTest, WhatHasOtherBitsInEachRunIsPassedOver) {
+  fake_->milliseconds = 0.5;
+  fake_->drifts = true;
+  EXPECT_EQ(Chosen(plain_, kFilters), 2);
+}
+
+// Two workers of a host: what one has measured the other takes, whatever is quickest by then.
+TEST_F(CudnnTest, RanksTakeTheSameFromOneFile) {
+  const OneNode node = NodeOf(plain_, kForward);
+  Chooser first = Open();
+  EXPECT_EQ(AlgorithmOf(node, Prepare(node, first.target).value()), 1);
+  EXPECT_EQ(first.convolutions->measured(), 1);
+  first.products->Finish();
+  fake_->milliseconds = 50;
+  fake_->calls.clear();
+  const Chooser second = Open();
+  const CudaKernel kernel = Prepare(node, second.target).value();
+  EXPECT_TRUE(fake_->calls.empty());
+  EXPECT_EQ(second.convolutions->measured(), 0);
+  EXPECT_EQ(AlgorithmOf(node, kernel), 1);
+}
+
+TEST_F(CudnnTest, AnAlgorithmOfTheFileThatIsGoneIsAnError) {
+  const OneNode node = NodeOf(plain_, kForward);
+  Chooser first = Open();
+  ASSERT_TRUE(Prepare(node, first.target).ok());
+  first.products->Finish();
+  fake_->missing = 1;
+  const Chooser second = Open();
+  const absl::Status status = Prepare(node, second.target).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no algorithm 1 for conv:2x5x7x3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(file_));
+}
+
+TEST_F(CudnnTest, WithoutALockOurKernelsAreTaken) {
+  file_ = "/dev/null/a.tsv";
+  EXPECT_EQ(Chosen(plain_, kForward), ConvAlgorithm::kOwn);
+}
+
+TEST_F(CudnnTest, ConvolutionsAreToldApart) {
+  std::set<std::string> names;
+  const std::vector<Convolution> all = Convolutions();
+  CudaTarget target;
+  for (const Convolution& convolution : all) {
+    for (const Direction direction : {kForward, kImages, kFilters}) {
+      const OneNode node = NodeOf(convolution, direction);
+      const auto part = static_cast<cuda::ConvPart>(direction);
+      const cuda::Operands operands(node.graph, node.node(), node.operands, target);
+      const cuda::ConvPlan plan(node.graph, node.node(), part);
+      for (const bool tf32 : {false, true}) {
+        names.insert(cuda::DescribeConvolution(operands, node.node(), plan, tf32));
+      }
+    }
+  }
+  // The last two have the same gradients.
+  EXPECT_EQ(names.size(), all.size() * 6 - 4);
+}
+
+// ---- what counts as the same ----
+
+TEST(Disagreement, RoundingIsNone) {
+  const std::vector<float> expected = {1, -2, 0.5f, 3};
+  EXPECT_EQ(Disagreement({1, -2, 0.5f, 3.000001f}, expected, Type::kF32, 16, false), "");
+  EXPECT_EQ(Disagreement({1, -2.0155f, 0.5f, 3}, expected, Type::kBF16, 16, false), "");
+  EXPECT_EQ(Disagreement({1, -2.005f, 0.5f, 3}, expected, Type::kF32, 16, true), "");
+}
+
+TEST(Disagreement, MoreIsSaidWithItsPlace) {
+  const std::vector<float> expected = {1, -2, 0.5f, 3};
+  EXPECT_THAT(Disagreement({1, -2, 0.5f, 3.0001f}, expected, Type::kF32, 16, false),
+              HasSubstr("value 3 of 4 is 3.0001 instead of 3"));
+  EXPECT_NE(Disagreement({1, -2.1f, 0.5f, 3}, expected, Type::kBF16, 16, false), "");
+  EXPECT_NE(Disagreement({1, -2, NAN, 3}, expected, Type::kF32, 16, false), "");
+}
+
+// ---- whether it is there ----
+
+TEST_F(CudnnTest, ALibraryThatDoesNotStartSaysWhy) {
+  fake_->create_status = 1001;
+  const auto opened = Cudnn::Open(*device_);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("does not start on"));
+}
+
+TEST_F(CudnnTest, WhatIsNotCudnnIsNotTaken) {
+  ::setenv(kVariable, "/nowhere.so", 1);
+  EXPECT_THAT(std::string(Cudnn::Open(*device_).status().message()), HasSubstr("/nowhere.so"));
+  ::setenv(kVariable, "libc.so.6", 1);
+  EXPECT_THAT(std::string(Cudnn::Open(*device_).status().message()),
+              HasSubstr("libc.so.6 is not cuDNN 9"));
+  ::setenv(kVariable, "", 1);
+  EXPECT_THAT(std::string(Cudnn::Open(*device_).status().message()), HasSubstr("nowhere to look"));
+  ::unsetenv(kVariable);
+  EXPECT_THAT(std::string(Cudnn::Open(*device_).status().message()), HasSubstr("an emulated one"));
+}
+
+// ---- whole steps ----
+
+class CudnnStepTest : public CudnnTest {
+ protected:
+  static TrainSpec Spec() {
+    TrainSpec spec = NormedCnn();
+    spec.device = DeviceKind::kCuda;
+    spec.shards = 1;
+    return spec;
+  }
+  absl::StatusOr<std::unique_ptr<Executor>> Create(CudnnUse use, bool with_file = true) {
+    plan_ = Plan::Compile(Spec()).value();
+    state_ = std::make_unique<Pages>(plan_->state_bytes());
+    engine::Memory memory{state_->data(), nullptr};
+    if (with_file) memory.tuning_files = {file_};
+    memory.cudnn = use;
+    return Executor::Create(plan_, memory);
+  }
+  // The gradients of a step of two micro-batches; the second and later ones come from recordings.
+  std::vector<float> Step(Executor* executor, int64_t step) {
+    const TrainSpec spec = Spec();
+    std::vector<float> gradients(static_cast<size_t>(plan_->gradient_count()));
+    for (int micro = 0; micro < 2; ++micro) {
+      const TestBatch batch = MakeBatch(spec, step, 0, micro);
+      EXPECT_TRUE(executor->RunShard(step, 0, micro, batch.fields(), gradients.data(), {}).ok());
+    }
+    return gradients;
+  }
+
+  std::shared_ptr<const Plan> plan_;
+  std::unique_ptr<Pages> state_;
+};
+
+TEST_F(CudnnStepTest, RecordedStepsUseItAndAllocateNothing) {
+  std::unique_ptr<Executor> own = Create(CudnnUse::kNever).value();
+  own->InitState();
+  const std::vector<float> expected = Step(own.get(), 0);
+  EXPECT_TRUE(fake_->calls.empty());
+  own.reset();
+  for (const auto streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    std::unique_ptr<Executor> executor = Create(CudnnUse::kAuto).value();
+    executor->InitState();
+    const int64_t allocations = emulation::Allocations();
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      fake_->calls.clear();
+      const std::vector<float> made = Step(executor.get(), 0);
+      // Two convolutions in each of two micro-batches: forward, filters, and the images of one.
+      EXPECT_EQ(fake_->calls.size(), 10u) << repeat;
+      double most = 0, error = 0;
+      for (size_t i = 0; i < made.size(); ++i) {
+        most = std::max(most, static_cast<double>(std::fabs(expected[i])));
+        error = std::max(error, static_cast<double>(std::fabs(made[i] - expected[i])));
+      }
+      EXPECT_LE(error, 1e-4 * most) << repeat;
+    }
+    EXPECT_EQ(emulation::Allocations(), allocations);
+    EXPECT_GT(emulation::Captures(), 0);
+  }
+}
+
+TEST_F(CudnnStepTest, WhereItIsMissingOnlyAlwaysFails) {
+  ::setenv(kVariable, "/nowhere.so", 1);
+  EXPECT_TRUE(Create(CudnnUse::kAuto).ok());
+  const absl::Status always = Create(CudnnUse::kAlways).status();
+  EXPECT_EQ(always.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(always.message()), HasSubstr("resources.cudnn is always"));
+  EXPECT_THAT(std::string(always.message()), HasSubstr("/nowhere.so"));
+}
+
+TEST_F(CudnnStepTest, WithoutFilesOnlyAlwaysFails) {
+  EXPECT_TRUE(Create(CudnnUse::kAuto, false).ok());
+  EXPECT_EQ(fake_->handles, 0);
+  EXPECT_THAT(std::string(Create(CudnnUse::kAlways, false).status().message()),
+              HasSubstr("resources.matmul"));
+}
+
+}  // namespace
+}  // namespace lockstep::engine
