@@ -116,6 +116,8 @@ absl::Status CudaExecutor::AllocateAll() {
 absl::Status CudaExecutor::Prepare(const std::vector<std::string>& tuning_files) {
   const TrainSpec& spec = plan_->spec();
   CudaTarget target{&device_->tables(), spec.precision == "tf32"};
+  const cuda::DeviceProperties& gpu = device_->properties();
+  target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!tuning_files.empty()) {
     // Random bits would be slower than zeros, and slow all algorithms alike.
