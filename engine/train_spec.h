@@ -276,6 +276,8 @@ struct TrainSpec {
   int64_t eval_block = 1000;  // samples of one evaluation block
   // fp32, tf32, bf16, fp16, pure_bf16 or pure_fp16: see passes/precision.h.
   std::string precision = "fp32";
+  // With bf16: the factors of linear layers' products in FP8, see passes/fp8.h; in training alone.
+  bool fp8 = false;
   LossScaleSpec loss_scale;  // read in fp16 and pure_fp16
   RecomputeSpec recompute;
   uint64_t seed = 0;

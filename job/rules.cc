@@ -183,6 +183,10 @@ void Rules::CheckPrecision() {
     Error({"train.ema"}, absl::StrCat("'train.ema' averages fp32 weights, which precision ",
                                       precision, " does not have; use ", precision.substr(5)));
   }
+  if (train.fp8() && precision != "bf16") {
+    Error({"train.fp8"}, absl::StrCat("'train.fp8' goes with precision bf16, not with ", precision,
+                                      "; set 'train.precision' to bf16, or leave it out"));
+  }
   if (train.recompute() == "auto" && spec_.resources().memory() == 0) {
     Error({"train.recompute"},
           "'train.recompute' auto needs 'resources.memory', into which the plan is to fit");

@@ -430,6 +430,7 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   spec.micro_batch = train.global_batch() / spec.shards / spec.accumulate;
   if (train.eval().block() > 0) spec.eval_block = train.eval().block();
   if (!train.precision().empty()) spec.precision = train.precision();
+  spec.fp8 = train.fp8();
   if (train.has_loss_scale()) {
     const LossScale& scale = train.loss_scale();
     spec.loss_scale = {scale.init_scale(), scale.growth_factor(), scale.backoff_factor(),

@@ -17,6 +17,7 @@ extern const CpuKernelDef kLinear;
 extern const CpuKernelDef kLinearBackwardInput;
 extern const CpuKernelDef kLinearBackwardWeight;
 extern const CpuKernelDef kLinearSoftmaxCrossEntropy;
+extern const CpuKernelDef kQuantizeFp8;
 extern const CpuKernelDef kRelu;
 extern const CpuKernelDef kReluBackward;
 extern const CpuKernelDef kScale;

@@ -145,6 +145,8 @@ absl::StatusOr<std::unique_ptr<cuda::ConvTuning>> CudaExecutor::OpenConvTuning(
 absl::Status CudaExecutor::Prepare(const Memory& memory) {
   const TrainSpec& spec = plan_->spec();
   CudaTarget target{&device_->tables(), spec.precision == "tf32"};
+  const cuda::DeviceProperties& gpu = device_->properties();
+  target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!memory.tuning_files.empty()) {
     // Random bits would be slower than zeros, and slow all algorithms alike.

@@ -50,8 +50,9 @@ absl::StatusOr<Product> Product::Make(const CudaTarget& target, const MatmulShap
 }
 
 Code Product::Run(const CudaContext& context, const void* a, const void* b, void* c,
-                  const void* bias, bool adds, void* aux) const {
-  return matmul_->run(prepared_.get(), a, b, c, bias, aux, adds, context.workspace, context.stream);
+                  const void* bias, bool adds, void* aux, const Units& units) const {
+  const MatmulRun run{a, b, c, bias, aux, units.a, units.b, adds, context.workspace};
+  return matmul_->run(prepared_.get(), run, context.stream);
 }
 
 bool Gemm::NeedsScratch(const GemmSpec& spec, bool fused) {
@@ -113,14 +114,18 @@ Code Gemm::Run(const CudaContext& context, const Operands& operands) const {
   if (block_rows_ == 0) {
     const bool fused = !spec_.residual && products_[0].fuses();
     const Code code = products_[0].Run(context, operands.a, operands.b, operands.c.data,
-                                       fused ? operands.bias.data : nullptr, operands.adds);
+                                       fused ? operands.bias.data : nullptr, operands.adds, nullptr,
+                                       operands.units);
     return code != 0 ? code : Finish(context, operands, operands.c, 0, shape.m);
   }
   for (int64_t row = 0; row < shape.m; row += block_rows_) {
     const int64_t rows = std::min(block_rows_, shape.m - row);
     const Product& product = products_[rows == block_rows_ ? 0 : products_.size() - 1];
-    const void* a = From({const_cast<void*>(operands.a), shape.factors}, row * shape.lda).data;
-    Code code = product.Run(context, a, operands.b, operands.scratch);
+    const size_t row_bytes = static_cast<size_t>(shape.lda) * FactorBytes(shape);
+    const auto* a =
+        static_cast<const std::byte*>(operands.a) + static_cast<size_t>(row) * row_bytes;
+    Code code = product.Run(context, a, operands.b, operands.scratch, nullptr, false, nullptr,
+                            operands.units);
     if (code == 0) code = Finish(context, operands, {operands.scratch, Type::kF32}, row, rows);
     if (code != 0) return code;
   }

@@ -13,6 +13,12 @@
 
 namespace lockstep::engine::cuda {
 
+// What the bytes of FP8 factors are to be multiplied with, in device memory.
+struct Units {
+  const float* a = nullptr;
+  const float* b = nullptr;
+};
+
 // One prepared product of the library.
 class Product {
  public:
@@ -22,7 +28,8 @@ class Product {
   bool fuses() const { return matmul_->fuses(prepared_.get()); }
   // C (+)= A B on the context's stream.
   Code Run(const CudaContext& context, const void* a, const void* b, void* c,
-           const void* bias = nullptr, bool adds = false, void* aux = nullptr) const;
+           const void* bias = nullptr, bool adds = false, void* aux = nullptr,
+           const Units& units = {}) const;
 
  private:
   Product(const Matmul* matmul, void* prepared)
@@ -51,6 +58,7 @@ class Gemm {
   struct Operands {
     const void* a = nullptr;
     const void* b = nullptr;
+    Units units;
     View c;
     View bias;
     View residual;
@@ -77,6 +85,10 @@ class Gemm {
 
 // Bytes of an element.
 inline size_t BytesOf(Type type) { return type == Type::kF32 ? 4 : 2; }
+// Of an element of a product's factors.
+inline size_t FactorBytes(const MatmulShape& shape) {
+  return shape.a_fp8 != Fp8::kNone ? 1 : BytesOf(shape.factors);
+}
 // The type that two factors are multiplied in: theirs, or fp32 when they differ.
 inline Type CommonType(Type a, Type b) { return a == b ? a : Type::kF32; }
 // `view` from element `i` on.

@@ -28,6 +28,7 @@ struct CudaTarget {
   const cuda::Tables* tables = nullptr;
   bool tf32 = false;                      // fp32 factors of matrix products are rounded to 10 bits
   cuda::ProductTuning* tuning = nullptr;  // null: products take the library's own choice
+  bool fp8 = false;                       // there are products of factors in FP8
   cuda::ConvTuning* convolutions = nullptr;  // null: they are done by our own kernels
 };
 // Memory that matrix products may use while they run.

@@ -16,6 +16,7 @@ extern const CudaKernelDef kDeposit;
 extern const CudaKernelDef kLinear;
 extern const CudaKernelDef kLinearBackwardInput;
 extern const CudaKernelDef kLinearBackwardWeight;
+extern const CudaKernelDef kQuantizeFp8;
 extern const CudaKernelDef kRelu;
 extern const CudaKernelDef kReluBackward;
 extern const CudaKernelDef kScale;

@@ -2,13 +2,16 @@
 // linear and its gradients as matrix products. Factors of different types are brought into fp32
 // first; the precision pass makes none of these. What passes/epilogue_fusion.h has put into a node
 // is the library's where it can do it, else kernels of our own follow the product, as they would by
-// themselves.
+// themselves. Factors in FP8 are multiplied as bytes where the GPU and the library can do that,
+// else as the bf16 numbers that they are.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "common/status.h"
+#include "engine/cuda/fp8_factors.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels.h"
 #include "engine/ops/ops.h"
@@ -26,13 +29,14 @@ struct LinearSpec {
   Epilogue epilogue = Epilogue::kNone;  // of the whole node
   size_t summed = 0;                    // the operand whose rows are added up, from 1; 0: none
   int64_t columns = 0;                  // of it
+  std::optional<Fp8Factors> fp8 = {};   // if the factors can be bytes
   size_t casts() const { return cast_bytes[0] + cast_bytes[1]; }
   size_t part_bytes() const {
     return RoundUp(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
   }
-  size_t scratch_bytes() const {
-    return casts() + sum_bytes + part_bytes() + Gemm::ScratchBytes(gemm);
-  }
+  size_t fp8_at() const { return casts() + sum_bytes + part_bytes(); }
+  size_t gemm_at() const { return fp8_at() + (fp8 ? RoundUp(fp8->bytes()) : 0); }
+  size_t scratch_bytes() const { return gemm_at() + Gemm::ScratchBytes(gemm); }
 };
 
 // A smooth activation takes the product from scratch: it is rounded once, behind the activation.
@@ -95,6 +99,7 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
       spec.columns = node.outputs[1].shape[0];
       break;
   }
+  spec.fp8 = Fp8Factors::Of(node, shape);
   for (int i = 0; i < 2; ++i) {
     const TensorType& factor = i == 0 ? a : b;
     if (TypeOf(factor.dtype) == shape.factors) continue;
@@ -150,11 +155,12 @@ Code RunWhole(const Operands& o, const LinearSpec& spec, const Product& product,
   if (spec.epilogue == Epilogue::kGeluKept) aux = o.OutData<void>(context, 1);
   if (spec.epilogue == Epilogue::kGeluGradient) aux = o.InData<void>(context, 2);
   if (spec.summed == 0) {
-    return product.Run(context, own.a, own.b, own.c.data, own.bias.data, own.adds, aux);
+    return product.Run(context, own.a, own.b, own.c.data, own.bias.data, own.adds, aux, own.units);
   }
   const bool adds = o.Adds(context, 1);
   float* const sums = adds ? o.Scratch<float>(context, spec.casts()) : o.OutData<float>(context, 1);
-  const Code code = product.Run(context, own.a, own.b, own.c.data, nullptr, own.adds, sums);
+  const Code code =
+      product.Run(context, own.a, own.b, own.c.data, nullptr, own.adds, sums, own.units);
   if (code != 0 || !adds) return code;
   PointwiseArgs args;
   args.a = {sums, Type::kF32};
@@ -190,6 +196,33 @@ Code RunRest(const Operands& o, const LinearSpec& spec, const CudaContext& conte
   return o.kernels().pointwise(args, context.stream);
 }
 
+// The library's part of a node: one product that does it all, or one with the rest behind it.
+struct Prepared {
+  std::shared_ptr<const Product> whole;
+  std::shared_ptr<const Gemm> gemm;
+};
+
+absl::StatusOr<Prepared> PrepareProducts(const CudaTarget& target, const LinearSpec& spec) {
+  Prepared prepared;
+  LS_ASSIGN_OR_RETURN(prepared.whole, PrepareWhole(target, spec));
+  if (prepared.whole == nullptr) {
+    LS_ASSIGN_OR_RETURN(prepared.gemm, Gemm::Make(target, spec.gemm));
+  }
+  return prepared;
+}
+
+// With factors in bytes, if the GPU and the library can; `spec->fp8` then says so.
+absl::StatusOr<Prepared> PrepareBest(const CudaTarget& target, LinearSpec* spec) {
+  if (spec->fp8 && target.fp8 && spec->gemm.shape.alignment >= 16) {
+    LinearSpec bytes = *spec;
+    bytes.gemm.shape = spec->fp8->ProductOf(spec->gemm.shape);
+    absl::StatusOr<Prepared> prepared = PrepareProducts(target, bytes);
+    if (prepared.ok()) return prepared;
+  }
+  spec->fp8.reset();
+  return PrepareProducts(target, *spec);
+}
+
 template <Which kWhich>
 absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
                                    const KernelOperands& operands, const CudaTarget& target) {
@@ -206,15 +239,17 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
   } else if (spec.epilogue == Epilogue::kGeluGradient) {
     spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
   }
-  LS_ASSIGN_OR_RETURN(const std::shared_ptr<const Product> whole, PrepareWhole(target, spec));
-  std::shared_ptr<const Gemm> gemm;
-  if (whole == nullptr) {
-    LS_ASSIGN_OR_RETURN(gemm, Gemm::Make(target, spec.gemm));
-  }
-  return [o, spec, gemm, whole, kept](const CudaContext& context) {
+  const size_t gemm_at = spec.gemm_at();
+  LS_ASSIGN_OR_RETURN(const Prepared prepared, PrepareBest(target, &spec));
+  return [o, spec, prepared, kept, gemm_at](const CudaContext& context) {
+    const auto& [whole, gemm] = prepared;
     Gemm::Operands own;
     Code code = Factor(o, spec, context, 0, &own.a);
     if (code == 0) code = Factor(o, spec, context, 1, &own.b);
+    if (code == 0 && spec.fp8) {
+      code = spec.fp8->Pack(o.kernels(), spec.gemm.shape.factors,
+                            o.Scratch<std::byte>(context, spec.fp8_at()), context.stream, &own);
+    }
     if (code != 0) return code;
     own.c = o.Out(context, kept && whole == nullptr ? 1 : 0);
     if (spec.sum_bytes > 0) own.c = {o.Scratch(context, spec.casts()), Type::kF32};
@@ -224,7 +259,7 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
     }
     if (kWhich == Which::kInput) own.mask = own.residual = o.In(context, 2);
     own.adds = o.Adds(context);
-    own.scratch = o.Scratch(context, spec.casts() + spec.sum_bytes + spec.part_bytes());
+    own.scratch = o.Scratch(context, gemm_at);
     if (whole != nullptr) return RunWhole(o, spec, *whole, context, own);
     code = gemm->Run(context, own);
     if (code == 0 && spec.epilogue != Epilogue::kNone) return RunRest(o, spec, context);

@@ -4,7 +4,7 @@
 
 #include "common/check.h"
 #include "engine/cuda/kernels.h"
-#include "engine/ops/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -46,6 +46,26 @@ absl::StatusOr<CudaKernel> PreparePointwise(const Graph& graph, const Node& node
     own.out = o.Out(context);
     own.adds = o.Adds(context);
     return o.kernels().pointwise(own, context.stream);
+  };
+}
+
+size_t QuantizeScratch(const Graph& /*graph*/, const Node& /*node*/) {
+  return kQuantizeParts * sizeof(float);
+}
+
+absl::StatusOr<CudaKernel> PrepareQuantize(const Graph& graph, const Node& node,
+                                           const KernelOperands& operands,
+                                           const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  QuantizeArgs args;
+  args.count = node.outputs[0].elements();
+  args.format = ops::Float8FormatOf(node.attrs);
+  return [o, args](const CudaContext& context) {
+    QuantizeArgs own = args;
+    own.x = o.In(context, 0);
+    own.out = o.Out(context);
+    own.partial = o.Scratch<float>(context);
+    return o.kernels().quantize(own, context.stream);
   };
 }
 
@@ -118,6 +138,7 @@ const CudaKernelDef kTanh = kAdd;
 const CudaKernelDef kTanhBackward = kAdd;
 const CudaKernelDef kSigmoid = kAdd;
 const CudaKernelDef kSigmoidBackward = kAdd;
+const CudaKernelDef kQuantizeFp8 = {QuantizeScratch, PrepareQuantize};
 const CudaKernelDef kDropout = {nullptr, PrepareDropout};
 const CudaKernelDef kTakeRows = {nullptr, PrepareTakeRows<false>};
 const CudaKernelDef kTakeRowsBackward = {nullptr, PrepareTakeRows<true>};

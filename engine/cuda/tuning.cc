@@ -35,6 +35,8 @@ const char* NameOf(Type type) {
   return type == Type::kF16 ? "f16" : "f32";
 }
 
+const char* NameOf(Fp8 fp8) { return fp8 == Fp8::kE4M3 ? "e4m3" : "e5m2"; }
+
 std::string ReadText(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -90,6 +92,9 @@ std::string DescribeProduct(const MatmulShape& shape) {
       absl::StrCat(shape.m, "x", shape.n, "x", shape.k, shape.a_transposed ? "t" : "n",
                    shape.b_transposed ? "t" : "n", ":", shape.lda, ":", shape.ldb, ":", shape.ldc,
                    ":", NameOf(shape.factors), ":", NameOf(shape.result), ":", shape.alignment);
+  if (shape.a_fp8 != Fp8::kNone) {
+    absl::StrAppend(&text, ":", NameOf(shape.a_fp8), "-", NameOf(shape.b_fp8));
+  }
   if (shape.tf32) absl::StrAppend(&text, ":tf32");
   if (shape.adds) absl::StrAppend(&text, ":adds");
   if (shape.bias) absl::StrAppend(&text, ":bias-", NameOf(shape.bias_type));
@@ -212,12 +217,13 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) 
 // The operands lie one after another, or over each other where there is no room: what comes out is
 // of no interest.
 ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
-  const auto bytes = [](int64_t rows, int64_t stride, Type type) {
-    return RoundUp(static_cast<size_t>(rows * stride) * BytesOf(type));
+  const auto bytes = [](int64_t rows, int64_t stride, size_t each) {
+    return RoundUp(static_cast<size_t>(rows * stride) * each);
   };
-  const size_t c = bytes(shape.m, shape.ldc, shape.result);
-  const size_t a = bytes(shape.a_transposed ? shape.k : shape.m, shape.lda, shape.factors);
-  const size_t b = bytes(shape.b_transposed ? shape.n : shape.k, shape.ldb, shape.factors);
+  const size_t each = FactorBytes(shape);
+  const size_t c = bytes(shape.m, shape.ldc, BytesOf(shape.result));
+  const size_t a = bytes(shape.a_transposed ? shape.k : shape.m, shape.lda, each);
+  const size_t b = bytes(shape.b_transposed ? shape.n : shape.k, shape.ldb, each);
   Places places;
   if (std::max({a, b, c}) > scratch_.bytes) return places;
   const bool fits = a + b + c <= scratch_.bytes;
@@ -227,13 +233,14 @@ ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
   // Sums are no longer than the workspace; a matrix beside C lies over it.
   const bool sums = shape.epilogue == Epilogue::kSumsA || shape.epilogue == Epilogue::kSumsB;
   places.aux = sums ? scratch_.workspace : places.c;
+  if (shape.a_fp8 != Fp8::kNone) places.unit = static_cast<const float*>(scratch_.workspace);
   return places;
 }
 
 Code ProductTuning::Run(const Candidate& candidate, const Places& places) {
-  return device_.tables().matmul->run(candidate.prepared.get(), places.a, places.b, places.c,
-                                      scratch_.workspace, places.aux, false, scratch_.workspace,
-                                      device_.compute());
+  const MatmulRun run{places.a,    places.b,    places.c, scratch_.workspace, places.aux,
+                      places.unit, places.unit, false,    scratch_.workspace};
+  return device_.tables().matmul->run(candidate.prepared.get(), run, device_.compute());
 }
 
 std::vector<ProductTuning::Candidate> ProductTuning::Warm(const MatmulShape& shape,

@@ -100,6 +100,7 @@ class ProductTuning {
     const void* b = nullptr;
     void* c = nullptr;
     void* aux = nullptr;
+    const float* unit = nullptr;  // of factors in FP8
   };
 
   ProductTuning(Device* device, Stopwatch stopwatch, std::vector<std::string> files,

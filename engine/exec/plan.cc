@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/check.h"
-#include "common/philox.h"
 #include "common/status.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cuda/update_scratch.h"
@@ -17,6 +15,7 @@
 #include "engine/ops/op.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/autodiff.h"
+#include "engine/passes/fp8.h"
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/recompute.h"
 
@@ -62,6 +61,10 @@ absl::Status CheckPrecision(const TrainSpec& spec) {
     return absl::InvalidArgumentError(absl::StrCat(
         "ema averages fp32 weights, which precision ", spec.precision, " does not have: use ",
         Name(precision.type) == std::string("bf16") ? "bf16" : "fp16"));
+  }
+  if (spec.fp8 && (precision.type != DType::kBF16 || precision.pure)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fp8 goes with precision bf16, not with ", spec.precision));
   }
   const LossScaleSpec& scale = spec.loss_scale;
   for (const auto& [name, value] :
@@ -326,7 +329,9 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   options.activations = on.activations && cpu && fp32 && !training;
   options.addends = on.addends && cpu;
   const bool epilogues = !cpu && training && spec_.passes.epilogues;
-  options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone, epilogues};
+  // Sums for bias gradients are of what is not rounded to FP8.
+  options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone,
+                       epilogues && !spec_.fp8};
   // An inference plan keeps the filters in the product's order instead.
   options.pools = on.pools && cpu && fp32 && !spec_.inference;
   options.heads = on.heads && cpu && fp32 && training;
@@ -344,6 +349,9 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
   LS_RETURN_IF_ERROR(graph.status());
+  if (spec_.fp8) {
+    LS_ASSIGN_OR_RETURN(graph, MarkFp8(graph, forward.logits));
+  }
   Attrs attrs = LossAttrs(graph, forward.logits);
   if (spec_.label_smoothing != 0) attrs.Set("label_smoothing", spec_.label_smoothing);
   const Value loss =
@@ -378,6 +386,7 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
 
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
   graph = ApplyPrecision(graph, precision_, WeightNames());
+  if (spec_.fp8) graph = ApplyFp8(graph);
   LS_RETURN_IF_ERROR(graph.Verify());
   return graph;
 }
@@ -448,49 +457,6 @@ absl::Status CompiledPlan::CompileEvaluation() {
 const Program& CompiledPlan::program(ProgramKind kind) const {
   if (kind == ProgramKind::kTraining) return train_;
   return kind == ProgramKind::kEvaluation ? evaluate_ : decode_;
-}
-
-std::string CompiledPlan::DumpText() const {
-  std::string text = absl::StrCat("# train\n", train_.graph.ToText(), train_.memory.ToText());
-  for (const GradientSlot& slot : layout_.slots) {
-    absl::StrAppend(&text, "gradient[", slot.begin, ", ", slot.begin + slot.count, ") after %",
-                    slot.node, ": ", slot.parameter, "\n");
-  }
-  for (size_t i = 0; i < layout_.buckets.size(); ++i) {
-    absl::StrAppend(&text, "bucket ", i, ": [", layout_.buckets[i].begin, ", ",
-                    layout_.buckets[i].end, ") after %", layout_.bucket_node[i], "\n");
-  }
-  absl::StrAppend(&text, "# evaluate\n", evaluate_.graph.ToText(), evaluate_.memory.ToText());
-  return text;
-}
-
-// Over what is computed and what is exchanged, not over where this machine puts it.
-std::string CompiledPlan::MakeHash() const {
-  std::string text = absl::StrCat(train_.graph.ToText(), "\n", evaluate_.graph.ToText());
-  for (const StateEntry& entry : state_) {
-    absl::StrAppend(&text, entry.name, "@", entry.offset, "+", entry.bytes, "\n");
-  }
-  for (const GradientSlot& slot : layout_.slots) {
-    absl::StrAppend(&text, slot.parameter, "@", slot.begin, "+", slot.count, "\n");
-  }
-  for (const Bucket& bucket : layout_.buckets) absl::StrAppend(&text, bucket.begin, "\n");
-  for (const StatisticSpec& statistic : model_->statistics()) {
-    absl::StrAppend(&text, absl::StrFormat("%s momentum %a\n", statistic.name, statistic.momentum));
-  }
-  absl::StrAppend(&text, optimizer_->Describe(), "\n", DescribeSchedule(spec_.schedule), "\n");
-  for (const ParameterSettings& own : settings_) {
-    absl::StrAppend(&text, absl::StrFormat("%a %a\n", own.learning_rate, own.weight_decay));
-  }
-  absl::StrAppend(&text, absl::StrFormat("%a %a %a\n", spec_.label_smoothing, spec_.clip_norm,
-                                         spec_.ema_decay));
-  if (scales_loss()) {
-    const LossScaleSpec& scale = spec_.loss_scale;
-    absl::StrAppend(&text, absl::StrFormat("%a %a %a %d\n", scale.init, scale.growth, scale.backoff,
-                                           scale.interval));
-  }
-  absl::StrAppend(&text, spec_.precision, " ", spec_.seed, " ", spec_.accumulate, " ", spec_.shards,
-                  "\n");
-  return absl::StrFormat("%016x%016x", SiteKey(1, text), SiteKey(2, text));
 }
 
 }  // namespace lockstep::engine

@@ -63,9 +63,12 @@ void Gradient(GradientContext& context) {
   const int64_t in_out = context.node.attrs.Int("in_out");
   const Value x = context.input(0);
   // Weights first: their bucket is ready earlier, and x dies with them.
+  const bool fp8 = !context.node.attrs.String(kFp8Attr).empty();
   if (context.wants(1)) {
-    context.Set(1, in_out != 0 ? graph->Add("linear_backward_weight", {x, dy})
-                               : graph->Add("linear_backward_weight", {dy, x}));
+    Attrs attrs;
+    if (fp8) attrs.Set(kFp8Attr, std::string(in_out != 0 ? "e4m3,e5m2" : "e5m2,e4m3"));
+    context.Set(1, in_out != 0 ? graph->Add("linear_backward_weight", {x, dy}, attrs)
+                               : graph->Add("linear_backward_weight", {dy, x}, attrs));
   }
   if (context.node.inputs.size() == 4 && context.wants(3)) context.Set(3, dy);
   if (context.node.inputs.size() >= 3 && context.wants(2)) {
@@ -74,6 +77,7 @@ void Gradient(GradientContext& context) {
   if (context.wants(0)) {
     Attrs attrs;
     if (in_out != 0) attrs.Set("in_out", in_out);
+    if (fp8) attrs.Set(kFp8Attr, std::string("e5m2,e4m3"));
     context.Set(0, graph->Add("linear_backward_input", {dy, context.input(1)}, attrs));
   }
 }

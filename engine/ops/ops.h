@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_ENGINE_OPS_OPS_H_
 #define LOCKSTEP_ENGINE_OPS_OPS_H_
 
+#include "common/float8.h"
 #include "engine/ops/op.h"
 
 namespace lockstep::engine::ops {
@@ -18,6 +19,7 @@ extern const OpDef kLinear;
 extern const OpDef kLinearBackwardInput;
 extern const OpDef kLinearBackwardWeight;
 extern const OpDef kParameter;
+extern const OpDef kQuantizeFp8;
 extern const OpDef kRelu;
 extern const OpDef kReluBackward;
 extern const OpDef kReshape;
@@ -36,6 +38,12 @@ enum class Third {
 };
 // What `attrs` say it is.
 Third ThirdOf(const Attrs& attrs);
+
+// The FP8 format of a quantize_fp8 node (attribute format).
+Float8Format Float8FormatOf(const Attrs& attrs);
+// The attribute of linear and its gradients that names the FP8 formats of their factors, such as
+// "e5m2,e4m3". passes/fp8.h sets it and rounds them.
+inline constexpr const char* kFp8Attr = "fp8";
 
 // Transformers.
 extern const OpDef kAddPositions;

@@ -22,6 +22,7 @@ constexpr OpEntry kOps[] = {
     {&ops::kLinearBackwardInput, &cpu::kLinearBackwardInput, &cuda::kLinearBackwardInput},
     {&ops::kLinearBackwardWeight, &cpu::kLinearBackwardWeight, &cuda::kLinearBackwardWeight},
     {&ops::kLinearSoftmaxCrossEntropy, &cpu::kLinearSoftmaxCrossEntropy, nullptr},
+    {&ops::kQuantizeFp8, &cpu::kQuantizeFp8, &cuda::kQuantizeFp8},
     {&ops::kRelu, &cpu::kRelu, &cuda::kRelu},
     {&ops::kReluBackward, &cpu::kReluBackward, &cuda::kReluBackward},
     {&ops::kScale, &cpu::kScale, &cuda::kScale},

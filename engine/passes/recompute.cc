@@ -77,7 +77,7 @@ class RecomputePass {
   // One pass over the values of an activation, norm or cast.
   static bool IsCheap(const Node& node) {
     const std::string_view op = node.op->name;
-    if (op == "cast" || op == "layer_norm" || op == "softmax") return true;
+    if (op == "cast" || op == "quantize_fp8" || op == "layer_norm" || op == "softmax") return true;
     if (op == "batch_norm") return node.inputs.size() == 3;
     return node.op->half.elementwise && node.inputs.size() == 1;
   }

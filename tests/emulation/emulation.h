@@ -47,6 +47,8 @@ void Spend(double milliseconds);
 void SetFastestAlgorithm(int fastest);
 // Runs of products so far.
 int64_t ProductsRun();
+// Of products whose factors are bytes of FP8.
+int64_t Fp8ProductsRun();
 
 }  // namespace emulation
 

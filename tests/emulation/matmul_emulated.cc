@@ -20,6 +20,21 @@ float At(const void* data, Type type, int64_t i) {
   const uint16_t bits = static_cast<const uint16_t*>(data)[i];
   return type == Type::kBF16 ? BFloat16{bits}.ToFloat() : Float16{bits}.ToFloat();
 }
+// A byte of FP8, by the definition of its format.
+float At(const void* data, Fp8 fp8, int64_t i) {
+  const int bits = static_cast<const uint8_t*>(data)[i];
+  const int fraction_bits = fp8 == Fp8::kE4M3 ? 3 : 2, bias = fp8 == Fp8::kE4M3 ? 7 : 15;
+  const int exponent = (bits & 0x7f) >> fraction_bits;
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  if ((bits & 0x7f) == 0x7f) return std::nanf("");
+  const int whole = exponent == 0 ? fraction : fraction + (1 << fraction_bits);
+  const float x =
+      std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - bias - fraction_bits);
+  return (bits & 0x80) != 0 ? -x : x;
+}
+float Factor(const void* data, const MatmulShape& shape, Fp8 fp8, int64_t i) {
+  return fp8 == Fp8::kNone ? At(data, shape.factors, i) : At(data, fp8, i);
+}
 void Put(void* data, Type type, int64_t i, float x) {
   if (type == Type::kF32) {
     static_cast<float*>(data)[i] = x;
@@ -32,6 +47,7 @@ void Put(void* data, Type type, int64_t i, float x) {
 constexpr int kAlgorithms = 3;
 int fastest = 0;
 int64_t products = 0;
+int64_t fp8_products = 0;
 
 struct Prepared {
   MatmulShape shape;
@@ -48,9 +64,19 @@ int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* e
     std::snprintf(error, error_bytes, "fp32 factors have an fp32 result");
     return 0;
   }
+  // As the library on sm_90.
+  const bool fp8 = shape.a_fp8 != Fp8::kNone;
+  const bool fits = !shape.a_transposed && shape.b_transposed && shape.n % 16 == 0 &&
+                    shape.k % 16 == 0 && (shape.a_fp8 == Fp8::kE4M3 || shape.b_fp8 == Fp8::kE4M3);
+  if (fp8 && !fits) {
+    std::snprintf(error, error_bytes, "no such product of factors in FP8");
+    return 0;
+  }
   for (int i = 0; i < kAlgorithms; ++i) {
-    const bool fused = shape.epilogue == Epilogue::kNone ? shape.result == Type::kF32 || !shape.bias
-                                                         : shape.factors != Type::kF16;
+    const bool fused = fp8 ? !shape.bias && shape.epilogue == Epilogue::kNone
+                       : shape.epilogue == Epilogue::kNone
+                           ? shape.result == Type::kF32 || !shape.bias
+                           : shape.factors != Type::kF16;
     found[i] = {{static_cast<uint64_t>(i)}, 0, fused};
   }
   return kAlgorithms;
@@ -86,9 +112,10 @@ void AddFactor(const MatmulShape& s, const void* a, const void* b, float* sums) 
   }
 }
 
-void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, const void* bias,
-              void* aux, bool adds) {
+void Multiply(const Prepared& prepared, const MatmulRun& run) {
+  const auto& [a, b, c, bias, aux, a_unit, b_unit, adds, workspace] = run;
   const MatmulShape& s = prepared.shape;
+  const float unit = s.a_fp8 == Fp8::kNone ? 1 : *a_unit * *b_unit;
   const Epilogue epilogue = prepared.fused ? s.epilogue : Epilogue::kNone;
   if (epilogue == Epilogue::kSumsA || epilogue == Epilogue::kSumsB) {
     AddFactor(s, a, b, static_cast<float*>(aux));
@@ -98,19 +125,19 @@ void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, c
   for (int64_t p = 0; p < k; ++p) {
     for (int64_t j = 0; j < n; ++j) {
       right[static_cast<size_t>(p * n + j)] =
-          At(b, s.factors, s.b_transposed ? j * s.ldb + p : p * s.ldb + j);
+          Factor(b, s, s.b_fp8, s.b_transposed ? j * s.ldb + p : p * s.ldb + j);
     }
   }
   for (int64_t i = 0; i < m; ++i) {
     std::fill(rows.begin(), rows.end(), 0.0f);
     for (int64_t step = 0; step < k; ++step) {
       const int64_t p = prepared.algorithm == 0 ? step : k - 1 - step;
-      const float x = At(a, s.factors, s.a_transposed ? p * s.lda + i : i * s.lda + p);
+      const float x = Factor(a, s, s.a_fp8, s.a_transposed ? p * s.lda + i : i * s.lda + p);
       const float* y = right.data() + p * n;
       for (int64_t j = 0; j < n; ++j) rows[static_cast<size_t>(j)] += x * y[j];
     }
     for (int64_t j = 0; j < n; ++j) {
-      float value = rows[static_cast<size_t>(j)];
+      float value = rows[static_cast<size_t>(j)] * unit;
       if (adds) value += At(c, s.result, i * s.ldc + j);
       if (prepared.fused && s.bias) value += At(bias, s.bias_type, j);
       if (prepared.fused && s.relu) value = std::max(value, 0.0f);
@@ -124,14 +151,14 @@ void Multiply(const Prepared& prepared, const void* a, const void* b, void* c, c
   }
 }
 
-Code Run(const void* prepared, const void* a, const void* b, void* c, const void* bias, void* aux,
-         bool adds, void*, Stream stream) {
+Code Run(const void* prepared, const MatmulRun& run, Stream stream) {
   const Prepared copy = *static_cast<const Prepared*>(prepared);
   ++products;
+  fp8_products += copy.shape.a_fp8 != Fp8::kNone ? 1 : 0;
   if (copy.algorithm == 2) return kMatmulErrors + 1;
   return emulation::Do(static_cast<cudaStream_t>(stream), [=] {
     emulation::Spend(copy.algorithm == fastest ? 0 : kAlgorithms - copy.algorithm);
-    Multiply(copy, a, b, c, bias, aux, adds);
+    Multiply(copy, run);
   });
 }
 
@@ -147,4 +174,5 @@ const Tables* EmulatedTables() {
 }  // namespace lockstep::engine::cuda
 
 void emulation::SetFastestAlgorithm(int algorithm) { lockstep::engine::cuda::fastest = algorithm; }
+int64_t emulation::Fp8ProductsRun() { return lockstep::engine::cuda::fp8_products; }
 int64_t emulation::ProductsRun() { return lockstep::engine::cuda::products; }

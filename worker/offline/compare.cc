@@ -225,6 +225,9 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
       variant.device = word == "cpu" ? engine::DeviceKind::kCpu : engine::DeviceKind::kCuda;
     } else if (engine::KnowsPrecision(word)) {
       variant.precision = word;
+      variant.fp8 = false;
+    } else if (word == "fp8") {
+      variant.fp8 = true;
     } else if (word == "kept" || word == "selective" || word == "blocks") {
       using Mode = engine::RecomputeSpec::Mode;
       variant.recompute.mode = word == "kept"        ? Mode::kNone
@@ -235,8 +238,8 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
           "'", word,
           "' is no variant; there are fused, unfused, without_relu (and so on: each fuse_ key of "
           "passes), planned, unplanned, sse2, avx2, "
-          "avx512, avx512_bf16, pairs, no_pairs, cpu, cuda, fp32, bf16, fp16, pure_bf16, "
-          "pure_fp16, kept, selective, "
+          "avx512, avx512_bf16, pairs, no_pairs, cpu, cuda, fp32, bf16, fp8 (after bf16), fp16, "
+          "pure_bf16, pure_fp16, kept, selective, "
           "blocks, and several of them joined by '+'"));
     }
   }

@@ -120,6 +120,7 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
   report.gpu_limit = resources.gpu_memory();
   report.need = compiled.need;
   report.precision = plan.spec().precision;
+  report.fp8 = plan.spec().fp8;
   report.recompute_level = plan.recompute_level();
   report.arena_bytes = plan.arena_bytes();
   report.without_recompute = plan.arena_bytes();
@@ -185,7 +186,9 @@ std::string ReportText(const JobReport& report) {
   line("  data", bytes(need.data));
   if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
   text += GpuLines(report);
-  line("precision", report.precision);
+  line("precision",
+       absl::StrCat(report.precision,
+                    report.fp8 ? ", linear layers but the first and last in fp8" : ""));
   if (report.recompute_level > 0) {
     line("recompute", absl::StrCat(report.recompute_level == 1
                                        ? "what is cheap"
@@ -233,7 +236,7 @@ std::string ReportJson(const JobReport& report) {
       ",\"limit\":", report.memory_limit, "},\"gpu_memory\":{\"total\":", need.gpu.total(),
       ",\"plan\":", need.gpu.plan, ",\"vectors\":", need.gpu.vectors,
       ",\"limit\":", report.gpu_limit, "},\"precision\":", JsonString(report.precision),
-      ",\"recompute_level\":", report.recompute_level,
+      ",\"fp8\":", report.fp8 ? "true" : "false", ",\"recompute_level\":", report.recompute_level,
       ",\"flops_per_step\":", JsonNumber(report.flops),
       ",\"machine\":{\"device\":", JsonString(report.device),
       ",\"flops_per_second\":", JsonNumber(report.machine.flops),

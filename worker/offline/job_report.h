@@ -41,6 +41,7 @@ struct JobReport {
   int64_t memory_limit = 0;  // 0: none
   int64_t gpu_limit = 0;
   std::string precision;
+  bool fp8 = false;
   int recompute_level = 0;       // see engine/passes/recompute.h
   size_t arena_bytes = 0;        // activations and workspace
   size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything

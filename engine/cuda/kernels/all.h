@@ -14,6 +14,8 @@ template <typename Args>
 using Launcher = Code(const Args& args, Stream stream);
 
 Launcher<PointwiseArgs> LaunchPointwise;
+Launcher<QuantizeArgs> LaunchQuantize;
+Launcher<PackFp8Args> LaunchPackFp8;
 Launcher<DropoutArgs> LaunchDropout;
 Launcher<EpilogueArgs> LaunchEpilogue;
 Launcher<TakeRowsArgs> LaunchTakeRows;

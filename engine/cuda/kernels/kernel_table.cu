@@ -7,6 +7,8 @@ namespace lockstep::engine::cuda {
 
 const Kernels kKernels = {
     .pointwise = LaunchPointwise,
+    .quantize = LaunchQuantize,
+    .pack_fp8 = LaunchPackFp8,
     .dropout = LaunchDropout,
     .epilogue = LaunchEpilogue,
     .take_rows = LaunchTakeRows,

@@ -115,6 +115,12 @@ cudaDataType_t DataTypeOf(Type type) {
   return type == Type::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
+// Of a factor, which may be in bytes.
+cudaDataType_t FactorTypeOf(const MatmulShape& shape, Fp8 fp8) {
+  if (fp8 == Fp8::kNone) return DataTypeOf(shape.factors);
+  return fp8 == Fp8::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 struct Prepared {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
@@ -196,17 +202,25 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   bool good = Set(prepared, CUBLASLT_MATMUL_DESC_TRANSA, first) &&
               Set(prepared, CUBLASLT_MATMUL_DESC_TRANSB, second);
   if (fuse) good = good && DescribeEpilogue(shape, prepared);
-  const auto layout = [&](cublasLtMatrixLayout_t* made, Type type, int64_t rows, int64_t columns,
-                          int64_t stride) {
+  if (shape.a_fp8 != Fp8::kNone) {
+    // Each run says where the units lie. Sums are made in fp32, not in what the tensor cores keep.
+    const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
+    const int8_t fast = 0;
+    good = good && Set(prepared, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast) &&
+           Set(prepared, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere) &&
+           Set(prepared, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
+  }
+  const auto layout = [&](cublasLtMatrixLayout_t* made, cudaDataType_t type, int64_t rows,
+                          int64_t columns, int64_t stride) {
     good =
-        good && lib.create_layout(made, DataTypeOf(type), static_cast<uint64_t>(rows),
+        good && lib.create_layout(made, type, static_cast<uint64_t>(rows),
                                   static_cast<uint64_t>(columns), stride) == CUBLAS_STATUS_SUCCESS;
   };
-  layout(&prepared->first, shape.factors, shape.b_transposed ? shape.k : shape.n,
+  layout(&prepared->first, FactorTypeOf(shape, shape.b_fp8), shape.b_transposed ? shape.k : shape.n,
          shape.b_transposed ? shape.n : shape.k, shape.ldb);
-  layout(&prepared->second, shape.factors, shape.a_transposed ? shape.m : shape.k,
-         shape.a_transposed ? shape.k : shape.m, shape.lda);
-  layout(&prepared->result, shape.result, shape.n, shape.m, shape.ldc);
+  layout(&prepared->second, FactorTypeOf(shape, shape.a_fp8),
+         shape.a_transposed ? shape.m : shape.k, shape.a_transposed ? shape.k : shape.m, shape.lda);
+  layout(&prepared->result, DataTypeOf(shape.result), shape.n, shape.m, shape.ldc);
   return good;
 }
 
@@ -321,26 +335,33 @@ void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* 
 
 bool Fuses(const void* pointer) { return static_cast<const Prepared*>(pointer)->fused; }
 
-Code Run(const void* pointer, const void* a, const void* b, void* c, const void* bias, void* aux,
-         bool adds, void* workspace, Stream stream) {
+Code Run(const void* pointer, const MatmulRun& run, Stream stream) {
   const auto* prepared = static_cast<const Prepared*>(pointer);
   const Library& lib = Lib();
   const auto place = [&](cublasLtMatmulDescAttributes_t attribute, const void* at) {
     return lib.set_product(prepared->product, attribute, &at, sizeof(at));
   };
   cublasStatus_t placed = CUBLAS_STATUS_SUCCESS;
-  if (prepared->fused && bias != nullptr) placed = place(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  if (placed == CUBLAS_STATUS_SUCCESS && prepared->fused && aux != nullptr) {
+  if (prepared->fused && run.bias != nullptr) {
+    placed = place(CUBLASLT_MATMUL_DESC_BIAS_POINTER, run.bias);
+  }
+  if (placed == CUBLAS_STATUS_SUCCESS && prepared->fused && run.aux != nullptr) {
     placed = place(prepared->sums ? CUBLASLT_MATMUL_DESC_BIAS_POINTER
                                   : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                   aux);
+                   run.aux);
+  }
+  if (placed == CUBLAS_STATUS_SUCCESS && run.a_unit != nullptr) {  // our B is its first factor
+    placed = place(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, run.b_unit);
+  }
+  if (placed == CUBLAS_STATUS_SUCCESS && run.a_unit != nullptr) {
+    placed = place(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, run.a_unit);
   }
   if (placed != CUBLAS_STATUS_SUCCESS) return kMatmulErrors + static_cast<Code>(placed);
-  const float alpha = 1, beta = adds ? 1 : 0;
-  const cublasStatus_t status =
-      lib.run(lib.handle, prepared->product, &alpha, b, prepared->first, a, prepared->second, &beta,
-              c, prepared->result, c, prepared->result, &prepared->algorithm, workspace,
-              prepared->workspace_bytes, static_cast<cudaStream_t>(stream));
+  const float alpha = 1, beta = run.adds ? 1 : 0;
+  const cublasStatus_t status = lib.run(
+      lib.handle, prepared->product, &alpha, run.b, prepared->first, run.a, prepared->second, &beta,
+      run.c, prepared->result, run.c, prepared->result, &prepared->algorithm, run.workspace,
+      prepared->workspace_bytes, static_cast<cudaStream_t>(stream));
   return status == CUBLAS_STATUS_SUCCESS ? 0 : kMatmulErrors + static_cast<Code>(status);
 }
 

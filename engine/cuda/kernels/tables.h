@@ -11,13 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/cuda/kernels/product_types.h"
 #include "engine/cuda/kernels/types.h"
 #include "engine/cuda/kernels/update_types.h"
 
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 7;
+inline constexpr int kTablesVersion = 8;
 
 // A function of the module.
 template <typename F>
@@ -80,6 +81,8 @@ struct Runtime {
 
 struct Kernels {
   KernelCall<PointwiseArgs> pointwise;
+  KernelCall<QuantizeArgs> quantize;
+  KernelCall<PackFp8Args> pack_fp8;
   KernelCall<DropoutArgs> dropout;
   KernelCall<EpilogueArgs> epilogue;
   KernelCall<TakeRowsArgs> take_rows;
@@ -136,16 +139,14 @@ struct Matmul {
   // Whether bias, relu and epilogue are part of the product; else the caller does all of it.
   Call<bool(const void* prepared)> fuses;
   // 0 or an error of the library, plus 100000.
-  Call<Code(const void* prepared, const void* a, const void* b, void* c, const void* bias,
-            void* aux, bool adds, void* workspace, Stream stream)>
-      run;
+  Call<Code(const void* prepared, const MatmulRun& operands, Stream stream)> run;
   Call<void(void* prepared)> destroy;
 };
 inline constexpr Code kMatmulErrors = 100000;
 
 struct Tables {
   int version;
-  const char* name;  // "CUDA 13.0 (sm_80 sm_90 ptx)"
+  const char* name;  // "CUDA 13000 for sm_80_90_100"
   const Runtime* runtime;
   const Kernels* kernels;
   const Matmul* matmul;

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "common/float8.h"
+
 namespace lockstep::engine::cuda {
 
 // cudaStream_t, cudaEvent_t, cudaGraphExec_t, as the engine sees them.
@@ -60,6 +62,29 @@ struct PointwiseArgs {
   int64_t count = 0;
   float factor = 1;
   bool adds = false;  // out += instead of out =
+};
+
+// out = x as FP8 has it (common/float8.h), by one scale. `partial` has kQuantizeParts floats.
+inline constexpr int kQuantizeParts = 256;
+struct QuantizeArgs {
+  View x;
+  View out;  // may be x
+  float* partial = nullptr;
+  int64_t count = 0;
+  Float8Format format;
+};
+
+// codes = the bytes of x [rows, columns], which quantize_fp8 has made; `turned`: of x^T. `unit` is
+// what a code's number is to be multiplied with. `partial` as above.
+struct PackFp8Args {
+  View x;
+  uint8_t* codes = nullptr;
+  float* unit = nullptr;
+  float* partial = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool turned = false;
+  Float8Format format;
 };
 
 struct DropoutArgs {
@@ -415,49 +440,6 @@ struct FilterArgs {
   bool turned = false;
   bool adds = false;
 };
-
-// What a library may do with a product besides adding a bias, and relu.
-enum class Epilogue : int32_t {
-  kNone,
-  kGeluKept,      // C = gelu by tanh of the product with its bias, which goes to aux [m, n]
-  kGeluGradient,  // C = the product times gelu's slope at aux [m, n]
-  kSumsA,         // aux [m], fp32 = the sums over k of op(A)
-  kSumsB,         // aux [n], fp32 = the sums over k of op(B)
-};
-
-// C[m, n] = op(A) op(B), row major with row strides lda, ldb, ldc; C += with `adds` of a run.
-// Factors are of one type; C is fp32 or of that type. Sums are fp32.
-struct MatmulShape {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  bool a_transposed = false;  // A is stored [k, m]
-  bool b_transposed = false;  // B is stored [n, k]
-  int64_t lda = 0;
-  int64_t ldb = 0;
-  int64_t ldc = 0;
-  Type factors = Type::kF32;
-  Type result = Type::kF32;
-  bool tf32 = false;   // of fp32 factors
-  bool adds = false;   // may be run with adds
-  int alignment = 16;  // bytes, of all operands
-  // Fused where the library can: bias [n] of type `bias_type`, then relu.
-  bool bias = false;
-  Type bias_type = Type::kF32;
-  bool relu = false;
-  // Fused too where the library can. Its aux is of the result's type, with its row stride; sums are
-  // written anew even when C is added to.
-  Epilogue epilogue = Epilogue::kNone;
-};
-
-// One of a library's algorithms for a product, as numbers that mean the same in every process with
-// the same library on the same kind of GPU.
-struct MatmulAlgorithm {
-  uint64_t words[8] = {};
-  uint64_t workspace_bytes = 0;
-  bool fused = false;  // with bias, relu and epilogue, if these are wanted
-};
-inline constexpr int kMatmulCandidates = 12;
 
 // out = a + b with subnormals as 0, as the workers' CPUs add: gradients of shards. `out` may be `a`
 // or `b`; nothing needs to be aligned.

@@ -137,7 +137,8 @@ class Buffer {
 };
 
 // Runs one node on its own buffers. Outputs start as 1 when they are added to.
-std::vector<Doubles> RunNode(const Gpu& gpu, const Prepared& p, size_t shift, bool accumulate) {
+std::vector<Doubles> RunNode(const Gpu& gpu, const Prepared& p, size_t shift, bool accumulate,
+                             bool fp8 = false) {
   const Node& node = p.graph.node(p.made.node);
   if (node.op->view) return {p.inputs[0]};
   const CudaKernelDef& def = CudaKernelOf(*node.op);
@@ -165,7 +166,7 @@ std::vector<Doubles> RunNode(const Gpu& gpu, const Prepared& p, size_t shift, bo
   context.accumulate = accumulate;
   context.stream = gpu.stream;
   context.workspace = gpu.workspace;
-  const auto kernel = def.prepare(p.graph, node, operands, {gpu.tables, false});
+  const auto kernel = def.prepare(p.graph, node, operands, {gpu.tables, false, nullptr, fp8});
   LS_CHECK(kernel.ok()) << kernel.status();
   gpu.Check((*kernel)(context), node.op->name);
   std::vector<Doubles> results;
@@ -306,6 +307,94 @@ TEST_P(CudaOpsTest, DeviceHalfOperandsAreRoundedOnce) {
   if (GetParam()->op->infers_types) GTEST_SKIP() << "types are part of the op's own cases";
   if (Real() == nullptr) GTEST_SKIP() << "no GPU: not run on a device";
   CheckHalf(*Real(), *GetParam()->op);
+}
+
+// What the made values of the cases are not: one that is not finite says nothing of the scale and
+// stays NaN; zeros, and nothing else, have no scale.
+TEST(QuantizeFp8Test, EmulatedSpecialValues) {
+  const OpDef& op = *FindOp("quantize_fp8");
+  for (const OpCase& test : op.cases()) {
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    const Node& node = p.graph.node(p.made.node);
+    const int64_t count = node.outputs[0].elements();
+    for (const Doubles& values : {Doubles(static_cast<size_t>(count), 0), SpecialValues(count)}) {
+      p.inputs[0] = Rounded(test.inputs[0].dtype, values);
+      const Doubles expected = Reference(op, test, node.outputs, p.inputs)[0];
+      const Doubles is = RunNode(Emulated(), p, 0, false)[0];
+      for (size_t i = 0; i < is.size(); ++i) {
+        ASSERT_EQ(std::isnan(is[i]), std::isnan(expected[i])) << i;
+        if (!std::isnan(is[i])) {
+          ASSERT_EQ(is[i], expected[i]) << "element " << i;
+        }
+      }
+    }
+  }
+}
+
+// A product whose factors are rounded to FP8.
+struct Fp8Case {
+  const char* op;
+  OpCase test;
+  const char* formats;
+};
+std::vector<Fp8Case> Fp8Cases(int64_t m, int64_t k, int64_t n) {
+  const auto half = [](Shape shape) { return TensorType{DType::kBF16, std::move(shape)}; };
+  const auto single = [](Shape shape) { return TensorType{DType::kF32, std::move(shape)}; };
+  const Attrs turned = {{"in_out", int64_t{1}}};
+  const Attrs relu = {{"activation", std::string("relu")}};
+  return {{"linear", {{half({m, k}), half({n, k}), single({n})}, relu}, "e4m3,e4m3"},
+          {"linear", {{half({m, k}), half({k, n})}, turned}, "e4m3,e4m3"},
+          {"linear_backward_input", {{half({m, n}), half({n, k}), half({m, k})}, {}}, "e5m2,e4m3"},
+          {"linear_backward_input", {{half({m, n}), half({k, n})}, turned}, "e5m2,e4m3"},
+          {"linear_backward_weight", {{half({m, n}), half({m, k})}, {}}, "e5m2,e4m3"},
+          {"linear_backward_weight", {{half({m, k}), half({m, n})}, {}}, "e4m3,e5m2"}};
+}
+
+// The case's node on rounded factors.
+Prepared PrepareFp8(const Fp8Case& each, OpCase* test) {
+  *test = each.test;
+  test->attrs.Set("fp8", std::string(each.formats));
+  test->attrs.Set(kDTypeAttr, std::string("bf16"));
+  Prepared p = Prepare(*FindOp(each.op), *test);
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    p.inputs[i] = Rounded(test->inputs[i].dtype, std::move(p.inputs[i]));
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string format(each.formats + 5 * i, 4);
+    const OpCase rounding{{test->inputs[i]}, {{"format", format}}};
+    p.inputs[i] = Reference(*FindOp("quantize_fp8"), rounding, {}, {p.inputs[i]})[0];
+  }
+  return p;
+}
+
+// Bytes hold what bf16 holds: the sums are the same up to their order. Extents that the library
+// does not take in bytes are multiplied in bf16, as on older GPUs.
+void CheckFp8(const Gpu& gpu, const std::vector<Fp8Case>& cases, bool fp8, int runs) {
+  for (const Fp8Case& each : cases) {
+    OpCase test;
+    const Prepared p = PrepareFp8(each, &test);
+    SCOPED_TRACE(Describe(*FindOp(each.op), test));
+    const Node& node = p.graph.node(p.made.node);
+    const std::vector<Doubles> expected = Reference(*FindOp(each.op), test, node.outputs, p.inputs);
+    const int64_t before = emulation::Fp8ProductsRun();
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectRoundedOnce(node, RunNode(gpu, p, 0, false, fp8), expected, 2 * Tolerance(test)));
+    if (&gpu == &Emulated()) {
+      EXPECT_EQ(emulation::Fp8ProductsRun() - before, runs);
+    }
+  }
+}
+
+TEST(Fp8ProductsTest, EmulatedBytesGiveWhatBf16Gives) {
+  CheckFp8(Emulated(), Fp8Cases(48, 32, 80), true, 1);
+  CheckFp8(Emulated(), Fp8Cases(48, 32, 80), false, 0);
+  CheckFp8(Emulated(), Fp8Cases(31, 33, 80), true, 0);
+}
+
+TEST(Fp8ProductsTest, DeviceBytesGiveWhatBf16Gives) {
+  if (Real() == nullptr) GTEST_SKIP() << "no GPU: not run on a device";
+  CheckFp8(*Real(), Fp8Cases(48, 32, 80), true, 1);
 }
 
 std::vector<const OpEntry*> ComputingOps() {

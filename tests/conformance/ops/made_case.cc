@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -29,6 +30,16 @@ Doubles MakeValues(const TensorType& type, uint64_t site, int64_t classes) {
       const float x = UniformFloat(static_cast<uint32_t>(bits)) * 2 - 1;
       values.push_back(static_cast<double>(x + (x < 0 ? -0.01f : 0.01f)));
     }
+  }
+  return values;
+}
+
+Doubles SpecialValues(int64_t count) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Doubles some = {0, -0.0, 1, -3.25, infinity, -infinity, std::nan(""), 1e-30, 0x1p-126, 0.3};
+  Doubles values;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    values.push_back(some[i % some.size()] * (i < some.size() ? 1 : 1 / 3.0));
   }
   return values;
 }

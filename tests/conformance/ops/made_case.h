@@ -18,6 +18,10 @@ namespace lockstep::engine {
 // [-1, classes).
 Doubles MakeValues(const TensorType& type, uint64_t site, int64_t classes);
 
+// Zeros, both infinities, NaN, the largest and the smallest numbers of fp32 and others between
+// them.
+Doubles SpecialValues(int64_t count);
+
 struct Prepared {
   Graph graph;
   std::vector<Value> leaves;

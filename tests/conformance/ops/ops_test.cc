@@ -215,6 +215,29 @@ TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
   }
 }
 
+// What the made values of the cases are not: one that is not finite says nothing of the scale and
+// stays NaN; zeros, and nothing else, have no scale.
+TEST(QuantizeFp8Test, SpecialValues) {
+  const OpDef& op = *FindOp("quantize_fp8");
+  for (const OpCase& test : op.cases()) {
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    const Node& node = p.graph.node(p.made.node);
+    const int64_t count = node.outputs[0].elements();
+    for (const Doubles& values : {Doubles(static_cast<size_t>(count), 0), SpecialValues(count)}) {
+      p.inputs[0] = Rounded(test.inputs[0].dtype, values);
+      const Doubles expected = Reference(op, test, node.outputs, p.inputs)[0];
+      const Doubles is = RunNode(p.graph, node, p.inputs, {DetectIsa(), 3, 1, false})[0];
+      for (size_t i = 0; i < is.size(); ++i) {
+        ASSERT_EQ(std::isnan(is[i]), std::isnan(expected[i])) << i;
+        if (!std::isnan(is[i])) {
+          ASSERT_EQ(is[i], expected[i]) << "element " << i;
+        }
+      }
+    }
+  }
+}
+
 // Large enough that a node with 16-bit operands runs in several blocks of rows, the last one
 // shorter.
 std::vector<std::pair<std::string, OpCase>> BlockedCases() {

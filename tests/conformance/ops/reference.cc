@@ -127,6 +127,29 @@ Doubles Cast(DType type, Doubles values) {
   return values;
 }
 
+// By a step for each binade, in double precision.
+Doubles QuantizeFp8(const OpCase& test, Doubles values) {
+  const bool e5m2 = test.attrs.String("format") == "e5m2";
+  const double most = e5m2 ? 57344 : 448;
+  const int least = e5m2 ? -14 : -6, fraction_bits = e5m2 ? 2 : 3;
+  double largest = 0;
+  for (const double x : values) {
+    if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
+  }
+  double scale = 1;
+  while (largest > 0 && largest * scale > most) scale /= 2;
+  while (largest > 0 && largest * scale * 2 <= most) scale *= 2;
+  for (double& x : values) {
+    if (!std::isfinite(x)) {
+      x = std::nan("");
+    } else if (x != 0) {
+      const double step = std::ldexp(1, std::max(std::ilogb(x * scale), least) - fraction_bits);
+      x = std::nearbyint(x * scale / step) * step / scale;
+    }
+  }
+  return values;
+}
+
 // By the references of its parts.
 std::vector<Doubles> LinearSoftmaxCrossEntropy(const OpCase& test, const std::vector<Doubles>& in) {
   const int64_t m = test.inputs[0].shape[0], k = test.inputs[0].shape[1];
@@ -161,6 +184,7 @@ std::vector<Doubles> Reference(const OpDef& op, const OpCase& test,
     return made;
   }
   if (name == "cast") return {Cast(outputs[0].dtype, Cast(test.inputs[0].dtype, in[0]))};
+  if (name == "quantize_fp8") return {QuantizeFp8(test, Cast(test.inputs[0].dtype, in[0]))};
   if (name == "linear") return Linear(test, in);
   if (name == "linear_backward_input") return {LinearBackwardInput(test, in)};
   if (name == "linear_backward_weight") return LinearBackwardWeight(test, in);

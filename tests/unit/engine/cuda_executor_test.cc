@@ -73,17 +73,9 @@ double RelativeNorm(const std::vector<float>& a, const std::vector<float>& b) {
 // batch normalisation makes much of it.
 double ToleranceOf(const std::string& model, const std::string& precision) {
   if (precision == "fp32") return 2e-4;
+  if (precision == "fp8") return 0.1;
   if (model == "resnet") return 0.2;
   return precision == "fp16" ? 1e-2 : 5e-2;
-}
-
-// The gradients of all parameters, in the order of their names.
-std::vector<float> ByParameter(const Plan& plan, const std::vector<float>& gradients) {
-  std::vector<float> ordered;
-  for (const auto& [parameter, slot] : SlotsOf(plan)) {
-    ordered.insert(ordered.end(), gradients.begin() + slot.first, gradients.begin() + slot.second);
-  }
-  return ordered;
 }
 
 class CudaModelTest : public EveryModelTest {
@@ -161,6 +153,10 @@ TEST_P(CudaModelTest, BitsDoNotDependOnHowItIsRun) {
 INSTANTIATE_TEST_SUITE_P(All, CudaModelTest,
                          testing::Combine(testing::ValuesIn(kModelCases),
                                           testing::Values("fp32", "bf16", "fp16", "pure_bf16")),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Fp8, CudaModelTest,
+                         testing::Combine(testing::ValuesIn(kFp8ModelCases),
+                                          testing::Values("fp8")),
                          NameOf);
 
 struct OptimizerCase {

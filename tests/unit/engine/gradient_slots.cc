@@ -13,4 +13,12 @@ std::map<std::string, std::pair<int64_t, int64_t>> SlotsOf(const Plan& plan) {
   return slots;
 }
 
+std::vector<float> ByParameter(const Plan& plan, const std::vector<float>& gradients) {
+  std::vector<float> ordered;
+  for (const auto& [parameter, slot] : SlotsOf(plan)) {
+    ordered.insert(ordered.end(), gradients.begin() + slot.first, gradients.begin() + slot.second);
+  }
+  return ordered;
+}
+
 }  // namespace lockstep::engine

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -15,6 +16,8 @@ namespace lockstep::engine {
 
 // Parameter -> elements [first, second) of the gradient vector.
 std::map<std::string, std::pair<int64_t, int64_t>> SlotsOf(const Plan& plan);
+// The gradients of all parameters, in the order of their names.
+std::vector<float> ByParameter(const Plan& plan, const std::vector<float>& gradients);
 
 }  // namespace lockstep::engine
 

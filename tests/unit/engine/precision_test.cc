@@ -26,6 +26,10 @@ INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
                                           testing::Values("bf16", "fp16", "pure_bf16",
                                                           "pure_fp16")),
                          NameOf);
+INSTANTIATE_TEST_SUITE_P(Fp8, PrecisionTest,
+                         testing::Combine(testing::ValuesIn(kFp8ModelCases),
+                                          testing::Values("fp8")),
+                         NameOf);
 
 TEST_P(PrecisionTest, PlannedMemoryGivesTheSameBits) {
   TrainSpec spec = Spec();
@@ -87,7 +91,10 @@ std::pair<double, double> Compare(Job* job, const std::vector<float>& gradients,
 // window's values is the largest moves a whole gradient elsewhere: there the bound is what was seen
 // and a third more. (BatchNormWithoutCornersOnlyRounds takes the corners away; against float64,
 // operator by operator, see the conformance suite; against PyTorch's autocast, the golden test.)
-double BoundOf(const std::string& model, bool fp16) {
+// FP8 has roundings of 2^-4 and 2^-3, most of which average out in sums.
+double BoundOf(const std::string& model, const std::string& precision) {
+  if (precision == "fp8") return 0.5;
+  const bool fp16 = precision.ends_with("fp16");
   if (model == "cnn" || model == "resnet") return fp16 ? 0.14 : 0.5;
   return 20 * (fp16 ? 0x1p-12 : 0x1p-9);
 }
@@ -96,13 +103,14 @@ TEST_P(PrecisionTest, GradientsAreThoseOfFp32UpToRounding) {
   TrainSpec spec = Spec();
   Job half(spec);
   spec.precision = "fp32";
+  spec.fp8 = false;
   Job full(spec);
   const bool fp16 = std::get<1>(GetParam()).ends_with("fp16");
   const std::vector<float> a = PoisonedGradients(&half, 1, 0);
   const std::vector<float> b = PoisonedGradients(&full, 1, 0);
   const auto [norm, difference] = Compare(&half, a, &full, b, fp16 ? spec.loss_scale.init : 1);
   EXPECT_GT(difference, 0);
-  EXPECT_LT(difference, norm * BoundOf(std::get<0>(GetParam()).name, fp16));
+  EXPECT_LT(difference, norm * BoundOf(std::get<0>(GetParam()).name, std::get<1>(GetParam())));
 }
 
 // Smooth activations and averages instead of ReLU and maxima: batch norm itself only rounds.
@@ -137,10 +145,9 @@ TEST_P(PrecisionTest, FusionChangesRoundingOnly) {
   Job fused(spec);
   spec.passes.fuse = false;
   Job plain(spec);
-  const bool fp16 = std::get<1>(GetParam()).ends_with("fp16");
   const auto [norm, difference] =
       Compare(&fused, PoisonedGradients(&fused, 1, 1), &plain, PoisonedGradients(&plain, 1, 1), 1);
-  EXPECT_LT(difference, norm * BoundOf(std::get<0>(GetParam()).name, fp16));
+  EXPECT_LT(difference, norm * BoundOf(std::get<0>(GetParam()).name, std::get<1>(GetParam())));
 }
 
 class PairsTest : public EveryModelTest {};
@@ -174,6 +181,7 @@ TEST_P(PrecisionTest, EvaluatesCloseToFp32) {
   TrainSpec spec = Spec();
   Job half(spec);
   spec.precision = "fp32";
+  spec.fp8 = false;
   Job full(spec);
   const AnyBatch batch(spec, 1, 0, 0, spec.eval_block);
   EvalSums a, b;
@@ -252,6 +260,90 @@ TEST(PrecisionRulesTest, RefusesWhatItCannotKeep) {
   spec.precision = "fp16";
   spec.loss_scale.init = 1000;
   EXPECT_THAT(refusal(spec), HasSubstr("loss_scale.init is 1000: it must be a power of two"));
+}
+
+// ---- fp8 ----
+
+// How often `part` is in `text`.
+int Count(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Fp8Test, EachFactorIsRoundedOnceInItsFormat) {
+  TrainSpec spec = TinyGpt();
+  spec.precision = "bf16";
+  spec.fp8 = true;
+  const std::string text = Plan::Compile(spec).value()->DumpText();
+  const std::string train = text.substr(0, text.find("# evaluate"));
+  // Three blocks of four layers; each has three products. The head is that of bf16.
+  EXPECT_EQ(Count(train, "fp8=e4m3,e4m3"), 12);
+  EXPECT_EQ(Count(train, "fp8=e5m2,e4m3") + Count(train, "fp8=e4m3,e5m2"), 24);
+  EXPECT_EQ(Count(train, "linear(") + Count(train, "linear_backward_input(") +
+                Count(train, "linear_backward_weight("),
+            39);
+  // An activation once for both products that read it, a gradient too, a weight for each.
+  EXPECT_EQ(Count(train, "format=e4m3"), 12 + 24);
+  EXPECT_EQ(Count(train, "format=e5m2"), 12);
+  EXPECT_THAT(text.substr(train.size()), Not(HasSubstr("fp8")));
+  // Weights are not rounded to bf16 first.
+  spec.fp8 = false;
+  const std::string bf16 = Plan::Compile(spec).value()->DumpText();
+  EXPECT_LE(Count(train, "= cast("),
+            Count(bf16.substr(0, bf16.find("# evaluate")), "= cast(") - 24);
+}
+
+TEST(Fp8Test, TheFirstAndTheLastLayerStay) {
+  TrainSpec spec = DeepMlp();  // six layers
+  spec.precision = "bf16";
+  spec.fp8 = true;
+  const std::string text = Plan::Compile(spec).value()->DumpText();
+  EXPECT_EQ(Count(text, "fp8=e4m3,e4m3"), 4);
+  EXPECT_EQ(Count(text, "fp8=e5m2,e4m3"), 8);
+}
+
+// What overflows is seen, as in every precision, and leaves the weights alone.
+TEST(Fp8Test, WhatIsNotFiniteSkipsTheStep) {
+  TrainSpec spec = DeepMlp();
+  spec.precision = "bf16";
+  spec.fp8 = true;
+  Job job(spec);
+  const AnyBatch batch(spec, 1, 0, 0, spec.micro_batch);
+  auto* inputs = static_cast<float*>(const_cast<void*>(batch.fields()[0]));
+  inputs[7] = std::numeric_limits<float>::infinity();
+  std::vector<float> out(static_cast<size_t>(job.plan->gradient_count()));
+  ASSERT_TRUE(job.executor->RunShard(1, 0, 0, batch.fields(), out.data(), {}).ok());
+  EXPECT_TRUE(UpdateWith(&job, 1, out).skipped);
+  EXPECT_FALSE(WholeStep(&job, 2).skipped);
+}
+
+TEST(Fp8Test, Learns) {
+  TrainSpec spec = TinyGpt();
+  spec.precision = "bf16";
+  spec.fp8 = true;
+  Job job(spec);
+  const double first = WholeStep(&job, 1).loss;
+  double last = 0;
+  for (int64_t step = 2; step <= 40; ++step) {
+    // The same batch: it is learnt by heart.
+    const std::vector<float> sum =
+        SumOf(SumOf(PoisonedGradients(&job, 1, 0), PoisonedGradients(&job, 1, 1)),
+              SumOf(PoisonedGradients(&job, 1, 2), PoisonedGradients(&job, 1, 3)));
+    last = UpdateWith(&job, step, sum).loss;
+  }
+  EXPECT_LT(last, first * 0.9);
+}
+
+TEST(Fp8Test, RefusesWhatItIsNotFor) {
+  TrainSpec spec = DeepMlp();
+  spec.fp8 = true;
+  EXPECT_THAT(std::string(Plan::Compile(spec).status().message()),
+              HasSubstr("fp8 goes with precision bf16, not with fp32"));
+  spec = TinyResnet();
+  spec.precision = "bf16";
+  spec.fp8 = true;
+  EXPECT_THAT(std::string(Plan::Compile(spec).status().message()), HasSubstr("the model has none"));
 }
 
 // ---- loss scaling ----

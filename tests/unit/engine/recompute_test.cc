@@ -19,6 +19,10 @@ INSTANTIATE_TEST_SUITE_P(Models, RecomputeTest,
                          testing::Combine(testing::ValuesIn(kModelCases),
                                           testing::Values("fp32", "bf16")),
                          NameOf);
+INSTANTIATE_TEST_SUITE_P(Fp8, RecomputeTest,
+                         testing::Combine(testing::ValuesIn(kFp8ModelCases),
+                                          testing::Values("fp8")),
+                         NameOf);
 
 // Dropout is addressed and batch norm sees the same values: nothing may differ.
 TEST_P(RecomputeTest, GivesTheSameBits) {

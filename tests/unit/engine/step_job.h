@@ -145,11 +145,17 @@ inline constexpr ModelCase kModelCases[] = {{"mlp", DeepMlp},
                                             {"gpt", TinyGpt},
                                             {"bert", TinyBert}};
 
+// Those with linear layers between the first and the last one: "fp8" is bf16 with fp8 too.
+inline constexpr ModelCase kFp8ModelCases[] = {
+    {"mlp", DeepMlp}, {"cnn", NormedCnn}, {"gpt", TinyGpt}, {"bert", TinyBert}};
+
 class EveryModelTest : public testing::TestWithParam<std::tuple<ModelCase, std::string>> {
  protected:
   static TrainSpec Spec() {
     TrainSpec spec = std::get<0>(GetParam()).spec();
     spec.precision = std::get<1>(GetParam());
+    spec.fp8 = spec.precision == "fp8";
+    if (spec.fp8) spec.precision = "bf16";
     return spec;
   }
 };
