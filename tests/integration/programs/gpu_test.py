@@ -19,6 +19,7 @@ NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", "")
 # Several are handed to NCCL while the backward pass goes on.
 SMALL_BUCKETS = "  passes: {bucket_size: 512B}\n"
 NVML = os.environ.get("LOCKSTEP_FAKE_NVML", "")
+CUDNN = dict(GPUS, LOCKSTEP_CUDNN_LIBRARY=os.environ.get("LOCKSTEP_FAKE_CUDNN", ""))
 BY_NCCL = "gradients are reduced by NCCL"
 FOUR = dict(GPUS, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
 
@@ -247,6 +248,29 @@ train:
         self.on_gpus("--run-dir", "second", "--set", "resources.matmul=library", path)
         self.assertFalse(os.path.exists(os.path.join(self.dir, "second", "matmul-algorithms.tsv")))
 
+    def test_workers_take_the_convolutions_of_one_file(self):
+        text = job(steps=3, global_batch=8, train_extra="  eval: {every: never, block: 4}\n").replace(
+            "mlp: {hidden: [32]}", "cnn: {channels: [3], batch_norm: true, hidden: [8]}").replace(
+            "features: 40", "shape: [2, 6, 6]")
+        path = self.write("job.yaml", text)
+        own = self.on_gpus(path)["model"]["sha256"]
+        measured = self.train("--run-dir", "first", path, env=CUDNN)
+        self.assertEqual(measured["model"]["sha256"], own)  # which the emulated clock calls quickest
+        cache = os.path.join(self.dir, "cache", "lockstep", "matmul-algorithms.tsv")
+        with open(cache, encoding="utf-8") as file:
+            lines = file.read()
+        self.assertRegex(lines, "cuDNN 9.19.0\tconv-weight:.*\town\n")
+        with open(cache, "w", encoding="utf-8") as file:
+            file.write(lines.replace("\town\n", "\tcudnn.2.40\n"))
+        hashes = {n: self.train(f"--nproc-per-node={n}", path, env=CUDNN)["model"]["sha256"] for n in (1, 2)}
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+        self.assertNotEqual(hashes[1], own, "sums in another order")
+        never = self.train("--set", "resources.cudnn=never", path, env=CUDNN)
+        self.assertEqual(never["model"]["sha256"], own)
+        code, _, err = self.launch("--set", "resources.cudnn=always", path, env=GPUS)
+        self.assertNotEqual(code, 0)
+        self.assertIn("resources.cudnn is always", err)
+
     def test_doctor_says_what_is_missing(self):
         code, out, _ = self.launch("doctor", "-o", "json", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
         self.assertEqual(code, 1)
@@ -257,6 +281,9 @@ train:
         _, out, _ = self.launch("doctor", env=GPUS)
         self.assertIn("an emulated GPU", out)
         self.assertIn("a matrix product is right", out)
+        self.assertRegex(out, "cuDNN +absent .*our own kernels")
+        _, out, _ = self.launch("doctor", env=CUDNN)
+        self.assertRegex(out, "cuDNN +ok +cuDNN 9.19.0, .*; convolutions use it where it is measured quicker")
         self.assertRegex(out, r"copies +ok +to the GPU [0-9.]+ GB/s, back [0-9.]+ GB/s")
         self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
         _, out, _ = self.launch("doctor", env=NCCL)
@@ -303,6 +330,6 @@ train:
 
 
 if __name__ == "__main__":
-    if not MODULE or not NCCL["LOCKSTEP_NCCL_LIBRARY"] or not NVML:
-        raise SystemExit("LOCKSTEP_EMULATED_MODULE, _FAKE_NCCL or _FAKE_NVML names no module")
+    if not MODULE or not NCCL["LOCKSTEP_NCCL_LIBRARY"] or not NVML or not CUDNN["LOCKSTEP_CUDNN_LIBRARY"]:
+        raise SystemExit("LOCKSTEP_EMULATED_MODULE, _FAKE_NCCL, _FAKE_NVML or _FAKE_CUDNN names no module")
     unittest.main()
