@@ -48,6 +48,12 @@ class Precision(harness.ProgramTest):
                 seen |= set(hashes.values())
             self.assertEqual(len(seen), 2, "bf16 and fp16 give other weights")
 
+    def test_fp8_gives_the_same_weights_for_any_number_of_workers(self):
+        plain = self.hashes(job("gpt", "bf16"), (2,))
+        hashes = self.hashes(job("gpt", "bf16"), (1, 2, 3), "--set", "train.fp8=true")
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+        self.assertNotEqual(hashes[2], plain[2], "fp8 gives other weights")
+
     def test_recomputation_changes_no_bit(self):
         for precision in ("fp32", "bf16"):
             text = job("gpt", precision)
