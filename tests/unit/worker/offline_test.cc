@@ -189,6 +189,13 @@ TEST_F(CompareTest, OtherRoundingsAreWithinToleranceAndNamedBeyondIt) {
   EXPECT_GT(beyond.first.over, 0);
 }
 
+// A value and its roundings have one origin, which counts once.
+TEST_F(CompareTest, RoundedCopiesAreNotMissing) {
+  const Comparison result = Run("unfused", "unfused+bf16", 1);
+  EXPECT_GT(result.matched, 5);
+  EXPECT_EQ(result.only_one, 0);
+}
+
 class SavedModelTest : public testing::Test {
  protected:
   void SetUp() override {
