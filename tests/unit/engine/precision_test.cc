@@ -172,7 +172,7 @@ TEST_P(PairsTest, ChangeRoundingOnly) {
   const auto [norm, difference] =
       Compare(&pairs, gradients, &widened, PoisonedGradients(&widened, 1, 1), 1);
   const std::string model = std::get<0>(GetParam()).name;
-  EXPECT_LT(difference, norm * BoundOf(model, false));
+  EXPECT_LT(difference, norm * BoundOf(model, std::get<1>(GetParam())));
   // Image models have one small linear layer, of odd extents here.
   EXPECT_EQ(difference > 0, model != "cnn" && model != "resnet");
 }
