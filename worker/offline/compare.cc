@@ -79,19 +79,20 @@ class Checker : public engine::NodeObserver {
   absl::Status AfterNode(engine::ProgramKind, int node,
                          absl::Span<const engine::TensorView> outputs) override {
     for (size_t o = 0; o < outputs.size(); ++o) {
-      const auto kept = a_.kept().find(nodes_[static_cast<size_t>(node)].origins[o]);
+      const Origin& origin = nodes_[static_cast<size_t>(node)].origins[o];
+      const auto kept = a_.kept().find(origin);
       if (kept == a_.kept().end()) {
-        ++result_.only_one;
+        only_b_.insert(origin);
         continue;
       }
       ++result_.matched;
-      seen_.insert(kept->first);
+      both_.insert(origin);
       Check(node, kept->second, ValuesOf(outputs[o]));
     }
     return absl::OkStatus();
   }
   Comparison result() {
-    result_.only_one += static_cast<int64_t>(a_.kept().size() - seen_.size());
+    result_.only_one = static_cast<int64_t>(a_.kept().size() - both_.size() + only_b_.size());
     return result_;
   }
 
@@ -131,7 +132,7 @@ class Checker : public engine::NodeObserver {
 
   const std::vector<engine::NodeInfo> nodes_;
   const Keeper& a_;
-  std::set<Origin> seen_;  // a value and its roundings have one origin
+  std::set<Origin> both_, only_b_;  // a value and its roundings have one origin
   const double tolerance_;
   Comparison result_;
 };
