@@ -148,6 +148,7 @@ class FakeWorker {
         exit_ = true;
         exit_code_ = command.exit().code();
         break;
+      case WorkerCommand::kRegroup:  // it takes no steps between which to regroup
       case WorkerCommand::COMMAND_NOT_SET:
         break;
     }
