@@ -301,10 +301,14 @@ class Executor {
   virtual int64_t committed_step() const = 0;
 
   // One evaluation block of `fields`, each [eval_block, shape...]; the first `valid` samples count,
-  // the rest is padding. REQUIRES: kAverage only with ema_decay. Errors: InvalidArgument, DataLoss.
-  virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) = 0;
-  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums) {
-    return Evaluate(fields, valid, sums, Weights::kCurrent);
+  // the rest is padding. `cancelled`, unless it is empty, is asked before the block and, where
+  // nodes are run one by one, before each of them. REQUIRES: kAverage only with ema_decay. Errors:
+  // InvalidArgument, DataLoss, Aborted (cancelled).
+  virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
+                                const std::function<bool()>& cancelled) = 0;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums,
+                        Weights weights = Weights::kCurrent) {
+    return Evaluate(fields, valid, sums, weights, {});
   }
 
   // The part of the state that decisions about evaluations are kept in.

@@ -32,14 +32,15 @@ Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, i
   }
 }
 
-absl::Status Evaluator::RunBlock(int64_t block, Rows* rows) {
+absl::Status Evaluator::RunBlock(int64_t block, const std::function<bool()>& cancelled,
+                                 Rows* rows) {
   const int64_t begin = block * block_;
   const int64_t valid = std::min(block_, dataset_->size() - begin);
   std::iota(indices_.begin(), indices_.begin() + valid, begin);
   LS_RETURN_IF_ERROR(dataset_->ReadBatch({absl::MakeConstSpan(indices_.data(), valid)}, fields_));
   const auto run = [&](engine::Weights weights, Row* row) -> absl::Status {
     engine::EvalSums sums;
-    LS_RETURN_IF_ERROR(executor_->Evaluate(read_only_, valid, &sums, weights));
+    LS_RETURN_IF_ERROR(executor_->Evaluate(read_only_, valid, &sums, weights, cancelled));
     *row = {sums.loss, sums.correct, sums.samples, sums.correct_top5};
     return absl::OkStatus();
   };
@@ -76,8 +77,13 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   // Block b is dealt to rank b mod world, as that rank's row b / world.
   const int64_t rows = (blocks_ + world - 1) / world;
   std::vector<Rows> mine(rows, Rows{}), all(rows * world);
+  // A long block is seen to move on: each node counts. It is given up when the generation ends.
+  const std::function<bool()> cancelled = [this, communicator] {
+    board_->Moved();
+    return communicator->aborted();
+  };
   for (int64_t block = communicator->rank(); block < blocks_; block += world) {
-    LS_RETURN_IF_ERROR(RunBlock(block, &mine[block / world]));
+    LS_RETURN_IF_ERROR(RunBlock(block, cancelled, &mine[block / world]));
   }
   LS_RETURN_IF_ERROR(communicator->AllGather(
       mine.data(), all.data(), rows * static_cast<int64_t>(sizeof(Rows)), DType::kUInt8, deadline));

@@ -8,6 +8,7 @@
 #define LOCKSTEP_WORKER_EVALUATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -44,7 +45,7 @@ class Evaluator {
     Row current;
     Row average;
   };
-  absl::Status RunBlock(int64_t block, Rows* rows);
+  absl::Status RunBlock(int64_t block, const std::function<bool()>& cancelled, Rows* rows);
   // The sums of `blocks` rows, in order, as a result.
   EvalResult Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const;
 

@@ -397,7 +397,9 @@ absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
   return Launch(ProgramKind::kEvaluation, slot, weights == Weights::kAverage ? 1 : 0, *context);
 }
 
-absl::Status CudaExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) {
+absl::Status CudaExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
+                                    const std::function<bool()>& cancelled) {
+  if (cancelled && cancelled()) return absl::AbortedError("the evaluation was cancelled");
   CudaContext context;
   LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, &context));
   double out[4] = {};

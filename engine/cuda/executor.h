@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_ENGINE_CUDA_EXECUTOR_H_
 #define LOCKSTEP_ENGINE_CUDA_EXECUTOR_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,7 +47,8 @@ class CudaExecutor : public Executor {
   int64_t begun_step() const override { return updater_->begun_step(); }
   int64_t committed_step() const override { return updater_->committed_step(); }
   using Executor::Evaluate;
-  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) override;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
+                        const std::function<bool()>& cancelled) override;
   Tracking tracking() const override { return host_updater_.tracking(); }
   void SetTracking(const Tracking& tracking) override { host_updater_.SetTracking(tracking); }
   absl::StatusOr<std::string> DeviceHash(float* gradients) override;

@@ -183,7 +183,7 @@ absl::Status PlanExecutor::RunOnce(Weights weights, const RunContext& context) {
 }
 
 absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
-                                    RunContext* context) {
+                                    const std::function<bool()>& cancelled, RunContext* context) {
   if (valid < 0 || valid > plan_->spec().eval_block) {
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));
@@ -201,14 +201,16 @@ absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
   LS_RETURN_IF_ERROR(RunOnce(weights, *context));
   for (size_t id = 0; id < evaluate_.size(); ++id) {
     if (plan_->evaluate().memory.RunsOnce(static_cast<int>(id))) continue;
+    if (cancelled && cancelled()) return absl::AbortedError("the evaluation was cancelled");
     LS_RETURN_IF_ERROR(RunStep(ProgramKind::kEvaluation, evaluate_[id], id, *context));
   }
   return absl::OkStatus();
 }
 
-absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) {
+absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
+                                    const std::function<bool()>& cancelled) {
   RunContext context;
-  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, &context));
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, cancelled, &context));
   const double* out = context.At<double>(eval_sums_);
   *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2]),
            static_cast<int64_t>(out[3])};

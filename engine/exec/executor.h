@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_ENGINE_EXEC_EXECUTOR_H_
 #define LOCKSTEP_ENGINE_EXEC_EXECUTOR_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +49,8 @@ class PlanExecutor : public Executor {
   int64_t begun_step() const override { return updater_.begun_step(); }
   int64_t committed_step() const override { return updater_.committed_step(); }
   using Executor::Evaluate;
-  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights) override;
+  absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
+                        const std::function<bool()>& cancelled) override;
   Tracking tracking() const override { return updater_.tracking(); }
   void SetTracking(const Tracking& tracking) override { updater_.SetTracking(tracking); }
   absl::StatusOr<std::string> DeviceHash(float* gradients) override;
@@ -72,7 +74,8 @@ class PlanExecutor : public Executor {
   // What the evaluation program does once for its parameters, unless that is done.
   absl::Status RunOnce(Weights weights, const RunContext& context);
   // The evaluation program on a block.
-  absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, RunContext* context);
+  absl::Status RunBlock(Fields fields, int64_t valid, Weights weights,
+                        const std::function<bool()>& cancelled, RunContext* context);
   // The logits that a program has written.
   absl::Span<const float> LogitsOf(ProgramKind kind, const RunContext& context) const;
   // Runs node `id` of a program, if it does anything.

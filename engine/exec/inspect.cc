@@ -111,7 +111,7 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Predict(Fields fields, int
     return absl::InvalidArgumentError("only a plan for inference predicts");
   }
   RunContext context;
-  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, &context));
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, {}, &context));
   return LogitsOf(ProgramKind::kEvaluation, context);
 }
 

@@ -279,6 +279,23 @@ TEST(ExecutorTest, EvaluateCountsValidSamples) {
   EXPECT_FALSE(job.executor->Evaluate(batch.fields(), 21, &rest).ok());
 }
 
+TEST(ExecutorTest, EvaluationAsksBeforeEachNodeAndCanBeGivenUp) {
+  Job job(SmallMlp());
+  const TestBatch batch = MakeBatch(job.plan->spec(), 99, 0, 0, 20);
+  EvalSums plain, asking;
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &plain).ok());
+  int asked = 0;
+  const auto go_on = [&asked] { return ++asked < 0; };
+  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &asking, Weights::kCurrent, go_on).ok());
+  EXPECT_GT(asked, 2);
+  EXPECT_EQ(asking.loss, plain.loss);
+  asked = 0;
+  const auto give_up = [&asked] { return ++asked == 2; };
+  EXPECT_EQ(job.executor->Evaluate(batch.fields(), 20, &asking, Weights::kCurrent, give_up).code(),
+            absl::StatusCode::kAborted);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(ExecutorTest, InitialStateDependsOnSeedAndNameAlone) {
   TrainSpec spec = SmallMlp();
   Job a(spec);

@@ -87,7 +87,8 @@ class FakeDecoder : public engine::Executor {
     return absl::UnimplementedError("");
   }
   int64_t committed_step() const override { return 0; }
-  absl::Status Evaluate(engine::Fields, int64_t, engine::EvalSums*, engine::Weights) override {
+  absl::Status Evaluate(engine::Fields, int64_t, engine::EvalSums*, engine::Weights,
+                        const std::function<bool()>&) override {
     return absl::UnimplementedError("");
   }
   engine::Tracking tracking() const override { return {}; }
