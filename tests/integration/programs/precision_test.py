@@ -48,11 +48,19 @@ class Precision(harness.ProgramTest):
                 seen |= set(hashes.values())
             self.assertEqual(len(seen), 2, "bf16 and fp16 give other weights")
 
-    def test_fp8_gives_the_same_weights_for_any_number_of_workers(self):
-        plain = self.hashes(job("gpt", "bf16"), (2,))
-        hashes = self.hashes(job("gpt", "bf16"), (1, 2, 3), "--set", "train.fp8=true")
-        self.assertEqual(len(set(hashes.values())), 1, hashes)
-        self.assertNotEqual(hashes[2], plain[2], "fp8 gives other weights")
+    def test_ways_of_products_give_the_same_weights_with_any_workers_and_a_killed_one(self):
+        plain = self.hashes(job("gpt", "bf16"), (2,))[2]
+        # Each on every CPU, whatever its default there.
+        for way in ("train.fp8=true", "train.passes.bf16_pairs=true"):
+            hashes = self.hashes(job("gpt", "bf16"), (1, 2, 3, 4), "--set", way)
+            self.assertEqual(len(set(hashes.values())), 1, (way, hashes))
+            self.assertNotEqual(hashes[2], plain, f"{way} gives other weights")
+            path = self.write("killed.yaml", job("gpt", "bf16"))
+            code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:1@step:3", "--set", way, path)
+            self.assertEqual(code, 0, err)
+            result = json.loads(out.splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], hashes[1], way)
+            self.assertGreater(result["generations"], 1, "nobody was killed")
 
     def test_recomputation_changes_no_bit(self):
         for precision in ("fp32", "bf16"):
