@@ -3,10 +3,10 @@
 // comparison with PyTorch, on one worker and made data: milliseconds a step, samples/s, the share
 // of this machine's FMA peak, and with --ops what each kind of node of the plan takes.
 //
-//   bench_model NAME [--batch N] [--threads N] [--steps N] [--inference] [--ops | --nodes]
-//               [--without PATTERN]...
+//   bench_model NAME [--batch N] [--threads N] [--steps N] [--inference] [--precision P]
+//               [--ops | --nodes] [--without PATTERN]...
 //
-// --without leaves one pattern of fusion out (docs/passes.md), such as heads.
+// --precision is that of job files, such as bf16 (docs/precision.md). --without leaves one pattern of fusion out (docs/passes.md), such as heads.
 //
 // Prints a table, or with --json one object.
 #include <algorithm>
@@ -37,6 +37,7 @@ struct Options {
   bool nodes = false;
   bool json = false;
   bool inference = false;
+  std::string precision = "fp32";
   FusionPatterns patterns;
 };
 
@@ -88,17 +89,18 @@ void Report(const Options& options, const CompiledPlan& plan, const Times& times
   const double share = flops / step / peak;
   if (options.json) {
     std::printf(
-        "{\"model\":\"%s\",\"batch\":%.0f,\"threads\":%d,\"step_s\":%.6f,\"step_min_s\":%.6f,"
+        "{\"model\":\"%s\",\"precision\":\"%s\",\"batch\":%.0f,\"threads\":%d,"
+        "\"step_s\":%.6f,\"step_min_s\":%.6f,"
         "\"step_max_s\":%.6f,\"update_s\":%.6f,\"samples_per_second\":%.2f,\"flops\":%.0f,"
         "\"peak_gflops\":%.1f,\"of_peak\":%.3f}\n",
-        options.name.c_str(), samples, options.threads, step,
+        options.name.c_str(), options.precision.c_str(), samples, options.threads, step,
         *std::min_element(times.step.begin(), times.step.end()),
         *std::max_element(times.step.begin(), times.step.end()), bench::Median(times.update),
         samples / step, flops, peak * 1e-9, share);
     return;
   }
-  std::printf("%s, batch %.0f, %.2f M parameters, arena %.0f MiB, FMA peak %.1f GFLOP/s\n",
-              options.name.c_str(), samples, static_cast<double>(plan.parameter_count()) * 1e-6,
+  std::printf("%s, %s, batch %.0f, %.2f M parameters, arena %.0f MiB, FMA peak %.1f GFLOP/s\n",
+              options.name.c_str(), options.precision.c_str(), samples, static_cast<double>(plan.parameter_count()) * 1e-6,
               static_cast<double>(plan.arena_bytes()) / 1048576, peak * 1e-9);
   std::printf(
       "step %.2f ms (%.2f - %.2f), of it the update %.2f ms; %.1f samples/s; %.1f GFLOP/s, "
@@ -117,6 +119,7 @@ int Run(const Options& options) {
     return 2;
   }
   spec->inference = options.inference;
+  spec->precision = options.precision;
   spec->passes.patterns = options.patterns;
   const auto plan = CompiledPlan::Make(*spec);
   if (!plan.ok()) {
@@ -172,6 +175,8 @@ int main(int argc, char** argv) {
       options.inference = true;
     } else if (argument == "--json") {
       options.json = true;
+    } else if (argument == "--precision") {
+      options.precision = i + 1 < argc ? argv[++i] : "";
     } else {
       options.name = argument;
     }

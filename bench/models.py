@@ -5,13 +5,15 @@
 Training with one worker of one thread, or with two workers (`--workers 2`; PyTorch's
 DistributedDataParallel over gloo), and inference of ResNet-50 with two threads and batches of 1 and 32.
 Both sides do the same work on data that is made before the clock starts: the same sizes, optimizer and
-batch; a step is forward, backward and update. They alternate, so that a drift of the machine meets
+batch; a step is forward, backward and update. A name with `-bf16` trains or infers in bf16 on both
+sides, PyTorch by autocast. They alternate, so that a drift of the machine meets
 both; each repetition is a process of its own and gives the median of its steps (of two workers: the
-mean). Of the peer's memory layouts, and for inference of eager and compiled with frozen weights, the
-quickest counts. The FMA peak is measured before and after each repetition: one is left out when two
+mean). Of the peer's memory layouts, of eager and compiled, and for inference compiled with frozen
+weights, the quickest counts. The FMA peak is measured before and after each repetition: one is left out when two
 threads do not get two whole cores both times, or when one thread's peak changed meanwhile.
 
     ./dev bench models [NAME..]     mlp cnn resnet18 bert bert-mlm gpt resnet50-1 resnet50-32
+                                    resnet18-bf16 gpt-bf16 resnet50-32-bf16
 
 On a machine that is quiet for half a minute at a time: `-n 1 --add FILE NAME` keeps the repetition in
 FILE and reports on all that are there; `-n 0 --add FILE` reports alone.
@@ -29,10 +31,13 @@ MAX_DRIFT = 0.1
 
 # name -> (our steps, the peer's steps, the peer's variants)
 PLAIN, IMAGES = ("",), ("", "--channels-last")
+COMPILED = ("", "--compile")
 INFERENCE = ("--inference --channels-last", "--inference --channels-last --compile")
 MODELS = {"mlp": (1000, 500, PLAIN), "cnn": (50, 30, IMAGES), "resnet18": (3, 2, IMAGES),
           "bert": (5, 5, PLAIN), "bert-mlm": (3, 2, PLAIN), "gpt": (3, 3, PLAIN),
-          "resnet50-1": (20, 20, INFERENCE), "resnet50-32": (3, 3, INFERENCE)}
+          "resnet50-1": (20, 20, INFERENCE), "resnet50-32": (3, 3, INFERENCE),
+          "resnet18-bf16": (3, 3, IMAGES), "gpt-bf16": (5, 5, COMPILED),
+          "resnet50-32-bf16": (5, 5, INFERENCE)}
 
 # What a job file says of the models that two workers train: model, data, samples a worker, optimizer.
 SGD = "{sgd: {lr: 0.01, momentum: 0.9}}"
@@ -51,6 +56,7 @@ JOB = """name: bench-models
 resources: {{nproc_per_node: {workers}}}
 failure_detection: 60s
 train:
+  precision: {precision}
   model: {model}
   data: {data}
   global_batch: {batch}
@@ -71,22 +77,30 @@ def write_npy(path, kind, shape, values):
         file.write(struct.pack(f"<{len(values)}{letter}", *values))
 
 
+def parts(name):
+    """The model, the batch of an inference (else empty) and the precision that `name` means."""
+    plain = name.removesuffix("-bf16")
+    model, _, batch = plain.partition("-")
+    precision = "fp32" if plain == name else "bf16"
+    return (model, batch, precision) if batch.isdigit() else (plain, "", precision)
+
+
 def ours(name, args):
     """One process of ours, or a run with several workers."""
     steps = args.steps or MODELS[name][0]
+    model, inference, precision = parts(name)
     if args.workers == 1:
-        model, _, batch = name.partition("-")
-        inference = ["--inference", "--threads", "2", "--batch", batch] if batch.isdigit() else []
-        return last_json(run([os.path.join(BIN, "bench_model"), model if inference else name,
-                              "--steps", str(steps), "--json", *inference])[0])
-    model, data, batch, optimizer = JOBS[name]
+        more = ["--inference", "--threads", "2", "--batch", inference] if inference else []
+        return last_json(run([os.path.join(BIN, "bench_model"), model, "--steps", str(steps), "--json",
+                              "--precision", precision, *more])[0])
+    model, data, batch, optimizer = JOBS[model]
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
         if "FOLDER" in data:
             words = [(i * 2654435761 >> 7) % 30522 for i in range(256 * 128)]
             write_npy(f"{folder}/x.npy", "q <i8", (256, 128), words)
             write_npy(f"{folder}/y.npy", "q <i8", (256,), [i % 2 for i in range(256)])
         with open(f"{folder}/job.yaml", "w", encoding="utf-8") as file:
-            file.write(JOB.format(workers=args.workers, model=model, steps=4 * steps,
+            file.write(JOB.format(workers=args.workers, precision=precision, model=model, steps=4 * steps,
                                   data=data.replace("FOLDER", folder),
                                   batch=batch * args.workers, optimizer=optimizer))
         result = last_json(run([LAUNCHER, "-o", "json", "--run-dir", f"{folder}/run",
@@ -98,14 +112,16 @@ def ours(name, args):
 
 def peer(name, variant, args):
     """One process of the peer, or its ranks under torchrun."""
-    model, _, batch = name.partition("-")
+    model, inference, precision = parts(name)
     command = [peer_python()]
     if args.workers > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.workers}"]
-    command += [f"{ROOT}/bench/peers/models.py", model if batch.isdigit() else name, "--steps",
-                str(args.steps or MODELS[name][1]), *variant.split()]
-    if batch.isdigit():
-        command += ["--batch", batch, "--threads", "2"]
+    command += [f"{ROOT}/bench/peers/models.py", model, "--steps", str(args.steps or MODELS[name][1]),
+                *variant.split()]
+    if precision == "bf16":
+        command.append("--bf16")
+    if inference:
+        command += ["--batch", inference, "--threads", "2"]
     if args.steps:
         command += ["--warm", "1"]
     return last_json(run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})[0])
@@ -189,7 +205,7 @@ def main():
     options.add_argument("--variant", action="append", metavar="FLAGS",
                          help="of the peer instead of all, such as --variant=--channels-last")
     args = options.parse_args()
-    known = list(MODELS) if args.workers == 1 else list(JOBS)
+    known = [name for name in MODELS if args.workers == 1 or parts(name)[0] in JOBS]
     names = args.models or known
     for name in names:
         if name not in known:

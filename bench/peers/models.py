@@ -3,7 +3,8 @@
 
 Under torchrun the ranks train data-parallel over gloo. Each step has the same work as ours: the same
 sizes, optimizer and batch per rank; its data is made once, before the clock starts. With --inference
-it computes logits instead; with --compile by torch.compile with frozen weights.
+it computes logits instead; with --compile by torch.compile, for inference with frozen weights; with
+--bf16 under autocast.
 """
 import argparse
 import json
@@ -179,6 +180,7 @@ def main():
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--inference", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--bf16", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -198,21 +200,25 @@ def main():
     optimizer = (torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) if adamw else
                  torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True))
 
+    if args.inference and args.compile:
+        from torch._inductor import config
+        config.freezing = True
+    run = torch.compile(model) if args.compile else model
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.bf16)
+
     def step():
         optimizer.zero_grad()
-        F.cross_entropy(model(x).flatten(0, -2), labels.flatten()).backward()
+        with autocast:
+            loss = F.cross_entropy(run(x).flatten(0, -2), labels.flatten())
+        loss.backward()
         optimizer.step()
 
     if args.inference:
-        if args.compile:
-            from torch._inductor import config
-            config.freezing = True
         model.eval()
-        infer = torch.compile(model) if args.compile else model
 
         def step():
-            with torch.inference_mode(not args.compile), torch.no_grad():
-                infer(x)
+            with torch.inference_mode(not args.compile), torch.no_grad(), autocast:
+                run(x)
 
     for _ in range(args.warm):
         step()

@@ -45,12 +45,6 @@ bool AnyHalf(const Graph& graph, const Node& node) {
                      [](const TensorType& type) { return IsHalf(type.dtype); });
 }
 
-bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  const CpuKernelDef& kernel = CpuKernelOf(*node.op);
-  return kernel.takes_bf16 != nullptr && graph.type(node.inputs[0]).dtype == DType::kBF16 &&
-         graph.type(node.inputs[1]).dtype == DType::kBF16 && kernel.takes_bf16(graph, node, target);
-}
-
 // How a node's operands are cut and where their copies lie.
 struct Layout {
   Layout(const Graph& graph, const Node& node, const CpuTarget& target);
@@ -76,10 +70,7 @@ struct Layout {
 Layout::Layout(const Graph& graph, const Node& node, const CpuTarget& target) {
   for (const Value& input : node.inputs) inputs.push_back({graph.type(input)});
   for (const TensorType& type : node.outputs) outputs.push_back({type});
-  const bool takes_bf16 = TakesBf16(graph, node, target);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].copied = IsHalf(inputs[i].type.dtype) && !(takes_bf16 && i < 2);
-  }
+  for (Operand& operand : inputs) operand.copied = IsHalf(operand.type.dtype);
   for (Operand& operand : outputs) operand.copied = IsHalf(operand.type.dtype);
   Cut(node);
   ChooseBlock(node);
@@ -251,17 +242,6 @@ class ConvertingKernel : public CpuKernel {
     return CpuKernelOf(*node.op).prepare(graph, node, operands, target);
   }
 
-  // Calls convert(at, count) for parts of `elements`, on all threads.
-  template <typename Convert>
-  static void ForParts(int64_t elements, ThreadPool* pool, const Convert& convert) {
-    constexpr int64_t kUnit = 1024;
-    pool->Run([&](int index) {
-      const auto [begin, end] = PartOf((elements + kUnit - 1) / kUnit, index, pool->threads());
-      const int64_t at = begin * kUnit;
-      const int64_t count = std::min(end * kUnit, elements) - at;
-      if (count > 0) convert(at, count);
-    });
-  }
   void Widen(size_t i, int64_t row, int64_t rows, const RunContext& context) const {
     const Operand& operand = layout_.inputs[i];
     if (!operand.copied) return;
@@ -289,27 +269,29 @@ class ConvertingKernel : public CpuKernel {
   std::unique_ptr<CpuKernel> rest_;
 };
 
-bool Converts(const Graph& graph, const Node& node) {
-  return !node.op->infers_types && AnyHalf(graph, node);
+bool Converts(const Graph& graph, const Node& node, const CpuTarget& target) {
+  if (node.op->infers_types || !AnyHalf(graph, node)) return false;
+  const CpuKernelDef& kernel = CpuKernelOf(*node.op);
+  return kernel.takes_bf16 == nullptr || !kernel.takes_bf16(graph, node, target);
 }
 
 }  // namespace
 
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
-  if (Converts(graph, node)) return Layout(graph, node, target).bytes;
+  if (Converts(graph, node, target)) return Layout(graph, node, target).bytes;
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
   return kernel.scratch_bytes != nullptr ? kernel.scratch_bytes(graph, node, target) : 0;
 }
 
 size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
-  if (kernel.packed_input < 0 || Converts(graph, node)) return 0;
+  if (kernel.packed_input < 0 || Converts(graph, node, target)) return 0;
   return kernel.packed_bytes(graph, node, target);
 }
 
 std::unique_ptr<CpuKernel> PrepareKernel(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target) {
-  if (!Converts(graph, node)) {
+  if (!Converts(graph, node, target)) {
     return CpuKernelOf(*node.op).prepare(graph, node, operands, target);
   }
   return std::make_unique<ConvertingKernel>(Layout(graph, node, target), node, operands, target);

@@ -8,8 +8,6 @@
 namespace lockstep::engine {
 namespace {
 
-// A panel of B and a strip of A of so many k stay in L1 together: 22 KiB with AVX2.
-constexpr int64_t kKBlock = 256;
 // From this many rows on, copying a panel costs less than the strided reads.
 constexpr int64_t kPackRows = 128;
 // From this many columns on, the same holds for the rows of A.
@@ -46,8 +44,9 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   // A row stride of many pages maps a panel's rows to the same few cache sets.
   pack_ =
       b_columns_ || shape.bf16 || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && k_ > 8);
-  pack_a_ = shape.a_transposed || (n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
-  k_block_ = DivideUp(k_, DivideUp(k_, kKBlock));
+  pack_a_ = shape.a_transposed ||
+            (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
+  k_block_ = DivideUp(k_, DivideUp(k_, int64_t{simd_.k_block}));
   k_block_ = std::min(DivideUp(k_block_, 8) * 8, k_);
   const int64_t height = simd_.tile_rows, width = simd_.tile_columns;
   const int64_t panels = DivideUp(n_, width);

@@ -112,8 +112,8 @@ struct CpuKernelDef {
   // that Pack fills once. -1: none.
   int packed_input = -1;
   size_t (*packed_bytes)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
-  // Whether inputs 0 and 1, where both are bf16, are taken as they are; what else has 16 bits comes
-  // in fp32 (converting_kernel.h). Null: no.
+  // Whether the kernel takes the node's bf16 operands, all of them, as they are. Else, and with
+  // null, everything in 16 bits comes to it in fp32 (converting_kernel.h).
   bool (*takes_bf16)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
 };
 

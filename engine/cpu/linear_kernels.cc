@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear and its gradients as matrix products.
+// linear and its gradients as matrix products. bf16 factors are multiplied as they are; what else is
+// bf16, the result above all, goes through fp32 by blocks of rows.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/row_blocks.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/ops/ops.h"
 
@@ -55,42 +57,144 @@ GemmShape WeightShape(const Graph& graph, const Node& node) {
           .bf16 = FactorsAreBf16(graph, node)};
 }
 
+// A product by blocks of rows: all of them at once where every matrix of its result's shape is fp32.
+class RowProduct {
+ public:
+  // `blocked`: there is such a matrix in bf16.
+  RowProduct(const GemmShape& shape, bool blocked, const CpuTarget& target)
+      : shape_(shape),
+        block_(blocked ? BlockOf(shape) : shape.m),
+        whole_(Rows(block_), target.isa, target.threads) {
+    if (shape.m % block_ != 0) rest_.emplace(Rows(shape.m % block_), target.isa, target.threads);
+    if (block_ < shape.m) packed_floats_ = Padded(whole_.packed_bytes() / sizeof(float));
+  }
+
+  int64_t block() const { return block_; }
+  size_t scratch_floats() const {
+    const size_t rest = rest_.has_value() ? rest_->scratch_bytes() : 0;
+    return packed_floats_ + Padded(std::max(whole_.scratch_bytes(), rest) / sizeof(float));
+  }
+
+  // Calls make(row, rows, multiply) for each block; there multiply(sums, epilogue) makes these rows
+  // of the product.
+  template <typename Make>
+  void Run(const void* a, const void* b, float* scratch, ThreadPool* pool, const Make& make) const {
+    float* const own = scratch + packed_floats_;
+    if (packed_floats_ > 0) whole_.PackAll(b, scratch, pool);
+    const size_t row_bytes = static_cast<size_t>(shape_.k) * (shape_.bf16 ? 2 : 4);
+    for (int64_t row = 0; row < shape_.m; row += block_) {
+      const int64_t rows = std::min(block_, shape_.m - row);
+      const auto* from = static_cast<const std::byte*>(a) + static_cast<size_t>(row) * row_bytes;
+      make(row, rows, [&](float* sums, const GemmEpilogue& epilogue) {
+        if (rows < block_) {
+          rest_->Run(from, b, sums, false, epilogue, own, pool);
+        } else if (packed_floats_ > 0) {
+          whole_.RunPacked(from, scratch, sums, false, epilogue, own, pool);
+        } else {
+          whole_.Run(from, b, sums, false, epilogue, own, pool);
+        }
+      });
+    }
+  }
+
+ private:
+  // Floats of a block of the result: they stay in L2, or near it where rows are long. A block of
+  // fewer rows would be multiplied in another order (Gemm) or pass over B too often.
+  static constexpr int64_t kBlockFloats = 128 * 1024;
+  static constexpr int64_t kLeastRows = 192;
+  static int64_t BlockOf(const GemmShape& shape) {
+    return std::min(std::max(kBlockFloats / shape.n / kLeastRows, int64_t{1}) * kLeastRows, shape.m);
+  }
+  static size_t Padded(size_t floats) { return (floats + 15) / 16 * 16; }
+  GemmShape Rows(int64_t rows) const {
+    GemmShape shape = shape_;
+    shape.m = rows;
+    return shape;
+  }
+
+  const GemmShape shape_;
+  const int64_t block_;
+  const Gemm whole_;
+  std::optional<Gemm> rest_;
+  size_t packed_floats_ = 0;  // B for all blocks
+};
+
+bool AnyBf16(const Graph& graph, const Node& node, size_t first_input) {
+  for (size_t i = first_input; i < node.inputs.size(); ++i) {
+    if (graph.type(node.inputs[i]).dtype == DType::kBF16) return true;
+  }
+  return node.outputs[0].dtype == DType::kBF16;
+}
+
 class LinearKernel : public CpuKernel {
  public:
   LinearKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                const CpuTarget& target)
-      : gemm_(ForwardShape(graph, node), target.isa, target.threads),
+      : product_(ForwardShape(graph, node), AnyBf16(graph, node, 3), target),
         operands_(operands),
         row_simd_(RowKernelsFor(target.isa)),
-        elements_(node.outputs[0].elements()),
+        columns_(node.outputs[0].shape[1]),
         relu_(node.attrs.String("activation") == "relu") {
     const std::string activation = node.attrs.String("activation", "none");
     if (activation == "gelu") activation_ = Activation::kGeluErf;
     if (activation == "gelu_tanh") activation_ = Activation::kGeluTanh;
     if (activation == "silu") activation_ = Activation::kSilu;
+    const auto rows = [&](const TensorType& type, const std::vector<Storage>& storages, size_t i) {
+      return RowBlocks(type, columns_, i < storages.size() ? storages[i] : Storage{}, target.isa);
+    };
+    y_ = rows(node.outputs[0], operands.outputs, 0);
+    keeps_ = node.outputs.size() == 2;
+    if (keeps_) sums_ = rows(node.outputs[1], operands.outputs, 1);
+    if (node.inputs.size() >= 3) {
+      bias_ = rows(graph.type(node.inputs[2]), operands.inputs, 2);
+    }
+    if (node.inputs.size() == 4) residual_ = rows(graph.type(node.inputs[3]), operands.inputs, 3);
+  }
+
+  // The product's, then buffers of each operand that is bf16.
+  size_t ScratchBytes() const {
+    return (product_.scratch_floats() +
+            static_cast<size_t>(bias_.BufferFloats(1) + residual_.BufferFloats(product_.block()) +
+                                y_.BufferFloats(product_.block()) +
+                                sums_.BufferFloats(product_.block()))) *
+           sizeof(float);
   }
 
   void Run(const RunContext& context) const override {
+    float* const scratch = context.At<float>(operands_.scratch);
+    float* const bias = scratch + product_.scratch_floats();
+    float* const residual = bias + bias_.BufferFloats(1);
+    float* const y_buffer = residual + residual_.BufferFloats(product_.block());
+    float* const sums_buffer = y_buffer + y_.BufferFloats(product_.block());
     GemmEpilogue epilogue;
-    if (operands_.inputs.size() >= 3) epilogue.bias = context.At<float>(operands_.inputs[2]);
-    if (operands_.inputs.size() == 4) epilogue.residual = context.At<float>(operands_.inputs[3]);
+    if (operands_.inputs.size() >= 3) epilogue.bias = bias_.Read(context, 0, 1, bias);
     epilogue.relu = relu_;
-    const bool keeps = operands_.outputs.size() == 2;
-    if (!keeps) epilogue.activation = activation_;
-    float* const sums = context.At<float>(operands_.outputs[keeps ? 1 : 0]);
-    gemm_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]), sums,
-              false, epilogue, context.At<float>(operands_.scratch), context.pool);
-    if (!keeps) return;
-    row_simd_.activation[static_cast<size_t>(*activation_)](
-        sums, elements_, context.At<float>(operands_.outputs[0]));
+    if (!keeps_) epilogue.activation = activation_;
+    const auto make = [&](int64_t row, int64_t rows, const auto& multiply) {
+      if (operands_.inputs.size() == 4) {
+        epilogue.residual = residual_.Read(context, row, rows, residual);
+      }
+      float* const y = y_.Place(context, row, y_buffer);
+      float* const sums = keeps_ ? sums_.Place(context, row, sums_buffer) : y;
+      multiply(sums, epilogue);
+      if (keeps_) {
+        row_simd_.activation[static_cast<size_t>(*activation_)](sums, rows * columns_, y);
+        sums_.Put(context, row, rows, sums);
+      }
+      y_.Put(context, row, rows, y);
+    };
+    product_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]),
+                 scratch, context.pool, make);
   }
 
  private:
-  const Gemm gemm_;
+  const RowProduct product_;
   const KernelOperands operands_;
   const RowKernels& row_simd_;
-  const int64_t elements_;
+  const int64_t columns_;
   const bool relu_;
+  bool keeps_ = false;
+  RowBlocks y_, sums_, bias_, residual_;
   std::optional<Activation> activation_;
 };
 
@@ -98,33 +202,56 @@ class BackwardInputKernel : public CpuKernel {
  public:
   BackwardInputKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                       const CpuTarget& target)
-      : gemm_(InputShape(graph, node), target.isa, target.threads),
+      : product_(InputShape(graph, node), AnyBf16(graph, node, 2), target),
         operands_(operands),
         row_simd_(RowKernelsFor(target.isa)),
-        elements_(node.outputs[0].elements()),
-        third_(ops::ThirdOf(node.attrs)) {}
+        columns_(node.outputs[0].shape[1]),
+        role_(ops::ThirdOf(node.attrs)) {
+    const auto rows = [&](const TensorType& type, const std::vector<Storage>& storages, size_t i) {
+      return RowBlocks(type, columns_, i < storages.size() ? storages[i] : Storage{}, target.isa);
+    };
+    dx_ = rows(node.outputs[0], operands.outputs, 0);
+    if (node.inputs.size() == 3) third_ = rows(graph.type(node.inputs[2]), operands.inputs, 2);
+  }
+
+  size_t ScratchBytes() const {
+    return (product_.scratch_floats() +
+            static_cast<size_t>(third_.BufferFloats(product_.block()) +
+                                dx_.BufferFloats(product_.block()))) *
+           sizeof(float);
+  }
 
   void Run(const RunContext& context) const override {
-    GemmEpilogue epilogue;
-    if (operands_.inputs.size() == 3) {
-      const float* third = context.At<float>(operands_.inputs[2]);
-      if (third_ == ops::Third::kMask) epilogue.mask = third;
-      if (third_ == ops::Third::kAddend) epilogue.residual = third;
-    }
-    float* const dx = context.At<float>(operands_.outputs[0]);
-    gemm_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]), dx,
-              false, epilogue, context.At<float>(operands_.scratch), context.pool);
-    if (operands_.inputs.size() < 3 || third_ != ops::Third::kGelu) return;
-    row_simd_.activation_backward[static_cast<size_t>(Activation::kGeluTanh)](
-        dx, context.At<float>(operands_.inputs[2]), elements_, dx);
+    float* const scratch = context.At<float>(operands_.scratch);
+    float* const third_buffer = scratch + product_.scratch_floats();
+    float* const dx_buffer = third_buffer + third_.BufferFloats(product_.block());
+    const auto make = [&](int64_t row, int64_t rows, const auto& multiply) {
+      GemmEpilogue epilogue;
+      const float* third = nullptr;
+      if (operands_.inputs.size() == 3) {
+        third = third_.Read(context, row, rows, third_buffer);
+        if (role_ == ops::Third::kMask) epilogue.mask = third;
+        if (role_ == ops::Third::kAddend) epilogue.residual = third;
+      }
+      float* const dx = dx_.Place(context, row, dx_buffer);
+      multiply(dx, epilogue);
+      if (third != nullptr && role_ == ops::Third::kGelu) {
+        row_simd_.activation_backward[static_cast<size_t>(Activation::kGeluTanh)](
+            dx, third, rows * columns_, dx);
+      }
+      dx_.Put(context, row, rows, dx);
+    };
+    product_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]),
+                 scratch, context.pool, make);
   }
 
  private:
-  const Gemm gemm_;
+  const RowProduct product_;
   const KernelOperands operands_;
   const RowKernels& row_simd_;
-  const int64_t elements_;
-  const ops::Third third_;
+  const int64_t columns_;
+  const ops::Third role_;
+  RowBlocks dx_, third_;
 };
 
 class BackwardWeightKernel : public CpuKernel {
@@ -211,22 +338,23 @@ std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
   return std::make_unique<Kernel>(graph, node, operands, target);
 }
 
-template <GemmShape (*kShape)(const Graph&, const Node&)>
+template <typename Kernel>
 size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return Gemm(kShape(graph, node), target.isa, target.threads).scratch_bytes();
+  return Kernel(graph, node, {}, target).ScratchBytes();
 }
 
 template <GemmShape (*kShape)(const Graph&, const Node&)>
 bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return target.bf16_pairs && PairsBf16(kShape(graph, node).k);
+  return target.bf16_pairs && graph.type(node.inputs[0]).dtype == DType::kBF16 &&
+         graph.type(node.inputs[1]).dtype == DType::kBF16 && PairsBf16(kShape(graph, node).k);
 }
 
 }  // namespace
 
-const CpuKernelDef kLinear = {.scratch_bytes = Scratch<ForwardShape>,
+const CpuKernelDef kLinear = {.scratch_bytes = Scratch<LinearKernel>,
                               .prepare = Prepare<LinearKernel>,
                               .takes_bf16 = TakesBf16<ForwardShape>};
-const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<InputShape>,
+const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<BackwardInputKernel>,
                                            .prepare = Prepare<BackwardInputKernel>,
                                            .takes_bf16 = TakesBf16<InputShape>};
 const CpuKernelDef kLinearBackwardWeight = {.scratch_bytes = BackwardWeightKernel::ScratchBytes,

@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_ENGINE_CPU_THREAD_POOL_H_
 #define LOCKSTEP_ENGINE_CPU_THREAD_POOL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <utility>
@@ -41,6 +42,18 @@ class ThreadPool {
 // The slice [first, second) of `count` units of part `index` of `parts`.
 inline std::pair<int64_t, int64_t> PartOf(int64_t count, int index, int parts) {
   return {count * index / parts, count * (index + 1) / parts};
+}
+
+// Calls run(at, count) for the parts of `elements` that the threads of `pool` share.
+template <typename Body>
+void ForParts(int64_t elements, ThreadPool* pool, const Body& run) {
+  constexpr int64_t kUnit = 1024;
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf((elements + kUnit - 1) / kUnit, index, pool->threads());
+    const int64_t at = begin * kUnit;
+    const int64_t count = std::min(end * kUnit, elements) - at;
+    if (count > 0) run(at, count);
+  });
 }
 
 }  // namespace lockstep::engine

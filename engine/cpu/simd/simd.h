@@ -53,6 +53,10 @@ struct SgdArgs {
 struct SimdKernels {
   int tile_rows;
   int tile_columns;
+  // How large products are cut best: the longest block of k, and whether rows of A are copied to
+  // strips (pack_rows) instead of being read where they lie.
+  int k_block;
+  bool packs_rows;
   // tile[r] works on r rows, 1 <= r <= tile_rows.
   void (*tile[17])(const Tile& tile);
   // The same for factors in bf16: an element of A and of B is a pair of them, those of two k in a
