@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d and its gradients as products with patch matrices, or by Winograd's algorithm where the
-// shape is for it. The filters are brought into the product's order in every run, since training
+// shape is for it; of bf16 factors pair by pair, never by Winograd's, whose transformed factors would
+// be rounded once more. The filters are brought into the product's order in every run, since training
 // changes them in every step, or once where they stay the same (CpuKernel::Pack).
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -10,15 +13,22 @@
 #include "engine/cpu/image/conv_product.h"
 #include "engine/cpu/image/winograd.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/ops/conv_geometry.h"
 
 namespace lockstep::engine::cpu {
 namespace {
 
-ConvGeometry GeometryOf(const TensorType& x, const TensorType& weight, const Attrs& attrs) {
+ConvGeometry GeometryOf(TensorType x, TensorType weight, const Attrs& attrs) {
+  x.dtype = weight.dtype = DType::kF32;  // it asks for shapes
   const absl::StatusOr<ConvGeometry> geometry = ConvOf(x, weight, attrs);
   LS_CHECK(geometry.ok()) << geometry.status();
   return *geometry;
+}
+
+bool FactorsAreBf16(const Graph& graph, const Node& node) {
+  return graph.type(node.inputs[0]).dtype == DType::kBF16 &&
+         graph.type(node.inputs[1]).dtype == DType::kBF16;
 }
 
 // The filter tap that stands at a place of a patch.
@@ -27,11 +37,12 @@ struct Tap {
   int64_t column;
 };
 
-PatchShape ForwardPatches(const ConvGeometry& g, int64_t group) {
+// `each`: channels of an element, 2 of pairs.
+PatchShape ForwardPatches(const ConvGeometry& g, int64_t group, int64_t each) {
   PatchShape shape;
   shape.height = g.height;
   shape.width = g.width;
-  shape.channels = g.channels;
+  shape.channels = g.channels / each;
   shape.rows = g.out_height;
   shape.columns = g.out_width;
   shape.row_step = g.window.stride[0];
@@ -42,8 +53,8 @@ PatchShape ForwardPatches(const ConvGeometry& g, int64_t group) {
   for (int64_t j = 0; j < g.window.kernel[1]; ++j) {
     shape.column_taps.push_back(j * g.window.dilation[1] - g.window.padding[1]);
   }
-  shape.first_channel = group * g.group_channels();
-  shape.group_channels = g.group_channels();
+  shape.first_channel = group * g.group_channels() / each;
+  shape.group_channels = g.group_channels() / each;
   return shape;
 }
 
@@ -59,8 +70,10 @@ struct Part {
 class ConvParts {
  public:
   void Add(const PatchShape& patches, const PixelGrid& grid, std::vector<Tap> taps, int64_t group,
-           int64_t images, int64_t columns, int64_t y_stride, const CpuTarget& target) {
-    PatchProduct product(patches, grid, images, columns, y_stride, target.isa, target.threads);
+           int64_t images, int64_t columns, int64_t y_stride, bool pairs,
+           const CpuTarget& target) {
+    PatchProduct product(patches, grid, images, columns, y_stride, pairs, target.isa,
+                         target.threads);
     const int64_t floats = PatchProduct::PanelFloats(product.depth(), columns, target.isa);
     scratch_ = std::max(scratch_, product.scratch_bytes() / sizeof(float));
     parts_.push_back({std::move(product), std::move(taps), group, panels_});
@@ -68,7 +81,8 @@ class ConvParts {
   }
   const std::vector<Part>& parts() const { return parts_; }
   size_t panel_floats() const { return panels_; }
-  size_t scratch_bytes() const { return (panels_ + scratch_) * sizeof(float); }
+  // Of the products.
+  size_t scratch_bytes() const { return scratch_ * sizeof(float); }
 
  private:
   std::vector<Part> parts_;
@@ -76,7 +90,7 @@ class ConvParts {
   size_t scratch_ = 0;
 };
 
-ConvParts ForwardParts(const ConvGeometry& g, const CpuTarget& target) {
+ConvParts ForwardParts(const ConvGeometry& g, bool pairs, const CpuTarget& target) {
   ConvParts parts;
   const PixelGrid grid{.rows = g.out_height,
                        .columns = g.out_width,
@@ -87,8 +101,8 @@ ConvParts ForwardParts(const ConvGeometry& g, const CpuTarget& target) {
     for (int64_t j = 0; j < g.window.kernel[1]; ++j) taps.push_back({i, j});
   }
   for (int64_t group = 0; group < g.groups; ++group) {
-    parts.Add(ForwardPatches(g, group), grid, taps, group, g.images, g.group_filters(), g.filters,
-              target);
+    parts.Add(ForwardPatches(g, group, pairs ? 2 : 1), grid, taps, group, g.images,
+              g.group_filters(), g.filters, pairs, target);
   }
   return parts;
 }
@@ -107,7 +121,8 @@ void PhaseTaps(const Window& window, int axis, int64_t phase, std::vector<int64_
 }
 
 // Every phase of the stride is a convolution of dy of stride 1 with the taps that reach it.
-ConvParts BackwardParts(const ConvGeometry& g, const CpuTarget& target) {
+ConvParts BackwardParts(const ConvGeometry& g, bool pairs, const CpuTarget& target) {
+  const int64_t each = pairs ? 2 : 1;
   ConvParts parts;
   const Window& window = g.window;
   for (int64_t a = 0; a < std::min(window.stride[0], g.height); ++a) {
@@ -122,10 +137,10 @@ ConvParts BackwardParts(const ConvGeometry& g, const CpuTarget& target) {
       }
       shape.height = g.out_height;
       shape.width = g.out_width;
-      shape.channels = g.filters;
+      shape.channels = g.filters / each;
       shape.rows = (g.height - a + window.stride[0] - 1) / window.stride[0];
       shape.columns = (g.width - b + window.stride[1] - 1) / window.stride[1];
-      shape.group_channels = g.group_filters();
+      shape.group_channels = g.group_filters() / each;
       const PixelGrid grid{.rows = shape.rows,
                            .columns = shape.columns,
                            .image_rows = g.height,
@@ -135,8 +150,9 @@ ConvParts BackwardParts(const ConvGeometry& g, const CpuTarget& target) {
                            .row_step = window.stride[0],
                            .column_step = window.stride[1]};
       for (int64_t group = 0; group < g.groups; ++group) {
-        shape.first_channel = group * g.group_filters();
-        parts.Add(shape, grid, taps, group, g.images, g.group_channels(), g.channels, target);
+        shape.first_channel = group * g.group_filters() / each;
+        parts.Add(shape, grid, taps, group, g.images, g.group_channels(), g.channels, pairs,
+                  target);
       }
     }
   }
@@ -152,21 +168,32 @@ struct FilterOrder {
   int64_t group;  // between groups
 };
 
-// B of `part`: [panel][tap, input][tile_columns] from the filters.
+// The element of B at `tap` for input `i`: of a pair the values of inputs 2i and 2i + 1.
+float ElementOf(const float* tap, const FilterOrder& order, int64_t i) {
+  return tap[i * order.in];
+}
+float ElementOf(const uint16_t* tap, const FilterOrder& order, int64_t i) {
+  return std::bit_cast<float>(tap[2 * i * order.in] |
+                              static_cast<uint32_t>(tap[(2 * i + 1) * order.in]) << 16);
+}
+
+// B of `part`: [panel][tap, input][tile_columns] from the filters; `inputs` counts elements. Filters
+// are read once, by neighbouring taps.
+template <typename T>
 void PackFilters(const ConvGeometry& g, const Part& part, const FilterOrder& order,
-                 const float* weight, int64_t width, float* panels, ThreadPool* pool) {
+                 const T* weight, int64_t inputs, int64_t width, float* panels, ThreadPool* pool) {
   const int64_t count = (order.outputs + width - 1) / width;
   const int64_t depth = part.product.depth();
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(count, index, pool->threads());
     for (int64_t panel = begin; panel < end; ++panel) {
-      float* to = panels + panel * depth * width;
       const int64_t first = panel * width, valid = std::min(width, order.outputs - first);
-      const float* from = weight + part.group * order.group + first * order.out;
-      for (size_t t = 0; t < part.taps.size(); ++t) {
-        const float* tap = from + part.taps[t].row * g.window.kernel[1] + part.taps[t].column;
-        for (int64_t i = 0; i < order.inputs; ++i, to += width) {
-          for (int64_t l = 0; l < valid; ++l) to[l] = tap[i * order.in + l * order.out];
+      const T* from = weight + part.group * order.group + first * order.out;
+      for (int64_t i = 0; i < inputs; ++i) {
+        float* to = panels + (panel * depth + i) * width;
+        for (size_t t = 0; t < part.taps.size(); ++t, to += inputs * width) {
+          const T* tap = from + part.taps[t].row * g.window.kernel[1] + part.taps[t].column;
+          for (int64_t l = 0; l < valid; ++l) to[l] = ElementOf(tap + l * order.out, order, i);
           for (int64_t l = valid; l < width; ++l) to[l] = 0;
         }
       }
@@ -177,75 +204,112 @@ void PackFilters(const ConvGeometry& g, const Part& part, const FilterOrder& ord
 // Forward and input gradient: the same products with the filters in another order.
 class ConvKernel : public CpuKernel {
  public:
-  ConvKernel(const ConvGeometry& geometry, ConvParts parts, bool backward,
-             const KernelOperands& operands, bool relu, const CpuTarget& target)
+  ConvKernel(const Graph& graph, const Node& node, const ConvGeometry& geometry, ConvParts parts,
+             bool backward, const KernelOperands& operands, const CpuTarget& target)
       : geometry_(geometry),
         parts_(std::move(parts)),
         backward_(backward),
         operands_(operands),
-        relu_(relu),
-        width_(SimdFor(target.isa).tile_columns) {
+        relu_(!backward && node.attrs.String("activation") == "relu"),
+        y_bf16_(node.outputs[0].dtype == DType::kBF16),
+        pairs_(FactorsAreBf16(graph, node)),
+        width_(SimdFor(target.isa).tile_columns),
+        half_(HalfKernelsFor(target.isa)) {
+    for (const Value& input : node.inputs) {
+      input_bf16_.push_back(graph.type(input).dtype == DType::kBF16);
+    }
     const int64_t taps = geometry.taps(), row = geometry.group_channels() * taps;
     const int64_t in = geometry.group_channels(), out = geometry.group_filters();
     order_ = backward ? FilterOrder{out, in, row, taps, out * row}
                       : FilterOrder{in, out, taps, row, out * row};
   }
 
+  // The packed filters, a bias that is bf16 in fp32, and the products' own.
+  size_t scratch_bytes() const {
+    return (parts_.panel_floats() + BiasFloats()) * sizeof(float) + parts_.scratch_bytes();
+  }
+
   void Run(const RunContext& context) const override {
     const float* x = context.At<float>(operands_.inputs[0]);
-    const float* weight = context.At<float>(operands_.inputs[1]);
-    float* y = context.At<float>(operands_.outputs[0]);
     const bool packed = operands_.packed.has_value();
-    float* panels = context.At<float>(packed ? *operands_.packed : operands_.scratch);
-    float* scratch = packed ? context.At<float>(operands_.scratch) : panels + parts_.panel_floats();
-    const float* third =
-        operands_.inputs.size() >= 3 ? context.At<float>(operands_.inputs[2]) : nullptr;
+    float* const scratch = context.At<float>(operands_.scratch);
+    float* const panels =
+        packed ? context.At<float>(*operands_.packed) : scratch;
+    float* const bias = scratch + (packed ? 0 : parts_.panel_floats());
+    const ImageValues y{context.At<void>(operands_.outputs[0]), y_bf16_};
+    ImageEpilogue all;
+    all.relu = relu_;
+    if (backward_) {
+      all.mask = Input(context, 2);
+    } else {
+      all.bias = Bias(context, bias);
+      all.residual = Input(context, 3);
+    }
     for (const Part& part : parts_.parts()) {
-      if (!packed) {
-        PackFilters(geometry_, part, order_, weight, width_, panels + part.panels, context.pool);
-      }
+      if (!packed) PackPart(context, part, panels);
       const int64_t first = part.group * order_.outputs;
-      TileEpilogue epilogue;
-      epilogue.relu = relu_;
-      if (third != nullptr && backward_) {
-        epilogue.mask = third + first;
-        epilogue.mask_stride = geometry_.channels;
-      } else if (third != nullptr) {
-        epilogue.bias = third + first;
-      }
-      if (operands_.inputs.size() == 4) {
-        epilogue.residual = context.At<float>(operands_.inputs[3]) + first;
-        epilogue.residual_stride = geometry_.filters;
-      }
-      part.product.Run(x, panels + part.panels, y + first, epilogue, scratch, context.pool);
+      ImageEpilogue epilogue = all;
+      if (all.bias != nullptr) epilogue.bias += first;
+      if (!all.mask.empty()) epilogue.mask = all.mask.From(first);
+      if (!all.residual.empty()) epilogue.residual = all.residual.From(first);
+      part.product.Run(x, panels + part.panels, y.From(first), epilogue, bias + BiasFloats(),
+                       context.pool);
     }
   }
 
   void Pack(const RunContext& context) const override {
     for (const Part& part : parts_.parts()) {
-      PackFilters(geometry_, part, order_, context.At<float>(operands_.inputs[1]), width_,
-                  context.At<float>(*operands_.packed) + part.panels, context.pool);
+      PackPart(context, part, context.At<float>(*operands_.packed));
     }
   }
 
  private:
+  void PackPart(const RunContext& context, const Part& part, float* panels) const {
+    const Storage& weight = operands_.inputs[1];
+    if (pairs_) {
+      PackFilters(geometry_, part, order_, context.At<uint16_t>(weight), order_.inputs / 2, width_,
+                  panels + part.panels, context.pool);
+    } else {
+      PackFilters(geometry_, part, order_, context.At<float>(weight), order_.inputs, width_,
+                  panels + part.panels, context.pool);
+    }
+  }
+  ImageValues Input(const RunContext& context, size_t i) const {
+    if (operands_.inputs.size() <= i) return {};
+    return {context.At<void>(operands_.inputs[i]), input_bf16_[i]};
+  }
+  size_t BiasFloats() const {
+    const bool copied = !backward_ && input_bf16_.size() >= 3 && input_bf16_[2];
+    return copied ? static_cast<size_t>((geometry_.filters + 15) / 16 * 16) : 0;
+  }
+  const float* Bias(const RunContext& context, float* copy) const {
+    const ImageValues bias = Input(context, 2);
+    if (!bias.bf16) return bias.fp32();
+    half_.widen_bf16(bias.halves(), geometry_.filters, copy);
+    return copy;
+  }
+
   const ConvGeometry geometry_;
   const ConvParts parts_;
   const bool backward_;
   const KernelOperands operands_;
   const bool relu_;
+  const bool y_bf16_;
+  const bool pairs_;
   const int64_t width_;
+  const HalfKernels& half_;
+  std::vector<bool> input_bf16_;
   FilterOrder order_{};
 };
 
 class BackwardWeightKernel : public CpuKernel {
  public:
-  BackwardWeightKernel(const ConvGeometry& g, const KernelOperands& operands,
+  BackwardWeightKernel(const ConvGeometry& g, bool pairs, const KernelOperands& operands,
                        const CpuTarget& target)
-      : geometry_(g), operands_(operands) {
+      : geometry_(g), value_bytes_(pairs ? 2 : 4), operands_(operands) {
     for (int64_t group = 0; group < g.groups; ++group) {
-      products_.emplace_back(ForwardPatches(g, group), g.images, g.group_filters(), g.filters,
-                             target.isa, target.threads);
+      products_.emplace_back(ForwardPatches(g, group, pairs ? 2 : 1), g.images, g.group_filters(),
+                             g.filters, pairs, target.isa, target.threads);
     }
   }
   size_t scratch_bytes() const { return products_[0].scratch_bytes(); }
@@ -257,10 +321,10 @@ class BackwardWeightKernel : public CpuKernel {
     const int64_t taps = g.taps(), inputs = g.group_channels();
     for (int64_t group = 0; group < g.groups; ++group) {
       const PatchOuterProduct& product = products_[static_cast<size_t>(group)];
-      const float* sum =
-          product.Run(context.At<float>(operands_.inputs[0]) + group * g.group_filters(),
-                      context.At<float>(operands_.inputs[1]), context.At<float>(operands_.scratch),
-                      context.pool);
+      const auto* dy = context.At<std::byte>(operands_.inputs[0]) +
+                       group * g.group_filters() * value_bytes_;
+      const float* sum = product.Run(dy, context.At<void>(operands_.inputs[1]),
+                                     context.At<float>(operands_.scratch), context.pool);
       float* dw = context.At<float>(out) + group * g.group_filters() * inputs * taps;
       // From [filter][tap][input] to [filter][input][tap].
       context.pool->Run([&](int index) {
@@ -280,6 +344,7 @@ class BackwardWeightKernel : public CpuKernel {
 
  private:
   const ConvGeometry geometry_;
+  const int64_t value_bytes_;
   const KernelOperands operands_;
   std::vector<PatchOuterProduct> products_;
 };
@@ -361,56 +426,96 @@ ConvGeometry WeightGeometry(const Graph& graph, const Node& node) {
   return GeometryOf(graph.type(node.inputs[1]), node.outputs[0], node.attrs);
 }
 
+bool IsWinograd(const Graph& graph, const Node& node, const ConvGeometry& g) {
+  return !FactorsAreBf16(graph, node) && IsForWinograd(g);
+}
+
+// The kernel of patches, forward or of the input gradient.
+ConvKernel MakeForward(const Graph& graph, const Node& node, const KernelOperands& operands,
+                       const CpuTarget& target) {
+  const ConvGeometry g = ForwardGeometry(graph, node);
+  ConvParts parts = ForwardParts(g, FactorsAreBf16(graph, node), target);
+  return ConvKernel(graph, node, g, std::move(parts), false, operands, target);
+}
+ConvKernel MakeInput(const Graph& graph, const Node& node, const KernelOperands& operands,
+                     const CpuTarget& target) {
+  const ConvGeometry g = InputGeometry(graph, node);
+  ConvParts parts = BackwardParts(g, FactorsAreBf16(graph, node), target);
+  return ConvKernel(graph, node, g, std::move(parts), true, operands, target);
+}
+
 size_t ForwardScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  return IsForWinograd(g) ? WinogradKernel(g, false, {}, false, target).scratch_bytes()
-                          : ForwardParts(g, target).scratch_bytes();
+  return IsWinograd(graph, node, g) ? WinogradKernel(g, false, {}, false, target).scratch_bytes()
+                                    : MakeForward(graph, node, {}, target).scratch_bytes();
 }
 // Of the filters in the order of the product.
 size_t ForwardPacked(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  return IsForWinograd(g) ? WinogradKernel(g, false, {}, false, target).filter_bytes()
-                          : ForwardParts(g, target).panel_floats() * sizeof(float);
+  if (IsWinograd(graph, node, g)) return WinogradKernel(g, false, {}, false, target).filter_bytes();
+  return ForwardParts(g, FactorsAreBf16(graph, node), target).panel_floats() * sizeof(float);
 }
 size_t InputScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = InputGeometry(graph, node);
-  return IsForWinograd(g) ? WinogradKernel(g, true, {}, false, target).scratch_bytes()
-                          : BackwardParts(g, target).scratch_bytes();
+  return IsWinograd(graph, node, g) ? WinogradKernel(g, true, {}, false, target).scratch_bytes()
+                                    : MakeInput(graph, node, {}, target).scratch_bytes();
 }
 size_t WeightScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = WeightGeometry(graph, node);
-  return IsForWinograd(g) ? WinogradWeightKernel(g, {}, target).scratch_bytes()
-                          : BackwardWeightKernel(g, {}, target).scratch_bytes();
+  const bool pairs = FactorsAreBf16(graph, node);
+  return IsWinograd(graph, node, g) ? WinogradWeightKernel(g, {}, target).scratch_bytes()
+                                    : BackwardWeightKernel(g, pairs, {}, target).scratch_bytes();
 }
 
 std::unique_ptr<CpuKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  const bool relu = node.attrs.String("activation") == "relu";
-  if (IsForWinograd(g)) {
+  if (IsWinograd(graph, node, g)) {
+    const bool relu = node.attrs.String("activation") == "relu";
     return std::make_unique<WinogradKernel>(g, false, operands, relu, target);
   }
-  return std::make_unique<ConvKernel>(g, ForwardParts(g, target), false, operands, relu, target);
+  return std::make_unique<ConvKernel>(MakeForward(graph, node, operands, target));
 }
 std::unique_ptr<CpuKernel> PrepareInput(const Graph& graph, const Node& node,
                                         const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = InputGeometry(graph, node);
-  if (IsForWinograd(g)) {
+  if (IsWinograd(graph, node, g)) {
     return std::make_unique<WinogradKernel>(g, true, operands, false, target);
   }
-  return std::make_unique<ConvKernel>(g, BackwardParts(g, target), true, operands, false, target);
+  return std::make_unique<ConvKernel>(MakeInput(graph, node, operands, target));
 }
 std::unique_ptr<CpuKernel> PrepareWeight(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = WeightGeometry(graph, node);
-  if (IsForWinograd(g)) return std::make_unique<WinogradWeightKernel>(g, operands, target);
-  return std::make_unique<BackwardWeightKernel>(g, operands, target);
+  if (IsWinograd(graph, node, g)) {
+    return std::make_unique<WinogradWeightKernel>(g, operands, target);
+  }
+  return std::make_unique<BackwardWeightKernel>(g, FactorsAreBf16(graph, node), operands, target);
+}
+
+// Elements are pairs of channels, or of pixels.
+bool ForwardTakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return target.bf16_pairs && FactorsAreBf16(graph, node) &&
+         ForwardGeometry(graph, node).group_channels() % 2 == 0;
+}
+bool InputTakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return target.bf16_pairs && FactorsAreBf16(graph, node) &&
+         InputGeometry(graph, node).group_filters() % 2 == 0;
+}
+bool WeightTakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
+  if (!target.bf16_pairs || !FactorsAreBf16(graph, node)) return false;
+  const ConvGeometry g = WeightGeometry(graph, node);
+  return g.group_channels() % 2 == 0 && g.images * g.out_height * g.out_width % 2 == 0;
 }
 
 }  // namespace
 
-const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward, 1, ForwardPacked};
-const CpuKernelDef kConv2dBackwardInput = {InputScratch, PrepareInput};
-const CpuKernelDef kConv2dBackwardWeight = {WeightScratch, PrepareWeight};
+const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward, 1, ForwardPacked, ForwardTakesBf16};
+const CpuKernelDef kConv2dBackwardInput = {.scratch_bytes = InputScratch,
+                                           .prepare = PrepareInput,
+                                           .takes_bf16 = InputTakesBf16};
+const CpuKernelDef kConv2dBackwardWeight = {.scratch_bytes = WeightScratch,
+                                            .prepare = PrepareWeight,
+                                            .takes_bf16 = WeightTakesBf16};
 
 }  // namespace lockstep::engine::cpu

@@ -27,8 +27,10 @@ int64_t PixelGrid::PixelOf(int64_t p) const {
 }
 
 PatchProduct::PatchProduct(const PatchShape& patches, const PixelGrid& grid, int64_t images,
-                           int64_t columns, int64_t y_stride, Isa isa, int threads)
+                           int64_t columns, int64_t y_stride, bool pairs, Isa isa, int threads)
     : simd_(SimdFor(isa)),
+      half_(HalfKernelsFor(isa)),
+      pairs_(pairs),
       threads_(static_cast<size_t>(threads)),
       patches_(patches),
       grid_(grid),
@@ -41,7 +43,8 @@ PatchProduct::PatchProduct(const PatchShape& patches, const PixelGrid& grid, int
   chunk_ =
       std::max<int64_t>(DivideUp(DivideUp(pixels_, chunks), simd_.tile_rows), 1) * simd_.tile_rows;
   block_floats_ = patches_.is_image() ? 0 : Aligned(chunk_ * k_block_);
-  thread_floats_ = block_floats_ + (grid_.dense() ? 0 : Aligned(chunk_ * columns_));
+  thread_floats_ = block_floats_;
+  if (!direct()) thread_floats_ += Aligned(chunk_ * columns_) + Aligned(columns_);
 }
 
 int64_t PatchProduct::PanelFloats(int64_t depth, int64_t columns, Isa isa) {
@@ -64,9 +67,9 @@ PatchProduct::Part PatchProduct::PartFor(int index) const {
   return {begin, end, 0, panels};
 }
 
-void PatchProduct::Run(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
-                       float* scratch, ThreadPool* pool) const {
-  LS_CHECK(epilogue.residual == nullptr || grid_.dense());
+void PatchProduct::Run(const float* x, const float* panels, const ImageValues& y,
+                       const ImageEpilogue& epilogue, float* scratch, ThreadPool* pool) const {
+  LS_CHECK(epilogue.residual.empty() || grid_.dense());
   pool->Run([&](int index) {
     const Part part = PartFor(index);
     for (int64_t chunk = part.first_chunk; chunk < part.last_chunk; ++chunk) {
@@ -76,13 +79,13 @@ void PatchProduct::Run(const float* x, const float* panels, float* y, const Tile
   });
 }
 
-void PatchProduct::RunChunk(const float* x, const float* panels, float* y,
-                            const TileEpilogue& epilogue, int64_t chunk, const Part& part,
+void PatchProduct::RunChunk(const float* x, const float* panels, const ImageValues& y,
+                            const ImageEpilogue& epilogue, int64_t chunk, const Part& part,
                             float* scratch) const {
   const int64_t depth = patches_.depth(), width = simd_.tile_columns;
   const int64_t p0 = chunk * chunk_, p1 = std::min(p0 + chunk_, pixels_);
-  const bool dense = grid_.dense();
-  float* c = dense ? y + p0 * y_stride_ : scratch + block_floats_;
+  float* const c = direct() ? y.fp32() + p0 * y_stride_ : scratch + block_floats_;
+  const int64_t c_stride = direct() ? y_stride_ : columns_;
   for (int64_t k0 = 0; k0 < depth; k0 += k_block_) {
     Tile tile;
     tile.k = std::min(k_block_, depth - k0);
@@ -95,7 +98,7 @@ void PatchProduct::RunChunk(const float* x, const float* panels, float* y,
       tile.a_row = k_block_;
     }
     tile.b_stride = width;
-    tile.c_stride = dense ? y_stride_ : columns_;
+    tile.c_stride = c_stride;
     tile.accumulate = k0 > 0;
     tile.last = k0 + k_block_ >= depth;
     for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
@@ -103,19 +106,27 @@ void PatchProduct::RunChunk(const float* x, const float* panels, float* y,
       tile.columns = std::min(width, columns_ - j);
       tile.b = panels + j * depth + k0 * width;
       tile.c = c + j;
-      tile.epilogue = epilogue;
+      tile.epilogue = {};
       if (epilogue.bias != nullptr) tile.epilogue.bias = epilogue.bias + j;
-      if (epilogue.residual != nullptr) {
-        tile.epilogue.residual = epilogue.residual + p0 * epilogue.residual_stride + j;
+      tile.epilogue.relu = epilogue.relu && (direct() || epilogue.residual.empty());
+      if (direct() && !epilogue.residual.empty()) {
+        tile.epilogue.residual = epilogue.residual.fp32() + p0 * y_stride_ + j;
+        tile.epilogue.residual_stride = y_stride_;
       }
-      tile.epilogue.mask = nullptr;  // Scatter applies it when the grid is not dense
-      if (dense && epilogue.mask != nullptr) {
-        tile.epilogue.mask = epilogue.mask + p0 * epilogue.mask_stride + j;
+      if (direct() && !epilogue.mask.empty()) {
+        tile.epilogue.mask = epilogue.mask.fp32() + p0 * y_stride_ + j;
+        tile.epilogue.mask_stride = y_stride_;
       }
       RunPanel(a, p1 - p0, &tile, panel + 1 < part.last_panel ? tile.b + width * depth : nullptr);
     }
   }
-  if (!dense || depth == 0) Scatter(depth > 0 ? c : nullptr, y, epilogue.mask, p0, p1);
+  if (direct() && depth > 0) return;
+  // No tap reaches these pixels.
+  if (depth == 0) {
+    for (int64_t p = p0; p < p1; ++p) std::fill_n(c + (p - p0) * c_stride, columns_, 0.0f);
+    if (direct()) return;
+  }
+  PutChunk(c, y, epilogue, p0, p1, part, c + Aligned(chunk_ * columns_));
 }
 
 // The tiles of `rows` rows, as equal as can be. The lines of the `next` panel are on their way
@@ -138,56 +149,98 @@ void PatchProduct::RunPanel(const float* a, int64_t rows, Tile* tile, const floa
     if (epilogue.residual != nullptr) {
       tile->epilogue.residual = epilogue.residual + i * epilogue.residual_stride;
     }
-    simd_.tile[end - i](*tile);
+    (pairs_ ? simd_.pair_tile : simd_.tile)[end - i](*tile);
   }
 }
 
-// `from` is null for zeros: no tap reaches these pixels.
-void PatchProduct::Scatter(const float* from, float* y, const float* mask, int64_t p0,
-                           int64_t p1) const {
+const float* PatchProduct::Row(const ImageValues& values, int64_t at, int64_t count,
+                               float* row) const {
+  if (!values.bf16) return values.fp32() + at;
+  half_.widen_bf16(values.halves() + at, count, row);
+  return row;
+}
+
+void PatchProduct::PutChunk(float* from, const ImageValues& y, const ImageEpilogue& epilogue,
+                            int64_t p0, int64_t p1, const Part& part, float* row) const {
+  const int64_t first = part.first_panel * simd_.tile_columns;
+  const int64_t count = std::min(part.last_panel * simd_.tile_columns, columns_) - first;
   for (int64_t p = p0; p < p1; ++p) {
-    const int64_t at = grid_.PixelOf(p) * y_stride_;
-    if (from == nullptr) {
-      std::fill_n(y + at, columns_, 0.0f);
-    } else if (mask != nullptr) {
-      simd_.relu_backward(from + (p - p0) * columns_, mask + at, columns_, y + at);
+    const int64_t at = (grid_.dense() ? p : grid_.PixelOf(p)) * y_stride_ + first;
+    float* const sums = from + (p - p0) * columns_ + first;
+    if (!epilogue.residual.empty()) {
+      simd_.add(sums, Row(epilogue.residual, at, count, row), count, sums);
+      if (epilogue.relu) simd_.relu(sums, count, sums);
+    }
+    if (!epilogue.mask.empty()) {
+      simd_.relu_backward(sums, Row(epilogue.mask, at, count, row), count, sums);
+    }
+    if (y.bf16) {
+      half_.narrow_bf16(sums, count, y.halves() + at);
     } else {
-      std::copy_n(from + (p - p0) * columns_, columns_, y + at);
+      std::copy_n(sums, count, y.fp32() + at);
     }
   }
 }
 
 PatchOuterProduct::PatchOuterProduct(const PatchShape& patches, int64_t images, int64_t rows,
-                                     int64_t dy_stride, Isa isa, int threads)
+                                     int64_t dy_stride, bool pairs, Isa isa, int threads)
     : simd_(SimdFor(isa)),
+      pairs_(pairs),
       threads_(static_cast<size_t>(threads)),
       patches_(patches),
       pixels_(images * patches_.pixels()),
       rows_(rows),
       dy_stride_(dy_stride) {
-  sum_stride_ = DivideUp(patches_.depth(), simd_.tile_columns) * simd_.tile_columns;
+  LS_CHECK(!pairs || pixels_ % 2 == 0);
+  chunk_ = pairs ? 2 * int64_t{simd_.k_block} : kOuterChunk;
+  const int64_t width = simd_.tile_columns, counts = pairs ? chunk_ / 2 : chunk_;
+  sum_stride_ = DivideUp(columns(), width) * width;
   sum_floats_ = Aligned(rows * sum_stride_);
-  panel_floats_ = Aligned(kOuterChunk * simd_.tile_columns);
-  thread_floats_ =
-      panel_floats_ + Aligned(kOuterChunk * DivideUp(rows, simd_.tile_rows) * simd_.tile_rows + 16);
+  panel_floats_ = Aligned(counts * width);
+  strip_floats_ = Aligned(counts * DivideUp(rows, simd_.tile_rows) * simd_.tile_rows + 16);
+  thread_floats_ = panel_floats_ + strip_floats_ + (pairs ? Aligned(chunk_ * width / 2) : 0);
 }
 
-const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scratch,
+void PatchOuterProduct::FillPanel(const void* x, int64_t p0, int64_t p1, int64_t j, float* panel,
+                                  float* patches) const {
+  const int64_t width = simd_.tile_columns, valid = std::min(width, columns() - j);
+  const auto* values = static_cast<const float*>(x);
+  if (!pairs_) {
+    if (valid < width) std::fill_n(panel, (p1 - p0) * width, 0.0f);
+    patches_.Fill(values, p0, p1, j, j + valid, panel, width);
+    return;
+  }
+  if (patches_.is_image()) {
+    const auto* halves = static_cast<const uint16_t*>(x) + p0 * columns() + j;
+    return simd_.pack_pair_panels(halves, columns(), (p1 - p0) / 2, valid, panel);
+  }
+  patches_.Fill(values, p0, p1, j / 2, (j + valid) / 2, patches, width / 2);
+  simd_.pack_pair_panels(reinterpret_cast<const uint16_t*>(patches), width, (p1 - p0) / 2, valid,
+                         panel);
+}
+
+const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratch,
                                     ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
   float* const sum = scratch;
-  const bool direct = dy_stride_ <= kDirectFloats;
+  const bool direct = !pairs_ && dy_stride_ <= kDirectFloats;
+  const auto& run_tile = pairs_ ? simd_.pair_tile : simd_.tile;
   pool->Run([&](int index) {
     float* const panel = scratch + sum_floats_ + thread_floats_ * static_cast<size_t>(index);
     float* const packed = panel + panel_floats_;
     const auto [begin, end] = PartOf(sum_stride_ / width, index, static_cast<int>(threads_));
     if (begin == end) return;
-    for (int64_t p0 = 0; p0 < pixels_; p0 += kOuterChunk) {
-      const int64_t p1 = std::min(p0 + kOuterChunk, pixels_);
-      const float* a = dy + p0 * dy_stride_;
-      if (!direct) simd_.pack_rows(a, 1, dy_stride_, rows_, p1 - p0, packed);
+    for (int64_t p0 = 0; p0 < pixels_; p0 += chunk_) {
+      const int64_t p1 = std::min(p0 + chunk_, pixels_);
       Tile tile;
-      tile.k = p1 - p0;
+      tile.k = pairs_ ? (p1 - p0) / 2 : p1 - p0;
+      const float* a = static_cast<const float*>(dy) + p0 * dy_stride_;
+      if (pairs_) {
+        const auto* halves = static_cast<const uint16_t*>(dy) + p0 * dy_stride_;
+        simd_.pack_pair_rows(halves, dy_stride_, rows_, tile.k, packed);
+      } else if (!direct) {
+        simd_.pack_rows(a, 1, dy_stride_, rows_, tile.k, packed);
+      }
       tile.a_row = 1;
       tile.a_k = direct ? dy_stride_ : height;
       tile.b = panel;
@@ -196,13 +249,11 @@ const float* PatchOuterProduct::Run(const float* dy, const float* x, float* scra
       tile.columns = width;
       tile.accumulate = p0 > 0;
       for (int64_t j = begin * width; j < end * width; j += width) {
-        const int64_t valid = std::min(width, patches_.depth() - j);
-        if (valid < width) std::fill_n(panel, tile.k * width, 0.0f);
-        patches_.Fill(x, p0, p1, j, j + valid, panel, width);
+        FillPanel(x, p0, p1, j, panel, packed + strip_floats_);
         for (int64_t i = 0; i < rows_; i += height) {
           tile.a = direct ? a + i : packed + i * tile.k;
           tile.c = sum + i * sum_stride_ + j;
-          simd_.tile[std::min(height, rows_ - i)](tile);
+          run_tile[std::min(height, rows_ - i)](tile);
         }
       }
     }

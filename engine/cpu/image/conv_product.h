@@ -3,6 +3,8 @@
 // block in the cache:
 //   PatchProduct        y = patches * B    (forward; the input gradient, on dy's patches)
 //   PatchOuterProduct   c = dy^T * patches (the weight gradient)
+// In bf16 an element of a patch and of B is a pair of values of neighbouring channels, so that
+// patches are copied as those of half the channels in fp32; dy^T * patches pairs neighbouring pixels.
 // The order of additions depends on shapes and instruction set, never on the number of threads.
 // Thread-safety: immutable after construction.
 #ifndef LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
@@ -12,6 +14,7 @@
 #include <cstdint>
 
 #include "engine/cpu/image/patches.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/cpu/thread_pool.h"
 
@@ -33,19 +36,42 @@ struct PixelGrid {
   int64_t PixelOf(int64_t p) const;
 };
 
+// Values of images, fp32 or bf16.
+struct ImageValues {
+  void* at = nullptr;
+  bool bf16 = false;
+
+  bool empty() const { return at == nullptr; }
+  float* fp32() const { return static_cast<float*>(at); }
+  uint16_t* halves() const { return static_cast<uint16_t*>(at); }
+  ImageValues From(int64_t value) const {
+    return {static_cast<char*>(at) + value * (bf16 ? 2 : 4), bf16};
+  }
+};
+
+// What follows a convolution: y = act(sum + bias + residual), and y = 0 where mask <= 0. Residual
+// and mask lie as y does; what is empty is left out.
+struct ImageEpilogue {
+  const float* bias = nullptr;
+  bool relu = false;
+  ImageValues residual;
+  ImageValues mask;
+};
+
 class PatchProduct {
  public:
-  // `columns` of the product; y's pixels are `y_stride` floats apart.
+  // `columns` of the product; y's pixels are `y_stride` values apart. `pairs`: x and B are pairs of
+  // bf16, and `patches` counts pairs of channels.
   PatchProduct(const PatchShape& patches, const PixelGrid& grid, int64_t images, int64_t columns,
-               int64_t y_stride, Isa isa, int threads);
+               int64_t y_stride, bool pairs, Isa isa, int threads);
 
   int64_t depth() const { return patches_.depth(); }
   // B is [panel of tile_columns][depth][tile_columns], 0 beyond the last column.
   static int64_t PanelFloats(int64_t depth, int64_t columns, Isa isa);
   size_t scratch_bytes() const { return thread_floats_ * sizeof(float) * threads_; }
-  // `y`, `epilogue.mask` and `epilogue.residual` point to the first column at pixel 0. Blocks until
-  // the product is whole. REQUIRES: a residual only where the grid is dense.
-  void Run(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
+  // `y`, mask and residual point to the first column at pixel 0; without pairs they are fp32.
+  // Blocks until the product is whole. REQUIRES: a residual only where the grid is dense.
+  void Run(const float* x, const float* panels, const ImageValues& y, const ImageEpilogue& epilogue,
            float* scratch, ThreadPool* pool) const;
 
  private:
@@ -55,12 +81,21 @@ class PatchProduct {
     int64_t first_panel, last_panel;
   };
   Part PartFor(int index) const;
-  void RunChunk(const float* x, const float* panels, float* y, const TileEpilogue& epilogue,
-                int64_t chunk, const Part& part, float* scratch) const;
+  void RunChunk(const float* x, const float* panels, const ImageValues& y,
+                const ImageEpilogue& epilogue, int64_t chunk, const Part& part,
+                float* scratch) const;
   void RunPanel(const float* a, int64_t rows, Tile* tile, const float* next) const;
-  void Scatter(const float* from, float* y, const float* mask, int64_t p0, int64_t p1) const;
+  // Pixels [p0, p1) of the part's columns from `from`, whose rows are columns_ apart, to y, with
+  // what the tiles have left of the epilogue. `row` has room for a row.
+  void PutChunk(float* from, const ImageValues& y, const ImageEpilogue& epilogue, int64_t p0,
+                int64_t p1, const Part& part, float* row) const;
+  const float* Row(const ImageValues& values, int64_t at, int64_t count, float* row) const;
+  // Whether the tiles write to y itself.
+  bool direct() const { return grid_.dense() && !pairs_; }
 
   const SimdKernels& simd_;
+  const HalfKernels& half_;
+  const bool pairs_;
   const size_t threads_;
   const Patches patches_;
   const PixelGrid grid_;
@@ -70,33 +105,42 @@ class PatchProduct {
   int64_t k_block_ = 0;
   int64_t chunk_ = 0;         // pixels
   size_t block_floats_ = 0;   // of patches
-  size_t thread_floats_ = 0;  // patches, then a chunk of y when the grid is not dense
+  size_t thread_floats_ = 0;  // patches, then a chunk of y and a row of it if not direct()
 };
 
 class PatchOuterProduct {
  public:
-  // dy's pixels are `dy_stride` floats apart, of which `rows` are used.
+  // dy's pixels are `dy_stride` values apart, of which `rows` are used. `pairs`: x and dy are bf16,
+  // and `patches` counts pairs of channels. REQUIRES with pairs: an even number of pixels.
   PatchOuterProduct(const PatchShape& patches, int64_t images, int64_t rows, int64_t dy_stride,
-                    Isa isa, int threads);
+                    bool pairs, Isa isa, int threads);
 
   size_t scratch_bytes() const { return (thread_floats_ * threads_ + sum_floats_) * sizeof(float); }
   // Row stride of the result.
   int64_t sum_stride() const { return sum_stride_; }
-  // The result [rows][sum_stride], of which depth() columns are valid, lies at the start of
-  // `scratch` until it is used again.
-  const float* Run(const float* dy, const float* x, float* scratch, ThreadPool* pool) const;
+  // The result [rows][sum_stride], of which as many columns as a patch has values are valid, lies at
+  // the start of `scratch` until it is used again. dy and x are float or, with pairs, uint16_t.
+  const float* Run(const void* dy, const void* x, float* scratch, ThreadPool* pool) const;
 
  private:
+  // Pixels [p0, p1) of the columns from j on as a panel.
+  void FillPanel(const void* x, int64_t p0, int64_t p1, int64_t j, float* panel,
+                 float* patches) const;
+  int64_t columns() const { return patches_.depth() * (pairs_ ? 2 : 1); }
+
   const SimdKernels& simd_;
+  const bool pairs_;
   const size_t threads_;
   const Patches patches_;
   const int64_t pixels_;
   const int64_t rows_;
   const int64_t dy_stride_;
+  int64_t chunk_ = 0;  // pixels that are summed in registers
   int64_t sum_stride_ = 0;
   size_t sum_floats_ = 0;
   size_t panel_floats_ = 0;
-  size_t thread_floats_ = 0;  // a panel of patches, then a chunk of dy
+  size_t strip_floats_ = 0;
+  size_t thread_floats_ = 0;  // a panel of patches, a chunk of dy, with pairs patches before pairing
 };
 
 }  // namespace lockstep::engine
