@@ -272,7 +272,7 @@ class ConvertingKernel : public CpuKernel {
 bool Converts(const Graph& graph, const Node& node, const CpuTarget& target) {
   if (node.op->infers_types || !AnyHalf(graph, node)) return false;
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
-  return kernel.takes_bf16 == nullptr || !kernel.takes_bf16(graph, node, target);
+  return kernel.takes_half == nullptr || !kernel.takes_half(graph, node, target);
 }
 
 }  // namespace

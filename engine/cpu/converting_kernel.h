@@ -3,7 +3,7 @@
 // 16-bit inputs are widened into scratch and its results are narrowed, once, to nearest even. Where
 // the op allows it (HalfRules), this goes by blocks of rows, so that the fp32 copies are small and
 // stay in the caches. How rows are cut depends on the op and its shapes alone.
-// Kernels that take bf16 as it is (CpuKernelDef::takes_bf16) are left alone.
+// Kernels that take 16 bits as they are (CpuKernelDef::takes_half) are left alone.
 //
 // These functions stand for CpuKernelDef's own: what they return is the plain kernel's where no
 // operand has 16 bits, and for ops that know types themselves (cast).

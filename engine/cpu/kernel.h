@@ -112,9 +112,9 @@ struct CpuKernelDef {
   // that Pack fills once. -1: none.
   int packed_input = -1;
   size_t (*packed_bytes)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
-  // Whether the kernel takes the node's bf16 operands, all of them, as they are. Else, and with
-  // null, everything in 16 bits comes to it in fp32 (converting_kernel.h).
-  bool (*takes_bf16)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
+  // Whether the kernel takes the node's 16-bit operands, all of them, as they are. Else, and with
+  // null, they come to it in fp32 (converting_kernel.h).
+  bool (*takes_half)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
 };
 
 }  // namespace lockstep::engine

@@ -353,13 +353,13 @@ bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
 
 const CpuKernelDef kLinear = {.scratch_bytes = Scratch<LinearKernel>,
                               .prepare = Prepare<LinearKernel>,
-                              .takes_bf16 = TakesBf16<ForwardShape>};
+                              .takes_half = TakesBf16<ForwardShape>};
 const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<BackwardInputKernel>,
                                            .prepare = Prepare<BackwardInputKernel>,
-                                           .takes_bf16 = TakesBf16<InputShape>};
+                                           .takes_half = TakesBf16<InputShape>};
 const CpuKernelDef kLinearBackwardWeight = {.scratch_bytes = BackwardWeightKernel::ScratchBytes,
                                             .prepare = Prepare<BackwardWeightKernel>,
-                                            .takes_bf16 = TakesBf16<WeightShape>};
+                                            .takes_half = TakesBf16<WeightShape>};
 const CpuKernelDef kBiasBackward = {nullptr, Prepare<BiasBackwardKernel>};
 
 }  // namespace lockstep::engine::cpu

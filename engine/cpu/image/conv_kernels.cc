@@ -513,9 +513,9 @@ bool WeightTakesBf16(const Graph& graph, const Node& node, const CpuTarget& targ
 const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward, 1, ForwardPacked, ForwardTakesBf16};
 const CpuKernelDef kConv2dBackwardInput = {.scratch_bytes = InputScratch,
                                            .prepare = PrepareInput,
-                                           .takes_bf16 = InputTakesBf16};
+                                           .takes_half = InputTakesBf16};
 const CpuKernelDef kConv2dBackwardWeight = {.scratch_bytes = WeightScratch,
                                             .prepare = PrepareWeight,
-                                            .takes_bf16 = WeightTakesBf16};
+                                            .takes_half = WeightTakesBf16};
 
 }  // namespace lockstep::engine::cpu

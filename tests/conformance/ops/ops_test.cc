@@ -203,7 +203,7 @@ TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
         for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
           const Isa isa = static_cast<Isa>(level);
           for (const bool pairs : {false, true}) {
-            if (pairs && CpuKernelOf(op).takes_bf16 == nullptr) continue;
+            if (pairs && CpuKernelOf(op).takes_half == nullptr) continue;
             first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, pairs});
             // Sums over blocks are made in another order than the whole's: one more rounding each.
             ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
