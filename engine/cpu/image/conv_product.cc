@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kKBlock = 384;      // a panel of 16 columns is then 24 KiB: it stays in L1
 constexpr int64_t kChunk = 96;        // pixels whose patches stay in L2; whole tiles of every set
+constexpr int64_t kLeastColumns = 8;  // of an image whose rows tiles are cut from
 constexpr int64_t kFewChunks = 8;     // of a thread: fewer are not shared out evenly
 constexpr int64_t kOuterChunk = 256;  // pixels that are summed in registers
 // Gradients of so few channels are read where they lie: a chunk of them stays in L1 or near it.
@@ -39,10 +40,19 @@ PatchProduct::PatchProduct(const PatchShape& patches, const PixelGrid& grid, int
       y_stride_(y_stride) {
   const int64_t k = std::max<int64_t>(patches_.depth(), 1);
   k_block_ = DivideUp(DivideUp(k, DivideUp(k, kKBlock)), 8) * 8;
-  const int64_t chunks = std::max<int64_t>(DivideUp(pixels_, kChunk), 1);
-  chunk_ =
-      std::max<int64_t>(DivideUp(DivideUp(pixels_, chunks), simd_.tile_rows), 1) * simd_.tile_rows;
-  block_floats_ = patches_.is_image() ? 0 : Aligned(chunk_ * k_block_);
+  if (pairs && !patches_.is_image() && PatchRows::Fits(patches) && grid_.columns >= kLeastColumns) {
+    chunk_rows_ = std::clamp<int64_t>(kChunk / grid_.columns, 1, grid_.rows);
+    chunk_ = chunk_rows_ * grid_.columns;
+    chunks_ = images * DivideUp(grid_.rows, chunk_rows_);
+    rows_.emplace(patches, chunk_rows_);
+    block_floats_ = Aligned(rows_->floats());
+  } else {
+    const int64_t chunks = std::max<int64_t>(DivideUp(pixels_, kChunk), 1);
+    chunk_ = std::max<int64_t>(DivideUp(DivideUp(pixels_, chunks), simd_.tile_rows), 1) *
+             simd_.tile_rows;
+    chunks_ = DivideUp(pixels_, chunk_);
+    block_floats_ = patches_.is_image() ? 0 : Aligned(chunk_ * k_block_);
+  }
   thread_floats_ = block_floats_;
   if (!direct()) thread_floats_ += Aligned(chunk_ * columns_) + Aligned(columns_);
 }
@@ -56,7 +66,7 @@ int64_t PatchProduct::PanelFloats(int64_t depth, int64_t columns, Isa isa) {
 // and each reads its own part of B alone. Patches are then made by every thread, images are not.
 PatchProduct::Part PatchProduct::PartFor(int index) const {
   const int threads = static_cast<int>(threads_);
-  const int64_t chunks = DivideUp(pixels_, chunk_);
+  const int64_t chunks = chunks_;
   const int64_t panels = DivideUp(columns_, simd_.tile_columns);
   const int64_t few = (patches_.is_image() ? kFewChunks : 2) * threads;
   if (grid_.dense() && chunks < few && panels >= threads) {
@@ -79,26 +89,69 @@ void PatchProduct::Run(const float* x, const float* panels, const ImageValues& y
   });
 }
 
+PatchProduct::Chunk PatchProduct::ChunkAt(int64_t index) const {
+  Chunk chunk{index * chunk_, std::min((index + 1) * chunk_, pixels_)};
+  if (!rows_.has_value()) return chunk;
+  const int64_t each = DivideUp(grid_.rows, chunk_rows_);
+  chunk.image = index / each;
+  chunk.row = index % each * chunk_rows_;
+  chunk.rows = std::min(chunk_rows_, grid_.rows - chunk.row);
+  chunk.p0 = (chunk.image * grid_.rows + chunk.row) * grid_.columns;
+  chunk.p1 = chunk.p0 + chunk.rows * grid_.columns;
+  return chunk;
+}
+
 void PatchProduct::RunChunk(const float* x, const float* panels, const ImageValues& y,
-                            const ImageEpilogue& epilogue, int64_t chunk, const Part& part,
+                            const ImageEpilogue& epilogue, int64_t index, const Part& part,
                             float* scratch) const {
+  const Chunk chunk = ChunkAt(index);
+  float* const c = direct() ? y.fp32() + chunk.p0 * y_stride_ : scratch + block_floats_;
+  if (rows_.has_value()) {
+    RunRows(x, panels, epilogue, chunk, part, scratch, c);
+  } else if (patches_.depth() > 0) {
+    RunPatches(x, panels, epilogue, chunk, part, scratch, c);
+  } else {  // no tap reaches these pixels
+    const int64_t stride = direct() ? y_stride_ : columns_;
+    for (int64_t i = 0; i < chunk.p1 - chunk.p0; ++i) std::fill_n(c + i * stride, columns_, 0.0f);
+  }
+  if (!direct()) {
+    PutChunk(c, y, epilogue, chunk.p0, chunk.p1, part, c + Aligned(chunk_ * columns_));
+  }
+}
+
+void PatchProduct::SetEpilogue(const ImageEpilogue& epilogue, const Chunk& chunk, int64_t j,
+                               Tile* tile) const {
+  const int64_t at = chunk.p0 * y_stride_ + j;
+  tile->epilogue = {};
+  if (epilogue.bias != nullptr) tile->epilogue.bias = epilogue.bias + j;
+  tile->epilogue.relu = epilogue.relu && (direct() || epilogue.residual.empty());
+  if (direct() && !epilogue.residual.empty()) {
+    tile->epilogue.residual = epilogue.residual.fp32() + at;
+    tile->epilogue.residual_stride = y_stride_;
+  }
+  if (direct() && !epilogue.mask.empty()) {
+    tile->epilogue.mask = epilogue.mask.fp32() + at;
+    tile->epilogue.mask_stride = y_stride_;
+  }
+}
+
+void PatchProduct::RunPatches(const float* x, const float* panels, const ImageEpilogue& epilogue,
+                              const Chunk& chunk, const Part& part, float* scratch,
+                              float* c) const {
   const int64_t depth = patches_.depth(), width = simd_.tile_columns;
-  const int64_t p0 = chunk * chunk_, p1 = std::min(p0 + chunk_, pixels_);
-  float* const c = direct() ? y.fp32() + p0 * y_stride_ : scratch + block_floats_;
-  const int64_t c_stride = direct() ? y_stride_ : columns_;
   for (int64_t k0 = 0; k0 < depth; k0 += k_block_) {
     Tile tile;
     tile.k = std::min(k_block_, depth - k0);
     tile.a_k = 1;
-    const float* a = x + p0 * depth + k0;
+    const float* a = x + chunk.p0 * depth + k0;
     tile.a_row = depth;
     if (!patches_.is_image()) {
-      patches_.Fill(x, p0, p1, k0, k0 + tile.k, scratch, k_block_);
+      patches_.Fill(x, chunk.p0, chunk.p1, k0, k0 + tile.k, scratch, k_block_);
       a = scratch;
       tile.a_row = k_block_;
     }
     tile.b_stride = width;
-    tile.c_stride = c_stride;
+    tile.c_stride = direct() ? y_stride_ : columns_;
     tile.accumulate = k0 > 0;
     tile.last = k0 + k_block_ >= depth;
     for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
@@ -106,27 +159,46 @@ void PatchProduct::RunChunk(const float* x, const float* panels, const ImageValu
       tile.columns = std::min(width, columns_ - j);
       tile.b = panels + j * depth + k0 * width;
       tile.c = c + j;
-      tile.epilogue = {};
-      if (epilogue.bias != nullptr) tile.epilogue.bias = epilogue.bias + j;
-      tile.epilogue.relu = epilogue.relu && (direct() || epilogue.residual.empty());
-      if (direct() && !epilogue.residual.empty()) {
-        tile.epilogue.residual = epilogue.residual.fp32() + p0 * y_stride_ + j;
-        tile.epilogue.residual_stride = y_stride_;
-      }
-      if (direct() && !epilogue.mask.empty()) {
-        tile.epilogue.mask = epilogue.mask.fp32() + p0 * y_stride_ + j;
-        tile.epilogue.mask_stride = y_stride_;
-      }
-      RunPanel(a, p1 - p0, &tile, panel + 1 < part.last_panel ? tile.b + width * depth : nullptr);
+      SetEpilogue(epilogue, chunk, j, &tile);
+      RunPanel(a, chunk.p1 - chunk.p0, &tile,
+               panel + 1 < part.last_panel ? tile.b + width * depth : nullptr);
     }
   }
-  if (direct() && depth > 0) return;
-  // No tap reaches these pixels.
-  if (depth == 0) {
-    for (int64_t p = p0; p < p1; ++p) std::fill_n(c + (p - p0) * c_stride, columns_, 0.0f);
-    if (direct()) return;
+}
+
+// Blocks of k are parts of one row of the windows.
+void PatchProduct::RunRows(const float* x, const float* panels, const ImageEpilogue& epilogue,
+                           const Chunk& chunk, const Part& part, float* scratch, float* c) const {
+  const int64_t depth = patches_.depth(), width = simd_.tile_columns, run = rows_->run();
+  const int64_t block = DivideUp(run, DivideUp(run, kKBlock));
+  const int64_t tiles = DivideUp(grid_.columns, simd_.tile_rows);
+  rows_->Fill(x, chunk.image, chunk.row, chunk.rows, scratch);
+  Tile tile;
+  tile.a_k = 1;
+  tile.a_row = rows_->pixel_stride();
+  tile.b_stride = width;
+  tile.c_stride = columns_;
+  for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
+    const int64_t j = panel * width;
+    tile.columns = std::min(width, columns_ - j);
+    SetEpilogue(epilogue, chunk, j, &tile);
+    for (int64_t tap = 0; tap < rows_->taps(); ++tap) {
+      for (int64_t k0 = 0; k0 < run; k0 += block) {
+        tile.k = std::min(block, run - k0);
+        tile.b = panels + j * depth + (tap * run + k0) * width;
+        tile.accumulate = tap + k0 > 0;
+        tile.last = tap * run + k0 + tile.k == depth;
+        for (int64_t row = 0; row < chunk.rows; ++row) {
+          for (int64_t t = 0; t < tiles; ++t) {
+            const auto [first, last] = PartOf(grid_.columns, static_cast<int>(t), static_cast<int>(tiles));
+            tile.a = scratch + rows_->At(tap, row, first) + k0;
+            tile.c = c + (row * grid_.columns + first) * columns_ + j;
+            simd_.pair_tile[last - first](tile);
+          }
+        }
+      }
+    }
   }
-  PutChunk(c, y, epilogue, p0, p1, part, c + Aligned(chunk_ * columns_));
 }
 
 // The tiles of `rows` rows, as equal as can be. The lines of the `next` panel are on their way

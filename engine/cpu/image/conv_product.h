@@ -12,7 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
+#include "engine/cpu/image/patch_rows.h"
 #include "engine/cpu/image/patches.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/simd.h"
@@ -81,6 +83,19 @@ class PatchProduct {
     int64_t first_panel, last_panel;
   };
   Part PartFor(int index) const;
+  // The pixels of a chunk; with rows_, where they lie.
+  struct Chunk {
+    int64_t p0, p1;
+    int64_t image = 0, row = 0, rows = 0;
+  };
+  Chunk ChunkAt(int64_t index) const;
+  // What the tiles of a panel, from column j on, have in common.
+  void SetEpilogue(const ImageEpilogue& epilogue, const Chunk& chunk, int64_t j, Tile* tile) const;
+  // All products of a chunk to c, by patches or by rows.
+  void RunPatches(const float* x, const float* panels, const ImageEpilogue& epilogue,
+                  const Chunk& chunk, const Part& part, float* scratch, float* c) const;
+  void RunRows(const float* x, const float* panels, const ImageEpilogue& epilogue,
+               const Chunk& chunk, const Part& part, float* scratch, float* c) const;
   void RunChunk(const float* x, const float* panels, const ImageValues& y,
                 const ImageEpilogue& epilogue, int64_t chunk, const Part& part,
                 float* scratch) const;
@@ -102,6 +117,9 @@ class PatchProduct {
   const int64_t pixels_;  // of all images
   const int64_t columns_;
   const int64_t y_stride_;
+  std::optional<PatchRows> rows_;  // instead of patches
+  int64_t chunk_rows_ = 0;         // of output pixels, with rows_
+  int64_t chunks_ = 0;
   int64_t k_block_ = 0;
   int64_t chunk_ = 0;         // pixels
   size_t block_floats_ = 0;   // of patches
