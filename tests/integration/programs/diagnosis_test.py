@@ -52,8 +52,8 @@ class Diagnosis(harness.ProgramTest):
         self.assertRegex(doing, r"^has said nothing for [\d.]+ s \(before: .+\)$", text)
 
     def test_a_rank_that_takes_three_times_as_long_is_named(self):
-        job = self.write("job.yaml", harness.synthetic_job(
-            steps=500, hidden="[256, 256]", global_batch=256, train_extra="  eval: {every: never}\n"))
+        job = {"hidden": "[256, 256]", "global_batch": 256, "train_extra": "  eval: {every: never}\n"}
+        job = self.write("job.yaml", harness.synthetic_job(steps=self.steps_for(2, **job), **job))
         lines, code = self.lines_of("--slow=rank:1:3x", job=job)
         text = "".join(line for _, line in lines)
         self.assertEqual(code, 0, text)

@@ -19,6 +19,7 @@ BIN = os.environ.get("LOCKSTEP_BIN", "")
 SANITIZED = os.environ.get("LOCKSTEP_SANITIZED", "") == "1"
 # Instrumented programs on busy machines are an order of magnitude slower.
 PATIENCE = 10.0 if SANITIZED else 1.0
+GLOBAL_BATCH = 48  # of synthetic_job
 
 
 def wait_until(condition, seconds, what):
@@ -138,11 +139,19 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(code, 0, f"stdout:\n{out}\nstderr:\n{err}")
         return json.loads(out.strip().splitlines()[-1])
 
+    def steps_for(self, seconds, **job):
+        """The steps of synthetic_job(**job) that take about `seconds` here with 4 workers."""
+        steps = 1500
+        path = self.write("probe.yaml", synthetic_job(steps=steps, **job))
+        rate = self.train("--nproc-per-node=4", path)["samples_per_second"] / job.get("global_batch", GLOBAL_BATCH)
+        return max(steps, int(seconds * rate))
+
     def assert_nothing_left(self, seconds=1.0):
         wait_until(lambda: not self.processes(), seconds, f"processes left: {[p.argv for p in self.processes()]}")
 
 
-def synthetic_job(name="tiny", steps=20, shards=4, global_batch=48, nproc=4, hidden="[32]", extra="", train_extra=""):
+def synthetic_job(name="tiny", steps=20, shards=4, global_batch=GLOBAL_BATCH, nproc=4, hidden="[32]", extra="",
+                  train_extra=""):
     """A job on made data that takes a moment."""
     return f"""name: {name}
 resources: {{nproc_per_node: {nproc}, device: cpu}}

@@ -49,12 +49,13 @@ class Precision(harness.ProgramTest):
             self.assertEqual(len(seen), 2, "bf16 and fp16 give other weights")
 
     def test_ways_of_products_give_the_same_weights_with_any_workers_and_a_killed_one(self):
-        plain = self.hashes(job("gpt", "bf16"), (2,))[2]
         # Each on every CPU, whatever its default there.
-        for way in ("train.fp8=true", "train.passes.bf16_pairs=true"):
+        for way in ("train.fp8", "train.passes.bf16_pairs"):
+            without = self.hashes(job("gpt", "bf16"), (2,), "--set", f"{way}=false")[2]
+            way += "=true"
             hashes = self.hashes(job("gpt", "bf16"), (1, 2, 3, 4), "--set", way)
             self.assertEqual(len(set(hashes.values())), 1, (way, hashes))
-            self.assertNotEqual(hashes[2], plain, f"{way} gives other weights")
+            self.assertNotEqual(hashes[2], without, f"{way} gives other weights")
             path = self.write("killed.yaml", job("gpt", "bf16"))
             code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:1@step:3", "--set", way, path)
             self.assertEqual(code, 0, err)
