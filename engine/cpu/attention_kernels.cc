@@ -1,132 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention, forward and backward (ops/attention.cc). Each head is one unit of work of one thread.
+// Attention, forward and backward (ops/attention.cc), in fp32. Each head is one unit of work of one
+// thread.
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <vector>
 
-#include "engine/cpu/attention_tiles.h"
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/attention_kernel_base.h"
 
 namespace lockstep::engine::cpu {
 namespace {
-
-std::vector<TensorType> TypesOf(const Graph& graph, const Node& node) {
-  std::vector<TensorType> types;
-  for (const Value& input : node.inputs) types.push_back(graph.type(input));
-  return types;
-}
-
-// What both directions share. `first` is the number of the operand q.
-class AttentionKernelBase : public CpuKernel {
- public:
-  AttentionKernelBase(const Graph& graph, const Node& node, const KernelOperands& operands,
-                      const CpuTarget& target, size_t first)
-      : first_(first),
-        shape_(*ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, first)),
-        simd_(SimdFor(target.isa)),
-        rows_(RowKernelsFor(target.isa)),
-        head_(shape_, simd_),
-        tiles_(head_, simd_, rows_),
-        rule_(node.attrs),
-        operands_(operands),
-        threads_(target.threads) {}
-
- protected:
-  // One head's place in the operands.
-  struct Head {
-    int64_t sample = 0;
-    int64_t head = 0;
-    int64_t offset = 0;   // of its first value in k, v (or packed) and their gradients
-    int64_t queries = 0;  // the same in q
-    int64_t out = 0;      // of its first value in y and dy
-    int64_t sums = 0;     // in log_sums
-    KeyMask mask;
-    RandomSite site;
-    int64_t random_row = 0;  // of query 0, in rows of padded length
-  };
-
-  Head HeadAt(const RunContext& context, int64_t unit) const {
-    Head h;
-    h.sample = unit / shape_.heads;
-    h.head = unit % shape_.heads;
-    const int64_t row = h.sample * shape_.length;
-    h.offset = row * head_.stride + h.head * head_.depth;
-    const int64_t first = h.sample * shape_.queries;
-    h.queries = first * head_.stride + h.head * head_.depth;
-    h.out = first * shape_.width + h.head * head_.depth;
-    h.sums = unit * shape_.queries;
-    if (shape_.masked) {
-      const auto* keys = context.At<int32_t>(operands_.inputs[shape_.keys]);
-      if (shape_.lengths) {
-        h.mask.by_length = keys + h.sample;
-      } else {
-        h.mask.by_key = keys + row;
-      }
-    }
-    if (shape_.rate > 0) {
-      const auto* address = context.At<int32_t>(operands_.inputs[shape_.address]);
-      h.site = rule_.At(address);
-      const int64_t units = MicroOf(address) * shape_.batch * shape_.heads + unit;
-      h.random_row = units * shape_.length;
-    }
-    return h;
-  }
-
-  // q, k and v of a head (part 0, 1, 2), or their gradients among `storages` from `first` on.
-  float* Part(const RunContext& context, const std::vector<Storage>& storages, size_t first,
-              int64_t part, const Head& h) const {
-    if (!shape_.packed) {
-      return context.At<float>(storages[first + static_cast<size_t>(part)]) +
-             (part == 0 ? h.queries : h.offset);
-    }
-    return context.At<float>(storages[first]) + h.offset + part * shape_.width;
-  }
-
-  // The words of one query's row of probabilities, [0, keys).
-  void Words(const Head& h, int64_t query, int64_t keys, uint32_t* words) const {
-    const int64_t blocks = (shape_.length + kRandomBlock - 1) / kRandomBlock;
-    const int64_t first = (h.random_row + query) * blocks;
-    for (int64_t b = 0; b * kRandomBlock < keys; ++b) {
-      rows_.random_halves(h.site, static_cast<uint64_t>(first + b), words + b * kRandomBlock);
-    }
-  }
-  int64_t WordFloats() const {
-    return shape_.rate > 0 ? (shape_.length + kRandomBlock - 1) / kRandomBlock * kRandomBlock : 0;
-  }
-
-  // run(head, scratch) for each head; `floats` of scratch for each thread.
-  template <typename Body>
-  void ForHeads(const RunContext& context, int64_t floats, const Body& run) const {
-    context.pool->Run([&](int index) {
-      float* scratch = context.At<float>(operands_.scratch) + floats * index;
-      const auto [begin, end] = PartOf(shape_.batch * shape_.heads, index, threads_);
-      for (int64_t unit = begin; unit < end; ++unit) run(HeadAt(context, unit), scratch);
-    });
-  }
-
-  const size_t first_;
-  const ops::AttentionShape shape_;
-  const SimdKernels& simd_;
-  const RowKernels& rows_;
-  const HeadShape head_;
-  const HeadTiles tiles_;
-  const DropRule rule_;
-  const KernelOperands operands_;
-  const int threads_;
-};
-
-// Floats of scratch, each array on its own cache line.
-int64_t Padded(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 class AttentionKernel : public AttentionKernelBase {
  public:
   AttentionKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                   const CpuTarget& target)
-      : AttentionKernelBase(graph, node, operands, target, 0) {}
+      : AttentionKernelBase(graph, node, operands, target, 0, Factors::kFloats) {}
 
   // K^T, V, and a strip's q, scores and result; random words.
-  int64_t ScratchFloats() const {
+  int64_t ScratchFloats() const override {
     return Padded(head_.padded_length * head_.depth) + Padded(head_.padded_depth * head_.length) +
            2 * Padded(head_.strip * head_.padded_depth) + Padded(head_.strip * head_.row) +
            WordFloats();
@@ -145,9 +36,9 @@ class AttentionKernel : public AttentionKernelBase {
     float* out = q + Padded(head_.strip * head_.padded_depth);
     float* scores = out + Padded(head_.strip * head_.padded_depth);
     auto* words = reinterpret_cast<uint32_t*>(scores + Padded(head_.strip * head_.row));
-    tiles_.PackTransposed(Part(context, operands_.inputs, first_, 1, h), keys_t);
-    tiles_.Pack(Part(context, operands_.inputs, first_, 2, h), values);
-    const float* queries = Part(context, operands_.inputs, first_, 0, h);
+    tiles_.PackTransposed(Part<float>(context, operands_.inputs, first_, 1, h), keys_t);
+    tiles_.Pack(Part<float>(context, operands_.inputs, first_, 2, h), values);
+    const float* queries = Part<float>(context, operands_.inputs, first_, 0, h);
     float* y = context.At<float>(operands_.outputs[0]) + h.out;
     float* log_sums = context.At<float>(operands_.outputs[1]) + h.sums;
     for (int64_t begin = 0; begin < head_.queries; begin += head_.strip) {
@@ -195,9 +86,9 @@ class AttentionBackwardKernel : public AttentionKernelBase {
  public:
   AttentionBackwardKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                           const CpuTarget& target)
-      : AttentionKernelBase(graph, node, operands, target, 3) {}
+      : AttentionKernelBase(graph, node, operands, target, 3, Factors::kFloats) {}
 
-  int64_t ScratchFloats() const {
+  int64_t ScratchFloats() const override {
     return 2 * Panels() + Padded(head_.padded_depth * head_.length) + 3 * Strip() + 2 * Scores() +
            2 * Sums() + WordFloats();
   }
@@ -240,11 +131,11 @@ class AttentionBackwardKernel : public AttentionKernelBase {
 
   void RunHead(const RunContext& context, const Head& h, float* scratch) const {
     const Buffers b = Cut(scratch);
-    const float* keys = Part(context, operands_.inputs, first_, 1, h);
+    const float* keys = Part<float>(context, operands_.inputs, first_, 1, h);
     tiles_.PackTransposed(keys, b.keys_t);
     tiles_.Pack(keys, b.keys);
-    tiles_.PackTransposed(Part(context, operands_.inputs, first_, 2, h), b.values_t);
-    float* dq = Part(context, operands_.outputs, 0, 0, h);
+    tiles_.PackTransposed(Part<float>(context, operands_.inputs, first_, 2, h), b.values_t);
+    float* dq = Part<float>(context, operands_.outputs, 0, 0, h);
     // From the last strip to the first: with a causal mask the last one reaches every key, so the
     // sums begin there.
     const int64_t strips = (head_.queries + head_.strip - 1) / head_.strip;
@@ -257,8 +148,8 @@ class AttentionBackwardKernel : public AttentionKernelBase {
                     dq + i * head_.stride);
       }
     }
-    float* dk = Part(context, operands_.outputs, 0, 1, h);
-    float* dv = Part(context, operands_.outputs, 0, 2, h);
+    float* dk = Part<float>(context, operands_.outputs, 0, 1, h);
+    float* dv = Part<float>(context, operands_.outputs, 0, 2, h);
     const int64_t seen = tiles_.KeysOf(head_.queries);
     for (int64_t i = 0; i < seen; ++i) {
       std::copy_n(b.dk + i * head_.padded_depth, head_.depth, dk + i * head_.stride);
@@ -277,7 +168,7 @@ class AttentionBackwardKernel : public AttentionKernelBase {
     const float* log_sums = context.At<float>(operands_.inputs[2]) + h.sums;
     const int64_t keys = tiles_.KeysOf(end);
     const HeadTiles::Strip strip{begin, end - begin, keys};
-    tiles_.CopyStrip(Part(context, operands_.inputs, first_, 0, h), head_.stride, begin, end,
+    tiles_.CopyStrip(Part<float>(context, operands_.inputs, first_, 0, h), head_.stride, begin, end,
                      head_.scale, b.q);
     tiles_.CopyStrip(dy, shape_.width, begin, end, 1, b.dy);
     tiles_.ByKeys(strip, b.q, b.keys_t, b.p);
@@ -303,22 +194,45 @@ class AttentionBackwardKernel : public AttentionKernelBase {
   }
 };
 
-template <typename Kernel>
-std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
-                                   const KernelOperands& operands, const CpuTarget& target) {
-  return std::make_unique<Kernel>(graph, node, operands, target);
+bool TakesHalf(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return AttentionTakesPairs(graph, node, target, 0);
+}
+bool BackwardTakesHalf(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return AttentionTakesPairs(graph, node, target, 3);
 }
 
-template <typename Kernel>
+std::unique_ptr<AttentionKernelBase> Make(const Graph& graph, const Node& node,
+                                          const KernelOperands& operands, const CpuTarget& target) {
+  if (TakesHalf(graph, node, target)) return MakePairAttention(graph, node, operands, target);
+  return std::make_unique<AttentionKernel>(graph, node, operands, target);
+}
+std::unique_ptr<AttentionKernelBase> MakeBackward(const Graph& graph, const Node& node,
+                                                  const KernelOperands& operands,
+                                                  const CpuTarget& target) {
+  if (BackwardTakesHalf(graph, node, target)) {
+    return MakePairAttentionBackward(graph, node, operands, target);
+  }
+  return std::make_unique<AttentionBackwardKernel>(graph, node, operands, target);
+}
+
+template <auto kMake>
+std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
+                                   const KernelOperands& operands, const CpuTarget& target) {
+  return kMake(graph, node, operands, target);
+}
+
+template <auto kMake>
 size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
-  const Kernel kernel(graph, node, {}, target);
-  return static_cast<size_t>(kernel.ScratchFloats() * target.threads) * sizeof(float);
+  const int64_t floats = kMake(graph, node, {}, target)->ScratchFloats();
+  return static_cast<size_t>(floats * target.threads) * sizeof(float);
 }
 
 }  // namespace
 
-const CpuKernelDef kAttention = {Scratch<AttentionKernel>, Prepare<AttentionKernel>};
-const CpuKernelDef kAttentionBackward = {Scratch<AttentionBackwardKernel>,
-                                         Prepare<AttentionBackwardKernel>};
+const CpuKernelDef kAttention = {
+    .scratch_bytes = Scratch<Make>, .prepare = Prepare<Make>, .takes_half = TakesHalf};
+const CpuKernelDef kAttentionBackward = {.scratch_bytes = Scratch<MakeBackward>,
+                                         .prepare = Prepare<MakeBackward>,
+                                         .takes_half = BackwardTakesHalf};
 
 }  // namespace lockstep::engine::cpu

@@ -10,6 +10,8 @@ namespace {
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 constexpr int64_t kLine = 16;  // floats
+// Of every instruction set's tiles.
+constexpr int64_t kMaxColumns = 32;
 // Every instruction set's tile rows divide it.
 constexpr int64_t kStripUnit = 12;
 constexpr int64_t kMinStrip = 24;
@@ -27,12 +29,28 @@ int64_t StripOf(int64_t queries, int64_t keys, int64_t depth) {
   return RoundUp((queries + strips - 1) / strips, kStripUnit);
 }
 
+// Of pairs, whose scores are needed block by block: a block's stay in L1.
+constexpr int64_t kBlockFloats = 8 * 1024;
+constexpr int64_t kPairStripFloats = 32 * 1024;
+constexpr int64_t kMinBlock = 12;
+
+int64_t EqualParts(int64_t count, int64_t most) {
+  const int64_t parts = (count + most - 1) / most;
+  return RoundUp((count + parts - 1) / parts, kStripUnit);
+}
+int64_t PairStripOf(int64_t queries, int64_t keys) {
+  return EqualParts(queries, std::clamp(kPairStripFloats / keys, kMinStrip, kMaxStrip));
+}
+int64_t BlockOf(int64_t strip, int64_t keys) {
+  return EqualParts(strip, std::clamp(kBlockFloats / keys, kMinBlock, kMaxStrip));
+}
+
 // The score of a key that does not count: its exponential is 0 beside any real one.
 constexpr float kHidden = -1e30f;
 
 }  // namespace
 
-HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd)
+HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd, Factors factors)
     : length(shape.length),
       queries(shape.queries),
       depth(shape.width / shape.heads),
@@ -40,7 +58,12 @@ HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd)
       padded_depth(RoundUp(depth, simd.tile_columns)),
       row((RoundUp(padded_length, kLine) / kLine | 1) * kLine),
       stride(shape.packed ? 3 * shape.width : shape.width),
-      strip(StripOf(queries, length, padded_depth)),
+      strip(factors == Factors::kPairs ? PairStripOf(queries, length)
+                                       : StripOf(queries, length, padded_depth)),
+      block(BlockOf(strip, length)),
+      pair_row((RoundUp(padded_length, 2 * kLine) / (2 * kLine) | 1) * kLine),
+      key_pairs((length + 1) / 2),
+      depth_pairs(depth / 2),
       causal(shape.causal),
       scale(static_cast<float>(1 / std::sqrt(static_cast<double>(depth)))) {}
 
@@ -130,6 +153,98 @@ void HeadTiles::AddOuter(const Strip& strip, const float* p, const float* b, boo
       tile.b = b + first * s_.padded_depth + j;
       tile.c = out + i * s_.padded_depth + j;
       simd_.tile[std::min(height, strip.keys - i)](tile);
+    }
+  }
+}
+
+void HeadTiles::PackPairsTransposed(const uint16_t* src, float* panels) const {
+  const int64_t width = simd_.tile_columns;
+  for (int64_t j = 0; j < s_.length; j += width) {
+    simd_.pack_transposed(reinterpret_cast<const float*>(src + j * s_.stride), s_.stride / 2,
+                          s_.depth_pairs, std::min(width, s_.length - j),
+                          panels + j * s_.depth_pairs);
+  }
+}
+
+void HeadTiles::PackPairs(const uint16_t* src, int64_t stride, int64_t rows, float* panels) const {
+  const int64_t width = simd_.tile_columns;
+  const int64_t pairs = (rows + 1) / 2, whole = rows / 2;
+  for (int64_t j = 0; j < s_.depth; j += width) {
+    const int64_t columns = std::min(width, s_.depth - j);
+    float* panel = panels + j * pairs;
+    simd_.pack_pair_panels(src + j, stride, whole, columns, panel);
+    if (whole == pairs) continue;
+    uint16_t last[2 * kMaxColumns] = {};
+    std::copy_n(src + 2 * whole * stride + j, columns, last);
+    simd_.pack_pair_panels(last, kMaxColumns, 1, columns, panel + whole * width);
+  }
+}
+
+void HeadTiles::PairsByKeys(const Strip& strip, const uint16_t* a, int64_t a_stride,
+                            const float* b_panels, float* out) const {
+  const int64_t height = simd_.tile_rows;
+  Tile tile;
+  tile.k = s_.depth_pairs;
+  tile.a_row = a_stride / 2;
+  tile.a_k = 1;
+  tile.b_stride = tile.columns = simd_.tile_columns;
+  tile.c_stride = s_.row;
+  for (int64_t j = 0; j < strip.keys; j += simd_.tile_columns) {
+    tile.b = b_panels + j * s_.depth_pairs;
+    const int64_t first = s_.causal ? std::max<int64_t>(j - strip.first, 0) / height * height : 0;
+    for (int64_t i = first; i < strip.rows; i += height) {
+      tile.a = reinterpret_cast<const float*>(a + i * a_stride);
+      tile.c = out + i * s_.row + j;
+      simd_.pair_tile[std::min(height, strip.rows - i)](tile);
+    }
+  }
+}
+
+void HeadTiles::PairsByDepth(const Strip& strip, const float* p, const float* b_panels,
+                             float* out) const {
+  const int64_t height = simd_.tile_rows;
+  Tile tile;
+  tile.a_row = s_.pair_row;
+  tile.a_k = 1;
+  tile.b_stride = tile.columns = simd_.tile_columns;
+  tile.c_stride = s_.padded_depth;
+  for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
+    tile.b = b_panels + j * s_.key_pairs;
+    for (int64_t i = 0; i < strip.rows; i += height) {
+      tile.k = (Reach(strip.first + i, strip.keys) + 1) / 2;
+      tile.a = p + i * s_.pair_row;
+      tile.c = out + i * s_.padded_depth + j;
+      simd_.pair_tile[std::min(height, strip.rows - i)](tile);
+    }
+  }
+}
+
+// The last strip of rows is whole, and behind it the packing stores a vector.
+int64_t HeadTiles::OuterFloats() const {
+  return RoundUp(s_.length, simd_.tile_rows) * (s_.strip / 2) + kLine;
+}
+
+void HeadTiles::AddPairsOuter(const Strip& strip, const float* p, const float* b_panels,
+                              bool accumulate, float* packed, float* out) const {
+  const int64_t height = simd_.tile_rows;
+  const int64_t pairs = (strip.rows + 1) / 2;
+  simd_.pack_pair_rows(reinterpret_cast<const uint16_t*>(p), 2 * s_.pair_row, strip.keys, pairs,
+                       packed);
+  Tile tile;
+  tile.a_row = 1;
+  tile.a_k = height;
+  tile.b_stride = tile.columns = simd_.tile_columns;
+  tile.c_stride = s_.padded_depth;
+  tile.accumulate = accumulate;
+  for (int64_t i = 0; i < strip.keys; i += height) {
+    // Queries before the tile's first key do not look at it: an even number, as tiles' rows are.
+    const int64_t first = s_.causal ? std::max<int64_t>(i - strip.first, 0) / 2 : 0;
+    tile.k = pairs - first;
+    tile.a = packed + i * pairs + first * height;
+    for (int64_t j = 0; j < s_.depth; j += simd_.tile_columns) {
+      tile.b = b_panels + j * pairs + first * simd_.tile_columns;
+      tile.c = out + i * s_.padded_depth + j;
+      simd_.pair_tile[std::min(height, strip.keys - i)](tile);
     }
   }
 }

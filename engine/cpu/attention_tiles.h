@@ -16,9 +16,12 @@
 
 namespace lockstep::engine::cpu {
 
+// What the products' factors are: fp32, or bf16 of which two in a row make an element.
+enum class Factors { kFloats, kPairs };
+
 // Sizes that all heads of a node share.
 struct HeadShape {
-  HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd);
+  HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd, Factors factors);
 
   int64_t length = 0;         // T, all keys
   int64_t queries = 0;        // the first of T that ask
@@ -26,8 +29,14 @@ struct HeadShape {
   int64_t padded_length = 0;  // multiples of the tile's columns
   int64_t padded_depth = 0;
   int64_t row = 0;     // floats between rows of scores, an odd number of cache lines
-  int64_t stride = 0;  // floats between rows of q, k and v
+  int64_t stride = 0;  // values between rows of q, k and v
   int64_t strip = 0;   // queries that are done together; a multiple of every set's tile rows
+  // Of pairs: the queries of a strip whose scores are in memory at a time, as `strip`; elements
+  // between rows of bf16 probabilities, as `row`; elements of all keys and of a head's depth.
+  int64_t block = 0;
+  int64_t pair_row = 0;
+  int64_t key_pairs = 0;
+  int64_t depth_pairs = 0;
   bool causal = false;
   float scale = 1;  // 1 / sqrt(depth)
 };
@@ -79,6 +88,25 @@ class HeadTiles {
   // padded_depth apart.
   void AddOuter(const Strip& strip, const float* p, const float* b, bool accumulate,
                 float* out) const;
+
+  // The same of pairs of bf16. Panels of src^T, pairs along the depth: padded_length * depth_pairs
+  // floats.
+  void PackPairsTransposed(const uint16_t* src, float* panels) const;
+  // Panels of `rows` rows of src, pairs along the rows, a zero row behind an odd number: half as
+  // many * padded_depth floats.
+  void PackPairs(const uint16_t* src, int64_t stride, int64_t rows, float* panels) const;
+  // As ByKeys: a is `a_stride` values apart, b of PackPairsTransposed.
+  void PairsByKeys(const Strip& strip, const uint16_t* a, int64_t a_stride, const float* b_panels,
+                   float* out) const;
+  // As ByDepth: p is pair_row pairs apart, b of PackPairs of all keys. Where Reach is odd, p's next
+  // value is 0.
+  void PairsByDepth(const Strip& strip, const float* p, const float* b_panels, float* out) const;
+  // As AddOuter: b of PackPairs of the strip's rows; p as for PairsByDepth, with a row of zeros
+  // behind an odd number of rows. It is copied to `packed`, OuterFloats() of memory.
+  void AddPairsOuter(const Strip& strip, const float* p, const float* b_panels, bool accumulate,
+                     float* packed, float* out) const;
+  int64_t OuterFloats() const;
+
   // Makes scores of keys that do not count for query `query` very small, and returns how many
   // columns the query looks at. Columns from there to `keys` are for the caller to clear.
   int64_t Mask(const KeyMask& mask, int64_t query, int64_t keys, float* scores) const;

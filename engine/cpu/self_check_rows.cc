@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/half.h"
 #include "common/philox.h"
 #include "engine/cpu/kernel_comparison.h"
 
@@ -99,12 +100,53 @@ void CheckAttention(KernelComparison* compare) {
   }
 }
 
+// Each may round to another neighbour in bf16 where the values before differ in the last place.
+constexpr float kCheckBf16 = 0x1p-6f;
+
+void PutBf16(const uint16_t* halves, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = BFloat16{halves[i]}.ToFloat();
+}
+
+void CheckAttentionOfBf16(KernelComparison* compare) {
+  const float *x = compare->x(), *y = compare->y();
+  std::vector<uint32_t> words(kCheckCount + kRandomBlock);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<uint32_t>(MixBits(i)) & 0xffff;
+  // Whole vectors are written behind the last one seen.
+  constexpr int64_t kEnd = kCheckCount + 40;
+  std::vector<uint16_t> p(kEnd + 64), ds(kEnd + 64);
+  for (const int64_t seen : {int64_t{1}, int64_t{3}, int64_t{64}, kCheckCount}) {
+    for (const uint32_t* own :
+         {static_cast<const uint32_t*>(nullptr), static_cast<const uint32_t*>(words.data())}) {
+      const ScoreRow row{x, seen, kEnd, 0.25f, own, 0x8000, 1.5f};
+      compare->Run("probabilities_bf16", kCheckBf16, [&](const KernelTables& t, float* out) {
+        *out = t.rows->probabilities_bf16(row, p.data(), out + 1);
+        PutBf16(p.data(), kEnd, out + 2);
+      });
+      compare->Run("probability_gradient_bf16", kCheckBf16, [&](const KernelTables& t, float* out) {
+        t.rows->probability_gradient_bf16(row, y, 1.1f, 0.2f, p.data(), ds.data());
+        PutBf16(p.data(), kEnd, out);
+        PutBf16(ds.data(), kEnd, out + 2048);
+      });
+    }
+  }
+  std::vector<uint16_t> halves(static_cast<size_t>(2 * kCheckCount));
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = BFloat16::FromFloat(x[i]).bits;
+  compare->Run("dot_bf16", 1e-4f, [&](const KernelTables& t, float* out) {
+    *out = t.rows->dot_bf16(halves.data(), halves.data() + kCheckCount, kCheckCount);
+  });
+  compare->Run("scale_to_bf16", 0, [&](const KernelTables& t, float* out) {
+    t.rows->scale_to_bf16(x, 0.3f, kCheckCount, p.data());
+    PutBf16(p.data(), kCheckCount, out);
+  });
+}
+
 }  // namespace
 
 void CheckRowKernels(KernelComparison* compare) {
   CheckActivations(compare);
   CheckNorms(compare);
   CheckAttention(compare);
+  CheckAttentionOfBf16(compare);
 }
 
 void CheckOptimKernels(KernelComparison* compare) {

@@ -24,6 +24,19 @@ struct RandomSite {
 // Words of one block of addresses.
 inline constexpr int64_t kRandomBlock = 64;
 
+// A row of attention's scores before they are scaled. Up to the next whole vector behind `seen`
+// they and the words are readable, and the row's results writable.
+struct ScoreRow {
+  const float* scores = nullptr;
+  int64_t seen = 0;  // that count, at least 1
+  int64_t end = 0;   // results up to here are zeros from `seen` on
+  float scale = 1;   // > 0
+  // Dropout: as RowKernels::dropout. No words: none.
+  const uint32_t* words = nullptr;
+  uint32_t threshold = 0;
+  float keep = 1;
+};
+
 struct RowKernels {
   // y = f(x).
   void (*activation[kActivations])(const float* x, int64_t n, float* y);
@@ -64,6 +77,16 @@ struct RowKernels {
   // dp = p * (m * dp - delta), p = m * p.
   void (*probability_gradient)(float* p, const uint32_t* words, uint32_t threshold, float scale,
                                float delta, int64_t n, float* dp);
+  // The same on raw scores, with results rounded to bf16. Forward: max of the scores; e = exp(scale
+  // (score - max)); p = m * e; returns the sum of e.
+  float (*probabilities_bf16)(const ScoreRow& row, uint16_t* p, float* max);
+  // Backward: e = exp(scale * score - log_sum); p = m * e; ds = e * (m * dp - delta).
+  void (*probability_gradient_bf16)(const ScoreRow& row, const float* dp, float log_sum,
+                                    float delta, uint16_t* p, uint16_t* ds);
+  // sum of a * b, in fp32.
+  float (*dot_bf16)(const uint16_t* a, const uint16_t* b, int64_t n);
+  // y = factor * x, rounded to bf16.
+  void (*scale_to_bf16)(const float* x, float factor, int64_t n, uint16_t* y);
 };
 
 // The kernels for `isa`. REQUIRES: this CPU has it.
