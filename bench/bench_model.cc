@@ -6,7 +6,8 @@
 //   bench_model NAME [--batch N] [--threads N] [--steps N] [--inference] [--precision P]
 //               [--ops | --nodes] [--without PATTERN]...
 //
-// --precision is that of job files, such as bf16 (docs/precision.md). --without leaves one pattern of fusion out (docs/passes.md), such as heads.
+// --precision is that of job files, such as bf16 (docs/precision.md). --without leaves one pattern
+// of fusion out (docs/passes.md), such as heads.
 //
 // Prints a table, or with --json one object.
 #include <algorithm>
@@ -100,7 +101,8 @@ void Report(const Options& options, const CompiledPlan& plan, const Times& times
     return;
   }
   std::printf("%s, %s, batch %.0f, %.2f M parameters, arena %.0f MiB, FMA peak %.1f GFLOP/s\n",
-              options.name.c_str(), options.precision.c_str(), samples, static_cast<double>(plan.parameter_count()) * 1e-6,
+              options.name.c_str(), options.precision.c_str(), samples,
+              static_cast<double>(plan.parameter_count()) * 1e-6,
               static_cast<double>(plan.arena_bytes()) / 1048576, peak * 1e-9);
   std::printf(
       "step %.2f ms (%.2f - %.2f), of it the update %.2f ms; %.1f samples/s; %.1f GFLOP/s, "

@@ -44,8 +44,8 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   // A row stride of many pages maps a panel's rows to the same few cache sets.
   pack_ =
       b_columns_ || shape.bf16 || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && k_ > 8);
-  pack_a_ = shape.a_transposed ||
-            (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
+  pack_a_ =
+      shape.a_transposed || (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
   k_block_ = DivideUp(k_, DivideUp(k_, int64_t{simd_.k_block}));
   k_block_ = std::min(DivideUp(k_block_, 8) * 8, k_);
   const int64_t height = simd_.tile_rows, width = simd_.tile_columns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear and its gradients as matrix products. bf16 factors are multiplied as they are; what else is
-// bf16, the result above all, goes through fp32 by blocks of rows.
+// linear and its gradients as matrix products. bf16 factors are multiplied as they are; what else
+// is bf16, the result above all, goes through fp32 by blocks of rows.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -57,7 +57,8 @@ GemmShape WeightShape(const Graph& graph, const Node& node) {
           .bf16 = FactorsAreBf16(graph, node)};
 }
 
-// A product by blocks of rows: all of them at once where every matrix of its result's shape is fp32.
+// A product by blocks of rows: all of them at once where every matrix of its result's shape is
+// fp32.
 class RowProduct {
  public:
   // `blocked`: there is such a matrix in bf16.
@@ -103,7 +104,8 @@ class RowProduct {
   static constexpr int64_t kBlockFloats = 128 * 1024;
   static constexpr int64_t kLeastRows = 192;
   static int64_t BlockOf(const GemmShape& shape) {
-    return std::min(std::max(kBlockFloats / shape.n / kLeastRows, int64_t{1}) * kLeastRows, shape.m);
+    return std::min(std::max(kBlockFloats / shape.n / kLeastRows, int64_t{1}) * kLeastRows,
+                    shape.m);
   }
   static size_t Padded(size_t floats) { return (floats + 15) / 16 * 16; }
   GemmShape Rows(int64_t rows) const {
@@ -215,9 +217,8 @@ class BackwardInputKernel : public CpuKernel {
   }
 
   size_t ScratchBytes() const {
-    return (product_.scratch_floats() +
-            static_cast<size_t>(third_.BufferFloats(product_.block()) +
-                                dx_.BufferFloats(product_.block()))) *
+    return (product_.scratch_floats() + static_cast<size_t>(third_.BufferFloats(product_.block()) +
+                                                            dx_.BufferFloats(product_.block()))) *
            sizeof(float);
   }
 

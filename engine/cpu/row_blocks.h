@@ -18,7 +18,10 @@ class RowBlocks {
   RowBlocks() = default;
   // `columns` of the matrix of `type`, fp32 or bf16, at `storage`.
   RowBlocks(const TensorType& type, int64_t columns, const Storage& storage, Isa isa)
-      : storage_(storage), columns_(columns), bf16_(type.dtype == DType::kBF16), half_(&HalfKernelsFor(isa)) {}
+      : storage_(storage),
+        columns_(columns),
+        bf16_(type.dtype == DType::kBF16),
+        half_(&HalfKernelsFor(isa)) {}
 
   bool bf16() const { return bf16_; }
   // Floats that the buffer of blocks of `rows` takes.
@@ -28,9 +31,8 @@ class RowBlocks {
   const float* Read(const RunContext& context, int64_t row, int64_t rows, float* buffer) const {
     if (!bf16_) return context.At<float>(storage_) + row * columns_;
     const uint16_t* from = context.At<uint16_t>(storage_) + row * columns_;
-    ForParts(rows * columns_, context.pool, [&](int64_t at, int64_t count) {
-      half_->widen_bf16(from + at, count, buffer + at);
-    });
+    ForParts(rows * columns_, context.pool,
+             [&](int64_t at, int64_t count) { half_->widen_bf16(from + at, count, buffer + at); });
     return buffer;
   }
   // Where rows from `row` on are made: themselves or `buffer`.
@@ -41,9 +43,8 @@ class RowBlocks {
   void Put(const RunContext& context, int64_t row, int64_t rows, const float* place) const {
     if (!bf16_) return;
     uint16_t* to = context.At<uint16_t>(storage_) + row * columns_;
-    ForParts(rows * columns_, context.pool, [&](int64_t at, int64_t count) {
-      half_->narrow_bf16(place + at, count, to + at);
-    });
+    ForParts(rows * columns_, context.pool,
+             [&](int64_t at, int64_t count) { half_->narrow_bf16(place + at, count, to + at); });
   }
 
  private:

@@ -66,7 +66,8 @@ class Blocks {
         __builtin_prefetch(ahead + static_cast<size_t>(i * block.stride) * size + byte);
       }
       if (IsHalf(values.type)) {
-        half_.Widen(values.type, static_cast<const uint16_t*>(values.at) + from, block.channels, to);
+        half_.Widen(values.type, static_cast<const uint16_t*>(values.at) + from, block.channels,
+                    to);
       } else {
         std::copy_n(static_cast<const float*>(values.at) + from, block.channels, to);
       }
@@ -382,12 +383,10 @@ bool TakesHalf(const Graph& graph, const Node& node, const CpuTarget& /*target*/
 
 }  // namespace
 
-const CpuKernelDef kBatchNorm = {.scratch_bytes = Scratch<2>,
-                                 .prepare = Prepare<BatchNormKernel>,
-                                 .takes_half = TakesHalf};
-const CpuKernelDef kBatchNormBackward = {.scratch_bytes = Scratch<3>,
-                                         .prepare = Prepare<BackwardKernel>,
-                                         .takes_half = TakesHalf};
+const CpuKernelDef kBatchNorm = {
+    .scratch_bytes = Scratch<2>, .prepare = Prepare<BatchNormKernel>, .takes_half = TakesHalf};
+const CpuKernelDef kBatchNormBackward = {
+    .scratch_bytes = Scratch<3>, .prepare = Prepare<BackwardKernel>, .takes_half = TakesHalf};
 const CpuKernelDef kBatchNormInference = {Scratch<2>, Prepare<InferenceKernel>};
 const CpuKernelDef kFoldBatchNorm = {nullptr, Prepare<FoldKernel>};
 

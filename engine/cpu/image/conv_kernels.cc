@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d and its gradients as products with patch matrices, or by Winograd's algorithm where the
-// shape is for it; of bf16 factors pair by pair, never by Winograd's, whose transformed factors would
-// be rounded once more. The filters are brought into the product's order in every run, since training
-// changes them in every step, or once where they stay the same (CpuKernel::Pack).
+// shape is for it; of bf16 factors pair by pair, never by Winograd's, whose transformed factors
+// would be rounded once more. The filters are brought into the product's order in every run, since
+// training changes them in every step, or once where they stay the same (CpuKernel::Pack).
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "common/check.h"
+#include "engine/cpu/image/conv_filters.h"
 #include "engine/cpu/image/conv_product.h"
 #include "engine/cpu/image/winograd.h"
 #include "engine/cpu/kernels.h"
@@ -30,12 +30,6 @@ bool FactorsAreBf16(const Graph& graph, const Node& node) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16 &&
          graph.type(node.inputs[1]).dtype == DType::kBF16;
 }
-
-// The filter tap that stands at a place of a patch.
-struct Tap {
-  int64_t row;
-  int64_t column;
-};
 
 // `each`: channels of an element, 2 of pairs.
 PatchShape ForwardPatches(const ConvGeometry& g, int64_t group, int64_t each) {
@@ -70,8 +64,7 @@ struct Part {
 class ConvParts {
  public:
   void Add(const PatchShape& patches, const PixelGrid& grid, std::vector<Tap> taps, int64_t group,
-           int64_t images, int64_t columns, int64_t y_stride, bool pairs,
-           const CpuTarget& target) {
+           int64_t images, int64_t columns, int64_t y_stride, bool pairs, const CpuTarget& target) {
     PatchProduct product(patches, grid, images, columns, y_stride, pairs, target.isa,
                          target.threads);
     const int64_t floats = PatchProduct::PanelFloats(product.depth(), columns, target.isa);
@@ -159,48 +152,6 @@ ConvParts BackwardParts(const ConvGeometry& g, bool pairs, const CpuTarget& targ
   return parts;
 }
 
-// Element (tap, input, output) of a filter bank lies at tap + input * in + output * out.
-struct FilterOrder {
-  int64_t inputs;
-  int64_t outputs;
-  int64_t in;
-  int64_t out;
-  int64_t group;  // between groups
-};
-
-// The element of B at `tap` for input `i`: of a pair the values of inputs 2i and 2i + 1.
-float ElementOf(const float* tap, const FilterOrder& order, int64_t i) {
-  return tap[i * order.in];
-}
-float ElementOf(const uint16_t* tap, const FilterOrder& order, int64_t i) {
-  return std::bit_cast<float>(tap[2 * i * order.in] |
-                              static_cast<uint32_t>(tap[(2 * i + 1) * order.in]) << 16);
-}
-
-// B of `part`: [panel][tap, input][tile_columns] from the filters; `inputs` counts elements. Filters
-// are read once, by neighbouring taps.
-template <typename T>
-void PackFilters(const ConvGeometry& g, const Part& part, const FilterOrder& order,
-                 const T* weight, int64_t inputs, int64_t width, float* panels, ThreadPool* pool) {
-  const int64_t count = (order.outputs + width - 1) / width;
-  const int64_t depth = part.product.depth();
-  pool->Run([&](int index) {
-    const auto [begin, end] = PartOf(count, index, pool->threads());
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t first = panel * width, valid = std::min(width, order.outputs - first);
-      const T* from = weight + part.group * order.group + first * order.out;
-      for (int64_t i = 0; i < inputs; ++i) {
-        float* to = panels + (panel * depth + i) * width;
-        for (size_t t = 0; t < part.taps.size(); ++t, to += inputs * width) {
-          const T* tap = from + part.taps[t].row * g.window.kernel[1] + part.taps[t].column;
-          for (int64_t l = 0; l < valid; ++l) to[l] = ElementOf(tap + l * order.out, order, i);
-          for (int64_t l = valid; l < width; ++l) to[l] = 0;
-        }
-      }
-    }
-  });
-}
-
 // Forward and input gradient: the same products with the filters in another order.
 class ConvKernel : public CpuKernel {
  public:
@@ -233,8 +184,7 @@ class ConvKernel : public CpuKernel {
     const float* x = context.At<float>(operands_.inputs[0]);
     const bool packed = operands_.packed.has_value();
     float* const scratch = context.At<float>(operands_.scratch);
-    float* const panels =
-        packed ? context.At<float>(*operands_.packed) : scratch;
+    float* const panels = packed ? context.At<float>(*operands_.packed) : scratch;
     float* const bias = scratch + (packed ? 0 : parts_.panel_floats());
     const ImageValues y{context.At<void>(operands_.outputs[0]), y_bf16_};
     ImageEpilogue all;
@@ -265,13 +215,15 @@ class ConvKernel : public CpuKernel {
 
  private:
   void PackPart(const RunContext& context, const Part& part, float* panels) const {
+    const auto pack = [&](const auto* weight, int64_t inputs) {
+      PackFilters(part.taps, geometry_.window.kernel[1], order_, weight + part.group * order_.group,
+                  inputs, width_, panels + part.panels, context.pool);
+    };
     const Storage& weight = operands_.inputs[1];
     if (pairs_) {
-      PackFilters(geometry_, part, order_, context.At<uint16_t>(weight), order_.inputs / 2, width_,
-                  panels + part.panels, context.pool);
+      pack(context.At<uint16_t>(weight), order_.inputs / 2);
     } else {
-      PackFilters(geometry_, part, order_, context.At<float>(weight), order_.inputs, width_,
-                  panels + part.panels, context.pool);
+      pack(context.At<float>(weight), order_.inputs);
     }
   }
   ImageValues Input(const RunContext& context, size_t i) const {
@@ -321,8 +273,8 @@ class BackwardWeightKernel : public CpuKernel {
     const int64_t taps = g.taps(), inputs = g.group_channels();
     for (int64_t group = 0; group < g.groups; ++group) {
       const PatchOuterProduct& product = products_[static_cast<size_t>(group)];
-      const auto* dy = context.At<std::byte>(operands_.inputs[0]) +
-                       group * g.group_filters() * value_bytes_;
+      const auto* dy =
+          context.At<std::byte>(operands_.inputs[0]) + group * g.group_filters() * value_bytes_;
       const float* sum = product.Run(dy, context.At<void>(operands_.inputs[1]),
                                      context.At<float>(operands_.scratch), context.pool);
       float* dw = context.At<float>(out) + group * g.group_filters() * inputs * taps;
@@ -511,11 +463,9 @@ bool WeightTakesBf16(const Graph& graph, const Node& node, const CpuTarget& targ
 }  // namespace
 
 const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward, 1, ForwardPacked, ForwardTakesBf16};
-const CpuKernelDef kConv2dBackwardInput = {.scratch_bytes = InputScratch,
-                                           .prepare = PrepareInput,
-                                           .takes_half = InputTakesBf16};
-const CpuKernelDef kConv2dBackwardWeight = {.scratch_bytes = WeightScratch,
-                                            .prepare = PrepareWeight,
-                                            .takes_half = WeightTakesBf16};
+const CpuKernelDef kConv2dBackwardInput = {
+    .scratch_bytes = InputScratch, .prepare = PrepareInput, .takes_half = InputTakesBf16};
+const CpuKernelDef kConv2dBackwardWeight = {
+    .scratch_bytes = WeightScratch, .prepare = PrepareWeight, .takes_half = WeightTakesBf16};
 
 }  // namespace lockstep::engine::cpu

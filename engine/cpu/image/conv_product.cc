@@ -190,7 +190,8 @@ void PatchProduct::RunRows(const float* x, const float* panels, const ImageEpilo
         tile.last = tap * run + k0 + tile.k == depth;
         for (int64_t row = 0; row < chunk.rows; ++row) {
           for (int64_t t = 0; t < tiles; ++t) {
-            const auto [first, last] = PartOf(grid_.columns, static_cast<int>(t), static_cast<int>(tiles));
+            const auto [first, last] =
+                PartOf(grid_.columns, static_cast<int>(t), static_cast<int>(tiles));
             tile.a = scratch + rows_->At(tap, row, first) + k0;
             tile.c = c + (row * grid_.columns + first) * columns_ + j;
             simd_.pair_tile[last - first](tile);

@@ -4,9 +4,9 @@
 //   PatchProduct        y = patches * B    (forward; the input gradient, on dy's patches)
 //   PatchOuterProduct   c = dy^T * patches (the weight gradient)
 // In bf16 an element of a patch and of B is a pair of values of neighbouring channels, so that
-// patches are copied as those of half the channels in fp32; dy^T * patches pairs neighbouring pixels.
-// The order of additions depends on shapes and instruction set, never on the number of threads.
-// Thread-safety: immutable after construction.
+// patches are copied as those of half the channels in fp32; dy^T * patches pairs neighbouring
+// pixels. The order of additions depends on shapes and instruction set, never on the number of
+// threads. Thread-safety: immutable after construction.
 #ifndef LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
 #define LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
 
@@ -46,6 +46,7 @@ struct ImageValues {
   bool empty() const { return at == nullptr; }
   float* fp32() const { return static_cast<float*>(at); }
   uint16_t* halves() const { return static_cast<uint16_t*>(at); }
+  // The same from a later value on.
   ImageValues From(int64_t value) const {
     return {static_cast<char*>(at) + value * (bf16 ? 2 : 4), bf16};
   }
@@ -136,8 +137,8 @@ class PatchOuterProduct {
   size_t scratch_bytes() const { return (thread_floats_ * threads_ + sum_floats_) * sizeof(float); }
   // Row stride of the result.
   int64_t sum_stride() const { return sum_stride_; }
-  // The result [rows][sum_stride], of which as many columns as a patch has values are valid, lies at
-  // the start of `scratch` until it is used again. dy and x are float or, with pairs, uint16_t.
+  // The result [rows][sum_stride], of which as many columns as a patch has values are valid, lies
+  // at the start of `scratch` until it is used again. dy and x are float or, with pairs, uint16_t.
   const float* Run(const void* dy, const void* x, float* scratch, ThreadPool* pool) const;
 
  private:
@@ -158,7 +159,8 @@ class PatchOuterProduct {
   size_t sum_floats_ = 0;
   size_t panel_floats_ = 0;
   size_t strip_floats_ = 0;
-  size_t thread_floats_ = 0;  // a panel of patches, a chunk of dy, with pairs patches before pairing
+  size_t thread_floats_ =
+      0;  // a panel of patches, a chunk of dy, with pairs patches before pairing
 };
 
 }  // namespace lockstep::engine

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of an image that the windows of some rows of output pixels look at, with zeros around the
-// image. In it the values of one row of a window lie side by side, and the windows of neighbours lie
-// `pixel_stride` apart: products read patches there instead of copies of every value for each of
-// the taps that it meets (patches.h). Thread-safety: immutable.
+// The part of an image that the windows of some rows of output pixels look at, with zeros around
+// the image. In it the values of one row of a window lie side by side, and the windows of
+// neighbours lie `pixel_stride` apart: products read patches there instead of copies of every value
+// for each of the taps that it meets (patches.h). Thread-safety: immutable.
 #ifndef LOCKSTEP_ENGINE_CPU_IMAGE_PATCH_ROWS_H_
 #define LOCKSTEP_ENGINE_CPU_IMAGE_PATCH_ROWS_H_
 
@@ -30,8 +30,8 @@ class PatchRows {
   // Floats from the start to row `tap` of the window of pixel (row, column), row counted from the
   // first that was filled.
   int64_t At(int64_t tap, int64_t row, int64_t column) const {
-    const int64_t line = row * shape_.row_step + shape_.row_taps[static_cast<size_t>(tap)] -
-                         shape_.row_taps[0];
+    const int64_t line =
+        row * shape_.row_step + shape_.row_taps[static_cast<size_t>(tap)] - shape_.row_taps[0];
     return line * line_floats() + column * pixel_stride();
   }
   int64_t pixel_stride() const { return shape_.column_step * shape_.channels; }
