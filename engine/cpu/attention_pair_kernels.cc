@@ -11,6 +11,8 @@
 namespace lockstep::engine::cpu {
 namespace {
 
+constexpr int64_t kLineHalves = 32;  // of a cache line
+
 class PairKernelBase : public AttentionKernelBase {
  public:
   PairKernelBase(const Graph& graph, const Node& node, const KernelOperands& operands,
@@ -29,6 +31,26 @@ class PairKernelBase : public AttentionKernelBase {
     return (tiles_.Reach(query, keys) + 1) / 2 * 2;
   }
   static uint16_t* Halves(float* pairs) { return reinterpret_cast<uint16_t*>(pairs); }
+
+  // Rows [begin, end) of a head, `stride` apart, are on their way to the cache: they lie too far
+  // apart for the processor to see that they go on.
+  void Fetch(const uint16_t* rows, int64_t stride, int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < head_.depth; j += kLineHalves) {
+        __builtin_prefetch(rows + i * stride + j);
+      }
+    }
+  }
+  // The next head's keys and values, as many as there are queries from `begin` to `end`.
+  void FetchNext(const RunContext& context, const Head& h, int64_t begin, int64_t end) const {
+    const int64_t unit = h.sample * shape_.heads + h.head + 1;
+    if (unit == shape_.batch * shape_.heads) return;
+    const Head next = HeadAt(context, unit);
+    for (const int64_t part : {1, 2}) {
+      Fetch(Part<uint16_t>(context, operands_.inputs, first_, part, next), head_.stride, begin,
+            end);
+    }
+  }
 
   // Rows of scores of `query`, of which it looks at `seen` keys.
   ScoreRow RowOf(const Head& h, int64_t query, int64_t keys, int64_t seen, const float* scores,
@@ -67,10 +89,11 @@ class PairAttentionKernel : public PairKernelBase {
     float* p = scores + Scores();
     float* out = p + Probabilities();
     auto* words = reinterpret_cast<uint32_t*>(out + Rows());
-    tiles_.PackPairsTransposed(Part<uint16_t>(context, operands_.inputs, first_, 1, h), keys_t);
-    tiles_.PackPairs(Part<uint16_t>(context, operands_.inputs, first_, 2, h), head_.stride,
-                     head_.length, values);
     const uint16_t* q = Part<uint16_t>(context, operands_.inputs, first_, 0, h);
+    const uint16_t* k = Part<uint16_t>(context, operands_.inputs, first_, 1, h);
+    const uint16_t* v = Part<uint16_t>(context, operands_.inputs, first_, 2, h);
+    tiles_.PackPairsTransposed(k, keys_t);
+    tiles_.PackPairs(v, head_.stride, head_.length, values);
     uint16_t* y = context.At<uint16_t>(operands_.outputs[0]) + h.out;
     float* log_sums = context.At<float>(operands_.outputs[1]) + h.sums;
     for (int64_t begin = 0; begin < head_.queries; begin += head_.block) {
@@ -82,6 +105,8 @@ class PairAttentionKernel : public PairKernelBase {
         factors[i] = Normalise(h, begin + i, strip.keys, scores + i * head_.row, words,
                                Halves(p + i * head_.pair_row), log_sums + begin + i);
       }
+      Fetch(q, head_.stride, end, std::min(end + head_.block, head_.queries));
+      FetchNext(context, h, begin, end);
       tiles_.PairsByDepth(strip, p, values, out);
       for (int64_t i = 0; i < strip.rows; ++i) {
         rows_.scale_to_bf16(out + i * head_.padded_depth, factors[i], head_.depth,
@@ -159,9 +184,10 @@ class PairAttentionBackwardKernel : public PairKernelBase {
   void RunHead(const RunContext& context, const Head& h, float* scratch) const {
     const Buffers b = Cut(scratch);
     const uint16_t* keys = Part<uint16_t>(context, operands_.inputs, first_, 1, h);
+    const uint16_t* values = Part<uint16_t>(context, operands_.inputs, first_, 2, h);
     tiles_.PackPairsTransposed(keys, b.keys_t);
     tiles_.PackPairs(keys, head_.stride, head_.length, b.keys);
-    tiles_.PackPairsTransposed(Part<uint16_t>(context, operands_.inputs, first_, 2, h), b.values_t);
+    tiles_.PackPairsTransposed(values, b.values_t);
     // From the last strip to the first: with a causal mask the last one reaches every key, so the
     // sums begin there.
     const int64_t strips = (head_.queries + head_.strip - 1) / head_.strip;
@@ -218,6 +244,9 @@ class PairAttentionBackwardKernel : public PairKernelBase {
     const uint16_t* y = context.At<uint16_t>(operands_.inputs[1]) + h.out;
     const float* log_sums = context.At<float>(operands_.inputs[2]) + h.sums;
     const HeadTiles::Strip block{begin, end - begin, tiles_.KeysOf(end)};
+    Fetch(dy, shape_.width, begin, end);
+    Fetch(y, shape_.width, begin, end);
+    FetchNext(context, h, begin, end);
     tiles_.PairsByKeys(block, q + begin * head_.stride, head_.stride, b.keys_t, b.scores);
     tiles_.PairsByKeys(block, dy + begin * shape_.width, shape_.width, b.values_t, b.dp);
     for (int64_t i = begin; i < end; ++i) {

@@ -29,9 +29,12 @@ int64_t StripOf(int64_t queries, int64_t keys, int64_t depth) {
   return RoundUp((queries + strips - 1) / strips, kStripUnit);
 }
 
-// Of pairs, whose scores are needed block by block: a block's stay in L1.
+// Of pairs, whose fp32 scores are needed block by block: a block's stay near L1.
 constexpr int64_t kBlockFloats = 8 * 1024;
+// A strip's probabilities and gradients stay in L2 with the rest. The sums over its queries take
+// half as many steps as those of fp32, so it is longer.
 constexpr int64_t kPairStripFloats = 32 * 1024;
+constexpr int64_t kMinPairStrip = 48;
 constexpr int64_t kMinBlock = 12;
 
 int64_t EqualParts(int64_t count, int64_t most) {
@@ -39,7 +42,7 @@ int64_t EqualParts(int64_t count, int64_t most) {
   return RoundUp((count + parts - 1) / parts, kStripUnit);
 }
 int64_t PairStripOf(int64_t queries, int64_t keys) {
-  return EqualParts(queries, std::clamp(kPairStripFloats / keys, kMinStrip, kMaxStrip));
+  return EqualParts(queries, std::clamp(kPairStripFloats / keys, kMinPairStrip, kMaxStrip));
 }
 int64_t BlockOf(int64_t strip, int64_t keys) {
   return EqualParts(strip, std::clamp(kBlockFloats / keys, kMinBlock, kMaxStrip));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention whose products take pairs of bf16 as they are, on each of its cases.
+// Attention whose products take pairs of bf16 as they are, on each of its cases and on longer ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,13 +53,39 @@ void ExpectRoundedTwice(const Node& node, const std::vector<Doubles>& is,
   }
 }
 
+// Several strips of queries, and blocks of them, the last ones shorter.
+OpCase LongCase(bool backward, bool causal, int64_t length, int64_t heads, int64_t width) {
+  const auto f = [](int64_t rows, int64_t columns) {
+    return TensorType{DType::kF32, {rows, columns}};
+  };
+  OpCase test;
+  if (backward) {
+    test.inputs = {f(length, width), f(length, width), {DType::kF32, {1, heads, length}}};
+  }
+  test.inputs.push_back(f(length, 3 * width));
+  test.classes = 2;
+  test.attrs = {{"heads", heads},       {"length", length},           {"causal", int64_t{causal}},
+                {"masked", int64_t{0}}, {"rate", causal ? 0.1 : 0.0}, {"key", int64_t{12345}}};
+  if (causal) test.inputs.push_back({DType::kI32, {4}});
+  return test;
+}
+std::vector<OpCase> AllCases(const OpDef& op, bool backward) {
+  std::vector<OpCase> cases = op.cases();
+  for (const bool causal : {false, true}) {
+    cases.push_back(LongCase(backward, causal, 333, 2, 12));
+    cases.push_back(LongCase(backward, causal, 300, 1, 66));
+  }
+  cases.push_back(LongCase(backward, false, 305, 1, 33));
+  return cases;
+}
+
 class AttentionPairsTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(AttentionPairsTest, AgreesWithFloat64) {
   const OpDef& op = *FindOp(GetParam());
   const bool backward = std::string(op.name) == "attention_backward";
   int taken = 0;
-  for (const OpCase& plain : op.cases()) {
+  for (const OpCase& plain : AllCases(op, backward)) {
     OpCase test = HalfCase(plain, DType::kBF16, 1);
     if (backward) test.inputs[2].dtype = DType::kF32;  // the logarithms of sums
     SCOPED_TRACE(Describe(op, test));
