@@ -33,6 +33,7 @@ struct FilterOrder {
 inline float ElementOf(const float* tap, const FilterOrder& order, int64_t i) {
   return tap[i * order.in];
 }
+// Of bf16.
 inline float ElementOf(const uint16_t* tap, const FilterOrder& order, int64_t i) {
   return std::bit_cast<float>(tap[2 * i * order.in] |
                               static_cast<uint32_t>(tap[(2 * i + 1) * order.in]) << 16);
