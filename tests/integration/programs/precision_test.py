@@ -16,6 +16,10 @@ MODELS = {
   model: {cnn: {channels: [4, 8], batch_norm: true, hidden: [16]}}
   data: {synthetic: {train_samples: 200, test_samples: 40, shape: [1, 12, 12], classes: 5}}
 """,
+    "resnet": """
+  model: {resnet: {depth: 18, stem: cifar, width: 8}}
+  data: {synthetic: {train_samples: 200, test_samples: 40, shape: [4, 16, 16], classes: 5}}
+""",
 }
 
 
@@ -50,13 +54,15 @@ class Precision(harness.ProgramTest):
 
     def test_ways_of_products_give_the_same_weights_with_any_workers_and_a_killed_one(self):
         # Each on every CPU, whatever its default there.
-        for way in ("train.fp8", "train.passes.bf16_pairs"):
-            without = self.hashes(job("gpt", "bf16"), (2,), "--set", f"{way}=false")[2]
+        for model, way in (("gpt", "train.fp8"), ("gpt", "train.passes.bf16_pairs"),
+                           ("resnet", "train.passes.bf16_pairs")):
+            text = job(model, "bf16")
+            without = self.hashes(text, (2,), "--set", f"{way}=false")[2]
             way += "=true"
-            hashes = self.hashes(job("gpt", "bf16"), (1, 2, 3, 4), "--set", way)
+            hashes = self.hashes(text, (1, 2, 3, 4), "--set", way)
             self.assertEqual(len(set(hashes.values())), 1, (way, hashes))
             self.assertNotEqual(hashes[2], without, f"{way} gives other weights")
-            path = self.write("killed.yaml", job("gpt", "bf16"))
+            path = self.write("killed.yaml", text)
             code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:1@step:3", "--set", way, path)
             self.assertEqual(code, 0, err)
             result = json.loads(out.splitlines()[-1])

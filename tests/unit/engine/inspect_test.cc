@@ -46,6 +46,7 @@ class Keeper : public NodeObserver {
 // The plan says the arena's size exactly: all of it is used and nothing behind it.
 TEST(Inspect, TheArenaThatIsUsedIsTheOneThatIsPlanned) {
   for (const bool fuse : {true, false}) {
+    size_t shared = 0;  // the arena whose memory is used again
     for (const bool reuse : {true, false}) {
       TrainSpec spec = SmallMlp();
       spec.passes.fuse = fuse;
@@ -82,6 +83,9 @@ TEST(Inspect, TheArenaThatIsUsedIsTheOneThatIsPlanned) {
       EXPECT_LE(fullest, arena);
       if (reuse) {
         EXPECT_GT(fullest, arena / 2);
+        shared = arena;
+      } else {
+        EXPECT_GT(arena, shared);
       }
     }
   }
