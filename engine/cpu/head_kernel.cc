@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear_softmax_cross_entropy (ops/linear_loss.cc): logits and their gradient exist for a strip of
 // rows at a time. The weight is packed once for all strips, in the order of each of its two
-// products.
+// products. Where x and the weight are bf16, the logits are not rounded and their gradient is, row
+// by row: all three products are those of pairs.
 #include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/row_blocks.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/softmax_rows.h"
 
 namespace lockstep::engine::cpu {
@@ -18,14 +21,19 @@ constexpr int64_t kStripRows = 256;
 
 size_t Padded(size_t floats) { return (floats + 15) / 16 * 16; }
 
+// Whether the factors come in bf16 (kernel.h).
+bool FactorsAreBf16(const Graph& graph, const Node& node) {
+  return graph.type(node.inputs[0]).dtype == DType::kBF16;
+}
+
 // The products of a strip of so many rows.
 struct StripProducts {
-  StripProducts(int64_t rows, int64_t columns, int64_t depth, const CpuTarget& target)
-      : forward({.m = rows, .n = columns, .k = depth, .b_transposed = true}, target.isa,
-                target.threads),
-        input({.m = rows, .n = depth, .k = columns}, target.isa, target.threads),
-        weight({.m = columns, .n = depth, .k = rows, .a_transposed = true}, target.isa,
-               target.threads) {}
+  StripProducts(int64_t rows, int64_t columns, int64_t depth, bool bf16, const CpuTarget& target)
+      : forward({.m = rows, .n = columns, .k = depth, .b_transposed = true, .bf16 = bf16},
+                target.isa, target.threads),
+        input({.m = rows, .n = depth, .k = columns, .bf16 = bf16}, target.isa, target.threads),
+        weight({.m = columns, .n = depth, .k = rows, .a_transposed = true, .bf16 = bf16},
+               target.isa, target.threads) {}
   size_t scratch_floats() const {
     return std::max({forward.scratch_bytes(), input.scratch_bytes(), weight.scratch_bytes()}) /
            sizeof(float);
@@ -39,62 +47,70 @@ class HeadKernel : public CpuKernel {
   HeadKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
              const CpuTarget& target)
       : simd_(SimdFor(target.isa)),
+        half_(HalfKernelsFor(target.isa)),
+        bf16_(FactorsAreBf16(graph, node)),
         rows_(graph.type(node.inputs[0]).shape[0]),
         depth_(graph.type(node.inputs[0]).shape[1]),
         columns_(graph.type(node.inputs[1]).shape[0]),
         strip_(std::min(rows_, kStripRows)),
         classes_(node.attrs.Int("classes") > 0 ? node.attrs.Int("classes") : columns_),
         smoothing_(node.attrs.Double("label_smoothing")),
-        whole_(strip_, columns_, depth_, target),
+        whole_(strip_, columns_, depth_, bf16_, target),
+        dx_(node.outputs[2], depth_, operands.outputs.empty() ? Storage{} : operands.outputs[2],
+            target.isa),
         operands_(operands) {
-    if (rows_ % strip_ != 0) rest_.emplace(rows_ % strip_, columns_, depth_, target);
+    if (rows_ % strip_ != 0) rest_.emplace(rows_ % strip_, columns_, depth_, bf16_, target);
     packs_ = rows_ > strip_ && whole_.forward.packed_bytes() > 0 && whole_.input.packed_bytes() > 0;
   }
 
-  // A strip's logits, the sum of the bias' gradient, the weight in both orders, the products' own.
+  // A strip's logits and what is rounded of it, the sum of the bias' gradient, the weight in both
+  // orders, the products' own.
   size_t ScratchFloats() const {
     const size_t products =
         std::max(whole_.scratch_floats(), rest_.has_value() ? rest_->scratch_floats() : 0);
-    return LogitFloats() + Padded(static_cast<size_t>(columns_)) + ForwardFloats() + InputFloats() +
-           products;
+    return LogitFloats() + PairFloats() + DxFloats() + Padded(static_cast<size_t>(columns_)) +
+           ForwardFloats() + InputFloats() + products;
   }
 
   void Run(const RunContext& context) const override {
-    const float* weight = context.At<float>(operands_.inputs[1]);
-    float* logits = context.At<float>(operands_.scratch);
-    float* bias_sum = logits + LogitFloats();
-    float* forward = bias_sum + Padded(static_cast<size_t>(columns_));
-    float* input = forward + ForwardFloats();
-    float* scratch = input + InputFloats();
+    const void* weight = context.At<void>(operands_.inputs[1]);
+    float* const logits = context.At<float>(operands_.scratch);
+    auto* const pairs = reinterpret_cast<uint16_t*>(logits + LogitFloats());
+    float* const dx_buffer = logits + LogitFloats() + PairFloats();
+    float* const bias_sum = dx_buffer + DxFloats();
+    float* const forward = bias_sum + Padded(static_cast<size_t>(columns_));
+    float* const input = forward + ForwardFloats();
+    float* const scratch = input + InputFloats();
     if (packs_) {
       whole_.forward.PackAll(weight, forward, context.pool);
       whole_.input.PackAll(weight, input, context.pool);
     }
     SoftmaxRows rows = Bind(context);
-    rows.logits = rows.gradient = logits;
     if (HasBias()) {
       rows.bias = bias_sum;
       std::fill_n(bias_sum, columns_, 0.0f);
     }
+    const size_t row_bytes = static_cast<size_t>(depth_) * (bf16_ ? 2 : 4);
+    const void* const gradient = bf16_ ? static_cast<const void*>(pairs) : logits;
     SoftmaxSums sums;
     for (int64_t row = 0; row < rows_; row += strip_) {
       const int64_t count = std::min(strip_, rows_ - row);
       const StripProducts& products = count == strip_ ? whole_ : *rest_;
       const bool packed = packs_ && count == strip_;
-      const float* x = context.At<float>(operands_.inputs[0]) + row * depth_;
-      float* dx = context.At<float>(operands_.outputs[2]) + row * depth_;
+      const auto* x = context.At<std::byte>(operands_.inputs[0]) + row * row_bytes;
+      float* const dx = dx_.Place(context, row, dx_buffer);
       GemmEpilogue epilogue;
       if (HasBias()) epilogue.bias = context.At<float>(operands_.inputs[4]);
       packed
           ? products.forward.RunPacked(x, forward, logits, false, epilogue, scratch, context.pool)
           : products.forward.Run(x, weight, logits, false, epilogue, scratch, context.pool);
-      RunSoftmaxRows(simd_, rows, count, &sums);
-      rows.labels += count;
+      Differentiate(count, logits, pairs, &rows, &sums);
       const Storage& dw = operands_.outputs[3];
-      products.weight.Run(logits, x, context.At<float>(dw), row > 0 || context.Adds(dw), {},
+      products.weight.Run(gradient, x, context.At<float>(dw), row > 0 || context.Adds(dw), {},
                           scratch, context.pool);
-      packed ? products.input.RunPacked(logits, input, dx, false, {}, scratch, context.pool)
-             : products.input.Run(logits, weight, dx, false, {}, scratch, context.pool);
+      packed ? products.input.RunPacked(gradient, input, dx, false, {}, scratch, context.pool)
+             : products.input.Run(gradient, weight, dx, false, {}, scratch, context.pool);
+      dx_.Put(context, row, count, dx);
     }
     WriteSoftmaxSums(sums, rows);
     if (HasBias()) PutBias(context, bias_sum);
@@ -103,11 +119,27 @@ class HeadKernel : public CpuKernel {
  private:
   bool HasBias() const { return operands_.inputs.size() == 5; }
   size_t LogitFloats() const { return Padded(static_cast<size_t>(strip_ * columns_)); }
+  size_t PairFloats() const { return bf16_ ? Padded(LogitFloats() / 2) : 0; }
+  size_t DxFloats() const { return static_cast<size_t>(dx_.BufferFloats(strip_)); }
   size_t ForwardFloats() const {
     return packs_ ? Padded(whole_.forward.packed_bytes() / sizeof(float)) : 0;
   }
   size_t InputFloats() const {
     return packs_ ? Padded(whole_.input.packed_bytes() / sizeof(float)) : 0;
+  }
+
+  // The next `count` rows: logits to their gradient, in their place or rounded to `pairs` while a
+  // row is in the cache.
+  void Differentiate(int64_t count, float* logits, uint16_t* pairs, SoftmaxRows* rows,
+                     SoftmaxSums* sums) const {
+    const int64_t each = bf16_ ? 1 : count;
+    for (int64_t row = 0; row < count; row += each) {
+      float* const values = logits + row * columns_;
+      rows->logits = rows->gradient = values;
+      RunSoftmaxRows(simd_, *rows, each, sums);
+      rows->labels += each;
+      if (bf16_) half_.narrow_bf16(values, columns_, pairs + row * columns_);
+    }
   }
 
   SoftmaxRows Bind(const RunContext& context) const {
@@ -132,6 +164,8 @@ class HeadKernel : public CpuKernel {
   }
 
   const SimdKernels& simd_;
+  const HalfKernels& half_;
+  const bool bf16_;
   const int64_t rows_;
   const int64_t depth_;
   const int64_t columns_;
@@ -140,8 +174,9 @@ class HeadKernel : public CpuKernel {
   const double smoothing_;
   const StripProducts whole_;
   std::optional<StripProducts> rest_;
-  bool packs_ = false;
+  const RowBlocks dx_;
   const KernelOperands operands_;
+  bool packs_ = false;
 };
 
 std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
@@ -153,8 +188,18 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   return HeadKernel(graph, node, {}, target).ScratchFloats() * sizeof(float);
 }
 
+// Each product sums pairs: over the depth, over the columns, over the rows of a strip.
+bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
+  const Shape& x = graph.type(node.inputs[0]).shape;
+  const Shape& w = graph.type(node.inputs[1]).shape;
+  return target.bf16_pairs && FactorsAreBf16(graph, node) &&
+         graph.type(node.inputs[1]).dtype == DType::kBF16 && PairsBf16(x[0]) && PairsBf16(x[1]) &&
+         PairsBf16(w[0]);
+}
+
 }  // namespace
 
-const CpuKernelDef kLinearSoftmaxCrossEntropy = {Scratch, Prepare};
+const CpuKernelDef kLinearSoftmaxCrossEntropy = {
+    .scratch_bytes = Scratch, .prepare = Prepare, .takes_half = TakesBf16};
 
 }  // namespace lockstep::engine::cpu

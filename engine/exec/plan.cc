@@ -334,7 +334,7 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
                        epilogues && !spec_.fp8};
   // An inference plan keeps the filters in the product's order instead.
   options.pools = on.pools && cpu && fp32 && !spec_.inference;
-  options.heads = on.heads && cpu && fp32 && training;
+  options.heads = on.heads && cpu && training;
   options.relu = on.relu;
   options.residuals = on.residuals;
   options.images = on.images;

@@ -64,7 +64,7 @@ const OpDef kLinearSoftmaxCrossEntropy = {
         "weight and bias; logits are x weight^T + bias; label_smoothing",
     .min_inputs = 4,
     .max_inputs = 5,
-    .half = {.rounded = 0b11},
+    .half = {.rounded = 0b11, .activations = 0b100},
     .accumulates = true,
     .infer = Infer,
     .no_gradient = kFirstOrder,

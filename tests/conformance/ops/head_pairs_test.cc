@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_softmax_cross_entropy whose products take pairs of bf16 as they are: the gradient of the
+// logits is rounded before it is multiplied.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/cpu/converting_kernel.h"
+#include "engine/ops/registry.h"
+#include "tests/conformance/ops/made_case.h"
+#include "tests/conformance/ops/reference.h"
+#include "tests/conformance/ops/run_node.h"
+
+namespace lockstep::engine {
+namespace {
+
+// Half a unit of the last place of 1.
+constexpr double kRounding = 0x1p-8;
+
+// Of `m` rows with labels among the first `classes` of `n` columns.
+OpCase HeadCase(int64_t m, int64_t n, int64_t k, int64_t classes, bool bias) {
+  const auto f = [](Shape shape) { return TensorType{DType::kF32, std::move(shape)}; };
+  OpCase test{{f({m, k}), f({n, k}), {DType::kI32, {m}}, f({1})},
+              {{"classes", classes}, {"label_smoothing", 0.1}},
+              classes};
+  if (bias) test.inputs.push_back(f({n}));
+  return test;
+}
+
+// What |gradient of the logits| times |x| and |weight| sum to: a rounding moves dx and dw by at
+// most kRounding of it.
+struct Magnitudes {
+  Doubles dx, dw;
+};
+Magnitudes MagnitudesOf(const OpCase& test, const std::vector<Doubles>& in) {
+  const auto m = static_cast<size_t>(test.inputs[0].shape[0]);
+  const auto k = static_cast<size_t>(test.inputs[0].shape[1]);
+  const auto n = static_cast<size_t>(test.inputs[1].shape[0]);
+  Doubles logits(m * n);
+  for (size_t i = 0; i < m; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      double sum = in.size() == 5 ? in[4][j] : 0;
+      for (size_t p = 0; p < k; ++p) sum += in[0][i * k + p] * in[1][j * k + p];
+      logits[i * n + j] = sum;
+    }
+  }
+  const TensorType type{DType::kF32, {static_cast<int64_t>(m), static_cast<int64_t>(n)}};
+  const OpCase softmax{{type, test.inputs[2], test.inputs[3]}, test.attrs, test.classes};
+  const Doubles gradient = Reference(*FindOp("softmax_cross_entropy_backward"), softmax, {type},
+                                     {logits, in[2], in[3]})[0];
+  Magnitudes sums{Doubles(m * k), Doubles(n * k)};
+  for (size_t i = 0; i < m; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      const double g = std::fabs(gradient[i * n + j]);
+      for (size_t p = 0; p < k; ++p) {
+        sums.dx[i * k + p] += g * std::fabs(in[1][j * k + p]);
+        sums.dw[j * k + p] += g * std::fabs(in[0][i * k + p]);
+      }
+    }
+  }
+  return sums;
+}
+
+void ExpectNear(const Doubles& is, const Doubles& expected, const Doubles& slack, double rounding,
+                double tolerance) {
+  ASSERT_EQ(is.size(), expected.size());
+  for (size_t i = 0; i < is.size(); ++i) {
+    ASSERT_NEAR(is[i], expected[i],
+                kRounding * slack[i] + rounding * std::fabs(expected[i]) +
+                    tolerance * (1 + std::fabs(expected[i])))
+        << "element " << i;
+  }
+}
+
+TEST(HeadPairsTest, AgreesWithFloat64) {
+  const OpDef& op = *FindOp("linear_softmax_cross_entropy");
+  int taken = 0;
+  for (const OpCase& plain : {HeadCase(2, 2, 2, 2, false), HeadCase(30, 34, 6, 34, true),
+                              HeadCase(600, 70, 10, 65, true), HeadCase(512, 130, 48, 130, false),
+                              HeadCase(258, 66, 33, 66, true), HeadCase(257, 66, 32, 66, false)}) {
+    OpCase test = plain;
+    test.inputs[0].dtype = test.inputs[1].dtype = DType::kBF16;
+    test.attrs.Set(kDTypeAttr, std::string("bf16"));
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    for (size_t i = 0; i < p.inputs.size(); ++i) {
+      p.inputs[i] = Rounded(test.inputs[i].dtype, std::move(p.inputs[i]));
+    }
+    const Node& node = p.graph.node(p.made.node);
+    const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
+    const Magnitudes slack = MagnitudesOf(plain, p.inputs);
+    const double tolerance = 2 * Tolerance(plain);
+    for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
+      const Isa isa = static_cast<Isa>(level);
+      const bool takes = CpuKernelOf(op).takes_half(p.graph, node, {isa, 1, true});
+      const Shape& x = plain.inputs[0].shape;
+      ASSERT_EQ(takes, x[0] % 2 == 0 && x[1] % 2 == 0);
+      if (!takes) continue;
+      ++taken;
+      const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, true});
+      ASSERT_NO_FATAL_FAILURE(ExpectNear(first[2], expected[2], slack.dx, kRounding, tolerance));
+      ASSERT_NO_FATAL_FAILURE(ExpectNear(first[3], expected[3], slack.dw, 0, tolerance));
+      // The loss and the bias' gradient see no rounding.
+      for (const size_t o : {0, 1, 4}) {
+        if (o >= first.size()) continue;
+        ASSERT_NO_FATAL_FAILURE(ExpectNear(first[o], expected[o], Doubles(first[o].size()), 0,
+                                           tolerance * static_cast<double>(o == 0 ? x[0] : 1)));
+      }
+      // Threads and alignment leave the bits alone.
+      ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, true}), first);
+    }
+  }
+  EXPECT_GT(taken, 0);
+}
+
+}  // namespace
+}  // namespace lockstep::engine
