@@ -177,6 +177,22 @@ void CheckHalfKernels(KernelComparison* compare) {
     t.half->narrow_f16(values.data(), count, numbers.data());
     put(numbers, out);
   });
+  // Finite ones: which NaN comes out depends on the order of the operands.
+  std::vector<uint16_t> finite = halves;
+  for (uint16_t& number : finite) {
+    if ((number & 0x7f80) == 0x7f80) number = 0x3f80;
+  }
+  const std::vector<uint16_t> others(finite.rbegin(), finite.rend());
+  compare->Run("add_bf16", 0, [&](const KernelTables& t, float* out) {
+    std::vector<uint16_t> numbers(finite.size());
+    t.half->add_bf16(finite.data(), others.data(), count, numbers.data());
+    put(numbers, out);
+  });
+  compare->Run("relu_backward_bf16", 0, [&](const KernelTables& t, float* out) {
+    std::vector<uint16_t> numbers(finite.size());
+    t.half->relu_backward_bf16(others.data(), halves.data(), count, numbers.data());
+    put(numbers, out);
+  });
 }
 
 }  // namespace lockstep::engine

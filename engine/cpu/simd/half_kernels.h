@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between fp32 and the 16-bit formats, compiled once for each instruction set from
-// half_kernels.inc. Widening is exact; narrowing rounds to nearest, ties to even, as
-// common/half.h does, and gives the same numbers on every instruction set (NaN stays NaN).
-// Thread-safety: pure functions on disjoint memory.
+// Conversions between fp32 and the 16-bit formats, and what is done to bf16 in passing, compiled
+// once for each instruction set from half_kernels.inc. Widening is exact; narrowing rounds to
+// nearest, ties to even, as common/half.h does, and gives the same numbers on every instruction set
+// (NaN stays NaN). Thread-safety: pure functions on disjoint memory.
 #ifndef LOCKSTEP_ENGINE_CPU_SIMD_HALF_KERNELS_H_
 #define LOCKSTEP_ENGINE_CPU_SIMD_HALF_KERNELS_H_
 
@@ -20,7 +20,12 @@ struct HalfKernels {
   void (*widen_f16)(const uint16_t* x, int64_t n, float* y);
   void (*narrow_f16)(const float* x, int64_t n, uint16_t* y);
 
-  // The same for a type that is known at run time. REQUIRES: IsHalf(type).
+  // y[i] = a[i] + b[i], rounded once, and dx[i] = y[i] > 0 ? dy[i] : 0, of bf16. The result may be
+  // one of the operands.
+  void (*add_bf16)(const uint16_t* a, const uint16_t* b, int64_t n, uint16_t* y);
+  void (*relu_backward_bf16)(const uint16_t* dy, const uint16_t* y, int64_t n, uint16_t* dx);
+
+  // The conversions for a type that is known at run time. REQUIRES: IsHalf(type).
   void Widen(DType type, const uint16_t* x, int64_t n, float* y) const {
     (type == DType::kBF16 ? widen_bf16 : widen_f16)(x, n, y);
   }

@@ -50,6 +50,35 @@ TEST_P(HalfKernelsTest, WidensEveryValue) {
   }
 }
 
+// Pairs of every value with one far from it: sums rounded once, and gradients that pass where the
+// other is above 0, also in place.
+TEST(Bf16ArithmeticTest, IsThatOfFp32RoundedOnce) {
+  const auto value = [](uint16_t bits) { return BFloat16{bits}.ToFloat(); };
+  std::vector<uint16_t> a, b;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    a.push_back(static_cast<uint16_t>(bits));
+    b.push_back(static_cast<uint16_t>(bits * 40503));
+  }
+  a.insert(a.end(), {0x3f80, 0x0000, 0x8000});  // not a whole vector
+  b.insert(b.end(), {0x3f81, 0x8000, 0x8000});
+  const auto count = static_cast<int64_t>(a.size());
+  for (const Isa isa : Isas()) {
+    SCOPED_TRACE(Name(isa));
+    std::vector<uint16_t> sum(a.size()), gradient = a;
+    HalfKernelsFor(isa).add_bf16(a.data(), b.data(), count, sum.data());
+    HalfKernelsFor(isa).relu_backward_bf16(gradient.data(), b.data(), count, gradient.data());
+    for (size_t i = 0; i < a.size(); ++i) {
+      const float want = value(a[i]) + value(b[i]);
+      if (std::isnan(want)) {
+        ASSERT_TRUE(std::isnan(value(sum[i]))) << i;
+      } else {
+        ASSERT_EQ(sum[i], BFloat16::FromFloat(want).bits) << i;
+      }
+      ASSERT_EQ(gradient[i], value(b[i]) > 0 ? a[i] : 0) << i;
+    }
+  }
+}
+
 // Every value of the format, what lies halfway to the next one, and the floats beside those.
 TEST_P(HalfKernelsTest, NarrowsToNearestEven) {
   std::vector<float> values = {std::numeric_limits<float>::max(), 1e-45f, 65519.996f, 65520.0f};
