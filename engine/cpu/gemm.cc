@@ -18,6 +18,8 @@ constexpr int64_t kPackColumns = 128;
 constexpr int64_t kRowFloats = 66 * 1024;
 // A packed block of B, from which the panels come, stays in the last cache.
 constexpr int64_t kBlockFloats = 512 * 1024;
+// A panel that passes by more tiles of rows than these is asked for early enough by the first ones.
+constexpr int64_t kAheadTiles = 32;
 // With so few rows the result is transposed more quickly than the other operand.
 constexpr int64_t kSwapRows = 128;
 
@@ -161,6 +163,10 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
     a = packed;
   }
   const int64_t next = pack_a_ ? tile->k : a_row_;  // between rows of a
+  // The tiles of a panel ask for the next one, each for its part.
+  const int64_t tiles = DivideUp(row_end - row_begin, simd_.tile_rows);
+  const int64_t ahead = pack_ && tiles <= kAheadTiles ? width * tile->k / tiles : 0;
+  tile->ahead_step = ahead > 0 ? 4 * width / tiles : 0;
   for (int64_t j = panel_begin; j < panel_end; ++j) {
     if (pack_) {
       tile->b = panels + (j - panel_begin) * width * tile->k;
@@ -173,6 +179,9 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
     }
     for (int64_t i = row_begin; i < row_end; i += simd_.tile_rows) {
       tile->a = a + (i - row_begin) * next;
+      if (ahead > 0) {
+        tile->ahead = tile->b + width * tile->k + (i - row_begin) / simd_.tile_rows * ahead;
+      }
       RunTile(operands, i, std::min<int64_t>(simd_.tile_rows, row_end - i), j * width, tile);
     }
   }

@@ -202,20 +202,18 @@ void PatchProduct::RunRows(const float* x, const float* panels, const ImageEpilo
   }
 }
 
-// The tiles of `rows` rows, as equal as can be. The lines of the `next` panel are on their way
-// meanwhile; null: there is none.
+// The tiles of `rows` rows, as equal as can be. Meanwhile the `next` panel is asked for; null:
+// there is none.
 void PatchProduct::RunPanel(const float* a, int64_t rows, Tile* tile, const float* next) const {
-  constexpr int64_t kLine = 16;  // floats
   const int64_t tiles = DivideUp(rows, simd_.tile_rows);
   const int64_t fewest = rows / tiles, more = rows % tiles;  // rows of a tile; tiles of one more
-  const int64_t ahead = DivideUp(DivideUp(tile->k * simd_.tile_columns, kLine), tiles);
+  const int64_t ahead = tile->k * simd_.tile_columns / tiles;
+  tile->ahead_step = 4 * simd_.tile_columns / tiles;
   const TileEpilogue epilogue = tile->epilogue;
   float* const c = tile->c;
   for (int64_t t = 0, i = 0, end = 0; t < tiles; ++t, i = end) {
     end = i + fewest + (t < more ? 1 : 0);
-    for (int64_t l = 0; next != nullptr && l < ahead; ++l) {
-      __builtin_prefetch(next + (t * ahead + l) * kLine, 0, 2);
-    }
+    tile->ahead = next != nullptr ? next + t * ahead : nullptr;
     tile->a = a + i * tile->a_row;
     tile->c = c + i * tile->c_stride;
     if (epilogue.mask != nullptr) tile->epilogue.mask = epilogue.mask + i * epilogue.mask_stride;

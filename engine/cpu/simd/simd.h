@@ -37,6 +37,10 @@ struct Tile {
   bool accumulate = false;  // C += instead of C =
   bool last = true;         // the epilogue applies
   TileEpilogue epilogue;
+  // What is asked for from memory in the course of the product, into the second-level cache: two
+  // cache lines for each four of k, ahead_step floats further each time. Null: nothing.
+  const float* ahead = nullptr;
+  int64_t ahead_step = 0;
 };
 
 // One parameter's SGD step on n elements; see optim/sgd.h for the formula.
