@@ -37,14 +37,6 @@ struct Operand {
   int64_t ElementsOf(int64_t rows) const { return cut ? rows * row_elements : type.elements(); }
 };
 
-bool AnyHalf(const Graph& graph, const Node& node) {
-  for (const Value& input : node.inputs) {
-    if (IsHalf(graph.type(input).dtype)) return true;
-  }
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [](const TensorType& type) { return IsHalf(type.dtype); });
-}
-
 // How a node's operands are cut and where their copies lie.
 struct Layout {
   Layout(const Graph& graph, const Node& node, const CpuTarget& target);
@@ -270,12 +262,20 @@ class ConvertingKernel : public CpuKernel {
 };
 
 bool Converts(const Graph& graph, const Node& node, const CpuTarget& target) {
-  if (node.op->infers_types || !AnyHalf(graph, node)) return false;
+  if (node.op->infers_types || !HasHalfOperand(graph, node)) return false;
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
   return kernel.takes_half == nullptr || !kernel.takes_half(graph, node, target);
 }
 
 }  // namespace
+
+bool HasHalfOperand(const Graph& graph, const Node& node) {
+  for (const Value& input : node.inputs) {
+    if (IsHalf(graph.type(input).dtype)) return true;
+  }
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [](const TensorType& type) { return IsHalf(type.dtype); });
+}
 
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
   if (Converts(graph, node, target)) return Layout(graph, node, target).bytes;

@@ -18,6 +18,8 @@
 
 namespace lockstep::engine {
 
+// Whether an input or an output has 16 bits.
+bool HasHalfOperand(const Graph& graph, const Node& node);
 // Bytes of scratch that the node needs, copies included.
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target);
 // Bytes of what the node's kernel can make once of input `CpuKernelDef::packed_input`; 0: nothing.

@@ -53,7 +53,8 @@ TEST(ShmHeapTest, StepsAskForNoMemory) {
         const auto slices = c.TreeReduce(args, Never());
         EXPECT_TRUE(slices.ok()) << slices.status();
         for (const Slice& slice : *slices) {
-          if (slice.end > slice.begin) EXPECT_EQ(slice.data[0], static_cast<float>(shards));
+          if (slice.end == slice.begin) continue;
+          EXPECT_EQ(slice.data[0], static_cast<float>(shards));
         }
         c.PublishCommitted(number);
       };

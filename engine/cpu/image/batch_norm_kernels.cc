@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/image/image_simd.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/simd/half_kernels.h"
@@ -142,19 +143,12 @@ void ForRows(const Extents& x, bool copies, ThreadPool* pool, const Body& body) 
   });
 }
 
-bool AnyHalf(const Graph& graph, const Node& node) {
-  for (const Value& input : node.inputs) {
-    if (IsHalf(graph.type(input).dtype)) return true;
-  }
-  return IsHalf(node.outputs[0].dtype);
-}
-
 class BatchNormKernel : public CpuKernel {
  public:
   BatchNormKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                   const CpuTarget& target)
       : simd_(ImageSimdFor(target.isa)),
-        blocks_(AnyHalf(graph, node), HalfKernelsFor(target.isa)),
+        blocks_(HasHalfOperand(graph, node), HalfKernelsFor(target.isa)),
         x_type_(graph.type(node.inputs[0]).dtype),
         residual_type_(node.inputs.size() == 4 ? graph.type(node.inputs[3]).dtype : DType::kF32),
         y_type_(node.outputs[0].dtype),
@@ -225,7 +219,7 @@ class BackwardKernel : public CpuKernel {
   BackwardKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                  const CpuTarget& target)
       : simd_(ImageSimdFor(target.isa)),
-        blocks_(AnyHalf(graph, node), HalfKernelsFor(target.isa)),
+        blocks_(HasHalfOperand(graph, node), HalfKernelsFor(target.isa)),
         dy_type_(graph.type(node.inputs[0]).dtype),
         x_type_(graph.type(node.inputs[1]).dtype),
         mask_type_(node.inputs.size() == 6 ? graph.type(node.inputs[5]).dtype : DType::kF32),
