@@ -311,9 +311,9 @@ absl::StatusOr<Command> ParseBench(const Words& words, const CommonArgs& common)
   const auto seconds = [](const std::string& text, double* number) {
     return absl::SimpleAtod(text, number) && *number > 0 && *number <= 600;
   };
-  LS_RETURN_IF_ERROR(ParseNumber(words, "min-bytes", "a size, such as 4B", size, &args.min_bytes));
-  LS_RETURN_IF_ERROR(
-      ParseNumber(words, "max-bytes", "a size, such as 256MiB", size, &args.max_bytes));
+  const std::string sizes = "a size such as 4B, 64KiB or 256MiB (1024-based), or 2MB (1000-based)";
+  LS_RETURN_IF_ERROR(ParseNumber(words, "min-bytes", sizes, size, &args.min_bytes));
+  LS_RETURN_IF_ERROR(ParseNumber(words, "max-bytes", sizes, size, &args.max_bytes));
   LS_RETURN_IF_ERROR(ParseNumber(words, "seconds", "a number above 0", seconds, &args.seconds));
   if (args.max_bytes < args.min_bytes) return Usage("--max-bytes is less than --min-bytes");
   if (words.Has("factor")) {
