@@ -277,6 +277,13 @@ bool HasHalfOperand(const Graph& graph, const Node& node) {
                      [](const TensorType& type) { return IsHalf(type.dtype); });
 }
 
+bool IsAllBf16(const Graph& graph, const Node& node, const CpuTarget& /*target*/) {
+  const auto is = [](const TensorType& type) { return type.dtype == DType::kBF16; };
+  return std::all_of(node.outputs.begin(), node.outputs.end(), is) &&
+         std::all_of(node.inputs.begin(), node.inputs.end(),
+                     [&](const Value& input) { return is(graph.type(input)); });
+}
+
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
   if (Converts(graph, node, target)) return Layout(graph, node, target).bytes;
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/simd.h"
@@ -89,28 +90,22 @@ std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
   return std::make_unique<PointwiseKernel<kBody>>(graph, node, operands, target);
 }
 
-bool AllBf16(const Graph& graph, const Node& node, const CpuTarget& /*target*/) {
-  return node.outputs[0].dtype == DType::kBF16 &&
-         std::all_of(node.inputs.begin(), node.inputs.end(),
-                     [&](const Value& input) { return graph.type(input).dtype == DType::kBF16; });
-}
-
 // kBf16Body where all operands are bf16, else kBody.
 template <void (*kBody)(const Pointwise&, const RunContext&, int64_t at, int64_t n),
           void (*kBf16Body)(const Pointwise&, const RunContext&, int64_t at, int64_t n)>
 std::unique_ptr<CpuKernel> PrepareEither(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target) {
-  return AllBf16(graph, node, target) ? Prepare<kBf16Body>(graph, node, operands, target)
-                                      : Prepare<kBody>(graph, node, operands, target);
+  return IsAllBf16(graph, node, target) ? Prepare<kBf16Body>(graph, node, operands, target)
+                                        : Prepare<kBody>(graph, node, operands, target);
 }
 
 }  // namespace
 
-const CpuKernelDef kAdd = {.prepare = PrepareEither<AddBody, AddBf16Body>, .takes_half = AllBf16};
+const CpuKernelDef kAdd = {.prepare = PrepareEither<AddBody, AddBf16Body>, .takes_half = IsAllBf16};
 const CpuKernelDef kScale = {nullptr, Prepare<ScaleBody>};
 const CpuKernelDef kDeposit = {nullptr, Prepare<DepositBody>};
 const CpuKernelDef kRelu = {nullptr, Prepare<ReluBody>};
 const CpuKernelDef kReluBackward = {
-    .prepare = PrepareEither<ReluBackwardBody, ReluBackwardBf16Body>, .takes_half = AllBf16};
+    .prepare = PrepareEither<ReluBackwardBody, ReluBackwardBf16Body>, .takes_half = IsAllBf16};
 
 }  // namespace lockstep::engine::cpu

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/random_address.h"
 #include "engine/cpu/simd/row_kernels.h"
@@ -135,24 +136,34 @@ class ActivationKernel : public RowKernel {
   ActivationKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                    const CpuTarget& target)
       : RowKernel(graph, node, operands, target),
+        bf16_(IsAllBf16(graph, node, target)),
         function_(static_cast<size_t>(kDefault == Activation::kGeluErf &&
                                               node.attrs.String("approximate") == "tanh"
                                           ? Activation::kGeluTanh
                                           : kDefault)) {}
 
   void Run(const RunContext& context) const override {
-    const float *a = In(context, 0), *b = Optional(context, 1);
-    float* out = Out(context);
-    ForBlocks(context, [&](int64_t at, int64_t n) {
-      if (b == nullptr) {
-        row_simd_.activation[function_](a + at, n, out + at);
-      } else {
-        row_simd_.activation_backward[function_](a + at, b + at, n, out + at);
-      }
-    });
+    if (bf16_) {
+      RunOn<uint16_t>(context, row_simd_.activation_bf16[function_],
+                      row_simd_.activation_backward_bf16[function_]);
+    } else {
+      RunOn<float>(context, row_simd_.activation[function_],
+                   row_simd_.activation_backward[function_]);
+    }
   }
 
  private:
+  template <typename T, typename Forward, typename Backward>
+  void RunOn(const RunContext& context, Forward forward, Backward backward) const {
+    const T* a = context.At<T>(operands_.inputs[0]);
+    const T* b = operands_.inputs.size() > 1 ? context.At<T>(operands_.inputs[1]) : nullptr;
+    T* out = context.At<T>(operands_.outputs[0]);
+    ForBlocks(context, [&](int64_t at, int64_t n) {
+      b == nullptr ? forward(a + at, n, out + at) : backward(a + at, b + at, n, out + at);
+    });
+  }
+
+  const bool bf16_;
   const size_t function_;
 };
 
@@ -262,11 +273,14 @@ std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
 const CpuKernelDef kLayerNorm = {nullptr, Prepare<LayerNormKernel>};
 const CpuKernelDef kLayerNormBackwardInput = {nullptr, Prepare<LayerNormBackwardInputKernel>};
 const CpuKernelDef kLayerNormBackwardWeight = {nullptr, Prepare<LayerNormBackwardWeightKernel>};
-const CpuKernelDef kGelu = {nullptr, Prepare<ActivationKernel<Activation::kGeluErf>>};
+const CpuKernelDef kGelu = {.prepare = Prepare<ActivationKernel<Activation::kGeluErf>>,
+                            .takes_half = IsAllBf16};
 const CpuKernelDef kGeluBackward = kGelu;
-const CpuKernelDef kSilu = {nullptr, Prepare<ActivationKernel<Activation::kSilu>>};
+const CpuKernelDef kSilu = {.prepare = Prepare<ActivationKernel<Activation::kSilu>>,
+                            .takes_half = IsAllBf16};
 const CpuKernelDef kSiluBackward = kSilu;
-const CpuKernelDef kTanh = {nullptr, Prepare<ActivationKernel<Activation::kTanh>>};
+const CpuKernelDef kTanh = {.prepare = Prepare<ActivationKernel<Activation::kTanh>>,
+                            .takes_half = IsAllBf16};
 const CpuKernelDef kTanhBackward = kTanh;
 const CpuKernelDef kSigmoid = {nullptr, Prepare<ActivationKernel<Activation::kSigmoid>>};
 const CpuKernelDef kSigmoidBackward = kSigmoid;

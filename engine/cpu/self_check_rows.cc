@@ -13,10 +13,22 @@
 namespace lockstep::engine {
 namespace {
 
+// Each may round to another neighbour in bf16 where the values before differ in the last place.
+constexpr float kCheckBf16 = 0x1p-6f;
+
+void PutBf16(const uint16_t* halves, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = BFloat16{halves[i]}.ToFloat();
+}
+
 void CheckActivations(KernelComparison* compare) {
   const float *x = compare->x(), *y = compare->y();
   std::vector<float> wide(x, x + kCheckCount);
   for (float& value : wide) value *= 6;
+  const auto rounded = [](const float* values) {
+    std::vector<uint16_t> bits(kCheckCount);
+    for (size_t i = 0; i < bits.size(); ++i) bits[i] = BFloat16::FromFloat(values[i]).bits;
+    return bits;
+  };
   for (size_t a = 0; a < kActivations; ++a) {
     compare->Run(absl::StrCat("activation ", a), kCheckRounding,
                  [&](const KernelTables& t, float* out) {
@@ -25,6 +37,19 @@ void CheckActivations(KernelComparison* compare) {
     compare->Run(absl::StrCat("activation_backward ", a), kCheckRounding,
                  [&](const KernelTables& t, float* out) {
                    t.rows->activation_backward[a](y, x, kCheckCount, out);
+                 });
+    compare->Run(
+        absl::StrCat("activation_bf16 ", a), kCheckBf16, [&](const KernelTables& t, float* out) {
+          std::vector<uint16_t> results(kCheckCount);
+          t.rows->activation_bf16[a](rounded(wide.data()).data(), kCheckCount, results.data());
+          PutBf16(results.data(), kCheckCount, out);
+        });
+    compare->Run(absl::StrCat("activation_backward_bf16 ", a), kCheckBf16,
+                 [&](const KernelTables& t, float* out) {
+                   std::vector<uint16_t> results(kCheckCount);
+                   t.rows->activation_backward_bf16[a](rounded(y).data(), rounded(x).data(),
+                                                       kCheckCount, results.data());
+                   PutBf16(results.data(), kCheckCount, out);
                  });
     compare->Run(absl::StrCat("activate_rows ", a), kCheckRounding,
                  [&](const KernelTables& t, float* out) {
@@ -98,13 +123,6 @@ void CheckAttention(KernelComparison* compare) {
       t.rows->probability_gradient(out, own, 0x8000, 1.5f, 0.2f, kCheckCount, out + 256);
     });
   }
-}
-
-// Each may round to another neighbour in bf16 where the values before differ in the last place.
-constexpr float kCheckBf16 = 0x1p-6f;
-
-void PutBf16(const uint16_t* halves, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = BFloat16{halves[i]}.ToFloat();
 }
 
 void CheckAttentionOfBf16(KernelComparison* compare) {

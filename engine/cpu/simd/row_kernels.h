@@ -43,6 +43,10 @@ struct RowKernels {
   // dx = dy * f'. `saved` is x for gelu and silu, y for tanh and sigmoid.
   void (*activation_backward[kActivations])(const float* dy, const float* saved, int64_t n,
                                             float* dx);
+  // Both of bf16, computed in fp32 and rounded once.
+  void (*activation_bf16[kActivations])(const uint16_t* x, int64_t n, uint16_t* y);
+  void (*activation_backward_bf16[kActivations])(const uint16_t* dy, const uint16_t* saved,
+                                                 int64_t n, uint16_t* dx);
   // `rows` of `columns` values, `stride` apart: y = f(y), the elements of `activation`.
   void (*activate_rows[kActivations])(int64_t rows, int64_t columns, int64_t stride, float* y);
   // One row: y = (x - mean) / sqrt(variance + eps) * gamma + beta (biased variance).
