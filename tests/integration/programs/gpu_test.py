@@ -283,7 +283,7 @@ train:
         self.assertIn("a matrix product is right", out)
         self.assertRegex(out, "cuDNN +absent .*our own kernels")
         _, out, _ = self.launch("doctor", env=CUDNN)
-        self.assertRegex(out, "cuDNN +ok +cuDNN 9.19.0, .*; convolutions use it where it is measured quicker")
+        self.assertRegex(out, "cuDNN +ok +cuDNN 9.19.0, .*; convolutions and attention use it where it is measured quicker")
         self.assertRegex(out, r"copies +ok +to the GPU [0-9.]+ GB/s, back [0-9.]+ GB/s")
         self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
         _, out, _ = self.launch("doctor", env=NCCL)
