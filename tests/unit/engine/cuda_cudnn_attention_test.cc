@@ -221,6 +221,19 @@ TEST_F(AttentionTest, AnEngineOfTheFileThatIsGoneIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(file_));
 }
 
+TEST(AlgorithmTable, KeepsKnobs) {
+  cuda::AlgorithmTable table;
+  const CudnnAlgorithm algorithm{6, 4096, {{14, 2}, {24, 26}}};
+  table.Set("a GPU", "attention", algorithm);
+  EXPECT_EQ(table.ToText(), "a GPU\tattention\tcudnn.6.1000.14=2.24=26\n");
+  cuda::AlgorithmTable read;
+  read.Add("a GPU\tattention\tcudnn.6.1000.24\na GPU\tattention\tcudnn.6.1000.24=x\n");
+  EXPECT_EQ(read.FindCudnn("a GPU", "attention"), nullptr);
+  read.Add(table.ToText());
+  ASSERT_NE(read.FindCudnn("a GPU", "attention"), nullptr);
+  EXPECT_EQ(*read.FindCudnn("a GPU", "attention"), algorithm);
+}
+
 TEST(AttentionWorkspace, HoldsTheGradientsOfScoresInTiles) {
   cuda::CudnnAttentionShape shape;
   shape.batch = 2;
