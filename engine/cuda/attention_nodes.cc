@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "engine/cuda/attention_cudnn.h"
 #include "engine/cuda/kernels.h"
 #include "engine/ops/ops.h"
 
@@ -63,6 +64,16 @@ void Bind(const Operands& o, const ops::AttentionShape& shape, size_t first,
   if (shape.rate > 0) args->drop.address = o.InData<int32_t>(context, shape.address);
 }
 
+// The same for cuDNN.
+void Bind(const Operands& o, const ops::AttentionShape& shape, size_t first,
+          const CudaContext& context, CudnnAttention::Operands* operands) {
+  AttentionArgs args;
+  Bind(o, shape, first, context, &args);
+  operands->q = args.q.data;
+  operands->k = args.k.data;
+  operands->v = args.v.data;
+}
+
 absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const KernelOperands& operands,
                                           const CudaTarget& target) {
@@ -70,17 +81,47 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape,
                       ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 0));
   LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
-  return [o, shape, args](const CudaContext& context) {
+  const CudaKernel own = [o, shape, args](const CudaContext& context) {
     AttentionArgs own = args;
     Bind(o, shape, 0, context, &own);
     own.y = o.Out(context);
     own.log_sums = o.Out(context, 1);
     return o.kernels().attention(own, context.stream);
   };
+  const Type type = TypeOf(o.input(0).dtype);
+  if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) return own;
+  AttentionNode attention{CudnnShapeOf(shape, type, false), 2};
+  attention.bind = [o, shape](const CudaContext& context) {
+    CudnnAttention::Operands made;
+    Bind(o, shape, 0, context, &made);
+    made.y = o.Out(context).data;
+    made.log_sums = o.Out(context, 1).data;
+    return made;
+  };
+  return ChooseAttention(target.cudnn, o, attention, own);
+}
+
+// Of the backward pass: a float for each query and head, then cuDNN's workspace.
+struct BackwardPlan {
+  size_t delta_bytes = 0;
+  size_t workspace_bytes = 0;
+};
+
+BackwardPlan PlanBackward(const Graph& graph, const Node& node) {
+  BackwardPlan plan;
+  plan.delta_bytes =
+      RoundUp(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
+  const auto shape = ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 3);
+  const Type type = TypeOf(graph.type(node.inputs[3]).dtype);
+  if (shape.ok() && SuitsCudnn(*shape, type)) {
+    plan.workspace_bytes = RoundUp(AttentionWorkspaceBytes(CudnnShapeOf(*shape, type, true)));
+  }
+  return plan;
 }
 
 size_t BackwardScratch(const Graph& graph, const Node& node) {
-  return RoundUp(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
+  const BackwardPlan plan = PlanBackward(graph, node);
+  return plan.delta_bytes + (plan.workspace_bytes > kCudaWorkspaceBytes ? plan.workspace_bytes : 0);
 }
 
 absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
@@ -90,7 +131,7 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
   LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape,
                       ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 3));
   LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
-  return [o, shape, args](const CudaContext& context) {
+  const CudaKernel own = [o, shape, args](const CudaContext& context) {
     AttentionBackwardArgs own;
     own.forward = args;
     Bind(o, shape, 3, context, &own.forward);
@@ -103,6 +144,26 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
     own.delta = o.Scratch<float>(context);
     return o.kernels().attention_backward(own, context.stream);
   };
+  const Type type = TypeOf(o.input(3).dtype);
+  if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) return own;
+  const BackwardPlan plan = PlanBackward(graph, node);
+  AttentionNode attention{CudnnShapeOf(shape, type, true), shape.packed ? size_t{1} : size_t{3}};
+  attention.workspace_at = plan.delta_bytes;
+  attention.workspace_bytes = plan.workspace_bytes;
+  attention.bind = [o, shape](const CudaContext& context) {
+    CudnnAttention::Operands made;
+    Bind(o, shape, 3, context, &made);
+    made.dy = o.In(context, 0).data;
+    made.y = o.In(context, 1).data;
+    made.log_sums = o.In(context, 2).data;
+    const View dq = o.Out(context);
+    made.dq = dq.data;
+    made.dk = shape.packed ? Shifted(dq, shape.width).data : o.Out(context, 1).data;
+    made.dv = shape.packed ? Shifted(dq, 2 * shape.width).data : o.Out(context, 2).data;
+    made.delta = o.Scratch<float>(context);
+    return made;
+  };
+  return ChooseAttention(target.cudnn, o, attention, own);
 }
 
 size_t StepScratch(const Graph& graph, const Node& node) {

@@ -26,7 +26,7 @@ Code BringFilters(const Operands& o, const ConvPlan& plan, const CudaContext& co
 }
 
 CudaKernel Forward(const Operands& o, const ConvPlan& plan, const Convolution& convolution,
-                   const ConvAlgorithm& algorithm, bool relu) {
+                   const CudnnAlgorithm& algorithm, bool relu) {
   return [=](const CudaContext& context) {
     Code code = BringFilters(o, plan, context);
     const View y = o.Out(context);
@@ -47,7 +47,7 @@ CudaKernel Forward(const Operands& o, const ConvPlan& plan, const Convolution& c
 }
 
 CudaKernel Input(const Operands& o, const ConvPlan& plan, const Convolution& convolution,
-                 const ConvAlgorithm& algorithm) {
+                 const CudnnAlgorithm& algorithm) {
   return [=](const CudaContext& context) {
     Code code = BringFilters(o, plan, context);
     const View dx = o.Out(context);
@@ -66,7 +66,7 @@ CudaKernel Input(const Operands& o, const ConvPlan& plan, const Convolution& con
 }
 
 CudaKernel Weight(const Operands& o, const ConvPlan& plan, const Convolution& convolution,
-                  const ConvAlgorithm& algorithm) {
+                  const CudnnAlgorithm& algorithm) {
   return [=](const CudaContext& context) {
     const Code code = convolution->Run(algorithm, o.In(context, 1).data, o.In(context, 0).data,
                                        o.Scratch(context), WorkspaceOf(o, plan, context));
@@ -101,7 +101,7 @@ size_t CudnnWorkspaceBytes(const ConvPlan& plan) {
 
 CudaKernel PrepareCudnn(const Operands& o, const Node& node, const ConvPlan& plan,
                         std::shared_ptr<const CudnnConvolution> convolution,
-                        const ConvAlgorithm& algorithm) {
+                        const CudnnAlgorithm& algorithm) {
   if (plan.part == ConvPart::kForward) {
     return Forward(o, plan, convolution, algorithm, node.attrs.String("activation") == "relu");
   }

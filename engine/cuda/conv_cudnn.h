@@ -23,7 +23,7 @@ size_t CudnnWorkspaceBytes(const ConvPlan& plan);
 // The kernel of a conv2d node or of one of its gradients. REQUIRES: CanBeCudnn.
 CudaKernel PrepareCudnn(const Operands& operands, const Node& node, const ConvPlan& plan,
                         std::shared_ptr<const CudnnConvolution> convolution,
-                        const ConvAlgorithm& algorithm);
+                        const CudnnAlgorithm& algorithm);
 
 }  // namespace lockstep::engine::cuda
 

@@ -299,9 +299,9 @@ template <ConvPart kPart, auto kPrepareOwn>
 absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
                                    const KernelOperands& operands, const CudaTarget& target) {
   LS_ASSIGN_OR_RETURN(CudaKernel own, kPrepareOwn(graph, node, operands, target));
-  if (target.convolutions == nullptr) return own;
-  return target.convolutions->Choose(Operands(graph, node, operands, target), node,
-                                     ConvPlan(graph, node, kPart), target.tf32, std::move(own));
+  if (target.cudnn == nullptr) return own;
+  return ChooseConvolution(target.cudnn, Operands(graph, node, operands, target), node,
+                           ConvPlan(graph, node, kPart), target.tf32, std::move(own));
 }
 
 }  // namespace

@@ -32,6 +32,15 @@ bool LookUpDirection(void* library, const std::string& name, CudnnDirection* dir
          LookUp(library, absl::StrCat("cudnnConvolution", name), &direction->run);
 }
 
+bool LookUpBackend(void* library, CudnnBackend* backend) {
+  return LookUp(library, "cudnnBackendCreateDescriptor", &backend->create) &&
+         LookUp(library, "cudnnBackendDestroyDescriptor", &backend->destroy) &&
+         LookUp(library, "cudnnBackendSetAttribute", &backend->set) &&
+         LookUp(library, "cudnnBackendFinalize", &backend->finalize) &&
+         LookUp(library, "cudnnBackendGetAttribute", &backend->get) &&
+         LookUp(library, "cudnnBackendExecute", &backend->execute);
+}
+
 bool LookUpAll(void* library, CudnnApi* api) {
   bool whole = LookUp(library, "cudnnGetVersion", &api->get_version);
   whole &= LookUp(library, "cudnnGetErrorString", &api->error_string);
@@ -52,6 +61,7 @@ bool LookUpAll(void* library, CudnnApi* api) {
   whole &= LookUpDirection(library, "Forward", &api->forward);
   whole &= LookUpDirection(library, "BackwardData", &api->backward_data);
   whole &= LookUpDirection(library, "BackwardFilter", &api->backward_filter);
+  whole &= LookUpBackend(library, &api->backend);
   return whole;
 }
 

@@ -45,6 +45,7 @@ class Cudnn {
   const CudnnApi& api() const { return library_.api; }
   CudnnObject handle() const { return handle_; }
   std::string name() const { return library_.name(); }
+  size_t version() const { return library_.version; }
 
  private:
   explicit Cudnn(CudnnLibrary library) : library_(std::move(library)) {}

@@ -8,15 +8,19 @@
 
 #include <cstddef>
 
-namespace lockstep::engine::cuda {
+#include "engine/cuda/cudnn_backend_api.h"
 
-using CudnnStatus = int;  // cudnnStatus_t; 0 is success
-// cudnnHandle_t, and descriptors of tensors, filters and convolutions.
-using CudnnObject = void*;
+namespace lockstep::engine::cuda {
 
 // The values in use of cudnnDataType_t, cudnnTensorFormat_t, cudnnMathType_t,
 // cudnnConvolutionMode_t and cudnnDeterminism_t.
-enum CudnnType : int { kCudnnFloat = 0, kCudnnHalf = 2, kCudnnBfloat16 = 9 };
+enum CudnnType : int {
+  kCudnnFloat = 0,
+  kCudnnHalf = 2,
+  kCudnnInt32 = 4,
+  kCudnnBfloat16 = 9,
+  kCudnnBoolean = 11
+};
 inline constexpr int kCudnnChannelsLast = 1;
 enum CudnnMath : int { kCudnnDefaultMath = 0, kCudnnTensorMath = 1, kCudnnFmaMath = 3 };
 inline constexpr int kCudnnCrossCorrelation = 1;
@@ -79,6 +83,8 @@ struct CudnnApi {
   CudnnDirection forward;
   CudnnDirection backward_data;
   CudnnDirection backward_filter;
+  // Graphs.
+  CudnnBackend backend;
 };
 
 }  // namespace lockstep::engine::cuda

@@ -85,10 +85,10 @@ CudnnConvolution::~CudnnConvolution() {
   if (images_ != nullptr) api.destroy_tensor(images_);
 }
 
-std::vector<ConvAlgorithm> CudnnConvolution::Algorithms(size_t workspace_bytes) const {
+std::vector<CudnnAlgorithm> CudnnConvolution::Algorithms(size_t workspace_bytes) const {
   std::array<CudnnFound, kMostAlgorithms> found{};
   int count = 0;
-  std::vector<ConvAlgorithm> algorithms;
+  std::vector<CudnnAlgorithm> algorithms;
   if (direction_->find(cudnn_->handle(), first_, second_, convolution_, result_, kMostAlgorithms,
                        &count, found.data()) != 0) {
     return algorithms;
@@ -97,9 +97,9 @@ std::vector<ConvAlgorithm> CudnnConvolution::Algorithms(size_t workspace_bytes) 
     const CudnnFound& one = found[static_cast<size_t>(i)];
     if (one.status != 0 || one.determinism != kCudnnDeterministic) continue;
     // The same algorithm comes once for each kind of arithmetic; ours is settled.
-    const auto same = [&](const ConvAlgorithm& other) { return other.number == one.algorithm; };
+    const auto same = [&](const CudnnAlgorithm& other) { return other.number == one.algorithm; };
     if (std::any_of(algorithms.begin(), algorithms.end(), same)) continue;
-    ConvAlgorithm algorithm{one.algorithm, 0};
+    CudnnAlgorithm algorithm{one.algorithm, 0};
     if (direction_->workspace(cudnn_->handle(), first_, second_, convolution_, result_,
                               one.algorithm, &algorithm.workspace_bytes) != 0) {
       continue;
@@ -109,14 +109,14 @@ std::vector<ConvAlgorithm> CudnnConvolution::Algorithms(size_t workspace_bytes) 
   return algorithms;
 }
 
-bool CudnnConvolution::Has(const ConvAlgorithm& algorithm) const {
+bool CudnnConvolution::Has(const CudnnAlgorithm& algorithm) const {
   size_t bytes = 0;
   return direction_->workspace(cudnn_->handle(), first_, second_, convolution_, result_,
                                algorithm.number, &bytes) == 0 &&
          bytes <= algorithm.workspace_bytes;
 }
 
-Code CudnnConvolution::Run(const ConvAlgorithm& algorithm, const void* first, const void* second,
+Code CudnnConvolution::Run(const CudnnAlgorithm& algorithm, const void* first, const void* second,
                            void* result, void* workspace) const {
   const float one = 1, zero = 0;
   const CudnnStatus status = direction_->run(cudnn_->handle(), &one, first_, first, second_, second,

@@ -27,13 +27,13 @@ class CudnnConvolution {
 
   // The library's algorithms that give the same bits in each run and need no more than
   // `workspace_bytes`; those that it thinks quickest first. May be none.
-  std::vector<ConvAlgorithm> Algorithms(size_t workspace_bytes) const;
+  std::vector<CudnnAlgorithm> Algorithms(size_t workspace_bytes) const;
   // Whether the library still has it, with no more workspace than it says.
-  bool Has(const ConvAlgorithm& algorithm) const;
+  bool Has(const CudnnAlgorithm& algorithm) const;
   // result = the convolution, on the device's stream of kernels. Forward the operands are images
   // and filters, for the gradient of the images filters and dy, for that of the filters images and
   // dy.
-  Code Run(const ConvAlgorithm& algorithm, const void* first, const void* second, void* result,
+  Code Run(const CudnnAlgorithm& algorithm, const void* first, const void* second, void* result,
            void* workspace) const;
 
  private:

@@ -33,12 +33,13 @@ GpuFinding Driver() {
   return {State::kGood, "driver", version};
 }
 
-// Whether convolutions will use it.
+// Whether convolutions and attention will use it.
 GpuFinding ExamineCudnn(const cuda::Tables* tables) {
   const absl::StatusOr<cuda::CudnnLibrary> library = cuda::LoadCudnn(tables);
   if (!library.ok()) {
     return {State::kOptional, "cuDNN",
-            absl::StrCat(library.status().message(), "; convolutions use our own kernels")};
+            absl::StrCat(library.status().message(),
+                         "; convolutions and attention use our own kernels")};
   }
   const std::string text = absl::StrCat(library->name(), ", ", library->path);
   const absl::StatusOr<std::unique_ptr<cuda::Device>> device = cuda::Device::Open(0);
@@ -48,10 +49,11 @@ GpuFinding ExamineCudnn(const cuda::Tables* tables) {
   const auto handle = cuda::Cudnn::Open(**device);
   if (!handle.ok()) {
     return {State::kDoubtful, "cuDNN",
-            absl::StrCat(handle.status().message(), "; convolutions use our own kernels")};
+            absl::StrCat(handle.status().message(),
+                         "; convolutions and attention use our own kernels")};
   }
   return {State::kGood, "cuDNN",
-          absl::StrCat(text, "; convolutions use it where it is measured quicker")};
+          absl::StrCat(text, "; convolutions and attention use it where it is measured quicker")};
 }
 
 // A product of two matrices whose result is known: the largest error.

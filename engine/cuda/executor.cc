@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "engine/cuda/cudnn.h"
+#include "engine/cuda/cudnn_attention.h"
 #include "engine/cuda/device_bytes.h"
 #include "engine/cuda/module.h"
 #include "engine/cuda/tuning.h"
@@ -117,17 +118,19 @@ absl::Status CudaExecutor::AllocateAll() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<cuda::ConvTuning>> CudaExecutor::OpenConvTuning(
+absl::StatusOr<std::unique_ptr<cuda::CudnnTuning>> CudaExecutor::OpenCudnnTuning(
     CudnnUse use, cuda::ProductTuning* tuning) {
-  const auto convolves = [](const Program& program) {
-    const std::vector<Node>& nodes = program.graph.nodes();
-    return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
-      return absl::string_view(node.op->name) == "conv2d";
-    });
+  const auto has = [this](absl::string_view op) {
+    const auto within = [op](const Program& program) {
+      const std::vector<Node>& nodes = program.graph.nodes();
+      return std::any_of(nodes.begin(), nodes.end(),
+                         [op](const Node& node) { return absl::string_view(node.op->name) == op; });
+    };
+    return within(plan_->program(ProgramKind::kTraining)) ||
+           within(plan_->program(ProgramKind::kEvaluation));
   };
-  const bool any = convolves(plan_->program(ProgramKind::kTraining)) ||
-                   convolves(plan_->program(ProgramKind::kEvaluation));
-  if (use == CudnnUse::kNever || !any) return nullptr;
+  const bool attends = has("attention");
+  if (use == CudnnUse::kNever || (!attends && !has("conv2d"))) return nullptr;
   absl::StatusOr<std::shared_ptr<const cuda::Cudnn>> cudnn =
       tuning == nullptr ? absl::FailedPreconditionError(
                               "nothing is measured without resources.matmul: measured, "
@@ -135,11 +138,15 @@ absl::StatusOr<std::unique_ptr<cuda::ConvTuning>> CudaExecutor::OpenConvTuning(
                         : cuda::Cudnn::Open(*device_);
   if (!cudnn.ok()) {
     if (use == CudnnUse::kAlways) return Annotate(cudnn.status(), "resources.cudnn is always");
-    LS_LOG_INFO << "convolutions are done without cuDNN: " << cudnn.status().message();
+    LS_LOG_INFO << "convolutions and attention are done without cuDNN: "
+                << cudnn.status().message();
     return nullptr;
   }
-  return cuda::ConvTuning::Open(device_.get(), *std::move(cudnn), tuning,
-                                ContextFor(slots_[0], Weights::kCurrent));
+  if (attends && (*cudnn)->version() < cuda::kCudnnForAttention) {
+    LS_LOG_INFO << "attention is done without cuDNN: " << (*cudnn)->name() << " is older than 9.18";
+  }
+  return cuda::CudnnTuning::Open(device_.get(), *std::move(cudnn), tuning,
+                                 ContextFor(slots_[0], Weights::kCurrent));
 }
 
 absl::Status CudaExecutor::Prepare(const Memory& memory) {
@@ -157,9 +164,12 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
                                                           {arena_, bytes, workspace_}));
     target.tuning = tuning.get();
   }
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::ConvTuning> convolutions,
-                      OpenConvTuning(memory.cudnn, tuning.get()));
-  target.convolutions = convolutions.get();
+  size_t free_bytes = 0, total_bytes = 0;
+  LS_RETURN_IF_ERROR(
+      device_->Check(device_->runtime().memory(&free_bytes, &total_bytes), "the GPU's memory"));
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::CudnnTuning> cudnn,
+                      OpenCudnnTuning(memory.cudnn, tuning.get()));
+  target.cudnn = cudnn.get();
   const GradientLayout& layout = plan_->layout();
   std::vector<int> ends;
   if (!spec.inference) gaps_ = GapsOf(layout);
@@ -177,6 +187,13 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
     runners_.push_back(std::move(made));
   }
   if (tuning != nullptr) tuning->Finish();
+  if (cudnn != nullptr) {
+    size_t left = 0;
+    LS_RETURN_IF_ERROR(
+        device_->Check(device_->runtime().memory(&left, &total_bytes), "the GPU's memory"));
+    LS_LOG_INFO << "cuDNN and the kernels that were loaded meanwhile take "
+                << Mebibytes(free_bytes > left ? free_bytes - left : 0) << " of the GPU's memory";
+  }
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   segment_buckets_.resize(static_cast<size_t>(runner(ProgramKind::kTraining).segments()));
   for (size_t b = 0; b < layout.buckets.size(); ++b) {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cuda/conv_tuning.h"
+#include "engine/cuda/cudnn_tuning.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/program_runner.h"
 #include "engine/cuda/step_clock.h"
@@ -79,10 +79,10 @@ class CudaExecutor : public Executor {
   absl::Status CheckRoom(size_t limit) const;
   absl::Status AllocateAll();
   absl::Status Prepare(const Memory& memory);
-  // What chooses between our own convolutions and cuDNN's, with the files of `tuning`; null when
-  // they are our own. Errors: FailedPrecondition when cuDNN must be used and cannot.
-  absl::StatusOr<std::unique_ptr<cuda::ConvTuning>> OpenConvTuning(CudnnUse use,
-                                                                   cuda::ProductTuning* tuning);
+  // What chooses between our own kernels and cuDNN's, with the files of `tuning`; null when all are
+  // our own. Errors: FailedPrecondition when cuDNN must be used and cannot.
+  absl::StatusOr<std::unique_ptr<cuda::CudnnTuning>> OpenCudnnTuning(CudnnUse use,
+                                                                     cuda::ProductTuning* tuning);
   absl::Status CopyState();
   void Upload();
   // `status` of something that changes the state. After an error nothing of it can be trusted, and

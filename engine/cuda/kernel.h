@@ -19,7 +19,7 @@
 namespace lockstep::engine {
 
 namespace cuda {
-class ConvTuning;
+class CudnnTuning;
 class ProductTuning;
 }  // namespace cuda
 
@@ -29,7 +29,7 @@ struct CudaTarget {
   bool tf32 = false;                      // fp32 factors of matrix products are rounded to 10 bits
   cuda::ProductTuning* tuning = nullptr;  // null: products take the library's own choice
   bool fp8 = false;                       // there are products of factors in FP8
-  cuda::ConvTuning* convolutions = nullptr;  // null: they are done by our own kernels
+  cuda::CudnnTuning* cudnn = nullptr;     // null: all is done by our own kernels
 };
 // Memory that matrix products may use while they run.
 inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;

@@ -30,11 +30,6 @@ namespace {
 constexpr absl::Duration kLockDeadline = absl::Minutes(5);
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 
-const char* NameOf(Type type) {
-  if (type == Type::kBF16) return "bf16";
-  return type == Type::kF16 ? "f16" : "f32";
-}
-
 const char* NameOf(Fp8 fp8) { return fp8 == Fp8::kE4M3 ? "e4m3" : "e5m2"; }
 
 std::string ReadText(const std::string& path) {
@@ -63,18 +58,31 @@ bool FromWord(absl::string_view word, MatmulAlgorithm* algorithm) {
   return good;
 }
 
-std::string ToWord(const ConvAlgorithm& algorithm) {
-  if (algorithm.number == ConvAlgorithm::kOwn) return "own";
-  return absl::StrCat("cudnn.", algorithm.number, ".", absl::Hex(algorithm.workspace_bytes));
+std::string ToWord(const CudnnAlgorithm& algorithm) {
+  if (algorithm.number == CudnnAlgorithm::kOwn) return "own";
+  std::string word =
+      absl::StrCat("cudnn.", algorithm.number, ".", absl::Hex(algorithm.workspace_bytes));
+  for (const auto& [type, value] : algorithm.knobs) absl::StrAppend(&word, ".", type, "=", value);
+  return word;
 }
 
-bool FromWord(absl::string_view word, ConvAlgorithm* algorithm) {
+bool FromWord(absl::string_view word, CudnnAlgorithm* algorithm) {
   *algorithm = {};
   if (word == "own") return true;
   const std::vector<absl::string_view> parts = absl::StrSplit(word, '.');
-  return parts.size() == 3 && parts[0] == "cudnn" &&
-         absl::SimpleAtoi(parts[1], &algorithm->number) && algorithm->number >= 0 &&
-         absl::SimpleHexAtoi(parts[2], &algorithm->workspace_bytes);
+  if (parts.size() < 3 || parts[0] != "cudnn" || !absl::SimpleAtoi(parts[1], &algorithm->number) ||
+      algorithm->number < 0 || !absl::SimpleHexAtoi(parts[2], &algorithm->workspace_bytes)) {
+    return false;
+  }
+  for (size_t i = 3; i < parts.size(); ++i) {
+    const std::pair<absl::string_view, absl::string_view> knob = absl::StrSplit(parts[i], '=');
+    algorithm->knobs.emplace_back();
+    if (!absl::SimpleAtoi(knob.first, &algorithm->knobs.back().first) ||
+        !absl::SimpleAtoi(knob.second, &algorithm->knobs.back().second)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 template <typename Algorithm>
@@ -86,6 +94,11 @@ void AppendLines(const std::map<std::pair<std::string, std::string>, Algorithm>&
 }
 
 }  // namespace
+
+const char* NameOf(Type type) {
+  if (type == Type::kBF16) return "bf16";
+  return type == Type::kF16 ? "f16" : "f32";
+}
 
 std::string DescribeProduct(const MatmulShape& shape) {
   std::string text =
@@ -111,11 +124,11 @@ void AlgorithmTable::Add(const std::string& text) {
     const std::vector<std::string> parts = absl::StrSplit(line, '\t');
     if (parts.size() != 3) continue;
     MatmulAlgorithm product;
-    ConvAlgorithm convolution;
+    CudnnAlgorithm cudnn;
     if (FromWord(parts[2], &product)) {
       products_.try_emplace({parts[0], parts[1]}, product);
-    } else if (FromWord(parts[2], &convolution)) {
-      convolutions_.try_emplace({parts[0], parts[1]}, convolution);
+    } else if (FromWord(parts[2], &cudnn)) {
+      cudnn_.try_emplace({parts[0], parts[1]}, cudnn);
     }
   }
 }
@@ -125,9 +138,9 @@ void AlgorithmTable::Set(const std::string& device, const std::string& product,
   products_[{device, product}] = algorithm;
 }
 
-void AlgorithmTable::Set(const std::string& device, const std::string& convolution,
-                         const ConvAlgorithm& algorithm) {
-  convolutions_[{device, convolution}] = algorithm;
+void AlgorithmTable::Set(const std::string& device, const std::string& node,
+                         const CudnnAlgorithm& algorithm) {
+  cudnn_[{device, node}] = algorithm;
 }
 
 const MatmulAlgorithm* AlgorithmTable::Find(const std::string& device,
@@ -136,16 +149,16 @@ const MatmulAlgorithm* AlgorithmTable::Find(const std::string& device,
   return it == products_.end() ? nullptr : &it->second;
 }
 
-const ConvAlgorithm* AlgorithmTable::FindConvolution(const std::string& device,
-                                                     const std::string& convolution) const {
-  const auto it = convolutions_.find({device, convolution});
-  return it == convolutions_.end() ? nullptr : &it->second;
+const CudnnAlgorithm* AlgorithmTable::FindCudnn(const std::string& device,
+                                                const std::string& node) const {
+  const auto it = cudnn_.find({device, node});
+  return it == cudnn_.end() ? nullptr : &it->second;
 }
 
 std::string AlgorithmTable::ToText() const {
   std::string text;
   AppendLines(products_, &text);
-  AppendLines(convolutions_, &text);
+  AppendLines(cudnn_, &text);
   return text;
 }
 

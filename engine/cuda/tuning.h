@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of the library's algorithms each matrix product uses: those that files know from an earlier
 // run, and for others the quickest of the library's, measured once on this GPU before it does
-// anything else. The same files keep how convolutions are done (conv_tuning.h). An algorithm
+// anything else. The same files keep what cuDNN does (cudnn_tuning.h). An algorithm
 // decides the order of additions within a product, so all workers of a job must use the same ones:
 // workers of one host share the files, and one of them at a time measures while the others wait for
 // what it writes.
@@ -23,35 +23,38 @@
 
 namespace lockstep::engine::cuda {
 
+// "bf16", as names in files have it.
+const char* NameOf(Type type);
+
 // A product as one word, by which files name it: equal for equal products.
 std::string DescribeProduct(const MatmulShape& shape);
 
-// How a convolution is done: by our own kernels, or by one of cuDNN's algorithms.
-struct ConvAlgorithm {
+// How a convolution or attention is done: by our own kernels, or by one of cuDNN's algorithms.
+struct CudnnAlgorithm {
   static constexpr int kOwn = -1;
-  int number = kOwn;  // cuDNN's, of that direction
+  int number = kOwn;  // cuDNN's, of that direction; attention: of an engine
   size_t workspace_bytes = 0;
-  bool operator==(const ConvAlgorithm&) const = default;
+  // Attention: the engine's, as (type, value) in the order of types.
+  std::vector<std::pair<int, int64_t>> knobs = {};
+  bool operator==(const CudnnAlgorithm&) const = default;
 };
 
-// Algorithms by GPU with library, and product or convolution, as text: a line each.
+// Algorithms by GPU with library, and product or other node, as text: a line each.
 class AlgorithmTable {
  public:
   // Takes the lines of `text` that it does not know yet; what is no such line is left out.
   void Add(const std::string& text);
   void Set(const std::string& device, const std::string& product, const MatmulAlgorithm& algorithm);
-  void Set(const std::string& device, const std::string& convolution,
-           const ConvAlgorithm& algorithm);
+  void Set(const std::string& device, const std::string& node, const CudnnAlgorithm& algorithm);
   // Null when it is not known.
   const MatmulAlgorithm* Find(const std::string& device, const std::string& product) const;
-  const ConvAlgorithm* FindConvolution(const std::string& device,
-                                       const std::string& convolution) const;
+  const CudnnAlgorithm* FindCudnn(const std::string& device, const std::string& node) const;
   std::string ToText() const;
 
  private:
   using Key = std::pair<std::string, std::string>;
   std::map<Key, MatmulAlgorithm> products_;
-  std::map<Key, ConvAlgorithm> convolutions_;
+  std::map<Key, CudnnAlgorithm> cudnn_;
 };
 
 // The algorithms of one device's products while a plan is prepared.

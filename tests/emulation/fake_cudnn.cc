@@ -9,20 +9,19 @@
 
 #include "common/half.h"
 #include "engine/cuda/cudnn_api.h"
+#include "tests/emulation/fake_cudnn_shared.h"
 
 namespace lockstep::fake_cudnn {
+
+Switches switches;
+
 namespace {
 
 using engine::cuda::CudnnFound;
 using engine::cuda::CudnnObject;
 using engine::cuda::CudnnStatus;
 
-constexpr CudnnStatus kNotInitialized = 1001, kBadParam = 2000, kNotSupported = 3000;
 constexpr int kAlgorithms = 5;
-enum Algorithm { kNotDeterministic = 0, kPlain = 1, kTurned = 2, kLarge = 3, kUnsupported = 4 };
-constexpr size_t kTooLarge = size_t{1} << 40;
-
-Switches switches;
 
 struct Handle {
   void* stream = nullptr;
@@ -52,21 +51,6 @@ CudnnStatus Remove(CudnnObject object) {
   delete static_cast<T*>(object);
   --switches.descriptors;
   return 0;
-}
-
-float Load(const void* data, int type, int64_t i) {
-  if (type == engine::cuda::kCudnnFloat) return static_cast<const float*>(data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
-  return type == engine::cuda::kCudnnBfloat16 ? BFloat16{bits}.ToFloat() : Float16{bits}.ToFloat();
-}
-void Store(void* data, int type, int64_t i, float x) {
-  if (type == engine::cuda::kCudnnFloat) {
-    static_cast<float*>(data)[i] = x;
-  } else {
-    static_cast<uint16_t*>(data)[i] = type == engine::cuda::kCudnnBfloat16
-                                          ? BFloat16::FromFloat(x).bits
-                                          : Float16::FromFloat(x).bits;
-  }
 }
 
 // One convolution whose images, filters and places are told apart.
@@ -191,15 +175,6 @@ CudnnStatus WorkspaceSize(CudnnObject, CudnnObject first, CudnnObject second,
   return Check(Describe(kDirection, first, second, convolution, result));
 }
 
-CudnnStatus ModuleDoes(void* stream, const std::function<void()>& work) {
-  const char* const path = std::getenv("LOCKSTEP_CUDA_MODULE");
-  void* const module = path == nullptr ? nullptr : ::dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-  if (module == nullptr) return kNotInitialized;
-  const auto give = reinterpret_cast<int (*)(void*, const std::function<void()>&)>(
-      ::dlsym(module, "lockstep_emulated_do"));
-  return give == nullptr ? kNotInitialized : give(stream, work);
-}
-
 template <int kDirection>
 CudnnStatus RunOne(CudnnObject handle, const void* alpha, CudnnObject first, const void* first_data,
                    CudnnObject second, const void* second_data, CudnnObject convolution,
@@ -217,12 +192,7 @@ CudnnStatus RunOne(CudnnObject handle, const void* alpha, CudnnObject first, con
   work.first = first_data;
   work.second = second_data;
   work.result = result_data;
-  const auto run = [work, workspace, bytes = switches.workspace_bytes] {
-    std::fill_n(static_cast<unsigned char*>(workspace), bytes, static_cast<unsigned char>(0xA5));
-    Do(work);
-  };
-  void* const stream = static_cast<Handle*>(handle)->stream;
-  return switches.enqueue ? switches.enqueue(stream, run) : ModuleDoes(stream, run);
+  return Enqueue(handle, workspace, [work] { Do(work); });
 }
 
 CudnnStatus SetExtents(CudnnObject object, int format, const Extents& extents) {
@@ -232,6 +202,44 @@ CudnnStatus SetExtents(CudnnObject object, int format, const Extents& extents) {
 }
 
 }  // namespace
+
+float Load(const void* data, int type, int64_t i) {
+  if (type == engine::cuda::kCudnnFloat) return static_cast<const float*>(data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
+  return type == engine::cuda::kCudnnBfloat16 ? BFloat16{bits}.ToFloat() : Float16{bits}.ToFloat();
+}
+void Store(void* data, int type, int64_t i, float x) {
+  if (type == engine::cuda::kCudnnFloat) {
+    static_cast<float*>(data)[i] = x;
+  } else {
+    static_cast<uint16_t*>(data)[i] = type == engine::cuda::kCudnnBfloat16
+                                          ? BFloat16::FromFloat(x).bits
+                                          : Float16::FromFloat(x).bits;
+  }
+}
+
+namespace {
+
+CudnnStatus ModuleDoes(void* stream, const std::function<void()>& work) {
+  const char* const path = std::getenv("LOCKSTEP_CUDA_MODULE");
+  void* const module = path == nullptr ? nullptr : ::dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (module == nullptr) return kNotInitialized;
+  const auto give = reinterpret_cast<int (*)(void*, const std::function<void()>&)>(
+      ::dlsym(module, "lockstep_emulated_do"));
+  return give == nullptr ? kNotInitialized : give(stream, work);
+}
+
+}  // namespace
+
+CudnnStatus Enqueue(CudnnObject handle, void* workspace, const std::function<void()>& work) {
+  const auto run = [work, workspace, bytes = switches.workspace_bytes] {
+    std::fill_n(static_cast<unsigned char*>(workspace), bytes, static_cast<unsigned char>(0xA5));
+    work();
+  };
+  void* const stream = static_cast<Handle*>(handle)->stream;
+  return switches.enqueue ? switches.enqueue(stream, run) : ModuleDoes(stream, run);
+}
+
 }  // namespace lockstep::fake_cudnn
 
 namespace fake = lockstep::fake_cudnn;
@@ -241,7 +249,7 @@ extern "C" {
 
 fake::Switches* lockstep_fake_cudnn() { return &fake::switches; }
 
-size_t cudnnGetVersion() { return 91900; }
+size_t cudnnGetVersion() { return fake::switches.version; }
 const char* cudnnGetErrorString(int) { return "the fake cuDNN's error"; }
 int cudnnCreate(void** handle) {
   if (fake::switches.create_status != 0) return fake::switches.create_status;

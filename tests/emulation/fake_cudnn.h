@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuDNN for tests (LOCKSTEP_CUDNN_LIBRARY): a library of its own that computes convolutions in
-// plain loops in the emulated GPU's memory. A test that opens the same file gets at its switches by
-// kFakeCudnnSymbol. Each direction has the deterministic algorithms 1 and 2, of which 2 adds the
-// other way round; one that is not deterministic, 0; one that wants too much workspace, 3; and one
-// that it says it does not support, 4. Thread-safety: one thread at a time.
+// cuDNN for tests (LOCKSTEP_CUDNN_LIBRARY): a library of its own that computes convolutions, and
+// graphs operation by operation (fake_cudnn_graph.cc), in plain loops in the emulated GPU's memory.
+// A test that opens the same file gets at its switches by kFakeCudnnSymbol. Each direction, and
+// each graph, has the deterministic algorithms 1 and 2, of which 2 adds the other way round; one
+// that is not deterministic, 0; one that wants too much workspace, 3; and one that it says it does
+// not support, 4. For graphs these are engines, 1 with a knob of its own. Thread-safety: one thread
+// at a time.
 #ifndef LOCKSTEP_TESTS_EMULATION_FAKE_CUDNN_H_
 #define LOCKSTEP_TESTS_EMULATION_FAKE_CUDNN_H_
 
@@ -15,11 +17,12 @@
 namespace lockstep::fake_cudnn {
 
 struct Call {
-  int direction = 0;  // 0: forward, 1: gradient of the images, 2: of the filters
+  int direction = 0;  // 0: forward, 1: gradient of the images, 2: of the filters, 3: a graph
   int algorithm = 0;
   int groups = 1;
   int type = 0;  // as cudnn.h numbers types and kinds of arithmetic
   int math = 0;
+  int products = 0;  // of a graph
 };
 
 struct Switches {
@@ -33,6 +36,7 @@ struct Switches {
   bool drifts = false;          // algorithm 1 gives other bits in each run
   int run_status = 0;           // what runs of algorithm 1 give
   int create_status = 0;
+  size_t version = 91900;
   int missing = -1;  // the algorithm that the library has no more
   // What came to pass.
   std::vector<Call> calls;  // work that was done

@@ -271,6 +271,31 @@ train:
         self.assertNotEqual(code, 0)
         self.assertIn("resources.cudnn is always", err)
 
+    def test_workers_take_the_attention_of_one_file(self):
+        self.write("alphabet", "abcdefgh\n" * 300)
+        path = self.write("text.yaml", """name: text
+resources: {nproc_per_node: 2, device: cuda}
+train:
+  model: {gpt: {layers: 2, heads: 2, width: 32, dropout: 0, vocab: 320}}
+  data: {text: {path: alphabet, length: 12}}
+  global_batch: 8
+  steps: 3
+  precision: bf16
+  optimizer: {adamw: {lr: 0.01}}
+  eval: {every: never, block: 4}
+  seed: 2
+""")
+        own = self.train("--set", "resources.cudnn=never", path, env=CUDNN)["model"]["sha256"]
+        cache = os.path.join(self.dir, "cache", "lockstep", "matmul-algorithms.tsv")
+        with open(cache, encoding="utf-8") as file:
+            gpu = file.read().split("\t")[0]
+        with open(cache, "a", encoding="utf-8") as file:
+            for node in ("attention", "attention-backward"):
+                file.write(f"{gpu}, cuDNN 9.19.0\t{node}:4x2x12x16:96:bf16:causal\tcudnn.2.40\n")
+        hashes = {n: self.train(f"--nproc-per-node={n}", path, env=CUDNN)["model"]["sha256"] for n in (1, 2)}
+        self.assertEqual(len(set(hashes.values())), 1, hashes)
+        self.assertNotEqual(hashes[1], own, "sums in another order")
+
     def test_doctor_says_what_is_missing(self):
         code, out, _ = self.launch("doctor", "-o", "json", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
         self.assertEqual(code, 1)
@@ -283,7 +308,7 @@ train:
         self.assertIn("a matrix product is right", out)
         self.assertRegex(out, "cuDNN +absent .*our own kernels")
         _, out, _ = self.launch("doctor", env=CUDNN)
-        self.assertRegex(out, "cuDNN +ok +cuDNN 9.19.0, .*; convolutions use it where it is measured quicker")
+        self.assertRegex(out, "cuDNN +ok +cuDNN 9.19.0, .*; convolutions and attention use it where it is measured quicker")
         self.assertRegex(out, r"copies +ok +to the GPU [0-9.]+ GB/s, back [0-9.]+ GB/s")
         self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
         _, out, _ = self.launch("doctor", env=NCCL)

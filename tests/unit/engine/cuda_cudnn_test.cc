@@ -1,169 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions by cuDNN, on the emulated GPU and its clock with a fake library
 // (tests/emulation/fake_cudnn.h): when it is taken, and that it computes what our own kernels do.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "common/half.h"
-#include "common/philox.h"
 #include "engine/cuda/conv_tuning.h"
-#include "engine/cuda/module.h"
-#include "tests/emulation/emulation.h"
-#include "tests/emulation/fake_cudnn.h"
-#include "tests/emulation/include/cuda_runtime.h"
+#include "tests/unit/engine/cudnn_fixture.h"
 #include "tests/unit/engine/one_convolution.h"
 #include "tests/unit/engine/step_job.h"
 
 namespace lockstep::engine {
 namespace {
 
-using cuda::ConvAlgorithm;
-using cuda::ConvTuning;
 using cuda::Cudnn;
+using cuda::CudnnAlgorithm;
 using cuda::Disagreement;
-using cuda::ProductTuning;
 using cuda::Type;
 using testing::HasSubstr;
 
-constexpr const char* kVariable = "LOCKSTEP_CUDNN_LIBRARY";
-class CudnnTest : public testing::Test {
+class ConvolutionTest : public CudnnTest {
  protected:
-  void SetUp() override {
-    cuda::UseTables(cuda::EmulatedTables());
-    ::setenv(kVariable, LOCKSTEP_FAKE_CUDNN, 1);
-    void* library = ::dlopen(LOCKSTEP_FAKE_CUDNN, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << ::dlerror();
-    const auto symbol = reinterpret_cast<fake_cudnn::Switches* (*)()>(
-        ::dlsym(library, fake_cudnn::kFakeCudnnSymbol));
-    fake_ = symbol();
-    *fake_ = {};
-    fake_->enqueue = [](void* stream, std::function<void()> work) {
-      return static_cast<int>(emulation::Do(static_cast<cudaStream_t>(stream), std::move(work)));
-    };
-    fake_->spend = emulation::Spend;
-    emulation::SetFastestAlgorithm(2);  // which fails: products take 2 ms
-    file_ = absl::StrCat(testing::TempDir(), "/cudnn-", ::getpid(), "-", number_++, "/a.tsv");
-    device_ = cuda::Device::Open(0).value();
-    arena_ = device_->Allocate(kArenaBytes, "a test").value();
-    context_.base[static_cast<int>(Region::kArena)] = arena_;
-    context_.stream = device_->compute();
-    context_.workspace = device_->Allocate(kCudaWorkspaceBytes, "a test").value();
-  }
-  void TearDown() override {
-    device_.reset();
-    emulation::SetStreams(emulation::Streams::kEager);
-    emulation::SetFastestAlgorithm(0);
-    EXPECT_EQ(fake_->handles, 0);
-    EXPECT_EQ(fake_->descriptors, 0);
-    *fake_ = {};
-  }
-
-  // What prepares kernels with the choices of a file.
-  struct Chooser {
-    std::unique_ptr<ProductTuning> products;
-    std::unique_ptr<ConvTuning> convolutions;
-    CudaTarget target;
-  };
-  Chooser Open() {
-    Chooser made;
-    made.products =
-        ProductTuning::Open(device_.get(), {file_},
-                            {arena_, kArenaBytes, static_cast<std::byte*>(context_.workspace)})
-            .value();
-    made.convolutions = ConvTuning::Open(device_.get(), Cudnn::Open(*device_).value(),
-                                         made.products.get(), context_)
-                            .value();
-    made.target.tables = &device_->tables();
-    made.target.tuning = made.products.get();
-    made.target.convolutions = made.convolutions.get();
-    return made;
-  }
-  absl::StatusOr<CudaKernel> Prepare(const OneNode& node, const CudaTarget& target) {
-    return CudaKernelOf(*node.node().op).prepare(node.graph, node.node(), node.operands, target);
-  }
-  CudaKernel Own(const OneNode& node) {
-    CudaTarget target;
-    target.tables = &device_->tables();
-    return Prepare(node, target).value();
-  }
-
-  // Fills the inputs with values in [-1, 1) and the output with NaN.
-  void FillOperands(const OneNode& node) {
-    for (size_t i = 0; i < node.node().inputs.size(); ++i) {
-      const TensorType& type = node.graph.type(node.node().inputs[i]);
-      std::byte* at = arena_ + node.operands.inputs[i].offset;
-      for (int64_t j = 0; j < type.elements(); ++j) {
-        const uint64_t bits = MixBits(i * 1000003 + static_cast<uint64_t>(j));
-        const float value = UniformFloat(static_cast<uint32_t>(bits)) * 2 - 1;
-        if (type.dtype == DType::kF32) {
-          reinterpret_cast<float*>(at)[j] = value;
-        } else {
-          reinterpret_cast<uint16_t*>(at)[j] = type.dtype == DType::kBF16
-                                                   ? BFloat16::FromFloat(value).bits
-                                                   : Float16::FromFloat(value).bits;
-        }
-      }
-    }
-    std::memset(arena_ + node.operands.outputs[0].offset, 0xFF, node.node().outputs[0].bytes());
-  }
-  std::vector<float> Output(const OneNode& node) const {
-    const TensorType& type = node.node().outputs[0];
-    const std::byte* at = arena_ + node.operands.outputs[0].offset;
-    std::vector<float> values;
-    for (int64_t j = 0; j < type.elements(); ++j) {
-      const auto half = [&] { return reinterpret_cast<const uint16_t*>(at)[j]; };
-      values.push_back(type.dtype == DType::kF32    ? reinterpret_cast<const float*>(at)[j]
-                       : type.dtype == DType::kBF16 ? BFloat16{half()}.ToFloat()
-                                                    : Float16{half()}.ToFloat());
-    }
-    return values;
-  }
-  std::vector<float> Run(const OneNode& node, const CudaKernel& kernel) {
-    FillOperands(node);
-    EXPECT_EQ(kernel(context_), 0);
-    return Output(node);
-  }
-  // The algorithm that `kernel` runs; kOwn when it is none of the library's.
-  int AlgorithmOf(const OneNode& node, const CudaKernel& kernel) {
-    fake_->calls.clear();
-    Run(node, kernel);
-    return fake_->calls.empty() ? ConvAlgorithm::kOwn : fake_->calls.back().algorithm;
-  }
-  // The same when it is chosen anew.
+  // The algorithm that is chosen anew; kOwn when it is none of the library's.
   int Chosen(const Convolution& convolution, Direction direction) {
-    const OneNode node = NodeOf(convolution, direction);
-    const Chooser chooser = Open();
-    return AlgorithmOf(node, Prepare(node, chooser.target).value());
-  }
-  std::string TextOfFile() const {
-    std::stringstream text;
-    text << std::ifstream(file_).rdbuf();
-    return text.str();
+    return ChosenFor(NodeOf(convolution, direction));
   }
 
-  static constexpr size_t kArenaBytes = 1 << 20;
-  static inline int number_ = 0;
-  fake_cudnn::Switches* fake_ = nullptr;
-  std::unique_ptr<cuda::Device> device_;
-  std::byte* arena_ = nullptr;
-  CudaContext context_;
-  std::string file_;
   const Convolution plain_ = Convolutions()[0];
 };
 
 // ---- what it computes ----
 
-class CudnnParityTest : public CudnnTest,
+class CudnnParityTest : public ConvolutionTest,
                         public testing::WithParamInterface<std::tuple<Convolution, Direction>> {};
 
 TEST_P(CudnnParityTest, TheQuickerLibraryGivesWhatOurKernelsDo) {
@@ -206,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudnnParityTest,
                                           testing::Values(kForward, kImages, kFilters)),
                          NameOf);
 
-TEST_F(CudnnTest, AGradientOfFiltersIsAddedTo) {
+TEST_F(ConvolutionTest, AGradientOfFiltersIsAddedTo) {
   OneNode node = NodeOf(plain_, kFilters);
   const Chooser chooser = Open();
   const CudaKernel kernel = Prepare(node, chooser.target).value();
@@ -221,7 +93,7 @@ TEST_F(CudnnTest, AGradientOfFiltersIsAddedTo) {
   for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(twice[i], 2 * once[i]);
 }
 
-TEST_F(CudnnTest, Tf32AndFp32AreAskedForByName) {
+TEST_F(ConvolutionTest, Tf32AndFp32AreAskedForByName) {
   const OneNode node = NodeOf(plain_, kForward);
   Chooser chooser = Open();
   chooser.target.tf32 = true;
@@ -232,18 +104,18 @@ TEST_F(CudnnTest, Tf32AndFp32AreAskedForByName) {
   EXPECT_EQ(fake_->calls.back().math, 3);
 }
 
-TEST_F(CudnnTest, WhatWouldBeRoundedTwiceStaysOurs) {
+TEST_F(ConvolutionTest, WhatWouldBeRoundedTwiceStaysOurs) {
   Convolution half = Convolutions()[6];
   EXPECT_EQ(Chosen(half, kForward), 1);
   half.extra = 1;
-  EXPECT_EQ(Chosen(half, kForward), ConvAlgorithm::kOwn);
+  EXPECT_EQ(Chosen(half, kForward), CudnnAlgorithm::kOwn);
 }
 
 // ---- what is taken ----
 
-TEST_F(CudnnTest, WhatIsSlowerIsPassedOverAndKept) {
+TEST_F(ConvolutionTest, WhatIsSlowerIsPassedOverAndKept) {
   fake_->milliseconds = 5;
-  EXPECT_EQ(Chosen(plain_, kForward), ConvAlgorithm::kOwn);
+  EXPECT_EQ(Chosen(plain_, kForward), CudnnAlgorithm::kOwn);
   const OneNode node = NodeOf(plain_, kForward);
   Chooser chooser = Open();
   ASSERT_TRUE(Prepare(node, chooser.target).ok());
@@ -252,7 +124,7 @@ TEST_F(CudnnTest, WhatIsSlowerIsPassedOverAndKept) {
               HasSubstr("cuDNN 9.19.0\tconv:2x5x7x3:4x3x3:s1x1:p1x1:d1x1:g1:f32\town"));
 }
 
-TEST_F(CudnnTest, WhatIsWrongIsPassedOver) {
+TEST_F(ConvolutionTest, WhatIsWrongIsPassedOver) {
   fake_->milliseconds = 0.5;
   EXPECT_EQ(Chosen(plain_, kForward), 1);
   fake_->leaves_one_out = true;
@@ -261,35 +133,35 @@ TEST_F(CudnnTest, WhatIsWrongIsPassedOver) {
   }
 }
 
-TEST_F(CudnnTest, WhatFailsIsPassedOver) {
+TEST_F(ConvolutionTest, WhatFailsIsPassedOver) {
   fake_->milliseconds = 0.5;
   fake_->run_status = 5000;
   EXPECT_EQ(Chosen(plain_, kImages), 2);
 }
 
-TEST_F(CudnnTest, WhatHasOtherBitsInEachRunIsPassedOver) {
+TEST_F(ConvolutionTest, WhatHasOtherBitsInEachRunIsPassedOver) {
   fake_->milliseconds = 0.5;
   fake_->drifts = true;
   EXPECT_EQ(Chosen(plain_, kFilters), 2);
 }
 
 // Two workers of a host: what one has measured the other takes, whatever is quickest by then.
-TEST_F(CudnnTest, RanksTakeTheSameFromOneFile) {
+TEST_F(ConvolutionTest, RanksTakeTheSameFromOneFile) {
   const OneNode node = NodeOf(plain_, kForward);
   Chooser first = Open();
   EXPECT_EQ(AlgorithmOf(node, Prepare(node, first.target).value()), 1);
-  EXPECT_EQ(first.convolutions->measured(), 1);
+  EXPECT_EQ(first.cudnn->measured(), 1);
   first.products->Finish();
   fake_->milliseconds = 50;
   fake_->calls.clear();
   const Chooser second = Open();
   const CudaKernel kernel = Prepare(node, second.target).value();
   EXPECT_TRUE(fake_->calls.empty());
-  EXPECT_EQ(second.convolutions->measured(), 0);
+  EXPECT_EQ(second.cudnn->measured(), 0);
   EXPECT_EQ(AlgorithmOf(node, kernel), 1);
 }
 
-TEST_F(CudnnTest, AnAlgorithmOfTheFileThatIsGoneIsAnError) {
+TEST_F(ConvolutionTest, AnAlgorithmOfTheFileThatIsGoneIsAnError) {
   const OneNode node = NodeOf(plain_, kForward);
   Chooser first = Open();
   ASSERT_TRUE(Prepare(node, first.target).ok());
@@ -302,12 +174,12 @@ TEST_F(CudnnTest, AnAlgorithmOfTheFileThatIsGoneIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(file_));
 }
 
-TEST_F(CudnnTest, WithoutALockOurKernelsAreTaken) {
+TEST_F(ConvolutionTest, WithoutALockOurKernelsAreTaken) {
   file_ = "/dev/null/a.tsv";
-  EXPECT_EQ(Chosen(plain_, kForward), ConvAlgorithm::kOwn);
+  EXPECT_EQ(Chosen(plain_, kForward), CudnnAlgorithm::kOwn);
 }
 
-TEST_F(CudnnTest, ConvolutionsAreToldApart) {
+TEST_F(ConvolutionTest, ConvolutionsAreToldApart) {
   std::set<std::string> names;
   const std::vector<Convolution> all = Convolutions();
   CudaTarget target;
@@ -345,14 +217,14 @@ TEST(Disagreement, MoreIsSaidWithItsPlace) {
 
 // ---- whether it is there ----
 
-TEST_F(CudnnTest, ALibraryThatDoesNotStartSaysWhy) {
+TEST_F(ConvolutionTest, ALibraryThatDoesNotStartSaysWhy) {
   fake_->create_status = 1001;
   const auto opened = Cudnn::Open(*device_);
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(opened.status().message()), HasSubstr("does not start on"));
 }
 
-TEST_F(CudnnTest, WhatIsNotCudnnIsNotTaken) {
+TEST_F(ConvolutionTest, WhatIsNotCudnnIsNotTaken) {
   ::setenv(kVariable, "/nowhere.so", 1);
   EXPECT_THAT(std::string(Cudnn::Open(*device_).status().message()), HasSubstr("/nowhere.so"));
   ::setenv(kVariable, "libc.so.6", 1);

@@ -7,11 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "engine/cuda/kernel.h"
-#include "engine/graph/graph.h"
-#include "engine/ops/registry.h"
+#include "engine/ops/op.h"
+#include "tests/unit/engine/one_node.h"
 
 namespace lockstep::engine {
 
@@ -50,32 +47,6 @@ inline std::vector<Convolution> Convolutions() {
       {"residual", {2, 5, 4, 3}, {4, 3, 3, 3}, {}, DType::kF32, 2},
   };
 }
-
-// A node of a convolution with its operands in an arena.
-struct OneNode {
-  Graph graph;
-  Value made;
-  KernelOperands operands;
-  size_t used = 0;
-
-  const Node& node() const { return graph.node(made.node); }
-  Storage Place(size_t bytes) {
-    const Storage storage{Region::kArena, used};
-    used += cuda::RoundUp(bytes);
-    return storage;
-  }
-  OneNode(const std::string& op, const std::vector<TensorType>& inputs, const Attrs& attrs) {
-    std::vector<Value> leaves;
-    for (const TensorType& type : inputs) {
-      leaves.push_back(graph.AddLeaf("input", type, absl::StrCat("input", leaves.size())));
-      operands.inputs.push_back(Place(type.bytes()));
-    }
-    made = graph.Add(op, leaves, attrs);
-    LS_CHECK(graph.status().ok()) << graph.status();
-    for (const TensorType& type : node().outputs) operands.outputs.push_back(Place(type.bytes()));
-    operands.scratch = Place(CudaKernelOf(*node().op).scratch_bytes(graph, node()));
-  }
-};
 
 inline OneNode NodeOf(const Convolution& c, Direction direction) {
   const TensorType x{c.type, c.x}, weight{c.type, c.weight};

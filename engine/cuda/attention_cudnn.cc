@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/attention_cudnn.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "engine/cuda/module.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+constexpr int kAlignment = 16;
+constexpr int64_t kMostDepth = 128;
+constexpr size_t kMostWorkspace = size_t{256} << 20;
+constexpr int64_t kTile = 128;         // of the gradients of the scores, in rows and columns
+constexpr size_t kRoom = 4096;         // what engines want beside them
+constexpr size_t kMostAlgorithms = 8;  // that are tried
+
+// A way of the library, prepared. Members end in the opposite order: plans before their handle.
+struct Prepared {
+  std::shared_ptr<const Cudnn> cudnn;
+  std::shared_ptr<const CudnnAttention> attention;
+  CudnnPlan plan;
+};
+
+// Whether the arrays lie as the library was told.
+bool AreAligned(const Operands& o, size_t outputs, bool backward, Type type) {
+  const size_t log_sums = backward ? 2 : 1;
+  const auto fits = [&](const TensorType& is, int alignment, bool fp32) {
+    return alignment >= kAlignment && TypeOf(is.dtype) == (fp32 ? Type::kF32 : type) &&
+           is.elements() <= std::numeric_limits<int32_t>::max();
+  };
+  for (size_t i = 0; o.has(i); ++i) {
+    if (!fits(o.input(i), o.InAlignment(i), backward && i == log_sums)) return false;
+  }
+  for (size_t i = 0; i < outputs; ++i) {
+    if (!fits(o.output(i), o.OutAlignment(i), !backward && i == log_sums)) return false;
+  }
+  return true;
+}
+
+std::string Differs(size_t i, size_t count, double is, double want, double room) {
+  return absl::StrFormat("value %d of %d is %g instead of %g, +-%g", i, count, is, want, room);
+}
+
+}  // namespace
+
+bool SuitsCudnn(const ops::AttentionShape& shape, Type type) {
+  const int64_t depth = shape.width / shape.heads;
+  return type != Type::kF32 && !shape.masked && shape.rate == 0 && shape.queries == shape.length &&
+         depth % 8 == 0 && depth <= kMostDepth;
+}
+
+CudnnAttentionShape CudnnShapeOf(const ops::AttentionShape& shape, Type type, bool backward) {
+  CudnnAttentionShape made;
+  made.batch = shape.batch;
+  made.heads = shape.heads;
+  made.length = shape.length;
+  made.depth = shape.width / shape.heads;
+  made.stride = shape.packed ? 3 * shape.width : shape.width;
+  made.type = type;
+  made.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(made.depth)));
+  made.causal = shape.causal;
+  made.backward = backward;
+  return made;
+}
+
+std::string DescribeAttention(const CudnnAttentionShape& s) {
+  return absl::StrCat(s.backward ? "attention-backward:" : "attention:", s.batch, "x", s.heads, "x",
+                      s.length, "x", s.depth, ":", s.stride, ":", NameOf(s.type),
+                      s.causal ? ":causal" : "");
+}
+
+size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape) {
+  const auto length = static_cast<size_t>((shape.length + kTile - 1) / kTile * kTile);
+  const size_t bytes = static_cast<size_t>(shape.batch * shape.heads) * length * length * 2 + kRoom;
+  return bytes <= kMostWorkspace ? bytes : 0;
+}
+
+std::string AttentionDisagreement(absl::Span<const float> made, absl::Span<const float> expected,
+                                  Type type, int64_t depth) {
+  LS_CHECK_EQ(made.size(), expected.size());
+  const double unit = type == Type::kBF16 ? 0x1p-8 : 0x1p-11;
+  const auto row = static_cast<size_t>(depth);
+  for (size_t first = 0; first < made.size(); first += row) {
+    double squares = 0;
+    for (size_t i = first; i < first + row; ++i) {
+      squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+    }
+    const double size = std::sqrt(squares / static_cast<double>(depth));
+    for (size_t i = first; i < first + row; ++i) {
+      const double is = static_cast<double>(made[i]), want = static_cast<double>(expected[i]);
+      // The sum's error, and both sides' last rounding.
+      const double room = 8 * unit * size + 2 * unit * std::fabs(want);
+      if (!(std::fabs(is - want) <= room)) return Differs(i, made.size(), is, want, room);
+    }
+  }
+  return "";
+}
+
+std::string LogSumDisagreement(absl::Span<const float> made, absl::Span<const float> expected) {
+  LS_CHECK_EQ(made.size(), expected.size());
+  constexpr double kLogRoom = 0x1p-13;  // less than one key of 8000 makes
+  for (size_t i = 0; i < made.size(); ++i) {
+    const double is = static_cast<double>(made[i]), want = static_cast<double>(expected[i]);
+    if (!(std::fabs(is - want) <= kLogRoom)) return Differs(i, made.size(), is, want, kLogRoom);
+  }
+  return "";
+}
+
+absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& o,
+                                           const AttentionNode& node, CudaKernel own) {
+  const CudnnAttentionShape& shape = node.shape;
+  const std::shared_ptr<const Cudnn>& cudnn = tuning->cudnn();
+  if (cudnn->version() < kCudnnForAttention ||
+      !AreAligned(o, node.outputs, shape.backward, shape.type)) {
+    return own;
+  }
+  const auto attention =
+      CudnnAttention::Make(&cudnn->api().backend, {cudnn->handle(), nullptr}, shape);
+  const size_t room = std::max(node.workspace_bytes, kCudaWorkspaceBytes);
+  const auto prepare =
+      [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<std::shared_ptr<const Prepared>> {
+    LS_RETURN_IF_ERROR(attention.status());
+    LS_ASSIGN_OR_RETURN(CudnnPlan plan, CudnnPlan::Make((*attention)->graph(), algorithm));
+    if (plan.workspace_bytes() > room) return absl::InternalError("it needs more workspace");
+    return std::make_shared<const Prepared>(Prepared{cudnn, *attention, std::move(plan)});
+  };
+  // Some are compiled, which takes a part of a second: each is prepared once.
+  std::vector<std::pair<CudnnAlgorithm, std::shared_ptr<const Prepared>>> ready;
+  CudnnTuning::Subject subject{DescribeAttention(shape), o, node.outputs, shape.depth};
+  subject.algorithms = [&] {
+    std::vector<CudnnAlgorithm> found;
+    if (!attention.ok()) return found;
+    const DeviceProperties& gpu = tuning->device();
+    std::vector<CudnnAlgorithm> proposed =
+        UnproposedAttention(shape, 10 * gpu.compute_major + gpu.compute_minor, cudnn->version());
+    for (CudnnAlgorithm& one : CudnnPlan::Propose((*attention)->graph(), kMostAlgorithms)) {
+      proposed.push_back(std::move(one));
+    }
+    for (CudnnAlgorithm& one : proposed) {
+      const auto prepared = prepare(one);
+      if (!prepared.ok()) continue;
+      one.workspace_bytes = (*prepared)->plan.workspace_bytes();
+      ready.emplace_back(one, *prepared);
+      found.push_back(one);
+    }
+    return found;
+  };
+  subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {
+    std::shared_ptr<const Prepared> way;
+    for (const auto& [known, prepared] : ready) {
+      if (known == algorithm) way = prepared;
+    }
+    if (way == nullptr) {
+      LS_ASSIGN_OR_RETURN(way, prepare(algorithm));
+    }
+    return [o, way, bind = node.bind, at = node.workspace_at](const CudaContext& context) -> Code {
+      void* const workspace = way->plan.workspace_bytes() <= kCudaWorkspaceBytes
+                                  ? context.workspace
+                                  : o.Scratch(context, at);
+      const CudnnStatus status =
+          way->attention->Run(way->cudnn->handle(), way->plan, bind(context), workspace);
+      return status == 0 ? 0 : kCudnnErrors + status;
+    };
+  };
+  subject.disagreement = [&](size_t output, absl::Span<const float> made,
+                             absl::Span<const float> expected) {
+    return !shape.backward && output == 1
+               ? LogSumDisagreement(made, expected)
+               : AttentionDisagreement(made, expected, shape.type, shape.depth);
+  };
+  return tuning->Choose(subject, std::move(own));
+}
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// One of cuDNN's ways to run a graph: an engine with its knobs, prepared for one place. Engines
+// whose results may change from run to run are never taken. Thread-safety: its device's thread's.
+#ifndef LOCKSTEP_ENGINE_CUDA_CUDNN_PLAN_H_
+#define LOCKSTEP_ENGINE_CUDA_CUDNN_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/cuda/cudnn_descriptor.h"
+#include "engine/cuda/cudnn_graph.h"
+#include "engine/cuda/tuning.h"
+
+namespace lockstep::engine::cuda {
+
+class CudnnPlan {
+ public:
+  // The ways that the library thinks quickest, best first, at most `most`; their workspaces are not
+  // known yet. May be none. REQUIRES: graph.Finish.
+  static std::vector<CudnnAlgorithm> Propose(const CudnnGraph& graph, size_t most);
+
+  // The way with the engine and knobs of `algorithm`; it may take seconds, as some are compiled.
+  // Errors: Internal when the library has it no more, or its results may change from run to run.
+  static absl::StatusOr<CudnnPlan> Make(const CudnnGraph& graph, const CudnnAlgorithm& algorithm);
+
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  // Runs it on the stream of `handle`: `pointers` are those of the arrays and scalars `ids`.
+  CudnnStatus Run(CudnnObject handle, const std::vector<int64_t>& ids,
+                  const std::vector<void*>& pointers, void* workspace) const;
+
+ private:
+  explicit CudnnPlan(const CudnnBackend& backend)
+      : backend_(&backend), plan_(backend, CudnnKind::kPlan) {}
+
+  const CudnnBackend* backend_;
+  CudnnDescriptor plan_;
+  size_t workspace_bytes_ = 0;
+};
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_CUDNN_PLAN_H_

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The installed cuDNN, asked without a GPU: that it has every function, and that it compiles the
+// graphs of attention for GPUs that are described to it.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "engine/cuda/attention_cudnn.h"
+#include "engine/cuda/cudnn.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+// A GPU as cuDNN writes it down itself (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), which has no
+// documented form: as 9.19 takes it.
+std::string DescribedGpu(int compute) {
+  return absl::StrFormat(
+      R"({"deviceName":"a GPU","deviceVer":%d,"driverVer":13000,"cudaDeviceId":0,"pciDeviceId":0,)"
+      R"("multiProcessorCount":132,"smClockRateKHz":1980000,"memClockRateKHz":2619000,)"
+      R"("l2CacheSize":52428800,"totalGlobalMem":85000000000,"warpSize":32,)"
+      R"("maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)"
+      R"("regsPerBlock":65536,"maxRegistersPerSM":65536,"maxCtasPerSM":32,)"
+      R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"maxSharedMemoryPerBlock":49152,)"
+      R"("maxSharedMemoryPerBlockOptin":%d,"reservedSharedMemoryPerBlock":1024,)"
+      R"("isTccDriver":0,"supportCoopLaunch":1})",
+      10 * compute, compute < 90 ? 101376 : 232448);
+}
+
+class CudnnLibraryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<CudnnLibrary> library = LoadCudnn(nullptr);
+    if (!library.ok()) GTEST_SKIP() << library.status().message();
+    backend_ = library->api.backend;
+    version_ = library->version;
+  }
+
+  // Skips where graphs cannot be compiled for a GPU that is not there.
+  void NeedCompiler() {
+    if (version_ < kCudnnForAttention) GTEST_SKIP() << "an older cuDNN";
+    if (::dlopen(LOCKSTEP_FAKE_DRIVER, RTLD_NOW | RTLD_NOLOAD) != nullptr) return;
+    if (::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) {
+      GTEST_SKIP() << "there is a driver, whose GPU is asked when it trains";
+    }
+    ASSERT_NE(::dlopen(LOCKSTEP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << ::dlerror();
+  }
+
+  CudnnBackend backend_;
+  size_t version_ = 0;
+};
+
+TEST_F(CudnnLibraryTest, HasEveryFunction) {
+  EXPECT_GE(version_, 90000u);
+  EXPECT_NE(backend_.execute, nullptr);
+}
+
+struct Asked {
+  int compute;
+  CudnnAttentionShape shape;
+};
+
+std::vector<Asked> AllAsked() {
+  std::vector<Asked> all;
+  for (const int compute : {80, 90, 100, 103}) {
+    for (const bool backward : {false, true}) {
+      for (const bool causal : {false, true}) {
+        CudnnAttentionShape shape;
+        shape.batch = 2;
+        shape.heads = 3;
+        shape.length = causal ? 77 : 256;
+        shape.depth = causal ? 40 : 128;
+        shape.stride = (causal ? 3 : 1) * shape.heads * shape.depth;
+        shape.type = causal ? Type::kBF16 : Type::kF16;
+        shape.causal = causal;
+        shape.backward = backward;
+        all.push_back({compute, shape});
+      }
+    }
+  }
+  return all;
+}
+
+class CudnnCompileTest : public CudnnLibraryTest, public testing::WithParamInterface<Asked> {};
+
+TEST_P(CudnnCompileTest, AttentionHasAWay) {
+  NeedCompiler();
+  if (IsSkipped()) return;
+  const auto& [compute, shape] = GetParam();
+  const std::string json = DescribedGpu(compute);
+  CudnnDescriptor gpu(backend_, CudnnKind::kDeviceProperties);
+  gpu.Set(CudnnAttribute::kDeviceJson, CudnnAttributeType::kChar, static_cast<int64_t>(json.size()),
+          json.data())
+      .Finalize();
+  if (gpu.status() != 0) GTEST_SKIP() << "this cuDNN describes GPUs in another form";
+  const auto attention = CudnnAttention::Make(&backend_, {nullptr, gpu.object()}, shape);
+  ASSERT_TRUE(attention.ok()) << attention.status();
+  const CudnnGraph& graph = (*attention)->graph();
+  const std::vector<CudnnAlgorithm> proposed = CudnnPlan::Propose(graph, 2);
+  ASSERT_FALSE(proposed.empty());
+  for (const CudnnAlgorithm& algorithm : proposed) {
+    const absl::StatusOr<CudnnPlan> plan = CudnnPlan::Make(graph, algorithm);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LE(plan->workspace_bytes(), shape.backward ? AttentionWorkspaceBytes(shape) : 4096u);
+  }
+  for (const CudnnAlgorithm& algorithm : UnproposedAttention(shape, compute, version_)) {
+    EXPECT_GE(compute, 100);
+    const absl::StatusOr<CudnnPlan> plan = CudnnPlan::Make(graph, algorithm);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LE(plan->workspace_bytes(), 4096u);
+  }
+}
+
+std::string NameOfAsked(const testing::TestParamInfo<Asked>& info) {
+  return absl::StrFormat("sm_%d_%s_%s", info.param.compute,
+                         info.param.shape.backward ? "backward" : "forward",
+                         info.param.shape.causal ? "causal" : "all");
+}
+INSTANTIATE_TEST_SUITE_P(All, CudnnCompileTest, testing::ValuesIn(AllAsked()), NameOfAsked);
+
+}  // namespace
+}  // namespace lockstep::engine::cuda
