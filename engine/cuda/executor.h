@@ -43,6 +43,10 @@ class CudaExecutor : public Executor {
   absl::Status HoldMoments(std::vector<HeldRange> held) override;
   absl::StatusOr<StepResult> BeginUpdate(int64_t step,
                                          absl::Span<const GradientSlice> reduced) override;
+  absl::Status HoldSums(std::vector<int> blocks) override;
+  absl::Status SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
+                          absl::Span<double> sums) override;
+  absl::StatusOr<StepResult> BeginUpdateWith(int64_t step, absl::Span<const double> sums) override;
   absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override;
   int64_t begun_step() const override { return updater_->begun_step(); }
   int64_t committed_step() const override { return updater_->committed_step(); }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/executor.h"
 
@@ -107,6 +108,32 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
   absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
+  LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
+  if (!result->skipped) published_ = false;
+  return result;
+}
+
+absl::Status CudaExecutor::HoldSums(std::vector<int> blocks) {
+  LS_RETURN_IF_ERROR(failed_);
+  return Noted(updater_->HoldSums(std::move(blocks)), "dealing the sums of gradients");
+}
+
+absl::Status CudaExecutor::SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
+                                      absl::Span<double> sums) {
+  LS_RETURN_IF_ERROR(failed_);
+  resident_step_ = -1;
+  LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
+  LS_RETURN_IF_ERROR(Noted(updater_->SumSquares(sums), kUpdate, step));
+  resident_step_ = step;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CudaExecutor::BeginUpdateWith(int64_t step,
+                                                         absl::Span<const double> sums) {
+  LS_RETURN_IF_ERROR(failed_);
+  LS_CHECK_EQ(resident_step_, step) << "whose squares were summed";
+  resident_step_ = -1;
+  absl::StatusOr<StepResult> result = updater_->BeginUpdate(step, sums);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
   return result;

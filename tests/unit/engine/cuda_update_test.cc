@@ -114,6 +114,71 @@ TEST_F(CudaUpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
   }
 }
 
+// What a rank needs of the reduced gradients: what it holds, the blocks that it sums, and the end.
+std::vector<GradientSlice> Needed(const ShardedRank& rank, const std::vector<int>& blocks,
+                                  const std::vector<float>& gradients) {
+  const std::vector<GradientRange> all = rank.job.plan->SumBlocks();
+  std::vector<GradientRange> ranges = {all.back()};
+  for (const GradientSlice& held : rank.ranges) ranges.push_back({held.begin, held.end});
+  for (const int block : blocks) ranges.push_back(all[static_cast<size_t>(block)]);
+  std::sort(ranges.begin(), ranges.end(),
+            [](const GradientRange& a, const GradientRange& b) { return a.begin < b.begin; });
+  std::vector<GradientSlice> slices;
+  for (const GradientRange& range : ranges) {
+    const int64_t begin = std::max(range.begin, slices.empty() ? 0 : slices.back().end);
+    if (begin < range.end) slices.push_back({begin, range.end, gradients.data() + begin});
+  }
+  return slices;
+}
+
+// Nobody has all reduced gradients: each rank sums some blocks, and all decide by the sums of all.
+TEST_F(CudaUpdateTest, RanksWithPartsOfTheGradientsDecideByTheSumsOfAll) {
+  constexpr int kWorld = 4, kShards = 12;
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.ema_decay = 0.9;
+  const auto gradients = GradientsOf(spec, kSteps);
+  const std::vector<char> wanted = Whole(spec, gradients);
+  spec.shard_moments = true;
+  for (const auto streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    std::vector<std::unique_ptr<ShardedRank>> ranks;
+    std::vector<std::vector<int>> blocks(kWorld);
+    for (int rank = 0; rank < kWorld; ++rank) {
+      ranks.push_back(std::make_unique<ShardedRank>(spec, rank, kWorld, kShards));
+    }
+    const size_t block_count = ranks[0]->job.plan->SumBlocks().size();
+    // One rank sums nothing.
+    for (size_t b = 0; b < block_count; ++b) blocks[b % 3].push_back(static_cast<int>(b));
+    for (int rank = 0; rank < kWorld; ++rank) {
+      ASSERT_TRUE(ranks[rank]->job.executor->HoldSums(blocks[rank]).ok());
+    }
+    for (int step = 1; step <= kSteps; ++step) {
+      const auto& own = gradients[static_cast<size_t>(step) - 1];
+      std::vector<double> sums(block_count, std::numeric_limits<double>::quiet_NaN());
+      for (int rank = 0; rank < kWorld; ++rank) {
+        const auto slices = Needed(*ranks[rank], blocks[rank], own);
+        EXPECT_LT(slices.back().begin, static_cast<int64_t>(own.size()));
+        for (int again = 0; again < 2; ++again) {
+          ASSERT_TRUE(
+              ranks[rank]->job.executor->SumSquares(step, slices, absl::MakeSpan(sums)).ok());
+        }
+      }
+      for (const auto& rank : ranks) {
+        const StepResult result = rank->job.executor->BeginUpdateWith(step, sums).value();
+        EXPECT_EQ(result.skipped, step == 3);
+        EXPECT_EQ(std::string(result.nonfinite).empty(), step != 3);
+      }
+      for (const auto& rank : ranks) {
+        if (step != 3) {
+          ASSERT_TRUE(rank->job.executor->FinishUpdate(step, Gathered(ranks)).ok());
+        }
+        EXPECT_EQ(rank->job.executor->committed_step(), step);
+      }
+    }
+    for (const auto& rank : ranks) ExpectPart(rank.get(), wanted);
+  }
+}
+
 // Who is dealt more takes what it lacks from the state region, and keeps the rest.
 TEST_F(CudaUpdateTest, ADealMovesMoments) {
   TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
