@@ -64,7 +64,7 @@ same_bits() {
 
 # Where the moments lie, and how a step is recorded, changes no bit.
 moments_elsewhere() {
-  local gpu one host parts single each
+  local gpu one host parts single each step
   gpu=$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1)
   export LOCKSTEP_GPUS="$gpu,$gpu,$gpu,$gpu"
   one=$(sha --nproc-per-node=1 "$work/job.yaml")
@@ -73,8 +73,10 @@ moments_elsewhere() {
   cat "$work/run.log"
   single=$(sha --nproc-per-node=1 --set train.shards=1 "$work/job.yaml")
   each=$(sha --nproc-per-node=1 --set train.shards=1 --set train.passes.step_graph=false "$work/job.yaml")
-  printf 'whole %s\nhost  %s\nparts %s\none recording %s\nmany          %s\n' "$one" "$host" "$parts" "$single" "$each"
-  [[ -n $one && $one == "$host" && $one == "$parts" && -n $single && $single == "$each" ]]
+  step=$(sha --nproc-per-node=1 --set train.shards=1 --set train.passes.whole_step_graph=true "$work/job.yaml")
+  printf 'whole %s\nhost  %s\nparts %s\none recording %s\nmany          %s\nwith update   %s\n' "$one" "$host" \
+    "$parts" "$single" "$each" "$step"
+  [[ -n $one && $one == "$host" && $one == "$parts" && -n $single && $single == "$each" && $single == "$step" ]]
 }
 
 # 1,000 steps of a small GPT: the memory of the GPU and of the worker is flat from the first third on.

@@ -24,6 +24,7 @@ absl::Status CudaExecutor::CopyState() {
   LS_RETURN_IF_ERROR(device_->Wait(stream));
   published_ = true;
   resident_step_ = -1;
+  pending_.reset();
   return absl::OkStatus();
 }
 
@@ -75,6 +76,7 @@ absl::Status CudaExecutor::PublishState() {
 // ---- updates ----
 
 absl::Status CudaExecutor::TakeReduced(int64_t step, absl::Span<const GradientSlice> reduced) {
+  LS_RETURN_IF_ERROR(LaunchPending());
   if (resident_step_ == step) return absl::OkStatus();
   for (const GradientSlice& slice : reduced) {
     LS_RETURN_IF_ERROR(device_->Copy(gradients_ + slice.begin, slice.data,
@@ -87,12 +89,24 @@ absl::Status CudaExecutor::TakeReduced(int64_t step, absl::Span<const GradientSl
 absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
                                                 absl::Span<const GradientSlice> reduced) {
   LS_RETURN_IF_ERROR(failed_);
-  LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
+  const bool joins = pending_.has_value() && pending_->step == step && resident_step_ == step;
+  if (!joins) LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
   constants_.reset();
-  absl::StatusOr<StepResult> result = updater_->Update(step);
+  absl::StatusOr<StepResult> result = joins ? UpdatePending(step) : updater_->Update(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
+  return result;
+}
+
+absl::StatusOr<StepResult> CudaExecutor::UpdatePending(int64_t step) {
+  const Pending next = *std::exchange(pending_, std::nullopt);
+  absl::StatusOr<StepResult> result = updater_->UpdateAfter(
+      step, next.slot, [&] { return runner(ProgramKind::kTraining).RunAll(next.context); });
+  if (!result.ok()) return result;
+  // The host has waited for the whole step, so its batch is read.
+  LS_RETURN_IF_ERROR(device_->Check(
+      device_->runtime().record_event(slots_[next.slot].used, device_->compute()), "a batch"));
   return result;
 }
 

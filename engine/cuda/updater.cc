@@ -258,10 +258,9 @@ absl::Status CudaUpdater::LaunchSquares(const UpdateBlock* blocks, int64_t count
                        "the gradients' sums");
 }
 
-absl::Status CudaUpdater::Measure(double schedule, absl::Span<const double> sums) {
+absl::Status CudaUpdater::Decide(absl::Span<const double> sums) {
   const GradientLayout& layout = plan_.layout();
-  const cuda::Stream stream = device_.compute(), back = device_.returns();
-  SetNow(schedule);
+  const cuda::Stream stream = device_.compute();
   LS_RETURN_IF_ERROR(device_.Copy(now_, next_, sizeof(*now_), stream));
   if (sums.empty()) {
     LS_RETURN_IF_ERROR(LaunchSquares(all_blocks_, block_count_));
@@ -280,9 +279,14 @@ absl::Status CudaUpdater::Measure(double schedule, absl::Span<const double> sums
   decide.nominal_targets = static_cast<double>(plan_.nominal_targets());
   decide.clip_norm = plan_.spec().clip_norm;
   decide.now = now_;
+  return device_.Check(device_.tables().kernels->decide(decide, stream), "the gradients' sums");
+}
+
+absl::Status CudaUpdater::Tell() {
+  const GradientLayout& layout = plan_.layout();
+  const cuda::Stream back = device_.returns();
   const cuda::Runtime& runtime = device_.runtime();
-  cuda::Code code = device_.tables().kernels->decide(decide, stream);
-  if (code == 0) code = runtime.record_event(decided_, stream);
+  cuda::Code code = runtime.record_event(decided_, device_.compute());
   if (code == 0) code = runtime.stream_waits(back, decided_);
   LS_RETURN_IF_ERROR(device_.Check(code, "the gradients' sums"));
   LS_RETURN_IF_ERROR(device_.Copy(&told_->now, now_, sizeof(*now_), back));
@@ -290,7 +294,6 @@ absl::Status CudaUpdater::Measure(double schedule, absl::Span<const double> sums
                                   kTail * sizeof(float), back));
   LS_RETURN_IF_ERROR(
       device_.Copy(told_->sums, sums_, static_cast<size_t>(block_count_) * sizeof(double), back));
-  clock_.Pass(StepClock::kMeasured);
   return device_.Check(runtime.record_event(heard_, back), "the gradients' sums");
 }
 
@@ -355,10 +358,17 @@ void CudaUpdater::Count(const StepResult& result) {
 
 absl::StatusOr<StepResult> CudaUpdater::Advance(bool beside, absl::Span<const double> sums) {
   const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
-  LS_RETURN_IF_ERROR(Measure(schedule, sums));
+  SetNow(schedule);
+  LS_RETURN_IF_ERROR(Decide(sums));
+  LS_RETURN_IF_ERROR(Tell());
+  clock_.Pass(StepClock::kMeasured);
   clock_.Pass(StepClock::kUpdateBegin);
   LS_RETURN_IF_ERROR(Launch(beside));
   clock_.Pass(StepClock::kUpdateEnd);
+  return Conclude(schedule);
+}
+
+absl::StatusOr<StepResult> CudaUpdater::Conclude(double schedule) {
   LS_RETURN_IF_ERROR(Listen());
   StepResult result = Examine();
   if (result.skipped != (told_->now.skips != 0)) {
@@ -375,6 +385,29 @@ absl::StatusOr<StepResult> CudaUpdater::Update(int64_t step) {
   LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
   const StateRegion::Writing writing(&host_);
   absl::StatusOr<StepResult> result = Advance(false);
+  if (result.ok()) *step_ = step;
+  return result;
+}
+
+absl::StatusOr<StepResult> CudaUpdater::UpdateAfter(int64_t step, int variant,
+                                                    const Programs& programs) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
+  LS_CHECK(!plan_.spec().offload_moments);
+  const StateRegion::Writing writing(&host_);
+  const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
+  SetNow(schedule);
+  LS_RETURN_IF_ERROR(Replay(&whole_[variant], [&]() -> absl::Status {
+    LS_RETURN_IF_ERROR(programs());
+    LS_RETURN_IF_ERROR(Decide({}));
+    return LaunchAll(false);
+  }));
+  // Nothing tells its parts apart: all of it is the programs' time.
+  for (const auto mark : {StepClock::kProgramsEnd, StepClock::kMeasured, StepClock::kUpdateBegin,
+                          StepClock::kUpdateEnd}) {
+    clock_.Pass(mark);
+  }
+  LS_RETURN_IF_ERROR(Tell());
+  absl::StatusOr<StepResult> result = Conclude(schedule);
   if (result.ok()) *step_ = step;
   return result;
 }

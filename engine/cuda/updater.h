@@ -8,6 +8,7 @@
 #ifndef LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 #define LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -50,6 +51,11 @@ class CudaUpdater {
   // As Executor::Update, on the reduced gradients in device memory. After an error the state is
   // neither that before the step nor that after it. Errors: Internal when the device fails.
   absl::StatusOr<StepResult> Update(int64_t step);
+  // The same, and before it what makes the gradients, in one recording: `programs` launches that,
+  // and `variant` (0 or 1) tells the memory apart that it reads batches from. REQUIRES:
+  // !offload_moments.
+  using Programs = std::function<absl::Status()>;
+  absl::StatusOr<StepResult> UpdateAfter(int64_t step, int variant, const Programs& programs);
   // As those of Executor. Errors: as Update.
   absl::Status HoldMoments(std::vector<HeldRange> held);
   // Also Executor::BeginUpdateWith: `sums` of all blocks, or empty, and they are made here.
@@ -100,9 +106,10 @@ class CudaUpdater {
                           std::vector<cuda::UpdateBlock>* own);
   void AddStatistics();
   absl::Status MakeDecision();
-  // Launches what measures the gradients, unless `sums` are known, and decides; what the host is to
-  // know of it is on its way.
-  absl::Status Measure(double schedule, absl::Span<const double> sums);
+  // Launches what measures the gradients, unless `sums` are known, and decides.
+  absl::Status Decide(absl::Span<const double> sums);
+  // What the host is to know of it is on its way.
+  absl::Status Tell();
   // sums_[i] = the sum of squares of blocks[i]. Queues.
   absl::Status LaunchSquares(const cuda::UpdateBlock* blocks, int64_t count);
   // Blocks until it is here.
@@ -111,12 +118,17 @@ class CudaUpdater {
   // What all rules of all updates share.
   cuda::UpdateArgs SharedArgs() const;
   void SetNow(double schedule);
+  // Runs `launches`: the first time one by one, the second time they are recorded, from then on the
+  // recording is launched.
+  absl::Status Replay(Recorded* known, const Programs& launches);
   // Launches the update, in full or to the gradients' places.
   absl::Status Launch(bool beside);
   absl::Status LaunchAll(bool beside);
   void ForgetRecorded();
   // All of a step but `step` itself; `beside`: the new weights go to the gradients' places.
   absl::StatusOr<StepResult> Advance(bool beside, absl::Span<const double> sums = {});
+  // Hears what was decided, and counts.
+  absl::StatusOr<StepResult> Conclude(double schedule);
   absl::Status Apply(const cuda::UpdateArgs& args);
   // One rule over all chunks.
   absl::Status ApplyRule(const cuda::UpdateArgs& args);
@@ -160,7 +172,8 @@ class CudaUpdater {
   Told* told_ = nullptr;
   cuda::Event decided_ = nullptr;
   cuda::Event heard_ = nullptr;  // told_ is there
-  Recorded recorded_[2];
+  Recorded recorded_[2];         // an update: in full, beside
+  Recorded whole_[2];            // a step, by variant
 };
 
 }  // namespace lockstep::engine

@@ -207,6 +207,20 @@ class Gpus(harness.ProgramTest):
         self.assertLess(bytes_of[1], bytes_of[0])
         self.assertIn("GPU memory", self.launch("plan", *offload, big)[1])
 
+    def test_a_step_that_is_one_recording_gives_the_same_weights(self):
+        path = self.write("job.yaml", job(
+            shards=1, train_extra="  accumulate: 2\n  ema: {decay: 0.9}\n  clip_norm: 0.5\n",
+            extra="checkpoint: {dir: saved, every: 5 steps}\nrestart: {max_restarts: 3}\n"))
+        one = "--nproc-per-node=1", "--set", "resources.nproc_per_node=1"
+        whole = "--set", "train.passes.whole_step_graph=true"
+        plain = self.on_gpus(*one, "--set", "checkpoint.dir=plain", path)
+        self.assertEqual(self.on_gpus(*one, *whole, "--set", "checkpoint.dir=whole", path)["model"]["sha256"],
+                         plain["model"]["sha256"])
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:0@step:8/reduce", *one, *whole, path,
+                                     env=GPUS)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], plain["model"]["sha256"])
+
     def test_a_gpu_that_fails_in_an_update_is_named_and_healed(self):
         path = self.write("job.yaml", job())
         whole = self.on_gpus(path)["model"]["sha256"]

@@ -326,6 +326,128 @@ TEST_F(CudaUpdateTest, StepsAreRecordedOnceAndWaitedForOnce) {
   EXPECT_EQ(states[0], states[1]);
 }
 
+// The state after steps of a job with one shard, with an evaluation and an observed step between.
+struct RunOfSteps {
+  std::vector<char> state;
+  int64_t captures = 0;        // in all
+  int64_t late_captures = 0;   // after the warm-up
+  int64_t graph_launches = 0;  // of a warm step
+  int64_t submissions = 0;
+  int64_t waits = 0;
+  int skipped = 0;
+};
+
+RunOfSteps RunSteps(const TrainSpec& spec, bool disturbed) {
+  constexpr int64_t kWarm = 10, kAll = 16;
+  Job job(spec);
+  RunOfSteps run;
+  const int64_t before = emulation::Captures();
+  for (int64_t step = 1; step <= kAll; ++step) {
+    const int64_t captures = emulation::Captures(), waits = emulation::Waits();
+    const int64_t graphs = emulation::GraphLaunches(), given = emulation::Submissions();
+    run.skipped += StayingStep(&job, step).skipped ? 1 : 0;
+    if (step > kWarm) run.late_captures += emulation::Captures() - captures;
+    run.graph_launches = emulation::GraphLaunches() - graphs;
+    run.submissions = emulation::Submissions() - given;
+    run.waits = std::max(run.waits, step > kWarm ? emulation::Waits() - waits : 0);
+    if (disturbed && step % 3 == 0) {
+      const AnyBatch batch(spec, step, 0, 0, spec.eval_block);
+      EvalSums sums;
+      LS_CHECK(job.executor->Evaluate(batch.fields(), spec.eval_block, &sums).ok());
+      LS_CHECK(job.executor->PublishState().ok());
+    }
+  }
+  run.captures = emulation::Captures() - before;
+  LS_CHECK(job.executor->PublishState().ok());
+  run.state = job.StateBytes();
+  return run;
+}
+
+// Forward, backward and update as one recording: the same bits, and four launches less in a step.
+TEST_F(CudaUpdateTest, AWholeStepIsOneRecording) {
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    for (const int accumulate : {1, 3}) {
+      if (accumulate > 1 && name != "adamw") continue;
+      SCOPED_TRACE(name + ", " + std::to_string(accumulate));
+      TrainSpec spec = OnGpu(Controlled(optimizer));
+      spec.model = MlpSpec{{37, 21}};
+      spec.shards = 1;
+      spec.accumulate = accumulate;
+      spec.precision = "fp16";
+      spec.loss_scale = {.init = 0x1p120, .growth = 2, .backoff = 0x1p-40, .interval = 2};
+      spec.schedule.kind = ScheduleSpec::Kind::kCosine;
+      spec.schedule.total_updates = 30;
+      emulation::SetStreams(emulation::Streams::kEager);
+      const RunOfSteps apart = RunSteps(spec, false);
+      EXPECT_EQ(apart.graph_launches, accumulate + 1);
+      EXPECT_GE(apart.skipped, 2);
+      spec.passes.whole_step_graph = true;
+      for (const auto streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+        emulation::SetStreams(streams);
+        const RunOfSteps whole = RunSteps(spec, false);
+        EXPECT_EQ(whole.state, apart.state);
+        EXPECT_EQ(whole.late_captures, 0);
+        EXPECT_EQ(whole.graph_launches, accumulate);
+        EXPECT_EQ(whole.submissions, apart.submissions - 4);
+        // For the decision; and a third batch for the first one's place.
+        EXPECT_LE(whole.waits, streams == emulation::Streams::kEager ? 0 : accumulate == 1 ? 1 : 2);
+        // One for each place that batches come to.
+        EXPECT_EQ(whole.captures, accumulate == 1 ? 2 : apart.captures - 1 + 2);
+        EXPECT_EQ(RunSteps(spec, true).state, apart.state);
+      }
+    }
+  }
+}
+
+// A micro-batch that is left to the update is made before whatever comes instead.
+TEST_F(CudaUpdateTest, WhatComesBetweenAMicroBatchAndItsUpdateChangesNothing) {
+  TrainSpec spec = OnGpu(SmallMlp());
+  spec.shards = 1;
+  const RunOfSteps apart = RunSteps(spec, false);
+  spec.passes.whole_step_graph = true;
+  emulation::SetStreams(emulation::Streams::kLazy);
+  Job job(spec);
+  std::vector<float> gradients(static_cast<size_t>(job.plan->gradient_count()));
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  for (int64_t step = 1; step <= 16; ++step) {
+    const AnyBatch batch(spec, step, 0, 0, spec.micro_batch);
+    const auto run = [&] {
+      return job.executor->RunShard(step, 0, 0, batch.fields(), gradients.data(), hooks);
+    };
+    ASSERT_TRUE(run().ok());
+    if (step % 4 == 1) {  // the step is done again
+      ASSERT_TRUE(run().ok());
+    }
+    if (step % 4 == 2) {
+      const AnyBatch other(spec, step + 100, 0, 0, spec.eval_block);
+      EvalSums sums;
+      ASSERT_TRUE(job.executor->Evaluate(other.fields(), spec.eval_block, &sums).ok());
+    }
+    if (step % 4 == 3) {  // the state comes from elsewhere, so its gradients are made anew
+      ASSERT_TRUE(job.executor->PublishState().ok());
+      job.executor->BeginLoad();
+      job.executor->EndLoad();
+      ASSERT_TRUE(run().ok());
+    }
+    UpdateWith(&job, step, gradients);
+  }
+  ASSERT_TRUE(job.executor->PublishState().ok());
+  EXPECT_EQ(job.StateBytes(), apart.state);
+}
+
+// Moments that come from the host chunk by chunk are no part of a recording.
+TEST_F(CudaUpdateTest, AStepWithMomentsOnTheHostIsNoWholeRecording) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.shards = 1;
+  const RunOfSteps apart = RunSteps(spec, false);
+  spec.offload_moments = true;
+  spec.passes.whole_step_graph = true;
+  const RunOfSteps whole = RunSteps(spec, false);
+  EXPECT_EQ(whole.state, apart.state);
+  EXPECT_EQ(whole.graph_launches, 1);  // forward and backward
+}
+
 // Wherever the device fails in an update, it is an error that names it, for good.
 TEST_F(CudaUpdateTest, AFaultIsAnErrorThatNamesTheGpu) {
   TrainSpec spec = OnGpu(SmallMlp());
