@@ -13,6 +13,23 @@ absl::Status Communicator::BeginPart(const TreeReduceArgs& args, absl::Time /*de
       absl::StrCat("step ", args.step, ": this transport does not reduce parts"));
 }
 
+// All ranks walk the transfers in one order, so a receiver's turn comes when its sender's does.
+absl::Status Communicator::ExchangeRanges(float* data, int64_t /*count*/,
+                                          absl::Span<const RangeTransfer> transfers,
+                                          absl::Time deadline) {
+  for (const RangeTransfer& transfer : transfers) {
+    float* const at = data + transfer.begin;
+    const int64_t floats = transfer.end - transfer.begin;
+    for (const int to : transfer.to) {
+      absl::Status status;
+      if (transfer.from == rank()) status = Send(at, floats, DType::kFloat32, to, deadline);
+      if (to == rank()) status = Recv(at, floats, DType::kFloat32, transfer.from, deadline);
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 ElementRange SliceOf(int64_t count, int world_size, int rank) {
   LS_CHECK(count >= 0 && 0 <= rank && rank < world_size)
       << count << " elements, rank " << rank << " of " << world_size;

@@ -112,7 +112,7 @@ struct Slice {
 struct ReducedStep {
   int64_t step = 0;
   std::vector<Slice> slices;
-  // Every rank is known to have done its part.
+  // Every rank is known to have done its part; never so with TreeReduceArgs::wanted.
   bool whole = false;
 };
 
@@ -132,6 +132,18 @@ struct TreeReduceArgs {
   // What BeginPart may be asked for: the vector cut at multiples of 16 elements, in order. The same
   // on every rank.
   absl::Span<const ElementRange> parts = {};
+  // By rank: the elements of the result that it needs, ascending and apart, from and to multiples
+  // of 16 or the vector's end. Empty: everybody needs all. The same on every rank. The result of a
+  // rank covers what it needs, and may cover more.
+  absl::Span<const std::vector<ElementRange>> wanted = {};
+};
+
+// Elements [begin, end) of a vector, which rank `from` has and those of `to` get.
+struct RangeTransfer {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int from = 0;
+  std::vector<int> to;
 };
 
 class Communicator {
@@ -143,9 +155,9 @@ class Communicator {
   virtual int64_t generation() const = 0;
 
   // The sum over all shards along the fixed tree. Every rank adds its own slice in tree order from
-  // the nodes of all and publishes it; the result is the list of all slices, in order, in place in
-  // the owners' memory, and valid until the next TreeReduce. Blocks. The bits depend on shards and
-  // values alone, not on the ranks.
+  // the nodes of all and publishes it; the result is the list of all slices (or those that `wanted`
+  // asks for), in order, in place in the owners' memory, and valid until the next TreeReduce.
+  // Blocks. The bits depend on shards and values alone, not on the ranks.
   virtual absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                              absl::Time deadline) = 0;
 
@@ -175,6 +187,14 @@ class Communicator {
   virtual absl::Status Recv(void* data, int64_t count, DType dtype, int from,
                             absl::Time deadline) = 0;
   virtual absl::Status Barrier(absl::Time deadline) = 0;
+  // Parts of a vector of `count` floats at `data` (memory of Transport::vectors()): each transfer
+  // brings its elements from the sender's vector to the same place in those of its receivers. The
+  // transfers are the same on every rank, and nothing that one sends is what one receives. Blocks
+  // until this rank has sent and received its own; after an error what it was to receive is
+  // undefined.
+  virtual absl::Status ExchangeRanges(float* data, int64_t count,
+                                      absl::Span<const RangeTransfer> transfers,
+                                      absl::Time deadline);
   // Gives the `bytes` at `data` (memory from Transport::Allocate) of the ranks that `have` them to
   // those that have not, whose `data` is overwritten. The holders' bytes must be equal: holder i,
   // in rank order, gives the slice SliceOf(bytes, holders, i). At least one rank must have them;

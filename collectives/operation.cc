@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/reduce.h"
+#include "common/hash_bytes.h"
 
 namespace lockstep {
 namespace {
@@ -21,7 +22,7 @@ std::string_view OpKindName(OpKind kind) {
   static constexpr std::string_view kNames[] = {
       "nothing",   "tree_reduce", "all_reduce", "reduce_scatter", "all_gather",
       "broadcast", "barrier",     "send",       "recv",           "wait_committed",
-      "connect",   "replicate",   "share"};
+      "connect",   "replicate",   "share",      "exchange"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "?";
 }
@@ -46,10 +47,40 @@ std::string ToString(const Operation& operation) {
     absl::StrAppend(&text, " ", std::string(ReduceOpName(operation.reduce)), " ",
                     std::string(OrderName(operation.order)));
   }
+  if (operation.layout != 0) absl::StrAppend(&text, " dealt as ", absl::Hex(operation.layout));
   if (operation.kind == OpKind::kBroadcast) absl::StrAppend(&text, " from rank ", operation.root);
   if (operation.kind == OpKind::kSend) absl::StrAppend(&text, " to rank ", operation.root);
   if (operation.kind == OpKind::kRecv) absl::StrAppend(&text, " from rank ", operation.root);
   return text;
+}
+
+namespace {
+
+uint32_t HashOf(const std::vector<int64_t>& words) {
+  const uint64_t hash = HashBytes(words.data(), words.size() * sizeof(int64_t));
+  return static_cast<uint32_t>(hash ^ hash >> 32) | 1;  // 0 is nobody's
+}
+
+}  // namespace
+
+uint32_t LayoutOf(absl::Span<const std::vector<ElementRange>> wanted) {
+  if (wanted.empty()) return 0;
+  std::vector<int64_t> words;
+  for (const std::vector<ElementRange>& ranges : wanted) {
+    words.push_back(static_cast<int64_t>(ranges.size()));
+    for (const ElementRange& range : ranges) words.insert(words.end(), {range.begin, range.end});
+  }
+  return HashOf(words);
+}
+
+uint32_t LayoutOf(absl::Span<const RangeTransfer> transfers) {
+  std::vector<int64_t> words;
+  for (const RangeTransfer& transfer : transfers) {
+    words.insert(words.end(), {transfer.begin, transfer.end, transfer.from,
+                               static_cast<int64_t>(transfer.to.size())});
+    words.insert(words.end(), transfer.to.begin(), transfer.to.end());
+  }
+  return HashOf(words);
 }
 
 absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b) {

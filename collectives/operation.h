@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -28,6 +29,7 @@ enum class OpKind : uint8_t {
   kConnect,
   kReplicate,
   kShare,
+  kExchange,
 };
 // The name that messages use: "tree_reduce".
 std::string_view OpKindName(OpKind kind);
@@ -44,7 +46,7 @@ struct Operation {
   int64_t count = 0;     // elements
   int64_t step = 0;      // kTreeReduce, kWaitCommitted
   int32_t bucket = 0;    // kTreeReduce
-  int32_t reserved = 0;
+  uint32_t layout = 0;   // kTreeReduce, kExchange: who gets what, as a hash; 0: everybody all
   bool operator==(const Operation&) const = default;
 };
 
@@ -53,6 +55,10 @@ std::string ToString(const Operation& operation);
 
 // FailedPrecondition: ranks `a` and `b` make different calls, which both are named.
 absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b);
+
+// What stands for it in Operation::layout.
+uint32_t LayoutOf(absl::Span<const std::vector<ElementRange>> wanted);
+uint32_t LayoutOf(absl::Span<const RangeTransfer> transfers);
 
 // OK when every rank makes the same call; otherwise CallsDiffer of rank 0 and the first rank that
 // differs from it. calls[r] is rank r's.

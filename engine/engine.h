@@ -60,6 +60,12 @@ struct Bucket {
   int64_t end = 0;
 };
 
+// Elements [begin, end) of the gradient vector.
+struct GradientRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // One of a plan's programs.
 enum class ProgramKind { kTraining, kEvaluation, kDecode };
 
@@ -138,6 +144,9 @@ class Plan {
   // Where the moments of elements [begin, end) of the gradient vector lie in the state region, in
   // ascending order.
   virtual std::vector<StateRange> MomentsOf(int64_t begin, int64_t end) const = 0;
+  // The blocks of the gradient vector whose sums of squares decide on an update: at most 64 Ki
+  // elements of each parameter, then what lies between parameters, then all that follows them.
+  virtual std::vector<GradientRange> SumBlocks() const = 0;
   // Hex. Equal on every worker of a job, else they would compute different things.
   virtual std::string hash() const = 0;
   // The graph as text or DOT, after all passes.
@@ -291,6 +300,19 @@ class Executor {
   // Errors: as Update.
   virtual absl::StatusOr<StepResult> BeginUpdate(int64_t step,
                                                  absl::Span<const GradientSlice> reduced);
+  // The first half where nobody has all reduced gradients, on devices with memory of their own:
+  // HoldSums says whose sums this executor makes, SumSquares makes them, and BeginUpdateWith begins
+  // the step when those of all are known.
+  // `blocks` of Plan::SumBlocks, ascending. Errors: as Update.
+  virtual absl::Status HoldSums(std::vector<int> blocks);
+  // Takes the reduced gradients of `step`: slices as for Update that cover those blocks, what is
+  // held, and the last block. sums[b] becomes the sum of squares of each of those blocks; the rest
+  // stays as it is. The state stays as it is, and this may be done again. Blocks. Errors: as
+  // Update.
+  virtual absl::Status SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
+                                  absl::Span<double> sums);
+  // As BeginUpdate, with the gradients of the last SumSquares and the sums of all blocks.
+  virtual absl::StatusOr<StepResult> BeginUpdateWith(int64_t step, absl::Span<const double> sums);
   // The second half: `weights` are the new weights of everybody, in ascending order of the gradient
   // vector. REQUIRES: the step was begun and not skipped. Errors: as Update.
   virtual absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights);

@@ -231,6 +231,8 @@ struct PassOptions {
   bool epilogues = true;
   // On GPUs: a job's only shard is one recording, not one for each bucket. Off: the same bits.
   bool step_graph = true;
+  // With step_graph: the update, too, is part of that recording. The same bits.
+  bool whole_step_graph = false;
   // Of 65536 elements: so many come to a GPU at once, of moments that are not there.
   int64_t moment_blocks = 64;
   // On CPUs: whether factors in bf16 are multiplied pair by pair; other roundings. Empty: where the

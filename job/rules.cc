@@ -217,6 +217,12 @@ void Rules::CheckZero() {
           "'resources.offload_optimizer' updates parts of tensors, and muon needs whole ones; use "
           "another optimizer, or leave it out");
   }
+  const Passes& passes = train.passes();
+  if (passes.whole_step_graph() && passes.has_step_graph() && !passes.step_graph()) {
+    Error({"train.passes.whole_step_graph"},
+          "'train.passes.whole_step_graph' puts the update into the recording that "
+          "'train.passes.step_graph' makes, which is false; leave one of them out");
+  }
   if (train.zero_stage() == 0) return;
   const Optimizer& optimizer = train.optimizer();
   if (optimizer.has_lamb() || optimizer.has_muon()) {

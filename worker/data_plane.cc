@@ -13,7 +13,6 @@
 #include "common/status.h"
 #include "engine/cuda/module.h"
 #include "worker/cuda_queue.h"
-#include "worker/job_plan.h"
 #include "worker/nccl_settings.h"
 
 namespace lockstep::worker {
@@ -27,10 +26,6 @@ absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignme
   const char* const given = std::getenv("LOCKSTEP_NCCL_LIBRARY");
   if (engine::cuda::IsEmulated(**tables) && (given == nullptr || *given == '\0')) {
     return absl::FailedPreconditionError("the GPU is an emulated one");
-  }
-  if (ShardsMoments(job)) {
-    return absl::FailedPreconditionError(
-        "train.zero_stage 1 hands new weights over in the host's memory");
   }
   if (absl::StartsWith(assignment.device().uuid(), "MIG-")) {
     return absl::FailedPreconditionError("NCCL does not join instances of GPUs (MIG)");

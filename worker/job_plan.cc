@@ -407,6 +407,7 @@ engine::PassOptions PassOptionsOf(const Passes& passes) {
   if (passes.has_bf16_pairs()) options.bf16_pairs = passes.bf16_pairs();
   if (passes.has_epilogues()) options.epilogues = passes.epilogues();
   if (passes.has_step_graph()) options.step_graph = passes.step_graph();
+  if (passes.has_whole_step_graph()) options.whole_step_graph = passes.whole_step_graph();
   if (passes.bucket_size() > 0) {
     options.bucket_elements = passes.bucket_size() / static_cast<int64_t>(sizeof(float));
   }

@@ -38,7 +38,8 @@ size_t Workspace(const engine::Plan& plan) {
 }
 
 // What a worker saves that has the largest share of the moments which it may come to have.
-size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vector_count) {
+size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vector_count,
+                      GradientPlace place) {
   const int least = LeastWorkers(job);
   if (least < 3) return 0;
   size_t moments = 0;
@@ -48,7 +49,7 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
   const int shards = OptimizerShards(MostWorkers(job));
   const size_t held =
       moments / static_cast<size_t>(shards) * static_cast<size_t>(MostHeld(shards, least));
-  const size_t spill = ShardedState::SpillBytes(vector_count);
+  const size_t spill = place == GradientPlace::kHost ? ShardedState::SpillBytes(vector_count) : 0;
   return moments > held + spill ? moments - held - spill : 0;
 }
 
@@ -92,7 +93,7 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
     if (entry.role == engine::StateEntry::Role::kParameter) need.weights += entry.bytes;
   }
   need.optimizer = plan.state_bytes() - need.weights;
-  if (spec.shard_moments) need.optimizer -= MomentsLeftOut(job, plan, vector_count);
+  if (spec.shard_moments) need.optimizer -= MomentsLeftOut(job, plan, vector_count, place);
   const auto vectors = static_cast<size_t>(gradient_buffers);
   const size_t vector_bytes = static_cast<size_t>(vector_count) * sizeof(float);
   if (place == GradientPlace::kHost) need.gradients = vectors * vector_bytes;

@@ -48,10 +48,13 @@ ShardHolders ShardedState::HoldersIn(const std::vector<Row>& rows, int64_t start
 
 absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, int64_t start_step,
                                                    int64_t evaluated_step, absl::Time deadline) {
-  const Communicator::SharedPiece pieces[] = {
-      {parts_.state, plan().state_bytes()},
-      {parts_.gradients, static_cast<size_t>(parts_.vector_count) * sizeof(float)},
-      {parts_.spill, SpillBytes(parts_.vector_count)}};
+  std::vector<Communicator::SharedPiece> pieces = {{parts_.state, plan().state_bytes()}};
+  if (spread()) {
+    pieces.push_back({parts_.sums, plan().SumBlocks().size() * sizeof(double)});
+  } else {
+    pieces.push_back({parts_.gradients, static_cast<size_t>(parts_.vector_count) * sizeof(float)});
+    pieces.push_back({parts_.spill, SpillBytes(parts_.vector_count)});
+  }
   LS_ASSIGN_OR_RETURN(shared_, communicator->Share(pieces, deadline));
   const Row mine = MyRow(evaluated_step);
   std::vector<Row> rows(static_cast<size_t>(communicator->world_size()));
@@ -90,12 +93,7 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
                                " of the optimizer's state after step ", start_step, " are gone"));
   }
   if (half_done) {
-    if (mine.begun == start_step && mine.committed != start_step) {
-      LS_RETURN_IF_ERROR(FinishFrom(rows, before, start_step));
-      LS_RETURN_IF_ERROR(parts_.executor->PublishState());  // who is new may copy them
-    }
-    // Nobody's new weights go before all have taken them.
-    LS_RETURN_IF_ERROR(communicator->Barrier(deadline));
+    LS_RETURN_IF_ERROR(FinishHalfDone(communicator, rows, before, start_step, deadline));
   }
   LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, bound, deadline));
   ShardHolders after = DealHolders(before, communicator->world_size());
@@ -129,8 +127,30 @@ absl::Status ShardedState::GiveUp(const std::string& why) {
   return absl::AbortedError(absl::StrCat(why, ": all go back"));
 }
 
+absl::Status ShardedState::FinishHalfDone(Communicator* communicator, const std::vector<Row>& rows,
+                                          const ShardHolders& holders, int64_t step,
+                                          absl::Time deadline) {
+  std::vector<int> late;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    const Row& row = rows[rank];
+    if (row.begun == step && row.committed != step) late.push_back(static_cast<int>(rank));
+  }
+  if (spread()) {
+    LS_RETURN_IF_ERROR(communicator->ExchangeRanges(
+        parts_.gradients, parts_.vector_count,
+        WeightTransfers(plan().gradient_count(), holders, late), deadline));
+  }
+  if (Contains(late, communicator->rank())) {
+    LS_RETURN_IF_ERROR(FinishFrom(rows, holders, step));
+    LS_RETURN_IF_ERROR(parts_.executor->PublishState());  // who is new may copy them
+  }
+  // Nobody's new weights go before all have taken them.
+  return communicator->Barrier(deadline);
+}
+
 absl::Status ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders,
                                       int64_t step) {
+  if (spread()) return parts_.executor->FinishUpdate(step, {Vector()});
   std::vector<engine::GradientSlice> weights;
   for (int shard = 0; shard < parts_.shards; ++shard) {
     const int from = holders[static_cast<size_t>(shard)].front();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,7 @@ absl::Status ShardedState::HoldShared(const engine::Plan& plan, Transport* trans
 
 ShardedState::ShardedState(const Parts& parts) : parts_(parts) {
   LS_CHECK_LE(parts.shards, kMostShards);
+  LS_CHECK((parts.spill != nullptr) != (parts.sums != nullptr));
   const engine::StateRange moments = MomentsIn(plan());
   moments_begin_ = moments.begin;
   moments_end_ = moments.end;
@@ -87,10 +89,9 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
   const int world = communicator.world_size();
   rank_ = communicator.rank();
   all_held_ = world < kLeastRanks;
-  own_ = SliceOf(parts_.vector_count, world, rank_);
+  own_ = spread() ? ElementRange{} : SliceOf(parts_.vector_count, world, rank_);
   holders_ = std::move(holders);
-  const size_t spill_bytes = SpillBytes(parts_.vector_count);
-  parts_.transport->Drop(parts_.spill, spill_bytes);
+  if (!spread()) parts_.transport->Drop(parts_.spill, SpillBytes(parts_.vector_count));
   std::vector<engine::HeldRange> ranges;
   present_ = {{0, moments_begin_}};
   gathered_.clear();
@@ -108,6 +109,7 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
       }
       ranges.push_back({piece.begin, piece.end, weights});
     }
+    if (spread()) continue;
     // From this rank itself if it can be, else from either holder.
     const int from = mine ? rank_ : ranks[static_cast<size_t>(shard + rank_) % ranks.size()];
     const ElementRange slice = SliceOf(parts_.vector_count, world, from);
@@ -127,11 +129,53 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
     gone = place.end;
   }
   if (gone < moments_end_) parts_.transport->Drop(parts_.state + gone, moments_end_ - gone);
-  return parts_.executor->HoldMoments(std::move(ranges));
+  LS_RETURN_IF_ERROR(parts_.executor->HoldMoments(std::move(ranges)));
+  return spread() ? DealSpread(world) : absl::OkStatus();
+}
+
+absl::Status ShardedState::DealSpread(int world) {
+  deal_ = {};
+  transfers_.clear();
+  gathered_ = {Vector()};
+  std::vector<int> sums;
+  if (!all_held_) {
+    deal_ = DealGradients(plan().SumBlocks(), plan().gradient_count(), parts_.vector_count,
+                          holders_, world);
+    std::vector<int> all(static_cast<size_t>(world));
+    std::iota(all.begin(), all.end(), 0);
+    transfers_ = WeightTransfers(plan().gradient_count(), holders_, all);
+  }
+  for (size_t block = 0; block < deal_.summed_by.size(); ++block) {
+    if (deal_.summed_by[block] == rank_) sums.push_back(static_cast<int>(block));
+  }
+  return parts_.executor->HoldSums(std::move(sums));
+}
+
+absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
+                                     absl::Span<const engine::GradientSlice> reduced,
+                                     absl::Time deadline) {
+  if (!spread() || all_held_) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(parts_.executor->SumSquares(
+      step, reduced, absl::MakeSpan(parts_.sums, deal_.summed_by.size())));
+  return communicator->Barrier(deadline);
+}
+
+absl::StatusOr<engine::StepResult> ShardedState::Begin(
+    int64_t step, absl::Span<const engine::GradientSlice> reduced) {
+  if (all_held_) return parts_.executor->Update(step, reduced);
+  if (!spread()) return parts_.executor->BeginUpdate(step, reduced);
+  std::vector<double> sums;
+  for (const int rank : deal_.summed_by) {
+    const char* const of_rank = shared_[static_cast<size_t>(rank)][1];
+    sums.push_back(reinterpret_cast<const double*>(of_rank)[sums.size()]);
+  }
+  return parts_.executor->BeginUpdateWith(step, sums);
 }
 
 absl::Status ShardedState::Finish(Communicator* communicator, int64_t step, absl::Time deadline) {
-  LS_RETURN_IF_ERROR(communicator->Barrier(deadline));
+  LS_RETURN_IF_ERROR(spread() ? communicator->ExchangeRanges(parts_.gradients, parts_.vector_count,
+                                                             transfers_, deadline)
+                              : communicator->Barrier(deadline));
   return parts_.executor->FinishUpdate(step, gathered_);
 }
 

@@ -5,8 +5,14 @@
 //
 //   sharded = ShardedState::Create(...)                    // nothing is held
 //   each generation:  sharded->Agree(communicator, ...)    // deals and copies; see recovery.h
-//   each step:        executor->BeginUpdate(step, reduced) // or Update, while all_held()
+//   each step:        communicator->TreeReduce(...)        // of what is wanted()
+//                     sharded->ShareSums(communicator, step, reduced)
+//                     sharded->Begin(step, reduced)
 //                     sharded->Finish(communicator, step)  // everyone's new weights
+//
+// Where vectors lie on the host, ranks read each other's reduced gradients and new weights in
+// place. Where they lie on GPUs (Parts::sums), a rank gets the reduced gradients that it needs, the
+// ranks share the sums of squares of all, which decide on the update, and new weights are sent.
 //
 // A rank that has begun a step and not finished it is bound to it: the next generation's Agree
 // finishes it. The sources: sharded_state.cc (memory, steps) and sharded_recovery.cc (Agree).
@@ -22,10 +28,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/communicator.h"
 #include "engine/engine.h"
 #include "worker/recovery.h"
 #include "worker/shard_holders.h"
+#include "worker/spread_deal.h"
 
 namespace lockstep::worker {
 
@@ -37,7 +45,10 @@ class ShardedState {
     Transport* transport = nullptr;
     char* state = nullptr;       // loose memory of plan->state_bytes()
     float* gradients = nullptr;  // the buffer that holds the owned slice: `vector_count` elements
-    float* spill = nullptr;      // loose memory of SpillBytes(vector_count)
+    // One of these: loose memory of SpillBytes(vector_count), where vectors lie on the host; or a
+    // number for each of plan->SumBlocks(), which peers can read, where they lie on GPUs.
+    float* spill = nullptr;
+    double* sums = nullptr;
     int64_t vector_count = 0;
     int shards = 0;  // OptimizerShards of the job
   };
@@ -57,6 +68,17 @@ class ShardedState {
 
   // Whether every rank of this generation holds everything, so that a step is the ordinary one.
   bool all_held() const { return all_held_; }
+  // TreeReduceArgs::wanted of this generation's steps.
+  absl::Span<const std::vector<ElementRange>> wanted() const { return deal_.wanted; }
+  // After the reduction: all ranks have what they need of it, and know enough to begin the step. An
+  // error leaves a step that this rank may begin when another has. Blocks. Errors: those of the
+  // communicator and of Executor::SumSquares.
+  absl::Status ShareSums(Communicator* communicator, int64_t step,
+                         absl::Span<const engine::GradientSlice> reduced, absl::Time deadline);
+  // The first half of `step`, or all of it where everybody holds everything, when the sums of all
+  // ranks are there. Errors: those of the executor.
+  absl::StatusOr<engine::StepResult> Begin(int64_t step,
+                                           absl::Span<const engine::GradientSlice> reduced);
   // The second half of `step`, which this rank has begun: waits until all have, and takes the new
   // weights. Blocks. Errors: those of the communicator; the step stays half done.
   absl::Status Finish(Communicator* communicator, int64_t step, absl::Time deadline);
@@ -104,6 +126,9 @@ class ShardedState {
   absl::Status BeginFresh(Communicator* communicator);
   // Finishes the step that this rank has begun, from the new weights of `holders`.
   absl::Status FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders, int64_t step);
+  // The same for all who have begun it and not finished it. Collective.
+  absl::Status FinishHalfDone(Communicator* communicator, const std::vector<Row>& rows,
+                              const ShardHolders& holders, int64_t step, absl::Time deadline);
   // Gives everything but the moments to those who are not `bound` to the start step.
   absl::Status AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
                              const std::vector<int>& bound, absl::Time deadline);
@@ -123,6 +148,8 @@ class ShardedState {
 
   // Lets go of what this rank does not hold by `holders`, and prepares the steps of a generation.
   absl::Status SetHolders(const Communicator& communicator, ShardHolders holders);
+  // The rest of it where vectors lie on GPUs.
+  absl::Status DealSpread(int world);
   // The elements of a shard, cut where the slice [own_begin, own_end) begins and ends.
   std::vector<Piece> PiecesOf(int shard, int64_t own_begin, int64_t own_end) const;
   // Where `rank` with that slice has the new weights from element `at` on.
@@ -131,6 +158,10 @@ class ShardedState {
     return SliceOf(plan().gradient_count(), parts_.shards, shard);
   }
   const engine::Plan& plan() const { return *parts_.plan; }
+  // Vectors lie on GPUs.
+  bool spread() const { return parts_.sums != nullptr; }
+  // The whole vector in this rank's memory.
+  engine::GradientSlice Vector() const { return {0, plan().gradient_count(), parts_.gradients}; }
   bool Holds(int shard) const { return held_[static_cast<size_t>(shard)]; }
 
   const Parts parts_;
@@ -144,9 +175,11 @@ class ShardedState {
   // Of the generation.
   int rank_ = 0;
   bool all_held_ = false;
-  Communicator::SharedPieces shared_;  // state, gradients and spill of each rank
+  Communicator::SharedPieces shared_;  // of each rank: state, gradients and spill; or state, sums
   ShardHolders holders_;
   std::vector<engine::GradientSlice> gathered_;  // everyone's new weights
+  GradientDeal deal_;                            // on GPUs, unless all is held
+  std::vector<RangeTransfer> transfers_;
   std::vector<engine::StateRange> present_;
 };
 

@@ -124,6 +124,9 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
   LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
                       communicator->TreeReduce(args, Deadline()));
+  if (sharded_ != nullptr) {
+    LS_RETURN_IF_ERROR(sharded_->ShareSums(communicator, step, GradientsIn(reduced), Deadline()));
+  }
   reducing.Stop();
   LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced, &header_));
   board_->Do(UPDATING);
@@ -153,7 +156,18 @@ TreeReduceArgs Trainer::ReductionOf(const Communicator& communicator, int64_t st
       sums_->first() + SliceOf(args.count, communicator.world_size(), communicator.rank()).begin;
   args.step = step;
   args.parts = parts_;
+  if (sharded_ != nullptr) args.wanted = sharded_->wanted();
   return args;
+}
+
+absl::Span<const engine::GradientSlice> Trainer::GradientsIn(absl::Span<const Slice> reduced) {
+  const int64_t gradients = compiled_.plan->gradient_count();
+  gradient_slices_.clear();
+  for (const Slice& slice : reduced) {
+    if (slice.begin >= gradients) break;
+    gradient_slices_.push_back({slice.begin, std::min(slice.end, gradients), slice.data});
+  }
+  return gradient_slices_;
 }
 
 absl::Status Trainer::BeginReducing(Communicator* communicator, int64_t step, int bucket) {
@@ -334,21 +348,15 @@ absl::StatusOr<engine::StepResult> Trainer::Update(Communicator* communicator,
                                                    absl::Span<const Slice> reduced, int64_t step,
                                                    RunRecord* record,
                                                    const StepHeader::Contents& header) {
-  const int64_t gradients = compiled_.plan->gradient_count();
-  gradient_slices_.clear();
-  for (const Slice& slice : reduced) {
-    if (slice.begin >= gradients) break;
-    gradient_slices_.push_back({slice.begin, std::min(slice.end, gradients), slice.data});
-  }
+  const absl::Span<const engine::GradientSlice> gradients = GradientsIn(reduced);
   if (checkpointer_ != nullptr) {
     board_->Do(COPYING_CHECKPOINT);
     checkpointer_->WaitForCopy();
     board_->Do(UPDATING);
   }
-  const bool whole = sharded_ == nullptr || sharded_->all_held();
-  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
-                      whole ? executor_->Update(step, gradient_slices_)
-                            : executor_->BeginUpdate(step, gradient_slices_));
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result, sharded_ != nullptr
+                                                           ? sharded_->Begin(step, gradients)
+                                                           : executor_->Update(step, gradients));
   if (committed_step() == step) communicator->PublishCommitted(step);
   // One that is half done is bound to be made: it is on record before its weights are there.
   RunRecord* const notes = notes_ != nullptr ? notes_ : record;

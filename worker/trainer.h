@@ -177,6 +177,8 @@ class Trainer {
   // What is reduced in `step`, from the nodes that this worker contributes.
   TreeReduceArgs ReductionOf(const Communicator& communicator, int64_t step,
                              absl::Span<const NodeBuffer> nodes) const;
+  // What of it is the plan's, until the next call.
+  absl::Span<const engine::GradientSlice> GradientsIn(absl::Span<const Slice> reduced);
   // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.
   absl::Status BeginReducing(Communicator* communicator, int64_t step, int bucket);
   // The update, whose step is published, or its first half: with sharded moments Finish follows.

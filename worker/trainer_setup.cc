@@ -74,8 +74,10 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   }
   (spec.shard_moments ? compiled.loose_bytes : compiled.arena_bytes) +=
       RoundUp(compiled.plan->state_bytes());
-  if (spec.shard_moments) {
+  if (spec.shard_moments && place == GradientPlace::kHost) {
     compiled.loose_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
+  } else if (spec.shard_moments) {
+    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double));
   }
   compiled.need =
       MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
@@ -197,10 +199,17 @@ absl::Status Trainer::MakeSharded(Transport* transport, float* gradients) {
   parts.state = static_cast<char*>(state_);
   parts.gradients = gradients;
   parts.vector_count = compiled_.vector_count;
-  LS_ASSIGN_OR_RETURN(
-      void* spill,
-      transport->AllocateLoose(ShardedState::SpillBytes(compiled_.vector_count), "new weights"));
-  parts.spill = static_cast<float*>(spill);
+  if (vector_->memory()->on_host()) {
+    LS_ASSIGN_OR_RETURN(
+        void* spill,
+        transport->AllocateLoose(ShardedState::SpillBytes(compiled_.vector_count), "new weights"));
+    parts.spill = static_cast<float*>(spill);
+  } else {
+    LS_ASSIGN_OR_RETURN(void* sums,
+                        transport->Allocate(compiled_.plan->SumBlocks().size() * sizeof(double),
+                                            "the gradients' sums"));
+    parts.sums = static_cast<double*>(sums);
+  }
   parts.shards = OptimizerShards(MostWorkers(compiled_.job));
   sharded_ = std::make_unique<ShardedState>(parts);
   return absl::OkStatus();

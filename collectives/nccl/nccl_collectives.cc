@@ -204,6 +204,37 @@ absl::Status NcclCommunicator::Recv(void* data, int64_t count, DType dtype, int 
   });
 }
 
+absl::Status NcclCommunicator::ExchangeRanges(float* data, int64_t count,
+                                              absl::Span<const RangeTransfer> transfers,
+                                              absl::Time deadline) {
+  Operation operation = plane_->NewOperation(OpKind::kExchange, count, DType::kFloat32);
+  operation.layout = LayoutOf(transfers);
+  const auto calls = [&] {
+    const NcclApi& api = group_->api();
+    NcclResult result = kNcclSuccess;
+    for (const RangeTransfer& transfer : transfers) {
+      const auto floats = static_cast<size_t>(transfer.end - transfer.begin);
+      for (const int to : transfer.to) {
+        if (transfer.from == rank()) {
+          result =
+              api.send(data + transfer.begin, floats, kNcclFloat32, to, group_->comm(), stream());
+        } else if (to == rank()) {
+          result = api.recv(data + transfer.begin, floats, kNcclFloat32, transfer.from,
+                            group_->comm(), stream());
+        }
+        if (result != kNcclSuccess && result != kNcclInProgress) return result;
+      }
+    }
+    return result;
+  };
+  return Run(operation, count * 4, [&]() -> absl::Status {
+    LS_RETURN_IF_ERROR(Announce(operation, deadline));
+    if (world_size() == 1) return absl::OkStatus();
+    LS_RETURN_IF_ERROR(Queue(calls, operation, deadline));
+    return Finish(operation, deadline);
+  });
+}
+
 absl::Status NcclCommunicator::Replicate(void* data, int64_t bytes, bool have,
                                          absl::Time deadline) {
   if (!OnGpu(data)) return control_->Replicate(data, bytes, have, deadline);

@@ -70,6 +70,8 @@ class NcclCommunicator : public Communicator {
                     absl::Time deadline) override;
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override { return control_->Barrier(deadline); }
+  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
+                              absl::Time deadline) override;
   absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
   absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
                                      absl::Time deadline) override {
@@ -146,6 +148,13 @@ class NcclCommunicator : public Communicator {
                       absl::Span<float* const> slots) const;
   absl::Status AddInOrder(absl::Span<const int> program, absl::Span<const float* const> inputs,
                           absl::Span<float* const> slots, float* out, int64_t count);
+  // This rank's slice of a sum, which lies at `own`, goes to those who want parts of it, and it
+  // gets what it wants of the others' slices. Queues.
+  absl::Status DeliverSlices(absl::Span<const std::vector<ElementRange>> wanted,
+                             absl::Span<const ElementRange> slices, const float* own,
+                             const Operation& operation, absl::Time deadline);
+  // The next `count` floats of the result.
+  float* TakeResult(int64_t count);
   // `gathered` has a place of `longest` floats for each rank's slice, of which its own is there.
   absl::Status GatherSlices(float* gathered, int64_t longest, const Operation& operation,
                             absl::Time deadline);

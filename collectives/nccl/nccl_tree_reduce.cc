@@ -47,6 +47,7 @@ Operation NcclCommunicator::TreeOperation(const TreeReduceArgs& args, ElementRan
   operation.step = args.step;
   operation.bucket = args.bucket + static_cast<int>(parts_begun_);
   operation.order = fastest_ ? ReduceOrder::kFastest : ReduceOrder::kFixed;
+  operation.layout = LayoutOf(args.wanted);
   return operation;
 }
 
@@ -69,7 +70,7 @@ absl::StatusOr<absl::Span<const Slice>> NcclCommunicator::TreeReduce(const TreeR
   LS_RETURN_IF_ERROR(Run(operation, rest.size() * 4, [&]() -> absl::Status {
     LS_RETURN_IF_ERROR(ReduceRange(args, rest, operation, deadline));
     LS_RETURN_IF_ERROR(Finish(operation, deadline));
-    newest_ = ReducedStep{args.step, slices_, true};
+    newest_ = ReducedStep{args.step, slices_, args.wanted.empty()};
     parts_begun_ = 0;
     return absl::OkStatus();
   }));
@@ -90,7 +91,11 @@ absl::Status NcclCommunicator::BeginResult(const TreeReduceArgs& args) {
   if (nodes_.size() == 1) return absl::OkStatus();
   const int64_t world = world_size();
   const auto parts = static_cast<int64_t>(args.parts.size());
-  LS_ASSIGN_OR_RETURN(result_, memory_->Result(args.count + kLine * (world + 1) * (parts + 1)));
+  int64_t pieces = (world + 1) * (parts + 1);
+  if (!args.wanted.empty()) {
+    pieces += static_cast<int64_t>(args.wanted[static_cast<size_t>(rank())].size());
+  }
+  LS_ASSIGN_OR_RETURN(result_, memory_->Result(args.count + kLine * pieces));
   const int64_t longest = SliceOf(args.count, world_size(), 0).size() + kLine;
   return memory_->Staging(static_cast<int64_t>(nodes_.size()) * std::min(piece_, longest)).status();
 }
@@ -152,9 +157,13 @@ absl::Status NcclCommunicator::ReduceInOrder(const TreeReduceArgs& args, Element
     const ElementRange slice = SliceOf(range.size(), world_size(), r);
     slices.push_back({range.begin + slice.begin, range.begin + slice.end});
   }
+  if (!args.wanted.empty()) {
+    float* const own = TakeResult(slices[static_cast<size_t>(rank())].size());
+    LS_RETURN_IF_ERROR(SumInOrder(sources, slices, tree_sum_->program(), own, operation, deadline));
+    return DeliverSlices(args.wanted, slices, own, operation, deadline);
+  }
   const int64_t longest = Longest(slices);
-  float* const gathered = result_ + result_used_;
-  result_used_ += longest * world_size();
+  float* const gathered = TakeResult(longest * world_size());
   LS_RETURN_IF_ERROR(SumInOrder(sources, slices, tree_sum_->program(), gathered + rank() * longest,
                                 operation, deadline));
   LS_RETURN_IF_ERROR(GatherSlices(gathered, longest, operation, deadline));
@@ -163,6 +172,61 @@ absl::Status NcclCommunicator::ReduceInOrder(const TreeReduceArgs& args, Element
     slices_.push_back({slice.begin, slice.end, gathered + r * longest});
   }
   return absl::OkStatus();
+}
+
+float* NcclCommunicator::TakeResult(int64_t count) {
+  float* const taken = result_ + result_used_;
+  result_used_ += (count + kLine - 1) / kLine * kLine;
+  return taken;
+}
+
+// Between two ranks, sends and receives meet in the order of the elements.
+absl::Status NcclCommunicator::DeliverSlices(absl::Span<const std::vector<ElementRange>> wanted,
+                                             absl::Span<const ElementRange> slices,
+                                             const float* own, const Operation& operation,
+                                             absl::Time deadline) {
+  struct Move {
+    int peer = 0;
+    const float* from = nullptr;  // null: it is received
+    float* to = nullptr;
+    int64_t count = 0;
+  };
+  std::vector<Move> moves;
+  for (int owner = 0; owner < world_size(); ++owner) {
+    const ElementRange slice = slices[static_cast<size_t>(owner)];
+    for (int to = 0; to < world_size(); ++to) {
+      if (owner != rank() && to != rank()) continue;
+      for (const ElementRange& want : wanted[static_cast<size_t>(to)]) {
+        const int64_t begin = std::max(want.begin, slice.begin);
+        const int64_t end = std::min(want.end, slice.end);
+        if (begin >= end) continue;
+        const float* data = own + (begin - slice.begin);
+        if (to != rank()) {
+          moves.push_back({to, data, nullptr, end - begin});
+          continue;
+        }
+        if (owner != rank()) {
+          float* const place = TakeResult(end - begin);
+          moves.push_back({owner, nullptr, place, end - begin});
+          data = place;
+        }
+        slices_.push_back({begin, end, data});
+      }
+    }
+  }
+  const auto calls = [&] {
+    NcclResult result = kNcclSuccess;
+    for (size_t i = 0; i < moves.size() && IsGood(result); ++i) {
+      const Move& move = moves[i];
+      const auto count = static_cast<size_t>(move.count);
+      result = move.from != nullptr ? group_->api().send(move.from, count, kNcclFloat32, move.peer,
+                                                         group_->comm(), stream())
+                                    : group_->api().recv(move.to, count, kNcclFloat32, move.peer,
+                                                         group_->comm(), stream());
+    }
+    return result;
+  };
+  return moves.empty() ? absl::OkStatus() : Queue(calls, operation, deadline);
 }
 
 absl::Status NcclCommunicator::GatherSlices(float* gathered, int64_t longest,

@@ -234,6 +234,7 @@ CudaExecutor::DeviceScalars CudaExecutor::ScalarsAt(int64_t step, int shard, int
 
 absl::StatusOr<int> CudaExecutor::Stage(Fields fields, int64_t samples,
                                         const DeviceScalars& scalars) {
+  LS_RETURN_IF_ERROR(LaunchPending());
   const int number = next_slot_;
   next_slot_ ^= 1;
   const Slot& slot = slots_[number];
@@ -311,7 +312,7 @@ absl::Status CudaExecutor::Launch(ProgramKind kind, int slot, int variant,
 }
 
 absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step, int shard,
-                                          double loss_scale) {
+                                          double loss_scale, bool joins) {
   LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, plan_->spec().micro_batch,
                                             ScalarsAt(step, shard, micro, loss_scale)));
   CudaContext context = ContextFor(slots_[slot], Weights::kCurrent);
@@ -328,9 +329,24 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
                          "the gradients' gaps"));
     }
   }
-  absl::Status launched = Launch(ProgramKind::kTraining, slot, micro > 0 ? 1 : 0, context);
+  pending_ = Pending{step, micro, slot, context};
+  return joins ? absl::OkStatus() : LaunchPending();
+}
+
+absl::Status CudaExecutor::LaunchPending() {
+  if (!pending_.has_value()) return absl::OkStatus();
+  const Pending next = *std::exchange(pending_, std::nullopt);
+  absl::Status launched =
+      Launch(ProgramKind::kTraining, next.slot, next.micro > 0 ? 1 : 0, next.context);
   clock_.Pass(StepClock::kProgramsEnd);
   return launched;
+}
+
+bool CudaExecutor::JoinsUpdate(const Hooks& hooks) const {
+  const TrainSpec& spec = plan_->spec();
+  return spec.shards == 1 && spec.passes.step_graph && spec.passes.whole_step_graph &&
+         !spec.offload_moments && observer_ == nullptr && hooks.before_gradients != nullptr &&
+         !hooks.bucket_ready;
 }
 
 absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields fields,
@@ -344,8 +360,10 @@ absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   if (hooks.cancelled && hooks.cancelled()) {
     return absl::AbortedError("the micro-batch was cancelled");
   }
-  LS_RETURN_IF_ERROR(LaunchTraining(micro, fields, step, shard, updater_->loss_scale()));
-  if (micro + 1 < spec.accumulate) return absl::OkStatus();
+  const bool last = micro + 1 == spec.accumulate;
+  LS_RETURN_IF_ERROR(LaunchTraining(micro, fields, step, shard, updater_->loss_scale(),
+                                    last && JoinsUpdate(hooks)));
+  if (!last) return absl::OkStatus();
   // The host's gradients are written from here on; the device goes on meanwhile.
   if (hooks.before_gradients) LS_RETURN_IF_ERROR(hooks.before_gradients());
   LS_RETURN_IF_ERROR(BringGradients(gradients, hooks));

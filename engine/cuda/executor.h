@@ -43,6 +43,10 @@ class CudaExecutor : public Executor {
   absl::Status HoldMoments(std::vector<HeldRange> held) override;
   absl::StatusOr<StepResult> BeginUpdate(int64_t step,
                                          absl::Span<const GradientSlice> reduced) override;
+  absl::Status HoldSums(std::vector<int> blocks) override;
+  absl::Status SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
+                          absl::Span<double> sums) override;
+  absl::StatusOr<StepResult> BeginUpdateWith(int64_t step, absl::Span<const double> sums) override;
   absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override;
   int64_t begun_step() const override { return updater_->begun_step(); }
   int64_t committed_step() const override { return updater_->committed_step(); }
@@ -74,6 +78,14 @@ class CudaExecutor : public Executor {
     cuda::Event used = nullptr;    // by the program that read it
   };
 
+  // A training program on a staged micro-batch that the update's recording begins with.
+  struct Pending {
+    int64_t step = 0;
+    int micro = 0;
+    int slot = 0;
+    CudaContext context;
+  };
+
   CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory,
                std::unique_ptr<cuda::Device> device);
   absl::Status CheckRoom(size_t limit) const;
@@ -96,7 +108,15 @@ class CudaExecutor : public Executor {
   DeviceScalars ScalarsAt(int64_t step, int shard, int micro, double loss_scale) const;
   // Launches a program on a slot's batch; after each training segment its buckets' event.
   absl::Status Launch(ProgramKind kind, int slot, int variant, const CudaContext& context);
-  absl::Status LaunchTraining(int micro, Fields fields, int64_t step, int shard, double loss_scale);
+  // With `joins` the program is left to the update.
+  absl::Status LaunchTraining(int micro, Fields fields, int64_t step, int shard, double loss_scale,
+                              bool joins = false);
+  // Whether a step's last micro-batch is one recording with the update
+  // (PassOptions::whole_step_graph), as nobody takes its gradients or looks at its nodes.
+  bool JoinsUpdate(const Hooks& hooks) const;
+  // Launches what was left to an update, since something else comes before it.
+  absl::Status LaunchPending();
+  absl::StatusOr<StepResult> UpdatePending(int64_t step);
   // Brings the gradients to the host, calling the hooks.
   absl::Status BringGradients(float* gradients, const Hooks& hooks);
   absl::Status RunObserved(ProgramKind kind, const CudaContext& context);
@@ -127,6 +147,7 @@ class CudaExecutor : public Executor {
   std::vector<cuda::Event> bucket_made_;     // by segment
   std::vector<cuda::Event> bucket_brought_;  // by bucket
   int64_t resident_step_ = -1;               // whose whole gradient lies in gradients_
+  std::optional<Pending> pending_;           // and is yet to be made
 
   std::vector<CudaProgramRunner> runners_;  // by ProgramKind
   StepClock clock_;

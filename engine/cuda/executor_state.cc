@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/executor.h"
 
@@ -23,6 +24,7 @@ absl::Status CudaExecutor::CopyState() {
   LS_RETURN_IF_ERROR(device_->Wait(stream));
   published_ = true;
   resident_step_ = -1;
+  pending_.reset();
   return absl::OkStatus();
 }
 
@@ -74,6 +76,7 @@ absl::Status CudaExecutor::PublishState() {
 // ---- updates ----
 
 absl::Status CudaExecutor::TakeReduced(int64_t step, absl::Span<const GradientSlice> reduced) {
+  LS_RETURN_IF_ERROR(LaunchPending());
   if (resident_step_ == step) return absl::OkStatus();
   for (const GradientSlice& slice : reduced) {
     LS_RETURN_IF_ERROR(device_->Copy(gradients_ + slice.begin, slice.data,
@@ -86,12 +89,24 @@ absl::Status CudaExecutor::TakeReduced(int64_t step, absl::Span<const GradientSl
 absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
                                                 absl::Span<const GradientSlice> reduced) {
   LS_RETURN_IF_ERROR(failed_);
-  LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
+  const bool joins = pending_.has_value() && pending_->step == step && resident_step_ == step;
+  if (!joins) LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
   constants_.reset();
-  absl::StatusOr<StepResult> result = updater_->Update(step);
+  absl::StatusOr<StepResult> result = joins ? UpdatePending(step) : updater_->Update(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
+  return result;
+}
+
+absl::StatusOr<StepResult> CudaExecutor::UpdatePending(int64_t step) {
+  const Pending next = *std::exchange(pending_, std::nullopt);
+  absl::StatusOr<StepResult> result = updater_->UpdateAfter(
+      step, next.slot, [&] { return runner(ProgramKind::kTraining).RunAll(next.context); });
+  if (!result.ok()) return result;
+  // The host has waited for the whole step, so its batch is read.
+  LS_RETURN_IF_ERROR(device_->Check(
+      device_->runtime().record_event(slots_[next.slot].used, device_->compute()), "a batch"));
   return result;
 }
 
@@ -107,6 +122,32 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
   absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
+  LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
+  if (!result->skipped) published_ = false;
+  return result;
+}
+
+absl::Status CudaExecutor::HoldSums(std::vector<int> blocks) {
+  LS_RETURN_IF_ERROR(failed_);
+  return Noted(updater_->HoldSums(std::move(blocks)), "dealing the sums of gradients");
+}
+
+absl::Status CudaExecutor::SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
+                                      absl::Span<double> sums) {
+  LS_RETURN_IF_ERROR(failed_);
+  resident_step_ = -1;
+  LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
+  LS_RETURN_IF_ERROR(Noted(updater_->SumSquares(sums), kUpdate, step));
+  resident_step_ = step;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CudaExecutor::BeginUpdateWith(int64_t step,
+                                                         absl::Span<const double> sums) {
+  LS_RETURN_IF_ERROR(failed_);
+  LS_CHECK_EQ(resident_step_, step) << "whose squares were summed";
+  resident_step_ = -1;
+  absl::StatusOr<StepResult> result = updater_->BeginUpdate(step, sums);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
   return result;

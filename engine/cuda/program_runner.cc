@@ -82,6 +82,13 @@ absl::Status CudaProgramRunner::RunNodes(int segment, const CudaContext& context
   return absl::OkStatus();
 }
 
+absl::Status CudaProgramRunner::RunAll(const CudaContext& context) const {
+  for (int segment = 0; segment < segments(); ++segment) {
+    LS_RETURN_IF_ERROR(RunNodes(segment, context));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CudaProgramRunner::RunSegment(int segment, int variant, const CudaContext& context) {
   Segment& known = recorded_[{segment, variant}];
   const cuda::Runtime& runtime = device_->runtime();

@@ -32,6 +32,8 @@ class CudaProgramRunner {
   // recorded, from then on the graph is launched; `variant` tells contexts with different memory
   // apart. Errors: Internal.
   absl::Status RunSegment(int segment, int variant, const CudaContext& context);
+  // Launches all segments' kernels one by one, for a recording that is not this program's alone.
+  absl::Status RunAll(const CudaContext& context) const;
   // Launches the nodes that are done once for the parameters.
   absl::Status RunOnce(const CudaContext& context) const;
   // Launches node `id`, if it does anything. Errors: Internal.

@@ -90,17 +90,20 @@ struct Rules {
 absl::Status CudaUpdater::Launch(bool beside) {
   // What is elsewhere comes over streams of its own.
   if (plan_.spec().offload_moments) return LaunchAll(beside);
-  Recorded& known = recorded_[beside ? 1 : 0];
-  if (known.runs++ == 0) return LaunchAll(beside);
+  return Replay(&recorded_[beside ? 1 : 0], [&] { return LaunchAll(beside); });
+}
+
+absl::Status CudaUpdater::Replay(Recorded* known, const Programs& launches) {
+  if (known->runs++ == 0) return launches();
   const cuda::Runtime& runtime = device_.runtime();
-  if (known.recording == nullptr) {
+  if (known->recording == nullptr) {
     LS_RETURN_IF_ERROR(device_.Check(runtime.begin_capture(device_.compute()), "recording"));
-    const absl::Status launched = LaunchAll(beside);
-    const cuda::Code ended = runtime.end_capture(device_.compute(), &known.recording);
+    const absl::Status launched = launches();
+    const cuda::Code ended = runtime.end_capture(device_.compute(), &known->recording);
     LS_RETURN_IF_ERROR(launched);
     LS_RETURN_IF_ERROR(device_.Check(ended, "recording"));
   }
-  return device_.Check(runtime.launch_graph(known.recording, device_.compute()), "an update");
+  return device_.Check(runtime.launch_graph(known->recording, device_.compute()), "an update");
 }
 
 absl::Status CudaUpdater::LaunchAll(bool beside) {
@@ -111,9 +114,11 @@ absl::Status CudaUpdater::LaunchAll(bool beside) {
 }
 
 void CudaUpdater::ForgetRecorded() {
-  for (Recorded& known : recorded_) {
-    if (known.recording != nullptr) device_.runtime().destroy_graph(known.recording);
-    known = {};
+  for (Recorded* const list : {recorded_, whole_}) {
+    for (int i = 0; i < 2; ++i) {
+      if (list[i].recording != nullptr) device_.runtime().destroy_graph(list[i].recording);
+      list[i] = {};
+    }
   }
 }
 

@@ -86,7 +86,7 @@ cuda::UpdateTensor CudaUpdater::TensorOf(size_t parameter) const {
 }
 
 absl::Status CudaUpdater::MakeTables() {
-  std::vector<UpdateBlock> all;
+  std::vector<UpdateBlock>& all = blocks_;
   const std::vector<ParameterSpec>& parameters = plan_.model().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     cuda::UpdateTensor tensor = TensorOf(i);
@@ -100,6 +100,7 @@ absl::Status CudaUpdater::MakeTables() {
   parameter_blocks_ = static_cast<int64_t>(all.size());
   for (const auto& [begin, end] : GapsOf(plan_.layout())) AddBlocks(-1, begin, end, &all);
   block_count_ = static_cast<int64_t>(all.size());
+  LS_CHECK_EQ(all.size(), plan_.SumBlocks().size());
   LS_ASSIGN_OR_RETURN(device_tensors_, Upload(&device_, tensors_, "the update's table"));
   LS_ASSIGN_OR_RETURN(all_blocks_, Upload(&device_, all, "the update's blocks"));
   LS_ASSIGN_OR_RETURN(
@@ -110,7 +111,11 @@ absl::Status CudaUpdater::MakeTables() {
       std::byte * blocks,
       device_.Allocate(moments_->most_blocks() * sizeof(UpdateBlock), "the update's blocks"));
   elementwise_ = reinterpret_cast<UpdateBlock*>(blocks);
-  if (!plan_.spec().shard_moments) LS_RETURN_IF_ERROR(Hold(CudaMoments::AllOf(plan_)));
+  if (plan_.spec().shard_moments) {
+    LS_ASSIGN_OR_RETURN(summed_, Upload(&device_, all, "the update's blocks"));
+  } else {
+    LS_RETURN_IF_ERROR(Hold(CudaMoments::AllOf(plan_)));
+  }
   LS_RETURN_IF_ERROR(MakeMatrices());
   const auto count = static_cast<size_t>(block_count_ + 2 * parameter_blocks_);
   LS_ASSIGN_OR_RETURN(std::byte * sums,
@@ -242,17 +247,28 @@ absl::Status CudaUpdater::MakeDecision() {
   return absl::OkStatus();
 }
 
-absl::Status CudaUpdater::Measure(double schedule) {
-  const GradientLayout& layout = plan_.layout();
-  const cuda::Stream stream = device_.compute(), back = device_.returns();
-  SetNow(schedule);
-  LS_RETURN_IF_ERROR(device_.Copy(now_, next_, sizeof(*now_), stream));
+absl::Status CudaUpdater::LaunchSquares(const UpdateBlock* blocks, int64_t count) {
   cuda::SquaresArgs squares;
   squares.tensors = device_tensors_;
-  squares.blocks = all_blocks_;
-  squares.block_count = block_count_;
+  squares.blocks = blocks;
+  squares.block_count = count;
   squares.gradients = places_.gradients;
   squares.sums = sums_;
+  return device_.Check(device_.tables().kernels->squares(squares, device_.compute()),
+                       "the gradients' sums");
+}
+
+absl::Status CudaUpdater::Decide(absl::Span<const double> sums) {
+  const GradientLayout& layout = plan_.layout();
+  const cuda::Stream stream = device_.compute();
+  LS_RETURN_IF_ERROR(device_.Copy(now_, next_, sizeof(*now_), stream));
+  if (sums.empty()) {
+    LS_RETURN_IF_ERROR(LaunchSquares(all_blocks_, block_count_));
+  } else {
+    LS_CHECK_EQ(sums.size(), static_cast<size_t>(block_count_));
+    std::copy(sums.begin(), sums.end(), told_->sums);
+    LS_RETURN_IF_ERROR(device_.Copy(sums_, told_->sums, sums.size() * sizeof(double), stream));
+  }
   cuda::DecideArgs decide;
   decide.sums = sums_;
   decide.parameter_blocks = parameter_blocks_;
@@ -263,10 +279,14 @@ absl::Status CudaUpdater::Measure(double schedule) {
   decide.nominal_targets = static_cast<double>(plan_.nominal_targets());
   decide.clip_norm = plan_.spec().clip_norm;
   decide.now = now_;
+  return device_.Check(device_.tables().kernels->decide(decide, stream), "the gradients' sums");
+}
+
+absl::Status CudaUpdater::Tell() {
+  const GradientLayout& layout = plan_.layout();
+  const cuda::Stream back = device_.returns();
   const cuda::Runtime& runtime = device_.runtime();
-  cuda::Code code = device_.tables().kernels->squares(squares, stream);
-  if (code == 0) code = device_.tables().kernels->decide(decide, stream);
-  if (code == 0) code = runtime.record_event(decided_, stream);
+  cuda::Code code = runtime.record_event(decided_, device_.compute());
   if (code == 0) code = runtime.stream_waits(back, decided_);
   LS_RETURN_IF_ERROR(device_.Check(code, "the gradients' sums"));
   LS_RETURN_IF_ERROR(device_.Copy(&told_->now, now_, sizeof(*now_), back));
@@ -274,7 +294,6 @@ absl::Status CudaUpdater::Measure(double schedule) {
                                   kTail * sizeof(float), back));
   LS_RETURN_IF_ERROR(
       device_.Copy(told_->sums, sums_, static_cast<size_t>(block_count_) * sizeof(double), back));
-  clock_.Pass(StepClock::kMeasured);
   return device_.Check(runtime.record_event(heard_, back), "the gradients' sums");
 }
 
@@ -337,12 +356,19 @@ void CudaUpdater::Count(const StepResult& result) {
   for (int64_t* count : batches_tracked_) ++*count;
 }
 
-absl::StatusOr<StepResult> CudaUpdater::Advance(bool beside) {
+absl::StatusOr<StepResult> CudaUpdater::Advance(bool beside, absl::Span<const double> sums) {
   const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
-  LS_RETURN_IF_ERROR(Measure(schedule));
+  SetNow(schedule);
+  LS_RETURN_IF_ERROR(Decide(sums));
+  LS_RETURN_IF_ERROR(Tell());
+  clock_.Pass(StepClock::kMeasured);
   clock_.Pass(StepClock::kUpdateBegin);
   LS_RETURN_IF_ERROR(Launch(beside));
   clock_.Pass(StepClock::kUpdateEnd);
+  return Conclude(schedule);
+}
+
+absl::StatusOr<StepResult> CudaUpdater::Conclude(double schedule) {
   LS_RETURN_IF_ERROR(Listen());
   StepResult result = Examine();
   if (result.skipped != (told_->now.skips != 0)) {
@@ -363,6 +389,29 @@ absl::StatusOr<StepResult> CudaUpdater::Update(int64_t step) {
   return result;
 }
 
+absl::StatusOr<StepResult> CudaUpdater::UpdateAfter(int64_t step, int variant,
+                                                    const Programs& programs) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
+  LS_CHECK(!plan_.spec().offload_moments);
+  const StateRegion::Writing writing(&host_);
+  const double schedule = ScheduleFactor(plan_.spec().schedule, *update_count_);
+  SetNow(schedule);
+  LS_RETURN_IF_ERROR(Replay(&whole_[variant], [&]() -> absl::Status {
+    LS_RETURN_IF_ERROR(programs());
+    LS_RETURN_IF_ERROR(Decide({}));
+    return LaunchAll(false);
+  }));
+  // Nothing tells its parts apart: all of it is the programs' time.
+  for (const auto mark : {StepClock::kProgramsEnd, StepClock::kMeasured, StepClock::kUpdateBegin,
+                          StepClock::kUpdateEnd}) {
+    clock_.Pass(mark);
+  }
+  LS_RETURN_IF_ERROR(Tell());
+  absl::StatusOr<StepResult> result = Conclude(schedule);
+  if (result.ok()) *step_ = step;
+  return result;
+}
+
 // ---- in two halves ----
 
 absl::Status CudaUpdater::HoldMoments(std::vector<HeldRange> held) {
@@ -371,10 +420,33 @@ absl::Status CudaUpdater::HoldMoments(std::vector<HeldRange> held) {
   return Hold(CudaMoments::In(plan_, held_));
 }
 
-absl::StatusOr<StepResult> CudaUpdater::BeginUpdate(int64_t step) {
+absl::Status CudaUpdater::HoldSums(std::vector<int> blocks) {
+  LS_CHECK(plan_.spec().shard_moments && !begun_);
+  own_sums_ = std::move(blocks);
+  std::vector<UpdateBlock> own;
+  for (const int block : own_sums_) own.push_back(blocks_[static_cast<size_t>(block)]);
+  LS_RETURN_IF_ERROR(
+      device_.Copy(summed_, own.data(), own.size() * sizeof(own[0]), device_.compute()));
+  return device_.Wait(device_.compute());
+}
+
+absl::Status CudaUpdater::SumSquares(absl::Span<double> sums) {
+  LS_CHECK_EQ(sums.size(), static_cast<size_t>(block_count_));
+  if (own_sums_.empty()) return device_.Wait(device_.compute());
+  LS_RETURN_IF_ERROR(LaunchSquares(summed_, static_cast<int64_t>(own_sums_.size())));
+  LS_RETURN_IF_ERROR(
+      device_.Copy(told_->sums, sums_, own_sums_.size() * sizeof(double), device_.compute()));
+  LS_RETURN_IF_ERROR(device_.Wait(device_.compute()));
+  for (size_t i = 0; i < own_sums_.size(); ++i) {
+    sums[static_cast<size_t>(own_sums_[i])] = told_->sums[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CudaUpdater::BeginUpdate(int64_t step, absl::Span<const double> sums) {
   LS_CHECK_EQ(step, begun_step() + 1) << "the moments are not those before this step";
   const StateRegion::Writing writing(&host_);
-  LS_ASSIGN_OR_RETURN(const StepResult result, Advance(true));
+  LS_ASSIGN_OR_RETURN(const StepResult result, Advance(true, sums));
   if (result.skipped) {
     *step_ = step;
     return result;

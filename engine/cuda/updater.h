@@ -8,6 +8,7 @@
 #ifndef LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 #define LOCKSTEP_ENGINE_CUDA_UPDATER_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -50,9 +51,18 @@ class CudaUpdater {
   // As Executor::Update, on the reduced gradients in device memory. After an error the state is
   // neither that before the step nor that after it. Errors: Internal when the device fails.
   absl::StatusOr<StepResult> Update(int64_t step);
+  // The same, and before it what makes the gradients, in one recording: `programs` launches that,
+  // and `variant` (0 or 1) tells the memory apart that it reads batches from. REQUIRES:
+  // !offload_moments.
+  using Programs = std::function<absl::Status()>;
+  absl::StatusOr<StepResult> UpdateAfter(int64_t step, int variant, const Programs& programs);
   // As those of Executor. Errors: as Update.
   absl::Status HoldMoments(std::vector<HeldRange> held);
-  absl::StatusOr<StepResult> BeginUpdate(int64_t step);
+  // Also Executor::BeginUpdateWith: `sums` of all blocks, or empty, and they are made here.
+  absl::StatusOr<StepResult> BeginUpdate(int64_t step, absl::Span<const double> sums = {});
+  // As those of Executor, on the reduced gradients in device memory. Errors: as Update.
+  absl::Status HoldSums(std::vector<int> blocks);
+  absl::Status SumSquares(absl::Span<double> sums);
   absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights);
 
  private:
@@ -96,20 +106,29 @@ class CudaUpdater {
                           std::vector<cuda::UpdateBlock>* own);
   void AddStatistics();
   absl::Status MakeDecision();
-  // Launches what measures the gradients and decides; what the host is to know of it is on its way.
-  absl::Status Measure(double schedule);
+  // Launches what measures the gradients, unless `sums` are known, and decides.
+  absl::Status Decide(absl::Span<const double> sums);
+  // What the host is to know of it is on its way.
+  absl::Status Tell();
+  // sums_[i] = the sum of squares of blocks[i]. Queues.
+  absl::Status LaunchSquares(const cuda::UpdateBlock* blocks, int64_t count);
   // Blocks until it is here.
   absl::Status Listen();
   StepResult Examine() const;
   // What all rules of all updates share.
   cuda::UpdateArgs SharedArgs() const;
   void SetNow(double schedule);
+  // Runs `launches`: the first time one by one, the second time they are recorded, from then on the
+  // recording is launched.
+  absl::Status Replay(Recorded* known, const Programs& launches);
   // Launches the update, in full or to the gradients' places.
   absl::Status Launch(bool beside);
   absl::Status LaunchAll(bool beside);
   void ForgetRecorded();
   // All of a step but `step` itself; `beside`: the new weights go to the gradients' places.
-  absl::StatusOr<StepResult> Advance(bool beside);
+  absl::StatusOr<StepResult> Advance(bool beside, absl::Span<const double> sums = {});
+  // Hears what was decided, and counts.
+  absl::StatusOr<StepResult> Conclude(double schedule);
   absl::Status Apply(const cuda::UpdateArgs& args);
   // One rule over all chunks.
   absl::Status ApplyRule(const cuda::UpdateArgs& args);
@@ -135,6 +154,8 @@ class CudaUpdater {
   std::vector<cuda::UpdateTensor> tensors_;  // in the order of the state, without moments
   int64_t parameter_blocks_ = 0;
   int64_t block_count_ = 0;  // with those of what lies between and behind the gradients
+  std::vector<cuda::UpdateBlock> blocks_;  // as Plan::SumBlocks
+  std::vector<int> own_sums_;              // of these, by HoldSums
   std::vector<Matrix> matrices_;
   std::vector<cuda::StatisticArgs> statistics_;
   std::vector<int64_t*> batches_tracked_;  // of the host's region
@@ -143,6 +164,7 @@ class CudaUpdater {
   cuda::UpdateBlock* all_blocks_ = nullptr;
   cuda::UpdateTensor* held_tensors_ = nullptr;  // of the pieces
   cuda::UpdateBlock* elementwise_ = nullptr;    // of what is held
+  cuda::UpdateBlock* summed_ = nullptr;         // of own_sums_
   cuda::UpdateBlock* own_blocks_ = nullptr;
   double* sums_ = nullptr;  // [block_count_], then two more of parameter_blocks_
   cuda::UpdateNow* now_ = nullptr;
@@ -150,7 +172,8 @@ class CudaUpdater {
   Told* told_ = nullptr;
   cuda::Event decided_ = nullptr;
   cuda::Event heard_ = nullptr;  // told_ is there
-  Recorded recorded_[2];
+  Recorded recorded_[2];         // an update: in full, beside
+  Recorded whole_[2];            // a step, by variant
 };
 
 }  // namespace lockstep::engine

@@ -28,6 +28,19 @@ absl::StatusOr<StepResult> Executor::BeginUpdate(int64_t step,
   return absl::UnimplementedError("this device has no halves of updates");
 }
 
+absl::Status Executor::HoldSums(std::vector<int> blocks) {
+  return absl::UnimplementedError("this device reads all reduced gradients where they lie");
+}
+
+absl::Status Executor::SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
+                                  absl::Span<double> sums) {
+  return absl::UnimplementedError("this device reads all reduced gradients where they lie");
+}
+
+absl::StatusOr<StepResult> Executor::BeginUpdateWith(int64_t step, absl::Span<const double> sums) {
+  return absl::UnimplementedError("this device reads all reduced gradients where they lie");
+}
+
 absl::Status Executor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
   return absl::UnimplementedError("this device has no halves of updates");
 }

@@ -52,6 +52,7 @@ class CompiledPlan : public Plan {
   int recompute_level() const override { return recompute_level_; }
   double flops() const override { return train_.graph.Flops(); }
   std::vector<StateRange> MomentsOf(int64_t begin, int64_t end) const override;
+  std::vector<GradientRange> SumBlocks() const override;
   std::string hash() const override { return hash_; }
   std::string DumpText() const override;
   std::string DumpDot() const override {

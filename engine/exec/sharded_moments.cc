@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "engine/exec/batches.h"
+#include "engine/exec/parameter_table.h"
 #include "engine/exec/plan.h"
 
 namespace lockstep::engine {
@@ -56,6 +58,23 @@ std::vector<StateRange> CompiledPlan::MomentsOf(int64_t begin, int64_t end) cons
     }
   }
   return ranges;
+}
+
+std::vector<GradientRange> CompiledPlan::SumBlocks() const {
+  std::vector<GradientRange> blocks;
+  const auto add = [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; at += ParameterTable::kBlock) {
+      blocks.push_back({at, std::min(at + ParameterTable::kBlock, end)});
+    }
+  };
+  for (const ParameterSpec& parameter : model_->parameters()) {
+    const auto slot =
+        std::find_if(layout_.slots.begin(), layout_.slots.end(),
+                     [&](const GradientSlot& s) { return s.parameter == parameter.name; });
+    if (slot != layout_.slots.end()) add(slot->begin, slot->begin + slot->count);
+  }
+  for (const auto& [begin, end] : GapsOf(layout_)) add(begin, end);
+  return blocks;
 }
 
 }  // namespace lockstep::engine

@@ -27,6 +27,10 @@ int64_t Launches();
 // Captures that were ended, and calls that waited for work of the device that was not done (a
 // stream, an event; lazy streams alone have such work).
 int64_t Captures();
+// Graphs that were launched, and all that was given to streams: kernels, copies and graphs, but not
+// what was captured.
+int64_t GraphLaunches();
+int64_t Submissions();
 int64_t Waits();
 
 // When a stream's work is done: at once, or as late as it can be, when something waits for it. What

@@ -42,6 +42,8 @@ struct Queues {
   double milliseconds = 0;  // of the emulated time
   std::vector<Work>* capturing = nullptr;
   int64_t captures = 0;
+  int64_t graph_launches = 0;
+  int64_t submissions = 0;
   int64_t waits = 0;
   int64_t given = 0;       // work of all streams
   int64_t fail_after = 0;  // 0: never
@@ -100,12 +102,15 @@ cudaError_t Do(cudaStream_t stream, Work work) {
   if (queues().capturing != nullptr) {
     queues().capturing->push_back(std::move(work));
   } else {
+    ++queues().submissions;
     Give(stream, std::move(work));
   }
   return cudaSuccess;
 }
 
 int64_t Captures() { return queues().captures; }
+int64_t GraphLaunches() { return queues().graph_launches; }
+int64_t Submissions() { return queues().submissions; }
 int64_t Waits() { return queues().waits; }
 void SetStreams(Streams streams) { queues().streams = streams; }
 void FailAfter(int64_t count) {
@@ -204,6 +209,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  ++queues().graph_launches;
   return emulation::Do(stream, [work = exec->work] {
     for (const Work& one : work) one();
   });

@@ -22,6 +22,8 @@ NVML = os.environ.get("LOCKSTEP_FAKE_NVML", "")
 CUDNN = dict(GPUS, LOCKSTEP_CUDNN_LIBRARY=os.environ.get("LOCKSTEP_FAKE_CUDNN", ""))
 BY_NCCL = "gradients are reduced by NCCL"
 FOUR = dict(GPUS, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
+FOUR_BY_NCCL = dict(NCCL, LOCKSTEP_GPUS="GPU-a,GPU-b,GPU-c,GPU-d")
+ZERO = ("--set", "train.zero_stage=1")
 
 
 def job(**more):
@@ -117,14 +119,63 @@ class Gpus(harness.ProgramTest):
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], whole)
 
-    def test_parts_of_the_moments_give_the_same_weights_and_a_death_loses_nothing(self):
-        more = "  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 10 steps}\n"
+    def zero_job(self, steps=40, more=""):
+        more += "  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 10 steps}\n"
         text = harness.synthetic_job(
-            steps=40, train_extra=more, extra="elastic: {min_workers: 1, max_workers: 4}\n"
+            steps=steps, train_extra=more, extra="elastic: {min_workers: 1, max_workers: 4}\n"
             "verify_replicas: 5 steps\nrestart: {max_restarts: 9}\n").replace("device: cpu", "device: cuda")
-        text = text.replace("{sgd: {lr: 0.05, momentum: 0.9}}", "{adamw: {lr: 0.002, weight_decay: 0.1}}")
-        path = self.write("job.yaml", text)
-        zero = "--set", "train.zero_stage=1"
+        return text.replace("{sgd: {lr: 0.05, momentum: 0.9}}", "{adamw: {lr: 0.002, weight_decay: 0.1}}")
+
+    def test_parts_of_the_moments_by_nccl_have_the_bits_of_the_whole(self):
+        path = self.write("job.yaml", self.zero_job(more=SMALL_BUCKETS))
+        save = "--set", "checkpoint={every: 7 steps, dir: %s}"
+        plain = self.train("--nproc-per-node=1", save[0], save[1] % "plain", path, env=FOUR)
+        for workers in (2, 3, 4):
+            name = f"zero{workers}"
+            code, out, err = self.launch("-o", "json", f"--nproc-per-node={workers}", *ZERO, save[0],
+                                         save[1] % name, path, env=FOUR_BY_NCCL)
+            self.assertEqual(code, 0, err)
+            self.assertIn(BY_NCCL, err)  # nccl.use is auto
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], plain["model"]["sha256"], workers)
+            self.assertEqual(result["eval"]["loss"], plain["eval"]["loss"])
+            for file in ("model.safetensors", "training.safetensors", "ema.safetensors"):
+                folders = [os.path.join(self.dir, run, "last", file) for run in ("plain", name)]
+                if os.path.exists(folders[0]):
+                    self.assertEqual(*[pathlib.Path(folder).read_bytes() for folder in folders])
+
+    def test_with_parts_of_the_moments_by_nccl_a_death_loses_nothing(self):
+        path = self.write("job.yaml", self.zero_job(steps=60))
+        plain = self.train("--nproc-per-node=1", path, env=FOUR)["model"]["sha256"]
+        faults = {
+            "in every half": ["--kill", "rank:1@step:10/begun", "--kill", "rank:0@step:20/reduced",
+                              "--kill", "rank:2@step:30/reduce", "--kill", "rank:3@step:40/begun"],
+            "of every size": ["--scale", "3@step:10", "--kill", "rank:2@step:20/begun", "--scale", "4@step:30",
+                              "--kill", "rank:0@step:40/begun"],
+        }
+        for name, more in faults.items():
+            code, out, err = self.launch("chaos", "-o", "json", "--slow", "rank:3:20x", *more, *ZERO, path,
+                                         env=FOUR_BY_NCCL)
+            self.assertEqual(code, 0, err)
+            self.assertIn(BY_NCCL, err)
+            result = json.loads(out.strip().splitlines()[-1])
+            self.assertEqual(result["model"]["sha256"], plain, name)
+            self.assertEqual([fault["steps_lost"] for fault in result["faults"]], [0] * len(result["faults"]))
+            self.assertGreaterEqual(len(result["faults"]), 2)
+
+    def test_with_parts_of_the_moments_by_nccl_survivors_go_on_alone(self):
+        path = self.write("job.yaml", self.zero_job(steps=60))
+        plain = self.train("--nproc-per-node=1", path, env=FOUR)["model"]["sha256"]
+        code, out, err = self.launch("chaos", "-o", "json", "--set", "restart.max_restarts=2", "--kill",
+                                     "rank:3@step:10/begun", "--kill", "rank:0@step:11/begun", *ZERO, path,
+                                     env=FOUR_BY_NCCL)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, "on 3 GPUs .shrunk communicator")
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], plain)
+
+    def test_parts_of_the_moments_give_the_same_weights_and_a_death_loses_nothing(self):
+        path = self.write("job.yaml", self.zero_job())
+        zero = ZERO
         save = "--set", "checkpoint={every: 7 steps, dir: %s}"
         plain = self.train("--nproc-per-node=1", save[0], save[1] % "plain", path, env=FOUR)
         # Moments travel to the host for checkpoints, which other ranks read.
@@ -155,6 +206,20 @@ class Gpus(harness.ProgramTest):
             bytes_of.append(json.loads(out)["gpu_memory"]["total"])
         self.assertLess(bytes_of[1], bytes_of[0])
         self.assertIn("GPU memory", self.launch("plan", *offload, big)[1])
+
+    def test_a_step_that_is_one_recording_gives_the_same_weights(self):
+        path = self.write("job.yaml", job(
+            shards=1, train_extra="  accumulate: 2\n  ema: {decay: 0.9}\n  clip_norm: 0.5\n",
+            extra="checkpoint: {dir: saved, every: 5 steps}\nrestart: {max_restarts: 3}\n"))
+        one = "--nproc-per-node=1", "--set", "resources.nproc_per_node=1"
+        whole = "--set", "train.passes.whole_step_graph=true"
+        plain = self.on_gpus(*one, "--set", "checkpoint.dir=plain", path)
+        self.assertEqual(self.on_gpus(*one, *whole, "--set", "checkpoint.dir=whole", path)["model"]["sha256"],
+                         plain["model"]["sha256"])
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:0@step:8/reduce", *one, *whole, path,
+                                     env=GPUS)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], plain["model"]["sha256"])
 
     def test_a_gpu_that_fails_in_an_update_is_named_and_healed(self):
         path = self.write("job.yaml", job())

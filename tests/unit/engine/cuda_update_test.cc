@@ -114,6 +114,71 @@ TEST_F(CudaUpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
   }
 }
 
+// What a rank needs of the reduced gradients: what it holds, the blocks that it sums, and the end.
+std::vector<GradientSlice> Needed(const ShardedRank& rank, const std::vector<int>& blocks,
+                                  const std::vector<float>& gradients) {
+  const std::vector<GradientRange> all = rank.job.plan->SumBlocks();
+  std::vector<GradientRange> ranges = {all.back()};
+  for (const GradientSlice& held : rank.ranges) ranges.push_back({held.begin, held.end});
+  for (const int block : blocks) ranges.push_back(all[static_cast<size_t>(block)]);
+  std::sort(ranges.begin(), ranges.end(),
+            [](const GradientRange& a, const GradientRange& b) { return a.begin < b.begin; });
+  std::vector<GradientSlice> slices;
+  for (const GradientRange& range : ranges) {
+    const int64_t begin = std::max(range.begin, slices.empty() ? 0 : slices.back().end);
+    if (begin < range.end) slices.push_back({begin, range.end, gradients.data() + begin});
+  }
+  return slices;
+}
+
+// Nobody has all reduced gradients: each rank sums some blocks, and all decide by the sums of all.
+TEST_F(CudaUpdateTest, RanksWithPartsOfTheGradientsDecideByTheSumsOfAll) {
+  constexpr int kWorld = 4, kShards = 12;
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.ema_decay = 0.9;
+  const auto gradients = GradientsOf(spec, kSteps);
+  const std::vector<char> wanted = Whole(spec, gradients);
+  spec.shard_moments = true;
+  for (const auto streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    std::vector<std::unique_ptr<ShardedRank>> ranks;
+    std::vector<std::vector<int>> blocks(kWorld);
+    for (int rank = 0; rank < kWorld; ++rank) {
+      ranks.push_back(std::make_unique<ShardedRank>(spec, rank, kWorld, kShards));
+    }
+    const size_t block_count = ranks[0]->job.plan->SumBlocks().size();
+    // One rank sums nothing.
+    for (size_t b = 0; b < block_count; ++b) blocks[b % 3].push_back(static_cast<int>(b));
+    for (int rank = 0; rank < kWorld; ++rank) {
+      ASSERT_TRUE(ranks[rank]->job.executor->HoldSums(blocks[rank]).ok());
+    }
+    for (int step = 1; step <= kSteps; ++step) {
+      const auto& own = gradients[static_cast<size_t>(step) - 1];
+      std::vector<double> sums(block_count, std::numeric_limits<double>::quiet_NaN());
+      for (int rank = 0; rank < kWorld; ++rank) {
+        const auto slices = Needed(*ranks[rank], blocks[rank], own);
+        EXPECT_LT(slices.back().begin, static_cast<int64_t>(own.size()));
+        for (int again = 0; again < 2; ++again) {
+          ASSERT_TRUE(
+              ranks[rank]->job.executor->SumSquares(step, slices, absl::MakeSpan(sums)).ok());
+        }
+      }
+      for (const auto& rank : ranks) {
+        const StepResult result = rank->job.executor->BeginUpdateWith(step, sums).value();
+        EXPECT_EQ(result.skipped, step == 3);
+        EXPECT_EQ(std::string(result.nonfinite).empty(), step != 3);
+      }
+      for (const auto& rank : ranks) {
+        if (step != 3) {
+          ASSERT_TRUE(rank->job.executor->FinishUpdate(step, Gathered(ranks)).ok());
+        }
+        EXPECT_EQ(rank->job.executor->committed_step(), step);
+      }
+    }
+    for (const auto& rank : ranks) ExpectPart(rank.get(), wanted);
+  }
+}
+
 // Who is dealt more takes what it lacks from the state region, and keeps the rest.
 TEST_F(CudaUpdateTest, ADealMovesMoments) {
   TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
@@ -259,6 +324,128 @@ TEST_F(CudaUpdateTest, StepsAreRecordedOnceAndWaitedForOnce) {
     states[whole ? 1 : 0] = job.StateBytes();
   }
   EXPECT_EQ(states[0], states[1]);
+}
+
+// The state after steps of a job with one shard, with an evaluation and an observed step between.
+struct RunOfSteps {
+  std::vector<char> state;
+  int64_t captures = 0;        // in all
+  int64_t late_captures = 0;   // after the warm-up
+  int64_t graph_launches = 0;  // of a warm step
+  int64_t submissions = 0;
+  int64_t waits = 0;
+  int skipped = 0;
+};
+
+RunOfSteps RunSteps(const TrainSpec& spec, bool disturbed) {
+  constexpr int64_t kWarm = 10, kAll = 16;
+  Job job(spec);
+  RunOfSteps run;
+  const int64_t before = emulation::Captures();
+  for (int64_t step = 1; step <= kAll; ++step) {
+    const int64_t captures = emulation::Captures(), waits = emulation::Waits();
+    const int64_t graphs = emulation::GraphLaunches(), given = emulation::Submissions();
+    run.skipped += StayingStep(&job, step).skipped ? 1 : 0;
+    if (step > kWarm) run.late_captures += emulation::Captures() - captures;
+    run.graph_launches = emulation::GraphLaunches() - graphs;
+    run.submissions = emulation::Submissions() - given;
+    run.waits = std::max(run.waits, step > kWarm ? emulation::Waits() - waits : 0);
+    if (disturbed && step % 3 == 0) {
+      const AnyBatch batch(spec, step, 0, 0, spec.eval_block);
+      EvalSums sums;
+      LS_CHECK(job.executor->Evaluate(batch.fields(), spec.eval_block, &sums).ok());
+      LS_CHECK(job.executor->PublishState().ok());
+    }
+  }
+  run.captures = emulation::Captures() - before;
+  LS_CHECK(job.executor->PublishState().ok());
+  run.state = job.StateBytes();
+  return run;
+}
+
+// Forward, backward and update as one recording: the same bits, and four launches less in a step.
+TEST_F(CudaUpdateTest, AWholeStepIsOneRecording) {
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    for (const int accumulate : {1, 3}) {
+      if (accumulate > 1 && name != "adamw") continue;
+      SCOPED_TRACE(name + ", " + std::to_string(accumulate));
+      TrainSpec spec = OnGpu(Controlled(optimizer));
+      spec.model = MlpSpec{{37, 21}};
+      spec.shards = 1;
+      spec.accumulate = accumulate;
+      spec.precision = "fp16";
+      spec.loss_scale = {.init = 0x1p120, .growth = 2, .backoff = 0x1p-40, .interval = 2};
+      spec.schedule.kind = ScheduleSpec::Kind::kCosine;
+      spec.schedule.total_updates = 30;
+      emulation::SetStreams(emulation::Streams::kEager);
+      const RunOfSteps apart = RunSteps(spec, false);
+      EXPECT_EQ(apart.graph_launches, accumulate + 1);
+      EXPECT_GE(apart.skipped, 2);
+      spec.passes.whole_step_graph = true;
+      for (const auto streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+        emulation::SetStreams(streams);
+        const RunOfSteps whole = RunSteps(spec, false);
+        EXPECT_EQ(whole.state, apart.state);
+        EXPECT_EQ(whole.late_captures, 0);
+        EXPECT_EQ(whole.graph_launches, accumulate);
+        EXPECT_EQ(whole.submissions, apart.submissions - 4);
+        // For the decision; and a third batch for the first one's place.
+        EXPECT_LE(whole.waits, streams == emulation::Streams::kEager ? 0 : accumulate == 1 ? 1 : 2);
+        // One for each place that batches come to.
+        EXPECT_EQ(whole.captures, accumulate == 1 ? 2 : apart.captures - 1 + 2);
+        EXPECT_EQ(RunSteps(spec, true).state, apart.state);
+      }
+    }
+  }
+}
+
+// A micro-batch that is left to the update is made before whatever comes instead.
+TEST_F(CudaUpdateTest, WhatComesBetweenAMicroBatchAndItsUpdateChangesNothing) {
+  TrainSpec spec = OnGpu(SmallMlp());
+  spec.shards = 1;
+  const RunOfSteps apart = RunSteps(spec, false);
+  spec.passes.whole_step_graph = true;
+  emulation::SetStreams(emulation::Streams::kLazy);
+  Job job(spec);
+  std::vector<float> gradients(static_cast<size_t>(job.plan->gradient_count()));
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  for (int64_t step = 1; step <= 16; ++step) {
+    const AnyBatch batch(spec, step, 0, 0, spec.micro_batch);
+    const auto run = [&] {
+      return job.executor->RunShard(step, 0, 0, batch.fields(), gradients.data(), hooks);
+    };
+    ASSERT_TRUE(run().ok());
+    if (step % 4 == 1) {  // the step is done again
+      ASSERT_TRUE(run().ok());
+    }
+    if (step % 4 == 2) {
+      const AnyBatch other(spec, step + 100, 0, 0, spec.eval_block);
+      EvalSums sums;
+      ASSERT_TRUE(job.executor->Evaluate(other.fields(), spec.eval_block, &sums).ok());
+    }
+    if (step % 4 == 3) {  // the state comes from elsewhere, so its gradients are made anew
+      ASSERT_TRUE(job.executor->PublishState().ok());
+      job.executor->BeginLoad();
+      job.executor->EndLoad();
+      ASSERT_TRUE(run().ok());
+    }
+    UpdateWith(&job, step, gradients);
+  }
+  ASSERT_TRUE(job.executor->PublishState().ok());
+  EXPECT_EQ(job.StateBytes(), apart.state);
+}
+
+// Moments that come from the host chunk by chunk are no part of a recording.
+TEST_F(CudaUpdateTest, AStepWithMomentsOnTheHostIsNoWholeRecording) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.shards = 1;
+  const RunOfSteps apart = RunSteps(spec, false);
+  spec.offload_moments = true;
+  spec.passes.whole_step_graph = true;
+  const RunOfSteps whole = RunSteps(spec, false);
+  EXPECT_EQ(whole.state, apart.state);
+  EXPECT_EQ(whole.graph_launches, 1);  // forward and backward
 }
 
 // Wherever the device fails in an update, it is an error that names it, for good.

@@ -134,6 +134,9 @@ TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
   EXPECT_THAT(errors("pure_bf16", "train.ema={decay: 0.9}"), HasSubstr("use bf16"));
   EXPECT_EQ(errors("bf16", "train.zero_stage=1"), "");
   EXPECT_THAT(errors("pure_bf16", "train.zero_stage=1"), HasSubstr("needs fp32 weights"));
+  EXPECT_EQ(errors("bf16", "train.passes={whole_step_graph: true, step_graph: true}"), "");
+  EXPECT_THAT(errors("bf16", "train.passes={whole_step_graph: true, step_graph: false}"),
+              HasSubstr("puts the update into the recording"));
   EXPECT_EQ(errors("bf16", "train.fp8=true"), "");
   EXPECT_EQ(errors("fp32", "train.fp8=false"), "");
   EXPECT_THAT(errors("pure_bf16", "train.fp8=true"),

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks with parts of the moments, through steps, deaths at every point, joins and losses: what
-// they have is always, bit for bit, what a worker that holds everything has.
+// they have is always, bit for bit, what a worker that holds everything has. With vectors that
+// peers read in place, and with such as GPUs have (spread).
 #include "worker/sharded_state.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -20,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
+#include "tests/unit/worker/spread_executor.h"
 
 namespace lockstep::worker {
 namespace {
@@ -53,6 +56,10 @@ class DyingCommunicator : public Communicator {
   }
   absl::Status Barrier(absl::Time deadline) override {
     return Dies() ? Dead() : inner_.Barrier(deadline);
+  }
+  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
+                              absl::Time deadline) override {
+    return Dies() ? Dead() : inner_.ExchangeRanges(data, count, transfers, deadline);
   }
   bool died() const { return died_; }
 
@@ -88,6 +95,29 @@ class DyingCommunicator : public Communicator {
   bool died_ = false;
 };
 
+// Does its part of what follows a step's first half, and learns that the generation is over: what
+// it was to get came in part.
+class TornCommunicator : public DyingCommunicator {
+ public:
+  explicit TornCommunicator(Communicator* inner) : DyingCommunicator(inner, -1), inner_(*inner) {}
+  absl::Status Barrier(absl::Time deadline) override {
+    EXPECT_TRUE(inner_.Barrier(deadline).ok());
+    return absl::AbortedError("torn");
+  }
+  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
+                              absl::Time deadline) override {
+    EXPECT_TRUE(inner_.ExchangeRanges(data, count, transfers, deadline).ok());
+    for (const RangeTransfer& transfer : transfers) {
+      if (std::count(transfer.to.begin(), transfer.to.end(), rank()) == 0) continue;
+      std::fill(data + transfer.begin, data + transfer.end, -1.0f);
+    }
+    return absl::AbortedError("torn");
+  }
+
+ private:
+  Communicator& inner_;
+};
+
 engine::TrainSpec Spec(bool sharded) {
   engine::TrainSpec spec = engine::SmallMlp();
   spec.model = engine::MlpSpec{{67, 33}};
@@ -101,7 +131,9 @@ engine::TrainSpec Spec(bool sharded) {
 
 // One worker: an engine on the arena of a transport.
 struct Member {
-  Member(std::shared_ptr<const engine::Plan> plan, FakeNetwork* network, int shards)
+  using Whole = std::function<engine::GradientSlice(int64_t step)>;
+  Member(std::shared_ptr<const engine::Plan> plan, FakeNetwork* network, int shards, bool spread,
+         Whole whole)
       : arena(plan->arena_bytes()) {
     const int64_t count = plan->gradient_count();
     const size_t bytes = plan->state_bytes() + static_cast<size_t>(count) * 8 + 65536;
@@ -111,12 +143,20 @@ struct Member {
     parts.transport = transport.get();
     parts.state = static_cast<char*>(*transport->AllocateLoose(plan->state_bytes(), "state"));
     parts.gradients = static_cast<float*>(*transport->Allocate(count * 4, "gradients"));
-    parts.spill = static_cast<float*>(
-        *transport->AllocateLoose(ShardedState::SpillBytes(count), "new weights"));
+    if (spread) {
+      parts.sums = static_cast<double*>(
+          *transport->Allocate(plan->SumBlocks().size() * sizeof(double), "sums"));
+    } else {
+      parts.spill = static_cast<float*>(
+          *transport->AllocateLoose(ShardedState::SpillBytes(count), "new weights"));
+    }
     parts.vector_count = count;
     parts.shards = shards;
     EXPECT_TRUE(ShardedState::HoldShared(*plan, transport.get(), parts.state).ok());
     executor = *engine::Executor::Create(plan, {parts.state, arena.data()});
+    if (spread) {
+      executor = std::make_unique<SpreadExecutor>(std::move(executor), plan, std::move(whole));
+    }
     executor->InitState();
     parts.executor = executor.get();
     state = parts.state;
@@ -131,7 +171,7 @@ struct Member {
   float* gradients = nullptr;
 };
 
-class ShardedStateTest : public ::testing::Test {
+class ShardedStateTest : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr int kShards = 12;
 
@@ -148,7 +188,8 @@ class ShardedStateTest : public ::testing::Test {
   }
 
   Member* Add() {
-    members_.push_back(std::make_unique<Member>(plan_, &network_, kShards));
+    members_.push_back(std::make_unique<Member>(plan_, &network_, kShards, GetParam(),
+                                                [this](int64_t step) { return Reduced(step); }));
     return members_.back().get();
   }
   void Kill(size_t index) { members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(index)); }
@@ -156,17 +197,27 @@ class ShardedStateTest : public ::testing::Test {
   engine::GradientSlice Reduced(int64_t step) const {
     return {0, plan_->gradient_count(), sums_[static_cast<size_t>(step - 1)]->floats()};
   }
-  // The first half of the step after the one that the member is bound to.
-  void Begin(Member* member) {
+  // The reduction of the step after the one that the member is bound to, up to its sums.
+  absl::Status Reduce(Member* member, Communicator* communicator) {
     // The spent gradients: nobody reads what was there.
     std::memset(member->gradients, 0xff, static_cast<size_t>(plan_->gradient_count()) * 4);
-    const engine::GradientSlice reduced = Reduced(member->executor->begun_step() + 1);
-    const auto slices = absl::MakeConstSpan(&reduced, 1);
-    if (member->sharded->all_held()) {
-      member->executor->Update(member->executor->begun_step() + 1, slices).value();
+    const int64_t step = member->executor->begun_step() + 1;
+    const auto wanted = member->sharded->wanted();
+    std::vector<engine::GradientSlice> slices;
+    if (!wanted.empty()) {
+      for (const ElementRange& range : wanted[static_cast<size_t>(communicator->rank())]) {
+        slices.push_back({range.begin, range.end, Reduced(step).data + range.begin});
+      }
     } else {
-      member->executor->BeginUpdate(member->executor->begun_step() + 1, slices).value();
+      slices = {Reduced(step)};
     }
+    return member->sharded->ShareSums(communicator, step, slices, Deadline());
+  }
+  // The first half of that step.
+  void Begin(Member* member) {
+    const int64_t step = member->executor->begun_step() + 1;
+    const engine::GradientSlice reduced = Reduced(step);
+    ASSERT_TRUE(member->sharded->Begin(step, absl::MakeConstSpan(&reduced, 1)).ok());
   }
 
   using Body = std::function<void(Member*, Communicator*)>;
@@ -196,6 +247,7 @@ class ShardedStateTest : public ::testing::Test {
   // `steps` whole steps.
   void Train(Member* member, Communicator* communicator, int steps) {
     for (int i = 0; i < steps; ++i) {
+      ASSERT_TRUE(Reduce(member, communicator).ok());
       Begin(member);
       const int64_t step = member->executor->begun_step();
       if (!member->sharded->all_held()) {
@@ -250,7 +302,7 @@ class ShardedStateTest : public ::testing::Test {
   int64_t generation_ = 0;
 };
 
-TEST_F(ShardedStateTest, AnyNumberOfRanksMakesTheSameSteps) {
+TEST_P(ShardedStateTest, AnyNumberOfRanksMakesTheSameSteps) {
   for (const int world : {1, 2, 3, 4, 5}) {
     SCOPED_TRACE(world);
     members_.clear();
@@ -265,7 +317,7 @@ TEST_F(ShardedStateTest, AnyNumberOfRanksMakesTheSameSteps) {
   }
 }
 
-TEST_F(ShardedStateTest, RanksComeAndGoBetweenSteps) {
+TEST_P(ShardedStateTest, RanksComeAndGoBetweenSteps) {
   for (int i = 0; i < 3; ++i) Add();
   const auto one_step = [&](int64_t start) {
     Generation(start, [&, start](Member* member, Communicator* communicator) {
@@ -300,9 +352,13 @@ void ShardedStateTest::HalfAStep(int world, const std::set<int>& finished, int l
   for (int i = 0; i < world; ++i) Add();
   Generation(0, [&](Member* member, Communicator* communicator) {
     Train(member, communicator, 2);
+    ASSERT_TRUE(Reduce(member, communicator).ok());
     if (communicator->rank() != late) Begin(member);
     if (finished.contains(communicator->rank())) {
       ASSERT_TRUE(member->sharded->Finish(communicator, 3, Deadline()).ok());
+    } else if (!finished.empty()) {
+      TornCommunicator torn(communicator);
+      ASSERT_FALSE(member->sharded->Finish(&torn, 3, Deadline()).ok());
     } else {
       ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
     }
@@ -310,7 +366,7 @@ void ShardedStateTest::HalfAStep(int world, const std::set<int>& finished, int l
   if (late >= 0) Begin(members_[static_cast<size_t>(late)].get());
 }
 
-TEST_F(ShardedStateTest, AHalfDoneStepIsFinishedInTheNextGeneration) {
+TEST_P(ShardedStateTest, AHalfDoneStepIsFinishedInTheNextGeneration) {
   for (const std::set<int>& finished : {std::set<int>{}, {0}, {1, 2}, {0, 1, 2, 3}}) {
     for (int dead = 0; dead < 4; ++dead) {
       for (const bool joins : {false, true}) {
@@ -328,7 +384,7 @@ TEST_F(ShardedStateTest, AHalfDoneStepIsFinishedInTheNextGeneration) {
   }
 }
 
-TEST_F(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
+TEST_P(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
   for (const std::set<int>& finished : {std::set<int>{}, {2}}) {
     for (const int dying : {0, 2, 4}) {
       bool died = true;
@@ -357,7 +413,26 @@ TEST_F(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
   }
 }
 
-TEST_F(ShardedStateTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
+// A death before all have their part of the reduction: nobody has begun the step, all do it again.
+TEST_P(ShardedStateTest, AStepWhoseSumsAreNotSharedIsDoneAgain) {
+  for (const int dead : {0, 3}) {
+    members_.clear();
+    for (int i = 0; i < 4; ++i) Add();
+    Generation(0, [&](Member* member, Communicator* communicator) {
+      Train(member, communicator, 2);
+      DyingCommunicator mortal(communicator, communicator->rank() == dead ? 0 : -2);
+      EXPECT_EQ(Reduce(member, &mortal).ok(), !GetParam());
+    });
+    Kill(static_cast<size_t>(dead));
+    Generation(2, [&](Member* member, Communicator* communicator) {
+      ExpectState(*member, communicator, 2);
+      Train(member, communicator, 2);
+      ExpectState(*member, communicator, 4);
+    });
+  }
+}
+
+TEST_P(ShardedStateTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
   HalfAStep(4, {0}, -1);
   Kill(1);
   Kill(1);
@@ -377,7 +452,7 @@ TEST_F(ShardedStateTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
   });
 }
 
-TEST_F(ShardedStateTest, AMomentThatChangedIsFound) {
+TEST_P(ShardedStateTest, AMomentThatChangedIsFound) {
   for (int i = 0; i < 3; ++i) Add();
   Generation(0, [&](Member* member, Communicator* communicator) {
     Train(member, communicator, 1);
@@ -395,6 +470,9 @@ TEST_F(ShardedStateTest, AMomentThatChangedIsFound) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(All, ShardedStateTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
 
 }  // namespace
 }  // namespace lockstep::worker

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of vectors on every implementation: reduced gradients that go to those alone who want them,
+// and ranges of a vector that ranks hand each other, as a sharded optimizer needs them.
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/shards.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/cluster.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using Wanted = std::vector<std::vector<ElementRange>>;
+
+constexpr int64_t kCount = 1237;
+
+class RangesTest : public testing::TestWithParam<Kind> {};
+
+// Small enough that sums are exact.
+float Leaf(int shard, int64_t step, int64_t i) {
+  return static_cast<float>((shard * 7 + step * 3 + i * 5) % 64);
+}
+
+float SumOf(ShardRange shards, int64_t step, int64_t i) {
+  float sum = 0;
+  for (int shard = shards.begin; shard < shards.end; ++shard) sum += Leaf(shard, step, i);
+  return sum;
+}
+
+// What each of `world` ranks wants: overlapping, some of it nobody's, one rank almost nothing.
+Wanted SomeWanted(int world) {
+  Wanted wanted;
+  for (int rank = 0; rank < world; ++rank) {
+    std::vector<ElementRange> ranges;
+    if (rank != 1) {
+      for (int64_t at = 16 * rank; at + 176 <= 1216; at += 320) ranges.push_back({at, at + 176});
+    }
+    ranges.push_back({1216, kCount});  // everybody the end
+    wanted.push_back(ranges);
+  }
+  return wanted;
+}
+
+struct Vectors {
+  Vectors(Communicator& c, Transport& transport, int shards) {
+    for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
+      nodes.push_back({node, *transport.vectors().Allocate(kCount, "a node")});
+    }
+  }
+  TreeReduceArgs Fill(const Communicator& c, int64_t step) const {
+    for (const NodeBuffer& node : nodes) {
+      for (int64_t i = 0; i < kCount; ++i) {
+        const_cast<float*>(node.data)[i] = SumOf(node.node, step, i);
+      }
+    }
+    TreeReduceArgs args;
+    args.nodes = nodes;
+    args.count = kCount;
+    args.owned =
+        const_cast<float*>(nodes[0].data) + SliceOf(kCount, c.world_size(), c.rank()).begin;
+    args.step = step;
+    return args;
+  }
+  std::vector<NodeBuffer> nodes;
+};
+
+TEST_P(RangesTest, ARankHasTheSumsThatItWants) {
+  for (const int world : {1, 2, 3, 4, 7}) {
+    const Wanted wanted = SomeWanted(world);
+    const std::vector<ElementRange> parts = {{0, 400}, {400, 416}, {416, kCount}};
+    Cluster cluster(GetParam(), world, 1 << 20);
+    cluster.Run(1, 8, [&](Communicator& c, Transport& transport) {
+      const Vectors vectors(c, transport, 8);
+      c.PublishCommitted(0);
+      for (int64_t step = 1; step <= 3; ++step) {
+        ASSERT_TRUE(c.WaitCommitted(step - 1, Never()).ok());
+        TreeReduceArgs args = vectors.Fill(c, step);
+        args.parts = parts;
+        args.wanted = wanted;
+        for (int64_t i = 1; i < step && c.reduces_parts(); ++i) {
+          ASSERT_TRUE(c.BeginPart(args, Never()).ok());
+        }
+        const auto slices = c.TreeReduce(args, Never());
+        ASSERT_TRUE(slices.ok()) << slices.status();
+        std::vector<bool> has(kCount, false);
+        int64_t next = 0;
+        for (const Slice& slice : *slices) {
+          ASSERT_GE(slice.begin, next);
+          next = slice.end;
+          for (int64_t i = slice.begin; i < slice.end; ++i) {
+            ASSERT_EQ(slice.data[i - slice.begin], SumOf({0, 8}, step, i)) << i;
+            has[static_cast<size_t>(i)] = true;
+          }
+        }
+        for (const ElementRange& range : wanted[static_cast<size_t>(c.rank())]) {
+          for (int64_t i = range.begin; i < range.end; ++i) {
+            ASSERT_TRUE(has[static_cast<size_t>(i)]) << i;
+          }
+        }
+        const auto newest = c.NewestReduce();
+        ASSERT_TRUE(newest.has_value());
+        EXPECT_EQ(newest->step, step);
+        EXPECT_EQ(newest->slices.size(), slices->size());
+        c.PublishCommitted(step);
+      }
+    });
+  }
+}
+
+TEST_P(RangesTest, RangesGoToThoseWhoGetThem) {
+  constexpr int kWorld = 4;
+  const std::vector<RangeTransfer> transfers = {{0, 16, 0, {1, 2, 3}},
+                                                {16, 400, 2, {0}},
+                                                {400, 401, 1, {3, 0}},
+                                                {401, 401, 1, {2}},
+                                                {500, kCount, 3, {2, 1}}};
+  Cluster cluster(GetParam(), kWorld, 1 << 16);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    float* const data = *transport.vectors().Allocate(kCount, "a vector");
+    const auto value = [](int rank, int64_t i) { return static_cast<float>(rank * 10000 + i); };
+    for (int round = 0; round < 2; ++round) {
+      for (int64_t i = 0; i < kCount; ++i) data[i] = value(c.rank(), i);
+      const absl::Status status = c.ExchangeRanges(data, kCount, transfers, Never());
+      ASSERT_TRUE(status.ok()) << status;
+      for (int64_t i = 0; i < kCount; ++i) {
+        int from = c.rank();
+        for (const RangeTransfer& transfer : transfers) {
+          if (i < transfer.begin || i >= transfer.end) continue;
+          if (std::count(transfer.to.begin(), transfer.to.end(), c.rank()) > 0) {
+            from = transfer.from;
+          }
+        }
+        ASSERT_EQ(data[i], value(from, i)) << i;
+      }
+      ASSERT_TRUE(c.Barrier(Never()).ok());
+    }
+    ASSERT_TRUE(c.ExchangeRanges(data, kCount, {}, Never()).ok());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RangesTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
+                         [](const auto& info) { return Name(info.param); });
+
+// What a rank gets is part of the call where it decides what moves.
+TEST(NcclRanges, RanksThatDealOtherwiseAreTold) {
+  Cluster cluster(Kind::kNccl, 2, 1 << 16);
+  cluster.Run(1, 2, [](Communicator& c, Transport& transport) {
+    const Vectors vectors(c, transport, 2);
+    TreeReduceArgs args = vectors.Fill(c, 1);
+    const Wanted wanted = {{{0, 16}}, {{0, c.rank() == 0 ? 16 : 32}}};
+    args.wanted = wanted;
+    const auto slices = c.TreeReduce(args, Never());
+    EXPECT_EQ(slices.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(slices.status().message()), HasSubstr("dealt as"));
+  });
+  cluster.Run(2, 0, [](Communicator& c, Transport& transport) {
+    float* const data = *transport.vectors().Allocate(64, "a vector");
+    const RangeTransfer transfer = {0, 16, c.rank(), {1 - c.rank()}};
+    const absl::Status status =
+        c.ExchangeRanges(data, 64, absl::MakeConstSpan(&transfer, 1), Never());
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("exchange 1 f32[64] dealt as"));
+  });
+}
+
+TEST(NcclRanges, NobodyIsKnownToBeDoneWhenSumsGoToAFew) {
+  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+  cluster.Run(1, 3, [](Communicator& c, Transport& transport) {
+    const Vectors vectors(c, transport, 3);
+    TreeReduceArgs args = vectors.Fill(c, 1);
+    const Wanted wanted = SomeWanted(3);
+    args.wanted = wanted;
+    ASSERT_TRUE(c.TreeReduce(args, Never()).ok());
+    EXPECT_FALSE(c.NewestReduce()->whole);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/spread_deal.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr int64_t kGradients = 16 * 1000;
+constexpr int64_t kVector = kGradients + 23;  // with a header
+
+// Of parameters of odd sizes, what lies between them, and the end.
+std::vector<engine::GradientRange> Blocks() {
+  std::vector<engine::GradientRange> blocks, gaps;
+  int64_t at = 0;
+  for (const int64_t size : {5001, 16, 700, 3000, 1, 6001}) {
+    for (int64_t i = 0; i < size; i += 2048) {
+      blocks.push_back({at + i, at + std::min<int64_t>(size, i + 2048)});
+    }
+    at += size;
+    if (at % 16 != 0) gaps.push_back({at, (at + 15) / 16 * 16});
+    at = (at + 15) / 16 * 16;
+  }
+  blocks.insert(blocks.end(), gaps.begin(), gaps.end());
+  blocks.push_back({at, kGradients});
+  return blocks;
+}
+
+bool Has(const std::vector<ElementRange>& ranges, int64_t begin, int64_t end) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const ElementRange& range) {
+    return range.begin <= begin && end <= range.end;
+  });
+}
+
+bool Contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+TEST(SpreadDeal, EveryRankGetsWhatItHoldsAndSumsAndTheEnd) {
+  for (const int world : {3, 4, 5, 8}) {
+    const ShardHolders holders = DealHolders(ShardHolders(48), world);
+    const std::vector<engine::GradientRange> blocks = Blocks();
+    const GradientDeal deal = DealGradients(blocks, kGradients, kVector, holders, world);
+    ASSERT_EQ(deal.wanted.size(), static_cast<size_t>(world));
+    ASSERT_EQ(deal.summed_by.size(), blocks.size());
+    for (int rank = 0; rank < world; ++rank) {
+      const std::vector<ElementRange>& wanted = deal.wanted[static_cast<size_t>(rank)];
+      int64_t next = -1, all = 0;
+      for (const ElementRange& range : wanted) {
+        EXPECT_GT(range.begin, next);  // apart, or they would be one
+        EXPECT_EQ(range.begin % 16, 0);
+        EXPECT_TRUE(range.end % 16 == 0 || range.end == kVector);
+        next = range.end;
+        all += range.size();
+      }
+      EXPECT_TRUE(Has(wanted, blocks.back().begin, kVector));
+      for (int shard = 0; shard < 48; ++shard) {
+        const ElementRange range = SliceOf(kGradients, 48, shard);
+        if (!Contains(holders[static_cast<size_t>(shard)], rank)) continue;
+        EXPECT_TRUE(Has(wanted, range.begin, range.end));
+      }
+      for (size_t block = 0; block < blocks.size(); ++block) {
+        if (deal.summed_by[block] != rank) continue;
+        EXPECT_TRUE(Has(wanted, blocks[block].begin, blocks[block].end));
+      }
+      // Two parts of `world`, and what blocks and the end add.
+      EXPECT_LT(all, world > 3 ? kVector * 2 / world + 4 * 2048 : kVector + 1);
+    }
+    // Sums are made where most of a block is held.
+    for (int rank = 0; rank < world && world < 5; ++rank) {
+      EXPECT_TRUE(Contains(deal.summed_by, rank));
+    }
+  }
+}
+
+TEST(SpreadDeal, WeightsComeFromOneHolderToThoseWhoLackThem) {
+  const ShardHolders holders = DealHolders(ShardHolders(48), 4);
+  for (const std::vector<int>& takers : {std::vector<int>{0, 1, 2, 3}, {2}, {}}) {
+    std::vector<std::vector<int>> times(4, std::vector<int>(48, 0));
+    std::vector<int> sent(4, 0);
+    for (const RangeTransfer& transfer : WeightTransfers(kGradients, holders, takers)) {
+      int shard = 0;
+      while (SliceOf(kGradients, 48, shard).begin != transfer.begin) ++shard;
+      EXPECT_EQ(transfer.end, SliceOf(kGradients, 48, shard).end);
+      EXPECT_TRUE(Contains(holders[static_cast<size_t>(shard)], transfer.from));
+      ++sent[static_cast<size_t>(transfer.from)];
+      for (const int to : transfer.to) ++times[static_cast<size_t>(to)][static_cast<size_t>(shard)];
+    }
+    if (takers.size() == 4) {
+      EXPECT_EQ(sent, std::vector<int>(4, 12));
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      for (size_t shard = 0; shard < 48; ++shard) {
+        const bool lacks = Contains(takers, rank) && !Contains(holders[shard], rank);
+        EXPECT_EQ(times[static_cast<size_t>(rank)][shard], lacks ? 1 : 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::worker
