@@ -71,11 +71,13 @@ class Zero(harness.ProgramTest):
         self.assertIn("training.safetensors", self.saved("zero"))
 
     def test_either_goes_on_from_the_others_checkpoint(self):
-        path = self.write("job.yaml", job(steps=600))
+        steps = self.steps_for(1)  # long enough for a checkpoint to be whole, however slow the disk is
+        path = self.write("job.yaml", job(steps=steps))
         wanted = self.outcome(self.train(*OFF, path))
         for name, before, after in (("a", OFF, ()), ("b", (), OFF), ("c", (), ("--nproc-per-node=3",))):
             save = ("--set", "checkpoint={every: 15 steps, dir: %s}" % name)
-            code, _, err = self.launch("chaos", "--set", "restart.max_restarts=0", "--kill", "rank:1@step:580",
+            code, _, err = self.launch("chaos", "--set", "restart.max_restarts=0", "--kill",
+                                       f"rank:1@step:{steps - 20}",
                                        *save, *before, path)
             self.assertNotEqual(code, 0, err)
             code, out, err = self.launch("-o", "json", *save, *after, path)
