@@ -86,12 +86,13 @@ class Zero(harness.ProgramTest):
             self.assertEqual(self.outcome(json.loads(out.strip().splitlines()[-1])), wanted, name)
 
     def test_both_holders_gone_means_the_newest_checkpoint(self):
+        steps = self.steps_for(1)  # as above
         path = self.write("job.yaml", job(
-            steps=80, extra="elastic: {min_workers: 1, max_workers: 4}\nrestart: {max_restarts: 9}\n"
-                            "checkpoint: {every: 10 steps, dir: saved}\n"))
+            steps=steps, extra="elastic: {min_workers: 1, max_workers: 4}\nrestart: {max_restarts: 9}\n"
+                               f"checkpoint: {{every: {steps // 20} steps, dir: saved}}\n"))
         wanted = self.outcome(self.train(*OFF, "--set", "checkpoint.dir=plain", path))
-        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:1@step:45/begun", "--kill",
-                                     "rank:2@step:45/begun", path)
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", f"rank:1@step:{steps - 20}/begun",
+                                     "--kill", f"rank:2@step:{steps - 20}/begun", path)
         self.assertEqual(code, 0, err)
         self.assertEqual(self.outcome(json.loads(out.strip().splitlines()[-1])), wanted)
         self.assertRegex(err, "both holders of part .* are gone")
