@@ -175,7 +175,8 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr int kShards = 12;
 
-  ShardedStateTest() : plan_(*engine::Plan::Compile(Spec(true))), reference_(Spec(false)) {
+  explicit ShardedStateTest(engine::TrainSpec (*spec)(bool sharded) = Spec)
+      : plan_(*engine::Plan::Compile(spec(true))), reference_(spec(false)) {
     for (int64_t step = 1; step <= 8; ++step) {
       sums_.push_back(
           std::make_unique<engine::Pages>(static_cast<size_t>(plan_->gradient_count()) * 4));
@@ -471,6 +472,30 @@ TEST_P(ShardedStateTest, AMomentThatChangedIsFound) {
   });
 }
 
+// Batch statistics that fill more than one block of 64 Ki elements.
+class ManyStatisticsTest : public ShardedStateTest {
+ protected:
+  static engine::TrainSpec WithStatistics(bool sharded) {
+    engine::TrainSpec spec = Spec(sharded);
+    spec.model =
+        engine::CnnSpec{.channels = {33000}, .kernel = 1, .batch_norm = true, .hidden = {}};
+    spec.input = engine::ClassificationInput({1, 2, 2}, 10);
+    return spec;
+  }
+  ManyStatisticsTest() : ShardedStateTest(WithStatistics) {}
+};
+
+TEST_P(ManyStatisticsTest, AllRanksGetAllOfThem) {
+  ASSERT_GT(plan_->gradient_count() - plan_->TailBegin(), 65536);
+  for (int i = 0; i < 4; ++i) Add();
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    Train(member, communicator, 2);
+    ExpectState(*member, communicator, 2);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ManyStatisticsTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
 INSTANTIATE_TEST_SUITE_P(All, ShardedStateTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
 
