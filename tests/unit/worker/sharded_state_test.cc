@@ -414,6 +414,43 @@ TEST_P(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
   }
 }
 
+// Learns that the generation is over when it has told the others that its moments are right.
+class ToldCommunicator : public DyingCommunicator {
+ public:
+  explicit ToldCommunicator(Communicator* inner) : DyingCommunicator(inner, -1), inner_(*inner) {}
+  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
+                         absl::Time deadline) override {
+    EXPECT_TRUE(inner_.AllReduce(data, count, dtype, op, order, deadline).ok());
+    return absl::AbortedError("told");
+  }
+
+ private:
+  Communicator& inner_;
+};
+
+// Both copies of a part go to joiners, whose generation ends when those who gave them let go.
+TEST_P(ShardedStateTest, MomentsThatJoinersHaveCopiedAreTheirs) {
+  constexpr int kOld = 3, kAll = 9;
+  for (int i = 0; i < kOld; ++i) Add();
+  Generation(0,
+             [&](Member* member, Communicator* communicator) { Train(member, communicator, 2); });
+  for (int i = kOld; i < kAll; ++i) Add();
+  Generation(
+      2,
+      [&](Member* member, Communicator* communicator) {
+        ToldCommunicator told(communicator);
+        const bool joins = communicator->rank() >= kOld;
+        const auto agreed = member->sharded->Agree(joins ? &told : communicator, 2, 0, Deadline());
+        EXPECT_EQ(agreed.ok(), !joins);
+      },
+      /*agree=*/false);
+  Generation(2, [&](Member* member, Communicator* communicator) {
+    ExpectState(*member, communicator, 2);
+    Train(member, communicator, 1);
+    ExpectState(*member, communicator, 3);
+  });
+}
+
 // A death before all have their part of the reduction: nobody has begun the step, all do it again.
 TEST_P(ShardedStateTest, AStepWhoseSumsAreNotSharedIsDoneAgain) {
   for (const int dead : {0, 3}) {
