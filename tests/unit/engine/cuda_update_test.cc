@@ -447,6 +447,32 @@ TEST_F(CudaUpdateTest, WhatComesBetweenAMicroBatchAndItsUpdateChangesNothing) {
   EXPECT_EQ(job.StateBytes(), apart.state);
 }
 
+// Gradients that a fault left unmade are not taken for those of the step.
+TEST_F(CudaUpdateTest, AFaultBetweenAMicroBatchAndItsUpdateLeavesNoGradients) {
+  TrainSpec spec = OnGpu(SmallMlp());
+  spec.shards = 1;
+  const auto gradients = GradientsOf(spec, 1);
+  const GradientSlice given{0, static_cast<int64_t>(gradients[0].size()), gradients[0].data()};
+  Job apart(spec);
+  ASSERT_TRUE(apart.executor->Update(1, {given}).ok());
+  ASSERT_TRUE(apart.executor->PublishState().ok());
+  spec.passes.whole_step_graph = true;
+  Job job(spec);
+  std::vector<float> out(gradients[0].size());
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  const AnyBatch batch(spec, 1, 0, 0, spec.micro_batch);
+  ASSERT_TRUE(job.executor->RunShard(1, 0, 0, batch.fields(), out.data(), hooks).ok());
+  emulation::FailAfter(1);
+  const AnyBatch other(spec, 2, 0, 0, spec.eval_block);
+  EvalSums sums;
+  EXPECT_FALSE(job.executor->Evaluate(other.fields(), spec.eval_block, &sums).ok());
+  emulation::Repair();
+  ASSERT_TRUE(job.executor->Update(1, {given}).ok());
+  ASSERT_TRUE(job.executor->PublishState().ok());
+  EXPECT_EQ(job.StateBytes(), apart.StateBytes());
+}
+
 // Moments that come from the host chunk by chunk are no part of a recording.
 TEST_F(CudaUpdateTest, AStepWithMomentsOnTheHostIsNoWholeRecording) {
   TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
