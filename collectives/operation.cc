@@ -47,7 +47,6 @@ std::string ToString(const Operation& operation) {
     absl::StrAppend(&text, " ", std::string(ReduceOpName(operation.reduce)), " ",
                     std::string(OrderName(operation.order)));
   }
-  if (operation.layout != 0) absl::StrAppend(&text, " dealt as ", absl::Hex(operation.layout));
   if (operation.kind == OpKind::kBroadcast) absl::StrAppend(&text, " from rank ", operation.root);
   if (operation.kind == OpKind::kSend) absl::StrAppend(&text, " to rank ", operation.root);
   if (operation.kind == OpKind::kRecv) absl::StrAppend(&text, " from rank ", operation.root);
@@ -84,9 +83,18 @@ uint32_t LayoutOf(absl::Span<const RangeTransfer> transfers) {
 }
 
 absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b) {
+  // Who gets what is told where nothing else differs.
+  Operation like_a = call_b;
+  like_a.layout = call_a.layout;
+  const bool only_dealt = like_a == call_a && !(call_a == call_b);
+  const auto text = [&](const Operation& call) {
+    if (!only_dealt) return ToString(call);
+    return call.layout == 0 ? absl::StrCat(ToString(call), " dealt to all")
+                            : absl::StrCat(ToString(call), " dealt as ", absl::Hex(call.layout));
+  };
   return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a, " calls ",
-                                                    ToString(call_a), ", rank ", b, " calls ",
-                                                    ToString(call_b)));
+                                                    text(call_a), ", rank ", b, " calls ",
+                                                    text(call_b)));
 }
 
 absl::Status CheckSameCall(absl::Span<const Operation> calls) {

@@ -50,10 +50,12 @@ struct Operation {
   bool operator==(const Operation&) const = default;
 };
 
-// "step 812, bucket 3, tree_reduce 4071 f32[25600000]".
+// "step 812, bucket 3, tree_reduce 4071 f32[25600000]". Without the layout, which says nothing by
+// itself.
 std::string ToString(const Operation& operation);
 
-// FailedPrecondition: ranks `a` and `b` make different calls, which both are named.
+// FailedPrecondition: ranks `a` and `b` make different calls, which both are named; with their
+// layouts where nothing else differs.
 absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b);
 
 // What stands for it in Operation::layout.

@@ -147,6 +147,9 @@ class Plan {
   // The blocks of the gradient vector whose sums of squares decide on an update: at most 64 Ki
   // elements of each parameter, then what lies between parameters, then all that follows them.
   virtual std::vector<GradientRange> SumBlocks() const = 0;
+  // Where the gradients of the last parameter end: from there on lie statistics, loss and count, in
+  // one block or more.
+  virtual int64_t TailBegin() const = 0;
   // Hex. Equal on every worker of a job, else they would compute different things.
   virtual std::string hash() const = 0;
   // The graph as text or DOT, after all passes.
@@ -306,9 +309,9 @@ class Executor {
   // `blocks` of Plan::SumBlocks, ascending. Errors: as Update.
   virtual absl::Status HoldSums(std::vector<int> blocks);
   // Takes the reduced gradients of `step`: slices as for Update that cover those blocks, what is
-  // held, and the last block. sums[b] becomes the sum of squares of each of those blocks; the rest
-  // stays as it is. The state stays as it is, and this may be done again. Blocks. Errors: as
-  // Update.
+  // held, and all from Plan::TailBegin on. sums[b] becomes the sum of squares of each of those
+  // blocks; the rest stays as it is. The state stays as it is, and this may be done again. Blocks.
+  // Errors: as Update.
   virtual absl::Status SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
                                   absl::Span<double> sums);
   // As BeginUpdate, with the gradients of the last SumSquares and the sums of all blocks.

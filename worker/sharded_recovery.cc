@@ -223,9 +223,15 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
                                              static_cast<int64_t>(hashes.size() * sizeof(uint64_t)),
                                              DType::kUInt8, deadline));
   for (const Copied& copy : copies) {
+    if (!status.ok()) break;
     const size_t at =
         static_cast<size_t>(copy.from) * hashes.size() + static_cast<size_t>(copy.shard);
-    if (!status.ok() || HashOf(copy.shard, parts_.state) == all[at]) continue;
+    if (HashOf(copy.shard, parts_.state) == all[at]) {
+      // From here on, not from the deal's end: whoever gave them may let go before this rank hears
+      // that all have theirs. One holder more is nothing: the next deal trims them.
+      held_[static_cast<size_t>(copy.shard)] = true;
+      continue;
+    }
     status = absl::DataLossError(absl::StrCat("rank ", me, ": the moments copied from rank ",
                                               copy.from, " are not what that rank has"));
   }

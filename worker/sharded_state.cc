@@ -139,8 +139,8 @@ absl::Status ShardedState::DealSpread(int world) {
   gathered_ = {Vector()};
   std::vector<int> sums;
   if (!all_held_) {
-    deal_ = DealGradients(plan().SumBlocks(), plan().gradient_count(), parts_.vector_count,
-                          holders_, world);
+    deal_ = DealGradients(plan().SumBlocks(), plan().TailBegin(), plan().gradient_count(),
+                          parts_.vector_count, holders_, world);
     std::vector<int> all(static_cast<size_t>(world));
     std::iota(all.begin(), all.end(), 0);
     transfers_ = WeightTransfers(plan().gradient_count(), holders_, all);

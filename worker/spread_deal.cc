@@ -34,8 +34,9 @@ std::vector<ElementRange> Merged(std::vector<ElementRange> ranges, int64_t count
 
 }  // namespace
 
-GradientDeal DealGradients(absl::Span<const engine::GradientRange> blocks, int64_t gradient_count,
-                           int64_t vector_count, const ShardHolders& holders, int world) {
+GradientDeal DealGradients(absl::Span<const engine::GradientRange> blocks, int64_t tail_begin,
+                           int64_t gradient_count, int64_t vector_count,
+                           const ShardHolders& holders, int world) {
   const int shards = static_cast<int>(holders.size());
   GradientDeal deal;
   deal.wanted.resize(static_cast<size_t>(world));
@@ -55,7 +56,7 @@ GradientDeal DealGradients(absl::Span<const engine::GradientRange> blocks, int64
     deal.wanted[static_cast<size_t>(rank)].push_back({block.begin, block.end});
   }
   for (std::vector<ElementRange>& ranges : deal.wanted) {
-    ranges.push_back({blocks.back().begin, vector_count});
+    ranges.push_back({tail_begin, vector_count});
     ranges = Merged(std::move(ranges), vector_count);
   }
   return deal;

@@ -24,10 +24,12 @@ struct GradientDeal {
   std::vector<std::vector<ElementRange>> wanted;
 };
 
-// Of `blocks` (Plan::SumBlocks) of a plan with `gradient_count` elements, which `vector_count` are
-// reduced with, to `world` ranks. REQUIRES: every shard has a holder.
-GradientDeal DealGradients(absl::Span<const engine::GradientRange> blocks, int64_t gradient_count,
-                           int64_t vector_count, const ShardHolders& holders, int world);
+// Of `blocks` (Plan::SumBlocks) of a plan with `gradient_count` elements, those from `tail_begin`
+// (Plan::TailBegin) on being everybody's, which `vector_count` are reduced with, to `world` ranks.
+// REQUIRES: every shard has a holder.
+GradientDeal DealGradients(absl::Span<const engine::GradientRange> blocks, int64_t tail_begin,
+                           int64_t gradient_count, int64_t vector_count,
+                           const ShardHolders& holders, int world);
 
 // Every shard's new weights from one of its holders to those of `takers` who do not hold it.
 std::vector<RangeTransfer> WeightTransfers(int64_t gradient_count, const ShardHolders& holders,

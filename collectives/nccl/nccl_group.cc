@@ -168,10 +168,10 @@ absl::Status NcclGroup::Finish(const std::string& what, const NcclWait& wait) {
   return WaitUntil(
       [&]() -> absl::StatusOr<bool> {
         LS_ASSIGN_OR_RETURN(const bool reached, queue_->Reached());
-        if (reached) return true;
+        // Also when it is reached: work that failed comes to its end too.
         bool busy = false;
         LS_RETURN_IF_ERROR(AsyncError(what, &busy));
-        return false;
+        return reached;
       },
       what, wait);
 }

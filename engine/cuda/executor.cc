@@ -339,6 +339,7 @@ absl::Status CudaExecutor::LaunchPending() {
   absl::Status launched =
       Launch(ProgramKind::kTraining, next.slot, next.micro > 0 ? 1 : 0, next.context);
   clock_.Pass(StepClock::kProgramsEnd);
+  if (!launched.ok()) resident_step_ = -1;
   return launched;
 }
 

@@ -35,8 +35,8 @@ class MadeBatch {
 // Hex, of a gradient vector's bits: what workers compare before the first step.
 std::string HashOfGradients(const float* gradients, int64_t count);
 
-// Where the gradient vector has to be cleared: the gaps between gradients and all of the tail, as
-// [begin, end) of elements.
+// Where the gradient vector has to be cleared: the gaps between gradients and, last, all of the
+// tail, as [begin, end) of elements.
 struct GradientLayout;
 std::vector<std::pair<int64_t, int64_t>> GapsOf(const GradientLayout& layout);
 

@@ -53,6 +53,7 @@ class CompiledPlan : public Plan {
   double flops() const override { return train_.graph.Flops(); }
   std::vector<StateRange> MomentsOf(int64_t begin, int64_t end) const override;
   std::vector<GradientRange> SumBlocks() const override;
+  int64_t TailBegin() const override;
   std::string hash() const override { return hash_; }
   std::string DumpText() const override;
   std::string DumpDot() const override {

@@ -77,4 +77,6 @@ std::vector<GradientRange> CompiledPlan::SumBlocks() const {
   return blocks;
 }
 
+int64_t CompiledPlan::TailBegin() const { return GapsOf(layout_).back().first; }
+
 }  // namespace lockstep::engine

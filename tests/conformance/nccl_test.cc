@@ -188,6 +188,21 @@ TEST(Nccl, AnErrorOfTheNetworkEndsTheGenerationAndOneOfOursTheJob) {
   }
 }
 
+TEST(Nccl, WorkThatEndsInAnErrorIsNotDone) {
+  Cluster cluster(Kind::kNccl, 2, 1 << 16);
+  fake_nccl::FailNext(0, kNcclRemoteError, /*ends=*/true);
+  cluster.Run(1, 0, [](Communicator& c, Transport&) {
+    std::jthread watchdog;
+    if (c.rank() == 1) watchdog = AbortWhenMoving(c, "rank 0 said so");
+    std::vector<float> data(100, 1.0f);
+    const absl::Status status = c.AllReduce(data.data(), 100, DType::kFloat32, ReduceOp::kSum,
+                                            ReduceOrder::kFastest, Never());
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    if (c.rank() == 1) return;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("asked for by a test"));
+  });
+}
+
 TEST(Nccl, ADeadlinePassesInTheMiddleOfAReduction) {
   Cluster cluster(Kind::kNccl, 2, 1 << 16);
   fake_nccl::HangNext(1);

@@ -108,9 +108,10 @@ void HangNext(int rank) {
   faults[rank].hangs = true;
 }
 
-void FailNext(int rank, NcclResult error) {
+void FailNext(int rank, NcclResult error, bool ends) {
   const std::lock_guard lock(mu);
   faults[rank].error = error;
+  faults[rank].ends = ends;
 }
 
 void RefuseNextManagement(int rank) {

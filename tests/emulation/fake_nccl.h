@@ -21,9 +21,10 @@ using Enqueue = void (*)(void* stream, std::function<void()> work);
 void SetEnqueue(Enqueue enqueue);
 
 // The next group of calls of rank `rank`, in any communicator, never ends, as if a peer did not
-// come; or fails with `error` instead.
+// come; or fails with `error` instead, where `ends` is set with nothing else to show for it: its
+// work is at its end on the GPU's stream.
 void HangNext(int rank);
-void FailNext(int rank, NcclResult error);
+void FailNext(int rank, NcclResult error, bool ends = false);
 // The next Shrink or Grow of that rank is refused.
 void RefuseNextManagement(int rank);
 // Whether something that was asked for has not happened yet.

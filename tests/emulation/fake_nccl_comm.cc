@@ -236,6 +236,7 @@ bool Comm::Sabotaged() {
   const Fault fault = TakeFault(rank_);
   if (fault.error != kNcclSuccess) Fail(fault.error);
   if (!fault.hangs && fault.error == kNcclSuccess) return false;
+  if (fault.ends) return true;
   std::unique_lock lock(mu_);
   changed_.wait(lock, [this] { return ended_; });
   return true;

@@ -10,6 +10,7 @@ namespace lockstep::fake_nccl {
 struct Fault {
   bool hangs = false;
   NcclResult error = kNcclSuccess;
+  bool ends = false;  // the GPU's work comes to its end all the same
 };
 
 // What the next group of `rank` suffers; it is forgotten then.

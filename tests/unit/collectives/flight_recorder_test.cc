@@ -17,6 +17,7 @@ Operation Reduce(int64_t sequence) {
   operation.count = sequence;
   operation.step = 812;
   operation.bucket = 3;
+  operation.layout = 0x8f3a;  // no text has it
   return operation;
 }
 

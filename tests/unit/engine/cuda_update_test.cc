@@ -114,11 +114,12 @@ TEST_F(CudaUpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
   }
 }
 
-// What a rank needs of the reduced gradients: what it holds, the blocks that it sums, and the end.
+// What a rank needs of the reduced gradients: what it holds, the blocks that it sums, and the tail.
 std::vector<GradientSlice> Needed(const ShardedRank& rank, const std::vector<int>& blocks,
                                   const std::vector<float>& gradients) {
   const std::vector<GradientRange> all = rank.job.plan->SumBlocks();
-  std::vector<GradientRange> ranges = {all.back()};
+  std::vector<GradientRange> ranges = {
+      {rank.job.plan->TailBegin(), rank.job.plan->gradient_count()}};
   for (const GradientSlice& held : rank.ranges) ranges.push_back({held.begin, held.end});
   for (const int block : blocks) ranges.push_back(all[static_cast<size_t>(block)]);
   std::sort(ranges.begin(), ranges.end(),
@@ -132,10 +133,8 @@ std::vector<GradientSlice> Needed(const ShardedRank& rank, const std::vector<int
 }
 
 // Nobody has all reduced gradients: each rank sums some blocks, and all decide by the sums of all.
-TEST_F(CudaUpdateTest, RanksWithPartsOfTheGradientsDecideByTheSumsOfAll) {
+void StepsWithPartsOfTheGradients(TrainSpec spec) {
   constexpr int kWorld = 4, kShards = 12;
-  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
-  spec.ema_decay = 0.9;
   const auto gradients = GradientsOf(spec, kSteps);
   const std::vector<char> wanted = Whole(spec, gradients);
   spec.shard_moments = true;
@@ -177,6 +176,18 @@ TEST_F(CudaUpdateTest, RanksWithPartsOfTheGradientsDecideByTheSumsOfAll) {
     }
     for (const auto& rank : ranks) ExpectPart(rank.get(), wanted);
   }
+}
+
+TEST_F(CudaUpdateTest, RanksWithPartsOfTheGradientsDecideByTheSumsOfAll) {
+  StepsWithPartsOfTheGradients(OnGpu(Controlled(AdamSpec{.lr = 1e-2})));
+}
+
+// Statistics that fill more than one block of 64 Ki elements reach every rank.
+TEST_F(CudaUpdateTest, RanksWithPartsOfTheGradientsHaveAllStatistics) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.model = CnnSpec{.channels = {33000}, .kernel = 1, .batch_norm = true, .hidden = {}};
+  spec.input = ClassificationInput({1, 2, 2}, 10);
+  StepsWithPartsOfTheGradients(spec);
 }
 
 // Who is dealt more takes what it lacks from the state region, and keeps the rest.
@@ -434,6 +445,32 @@ TEST_F(CudaUpdateTest, WhatComesBetweenAMicroBatchAndItsUpdateChangesNothing) {
   }
   ASSERT_TRUE(job.executor->PublishState().ok());
   EXPECT_EQ(job.StateBytes(), apart.state);
+}
+
+// Gradients that a fault left unmade are not taken for those of the step.
+TEST_F(CudaUpdateTest, AFaultBetweenAMicroBatchAndItsUpdateLeavesNoGradients) {
+  TrainSpec spec = OnGpu(SmallMlp());
+  spec.shards = 1;
+  const auto gradients = GradientsOf(spec, 1);
+  const GradientSlice given{0, static_cast<int64_t>(gradients[0].size()), gradients[0].data()};
+  Job apart(spec);
+  ASSERT_TRUE(apart.executor->Update(1, {given}).ok());
+  ASSERT_TRUE(apart.executor->PublishState().ok());
+  spec.passes.whole_step_graph = true;
+  Job job(spec);
+  std::vector<float> out(gradients[0].size());
+  Executor::Hooks hooks;
+  hooks.before_gradients = [] { return absl::OkStatus(); };
+  const AnyBatch batch(spec, 1, 0, 0, spec.micro_batch);
+  ASSERT_TRUE(job.executor->RunShard(1, 0, 0, batch.fields(), out.data(), hooks).ok());
+  emulation::FailAfter(1);
+  const AnyBatch other(spec, 2, 0, 0, spec.eval_block);
+  EvalSums sums;
+  EXPECT_FALSE(job.executor->Evaluate(other.fields(), spec.eval_block, &sums).ok());
+  emulation::Repair();
+  ASSERT_TRUE(job.executor->Update(1, {given}).ok());
+  ASSERT_TRUE(job.executor->PublishState().ok());
+  EXPECT_EQ(job.StateBytes(), apart.StateBytes());
 }
 
 // Moments that come from the host chunk by chunk are no part of a recording.

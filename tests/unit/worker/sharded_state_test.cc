@@ -175,7 +175,8 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr int kShards = 12;
 
-  ShardedStateTest() : plan_(*engine::Plan::Compile(Spec(true))), reference_(Spec(false)) {
+  explicit ShardedStateTest(engine::TrainSpec (*spec)(bool sharded) = Spec)
+      : plan_(*engine::Plan::Compile(spec(true))), reference_(spec(false)) {
     for (int64_t step = 1; step <= 8; ++step) {
       sums_.push_back(
           std::make_unique<engine::Pages>(static_cast<size_t>(plan_->gradient_count()) * 4));
@@ -413,6 +414,43 @@ TEST_P(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
   }
 }
 
+// Learns that the generation is over when it has told the others that its moments are right.
+class ToldCommunicator : public DyingCommunicator {
+ public:
+  explicit ToldCommunicator(Communicator* inner) : DyingCommunicator(inner, -1), inner_(*inner) {}
+  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
+                         absl::Time deadline) override {
+    EXPECT_TRUE(inner_.AllReduce(data, count, dtype, op, order, deadline).ok());
+    return absl::AbortedError("told");
+  }
+
+ private:
+  Communicator& inner_;
+};
+
+// Both copies of a part go to joiners, whose generation ends when those who gave them let go.
+TEST_P(ShardedStateTest, MomentsThatJoinersHaveCopiedAreTheirs) {
+  constexpr int kOld = 3, kAll = 9;
+  for (int i = 0; i < kOld; ++i) Add();
+  Generation(0,
+             [&](Member* member, Communicator* communicator) { Train(member, communicator, 2); });
+  for (int i = kOld; i < kAll; ++i) Add();
+  Generation(
+      2,
+      [&](Member* member, Communicator* communicator) {
+        ToldCommunicator told(communicator);
+        const bool joins = communicator->rank() >= kOld;
+        const auto agreed = member->sharded->Agree(joins ? &told : communicator, 2, 0, Deadline());
+        EXPECT_EQ(agreed.ok(), !joins);
+      },
+      /*agree=*/false);
+  Generation(2, [&](Member* member, Communicator* communicator) {
+    ExpectState(*member, communicator, 2);
+    Train(member, communicator, 1);
+    ExpectState(*member, communicator, 3);
+  });
+}
+
 // A death before all have their part of the reduction: nobody has begun the step, all do it again.
 TEST_P(ShardedStateTest, AStepWhoseSumsAreNotSharedIsDoneAgain) {
   for (const int dead : {0, 3}) {
@@ -471,6 +509,30 @@ TEST_P(ShardedStateTest, AMomentThatChangedIsFound) {
   });
 }
 
+// Batch statistics that fill more than one block of 64 Ki elements.
+class ManyStatisticsTest : public ShardedStateTest {
+ protected:
+  static engine::TrainSpec WithStatistics(bool sharded) {
+    engine::TrainSpec spec = Spec(sharded);
+    spec.model =
+        engine::CnnSpec{.channels = {33000}, .kernel = 1, .batch_norm = true, .hidden = {}};
+    spec.input = engine::ClassificationInput({1, 2, 2}, 10);
+    return spec;
+  }
+  ManyStatisticsTest() : ShardedStateTest(WithStatistics) {}
+};
+
+TEST_P(ManyStatisticsTest, AllRanksGetAllOfThem) {
+  ASSERT_GT(plan_->gradient_count() - plan_->TailBegin(), 65536);
+  for (int i = 0; i < 4; ++i) Add();
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    Train(member, communicator, 2);
+    ExpectState(*member, communicator, 2);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ManyStatisticsTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
 INSTANTIATE_TEST_SUITE_P(All, ShardedStateTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
 

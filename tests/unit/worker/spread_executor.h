@@ -22,7 +22,10 @@ class SpreadExecutor : public engine::Executor {
   // `whole` is the whole reduced vector of a step.
   SpreadExecutor(std::unique_ptr<engine::Executor> inner, std::shared_ptr<const engine::Plan> plan,
                  std::function<engine::GradientSlice(int64_t step)> whole)
-      : inner_(std::move(inner)), blocks_(plan->SumBlocks()), whole_(std::move(whole)) {}
+      : inner_(std::move(inner)),
+        blocks_(plan->SumBlocks()),
+        tail_{plan->TailBegin(), plan->gradient_count()},
+        whole_(std::move(whole)) {}
 
   absl::Status HoldMoments(std::vector<engine::HeldRange> held) override {
     held_.clear();
@@ -36,7 +39,7 @@ class SpreadExecutor : public engine::Executor {
   absl::Status SumSquares(int64_t step, absl::Span<const engine::GradientSlice> reduced,
                           absl::Span<double> sums) override {
     std::vector<engine::GradientRange> needed = held_;
-    needed.push_back(blocks_.back());
+    needed.push_back(tail_);
     for (const int block : own_) needed.push_back(blocks_[static_cast<size_t>(block)]);
     for (const engine::GradientRange& range : needed) EXPECT_TRUE(Covers(reduced, range));
     for (const int block : own_) {
@@ -114,6 +117,7 @@ class SpreadExecutor : public engine::Executor {
 
   const std::unique_ptr<engine::Executor> inner_;
   const std::vector<engine::GradientRange> blocks_;
+  const engine::GradientRange tail_;
   const std::function<engine::GradientSlice(int64_t step)> whole_;
   std::vector<engine::GradientRange> held_;
   std::vector<int> own_;
