@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The GPU tests of a bundle (./dev bundle): prints a line for each and writes results as JSON to
 # gpu-tests.json, or to the file given. The exit code is the number of failures, or 77 without a GPU,
-# when all of them are skipped.
+# when all of them are skipped. Where CUDA's compute-sanitizer is installed, each kernel's test runs once
+# more under it; $LOCKSTEP_COMPUTE_SANITIZER names another, and empty means none.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -35,7 +36,7 @@ fi
 check() {
   local name=$1 log start=$SECONDS state=passed
   shift
-  if ((usable != 0)); then
+  if ((usable != 0)) || [[ -z ${1:-} ]]; then
     printf 'skipped         %s\n' "$name"
     lines+=("{\"name\":\"$name\",\"state\":\"skipped\",\"seconds\":0}")
     return
@@ -116,6 +117,12 @@ soak() {
   ((most - least <= 2 && rss_last - rss_first <= 16384))
 }
 
+# under_sanitizer TOOL: the kernels' tests; what the tool finds is a failure.
+under_sanitizer() {
+  "$sanitizer" --tool "$1" --error-exitcode 86 "$here/tests/conformance_cuda_ops_test" \
+    --gtest_filter='*DeviceKernelAgreesWithFloat64*'
+}
+
 cat >"$work/soak.yaml" <<END
 name: soak
 resources: {nproc_per_node: 1, device: cuda}
@@ -158,6 +165,11 @@ check 'models against the CPU' env LOCKSTEP_TEST_GPU=1 "$here/tests/engine_cuda_
 check 'the same bits with 1 and 2 workers and a killed one' same_bits
 check 'the same bits wherever the moments lie' moments_elsewhere
 check '1,000 steps in flat memory' soak
+sanitizer=${LOCKSTEP_COMPUTE_SANITIZER-$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)}
+[[ -n $sanitizer ]] || printf 'no compute-sanitizer here: kernels do not run under it\n'
+for tool in memcheck racecheck synccheck; do
+  check "kernels under $tool" ${sanitizer:+under_sanitizer "$tool"}
+done
 joined=$(IFS=,; printf '%s' "${lines[*]}")
 printf '{"schema":1,"gpu":%s,"failed":%d,"tests":[%s]}\n' "$gpu" "$failed" "$joined" >"$answer"
 if ((usable != 0)); then
