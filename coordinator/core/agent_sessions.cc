@@ -9,10 +9,11 @@
 namespace lockstep::coordinator {
 namespace {
 
-void Reject(Context& context, SessionId session, const std::string& why) {
+void Reject(Context& context, SessionId session, Rejected::Kind kind, const std::string& why) {
   ToAgent reply;
   reply.session = session;
-  reply.command.set_rejected(why);
+  reply.command.mutable_rejected()->set_reason(why);
+  reply.command.mutable_rejected()->set_kind(kind);
   reply.close = true;
   context.effects.to_agents.push_back(std::move(reply));
 }
@@ -52,15 +53,18 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
 
 void OnHello(Context& context, SessionId session, const AgentHello& hello) {
   if (hello.protocol_version() != kProtocolVersion) {
-    Reject(context, session,
+    Reject(context, session, Rejected::VERSION,
            absl::StrCat("the agent speaks protocol ", hello.protocol_version(),
                         ", the coordinator ", kProtocolVersion, "; install the same version"));
     return;
   }
-  if (hello.node_id().empty()) return Reject(context, session, "the agent has no node_id");
+  if (hello.node_id().empty()) {
+    return Reject(context, session, Rejected::MALFORMED, "the agent has no node_id");
+  }
   Node& node = context.state.nodes[hello.node_id()];
   if (node.session != 0 && node.session != session) {
-    Reject(context, node.session, "a newer connection of this node has taken over");
+    Reject(context, node.session, Rejected::REPLACED,
+           "a newer connection of this node has taken over");
     context.state.agent_sessions.erase(node.session);
   }
   const bool restarted = !node.incarnation.empty() && node.incarnation != hello.incarnation();
@@ -160,7 +164,8 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
   if (message.has_hello()) OnHello(context, event.session, message.hello());
   auto known = context.state.agent_sessions.find(event.session);
   if (known == context.state.agent_sessions.end()) {
-    if (!message.has_hello()) Reject(context, event.session, "say hello first");
+    if (!message.has_hello())
+      Reject(context, event.session, Rejected::MALFORMED, "say hello first");
     return;
   }
   context.state.nodes[known->second].last_contact = context.now;

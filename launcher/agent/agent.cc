@@ -222,7 +222,9 @@ AgentMessage AgentImpl::Hello() {
 }
 
 void AgentImpl::OnCommand(const AgentCommand& command) {
-  if (command.has_rejected() && options_.on_rejected) options_.on_rejected(command.rejected());
+  if (command.has_rejected() && options_.on_rejected) {
+    options_.on_rejected(command.rejected().reason());
+  }
   loop_->Post([this, command] { HandleCommand(command); });
 }
 

@@ -14,7 +14,7 @@ std::string Name(const Names& names, SessionId session) {
 }
 
 std::string ToText(const AgentCommand& command) {
-  if (command.has_rejected()) return absl::StrCat("rejected: ", command.rejected());
+  if (command.has_rejected()) return absl::StrCat("rejected: ", command.rejected().reason());
   if (command.has_acknowledged()) {
     return absl::StrCat("acknowledged ",
                         absl::StrJoin(command.acknowledged().worker_incarnations(), " "));
