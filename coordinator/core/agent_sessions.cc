@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -41,6 +42,7 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
       if (worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed) {
         worker.verdict_serial = context.state.serial;
         worker.verdict = absl::StrCat("ended when the agent on ", node.host, " ended");
+        worker.node_lost = true;
       }
       MarkExited(context, job, worker, record);
     }
@@ -49,6 +51,16 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
       MarkExited(context, job, worker, WorkerExited{});
     }
   }
+}
+
+// The session of a node that was away is there before its first message is.
+void NoteContact(Context& context, Node& node) {
+  const bool was_silent = context.now - node.last_contact > context.state.options.node_silent_after;
+  if (was_silent) {
+    node.back_since = context.now;
+    context.schedule = true;
+  }
+  node.last_contact = context.now;
 }
 
 void OnHello(Context& context, SessionId session, const AgentHello& hello) {
@@ -62,7 +74,14 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello) {
     return Reject(context, session, Rejected::MALFORMED, "the agent has no node_id");
   }
   Node& node = context.state.nodes[hello.node_id()];
-  if (node.session != 0 && node.session != session) {
+  const bool other_connection = node.session != 0 && node.session != session;
+  if (other_connection && node.incarnation != hello.incarnation() &&
+      InSight(context.state, node, context.now)) {
+    return Reject(context, session, Rejected::NODE_TAKEN,
+                  absl::StrCat("the node ", node.id, " has a living agent on ", node.host,
+                               "; another needs a state folder of its own (--state-dir)"));
+  }
+  if (other_connection) {
     Reject(context, node.session, Rejected::REPLACED,
            "a newer connection of this node has taken over");
     context.state.agent_sessions.erase(node.session);
@@ -168,7 +187,7 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
       Reject(context, event.session, Rejected::MALFORMED, "say hello first");
     return;
   }
-  context.state.nodes[known->second].last_contact = context.now;
+  NoteContact(context, context.state.nodes[known->second]);
   switch (message.message_case()) {
     case AgentMessage::kStarted:
       MarkStarted(context, message.started());

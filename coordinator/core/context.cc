@@ -109,7 +109,7 @@ bool StandsBetween(const Job& job, const Worker& worker) {
 
 bool AllGone(const Job& job) {
   return std::all_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.worker.gone(); }) &&
+                     [](const Slot& slot) { return slot.worker.gone() || slot.unplaced(); }) &&
          std::all_of(job.former.begin(), job.former.end(),
                      [](const Worker& worker) { return worker.gone(); });
 }

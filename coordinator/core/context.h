@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "coordinator/core/core.h"
+#include "coordinator/core/effects.h"
 #include "coordinator/core/state.h"
 
 namespace lockstep::coordinator {

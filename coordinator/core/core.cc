@@ -21,17 +21,9 @@
 namespace lockstep::coordinator {
 namespace {
 
-// What the worker's agent said last of its process; null: nothing.
-const ProcessUsage* UsageOf(const State& state, const Worker& worker) {
-  const auto node = state.nodes.find(worker.node_id);
-  if (node == state.nodes.end() || worker.gone()) return nullptr;
-  for (const ProcessUsage& usage : node->second.usage.workers()) {
-    if (usage.worker_incarnation() == worker.incarnation) return &usage;
-  }
-  return nullptr;
-}
-
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
+constexpr absl::Duration kLookAtNodesEvery = absl::Seconds(1);
+constexpr absl::Duration kLookAtWaitingEvery = absl::Seconds(1);
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -50,6 +42,8 @@ void Dispatch(Context& context, const Event& event) {
                  [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
                  [&](const WorkerGone& e) { OnWorkerGone(context, e); },
                  [](const Tick&) {},
+                 [&](const Held&) { Hold(context); },
+                 [&](const Released&) { Release(context); },
              },
              event);
 }
@@ -66,7 +60,9 @@ void SendProgress(Context& context, Job& job) {
 
 // When the job is to be looked at again though nothing happens.
 absl::Time NextCheck(const Context& context, const Job& job) {
-  if (job.state == PENDING) return absl::InfiniteFuture();
+  if (job.state == PENDING) {
+    return job.starts_at > context.now ? job.starts_at : context.now + kLookAtWaitingEvery;
+  }
   if (job.final()) {
     const absl::Time left = job.ended + context.state.options.leave;
     return AllGone(job) || context.now >= left ? absl::InfiniteFuture() : left;
@@ -99,6 +95,14 @@ void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
   context.touched_jobs.clear();
 }
 
+// Time alone may give a job nodes: the wait of an elastic one ends, an exclusion ends.
+void LookForNode(Context& context, Job& job) {
+  if (job.state != PENDING && !WaitsForNode(job)) return;
+  if (context.now < std::min(job.starts_at, job.look_for_node_at)) return;
+  job.look_for_node_at = context.now + kLookAtWaitingEvery;
+  context.schedule = true;
+}
+
 void Settle(Context& context) {
   State& state = context.state;
   TouchOwed(context);
@@ -107,6 +111,7 @@ void Settle(Context& context) {
   }
   std::set<std::string> looked_at;
   AdvanceTouched(context, looked_at);
+  for (const std::string& id : looked_at) LookForNode(context, state.jobs.at(id));
   if (context.schedule) {
     Schedule(context);
     AdvanceTouched(context, looked_at);
@@ -124,6 +129,10 @@ void Settle(Context& context) {
   }
   for (const auto& [id, job] : state.jobs) {
     context.effects.wake_at = std::min(context.effects.wake_at, job.next_check);
+  }
+  // Time must pass for a silent node to be known as silent when the next job comes.
+  if (!state.agent_sessions.empty()) {
+    context.effects.wake_at = std::min(context.effects.wake_at, context.now + kLookAtNodesEvery);
   }
 }
 
@@ -151,62 +160,6 @@ Effects Step(State& state, const Event& event, absl::Time now) {
   Dispatch(context, event);
   Settle(context);
   return effects;
-}
-
-absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::string& job_id) {
-  const auto found = state.jobs.find(job_id);
-  if (found == state.jobs.end()) {
-    return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
-  }
-  const Job& job = found->second;
-  DescribeJobResponse response;
-  *response.mutable_status() = StatusOf(job);
-  *response.mutable_spec() = job.spec();
-  for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
-  for (const Slot& slot : job.slots) {
-    if (slot.worker.left || (!slot.wanted && slot.worker.gone())) continue;
-    MemberStatus& member = *response.add_members();
-    member.set_rank(slot.worker.slot);
-    member.set_host(slot.worker.host);
-    member.set_pid(slot.worker.pid);
-    member.set_incarnation(slot.worker.incarnation);
-    member.set_standby(slot.standby);
-    *member.mutable_progress() = slot.worker.progress;
-    member.set_node_id(slot.worker.node_id);
-    *member.mutable_device() = slot.worker.device;
-    if (const ProcessUsage* usage = UsageOf(state, slot.worker); usage != nullptr) {
-      *member.mutable_usage() = *usage;
-    }
-  }
-  return response;
-}
-
-ListJobsResponse ListJobs(const State& state, bool include_ended) {
-  std::vector<const Job*> jobs;
-  for (const auto& [id, job] : state.jobs) {
-    if (include_ended || !job.final()) jobs.push_back(&job);
-  }
-  std::sort(jobs.begin(), jobs.end(),
-            [](const Job* a, const Job* b) { return a->submit_order < b->submit_order; });
-  ListJobsResponse response;
-  for (const Job* job : jobs) *response.add_jobs() = StatusOf(*job);
-  return response;
-}
-
-GetClusterResponse GetCluster(const State& state) {
-  GetClusterResponse response;
-  response.set_version(LOCKSTEP_VERSION);
-  for (const auto& [id, node] : state.nodes) {
-    NodeStatus& status = *response.add_nodes();
-    status.set_node_id(id);
-    status.set_host(node.host);
-    status.set_slots(node.slots);
-    status.set_used_slots(UsedSlots(state, node));
-    status.set_connected(node.session != 0);
-    for (const Device& device : node.devices) *status.add_devices() = device;
-    if (status.connected()) *status.mutable_gpus() = node.usage.gpus();
-  }
-  return response;
 }
 
 }  // namespace lockstep::coordinator

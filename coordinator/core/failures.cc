@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -147,8 +148,9 @@ bool Failed(const Worker& worker) {
   return worker.dead() || worker.failed || worker.verdict_serial != 0;
 }
 
-bool IsForGood(const Job& job, const Worker& worker) {
-  if (!job.stepped && worker.exited && !worker.exited->start_error().empty()) return true;
+bool IsForGood(const Worker& worker) {
+  if (worker.refused) return true;
+  if (worker.exited && !worker.exited->start_error().empty()) return true;
   if (!worker.failed) return false;
   switch (static_cast<absl::StatusCode>(worker.failed->code())) {
     case absl::StatusCode::kInvalidArgument:
@@ -191,6 +193,7 @@ void Judge(Context& context, Job& job, Worker& worker, const std::string& verdic
   worker.failed_at = std::min(worker.failed_at, context.now);
   worker.verdict_serial = context.state.serial;
   worker.verdict = verdict;
+  worker.node_lost = !NodeInSight(context.state, worker, context.now);
   context.touched_jobs.insert(job.id);
 }
 

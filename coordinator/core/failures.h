@@ -18,9 +18,9 @@ bool Failed(const Worker& worker);
 // How it failed, in words: "killed by SIGKILL (signal 9)".
 std::string Cause(const Worker& worker);
 
-// Whether the worker's failure is the user's to mend, or the machine's, so that another life of it
-// would end the same way: wrong input, no memory, damaged data.
-bool IsForGood(const Job& job, const Worker& worker);
+// Whether the worker's failure is the user's to mend, or its machine's, so that another life of it
+// there would end the same way: wrong input, no memory, damaged data, another build.
+bool IsForGood(const Worker& worker);
 
 // Names the first of `failed` and its victims. Null members are not allowed; at least one.
 Fault NameFault(const Job& job, const std::vector<const Worker*>& failed);

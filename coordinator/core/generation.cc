@@ -10,6 +10,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -37,6 +38,7 @@ void Refuse(Context& context, Job& job, Worker& worker, const std::string& why, 
     BeginEnding(context, job, FAILED, why, exit_code, /*kill=*/true);
   } else {
     Judge(context, job, worker, why);
+    worker.refused = worker.verdict == why;
   }
 }
 
@@ -110,9 +112,10 @@ bool MustWait(const Job& job) {
     if (!StandsBetween(job, worker)) return true;
   }
   if (survivors) return false;
-  // Nobody has the state: all begin together.
-  return std::any_of(job.slots.begin(), job.slots.end(),
-                     [&](const Slot& slot) { return slot.works() && !Able(job, slot.worker); });
+  // Nobody has the state: all that have a node begin together.
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.works() && !slot.unplaced() && !Able(job, slot.worker);
+  });
 }
 
 // When only places that were given up hold the state, one of them stays for a newcomer.
@@ -181,6 +184,21 @@ bool LooksForCheckpoint(const Job& job) {
   return checkpoint.resume() != "never" || job.generations > 1;
 }
 
+// What keeps workers from being started; empty: nothing does.
+std::string WhyUnplaced(const Context& context, const Job& job) {
+  const int64_t unplaced = std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.works() && slot.unplaced();
+  });
+  if (unplaced == 0) return "";
+  std::string text = absl::StrCat("; no node has room for ", Count(unplaced, "worker"),
+                                  ", 'launcher join' on another host makes some");
+  for (const auto& [node_id, exclusion] : job.excluded) {
+    if (!IsExcluded(job, node_id, context.now)) continue;
+    absl::StrAppend(&text, "; not on ", node_id, " for now: ", exclusion.reason);
+  }
+  return text;
+}
+
 std::string GenerationText(const Job& job) {
   return absl::StrCat("generation ", job.generation.message.generation(), " of ",
                       Count(job.generation.message.members_size(), "worker"));
@@ -234,9 +252,12 @@ void MaybeFormGeneration(Context& context, Job& job) {
   const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
   const int size = static_cast<int>(members.size());
   if (size < least) {
-    SetState(context, job, RECOVERING,
+    // At the very start nothing has to recover.
+    const bool began = job.generation.message.generation() != 0;
+    SetState(context, job, began ? RECOVERING : STARTING,
              absl::StrCat("waits for ", Count(least - size, "worker"), ": ", size,
-                          size == 1 ? " is" : " are", " ready and elastic.min_workers is ", least));
+                          size == 1 ? " is" : " are", " ready and elastic.min_workers is ", least,
+                          WhyUnplaced(context, job)));
     return;
   }
   if (!Admit(context, job, members)) return;

@@ -11,6 +11,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 
@@ -26,6 +27,7 @@ bool IsAccident(const Worker& worker) {
 // Before the first step the cause decides, so it is waited for.
 bool CauseIsKnown(const Context& context, const Worker& worker) {
   if (worker.gone() || worker.failed || worker.verdict_serial != 0) return true;
+  if (context.state.held_since) return false;
   return context.now >= worker.failed_at + context.state.options.settle;
 }
 
@@ -44,7 +46,7 @@ bool AwaitsCauses(Context& context, Job& job) {
   for (const Slot& slot : job.slots) {
     const Worker& worker = slot.worker;
     if (slot.standby || !Failed(worker)) continue;
-    if (IsForGood(job, worker)) return false;
+    if (IsForGood(worker)) return false;
     if (CauseIsKnown(context, worker)) continue;
     awaits = true;
     if (IsMember(job, worker)) AbortCurrentGeneration(context, job, SayFailed(job, worker));
@@ -85,9 +87,47 @@ void End(Context& context, Job& job, const Worker& worker, const std::string& no
   if (job.ending) job.ending->note = note;
 }
 
+// Whether others go on with the job's state when this worker is gone.
+bool OthersHold(const Job& job, const Worker& worker) {
+  if (!job.stepped) return false;
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    const Worker& other = slot.worker;
+    return &other != &worker && IsMember(job, other) && !other.dead() && !Failed(other);
+  });
+}
+
+// What every worker would say at the same step is the job's own failure, and states that differ
+// leave it open whose is right: no node is to blame.
+bool IsOfTheJob(const Job& job, const Worker& worker) {
+  if (!worker.failed || !IsMember(job, worker)) return false;
+  const auto code = static_cast<absl::StatusCode>(worker.failed->code());
+  return code == absl::StatusCode::kInvalidArgument ||
+         code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDataLoss;
+}
+
+// Whether the failure, which would come again on that node, costs the job only the node.
+bool CostsTheNode(const Job& job, const Worker& worker) {
+  return IsForGood(worker) && !IsOfTheJob(job, worker) && OthersHold(job, worker);
+}
+
+// Starts no worker of the job on the node of this one for a while.
+void Exclude(Context& context, Job& job, const Worker& worker) {
+  if (worker.node_id.empty() || IsExcluded(job, worker.node_id, context.now)) return;
+  const Options& options = context.state.options;
+  Exclusion& exclusion = job.excluded[worker.node_id];
+  exclusion.reason = Cause(worker);
+  const int doublings = std::min(exclusion.times++, 16);
+  const absl::Duration span =
+      std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
+  exclusion.until = context.now + span;
+  AppendNotice(context, job,
+               absl::StrCat(SayFailed(job, worker), "; for ", Say(span),
+                            " no worker of this job is started on ", worker.host));
+}
+
 // The same end twice before the first step comes again. Remembers the first one.
 bool IsPoison(Job& job, const Slot& slot) {
-  if (job.stepped || IsAccident(slot.worker)) return false;
+  if (job.stepped || IsAccident(slot.worker) || slot.worker.node_lost) return false;
   const std::string cause = Cause(slot.worker);
   if (slot.lives > 1 && job.first_cause == cause) return true;
   if (slot.lives == 1 || job.first_cause.empty()) job.first_cause = cause;
@@ -101,6 +141,21 @@ bool TakeOver(Job& job, Slot& slot) {
   spare->standby = false;
   slot.standby = true;
   return true;
+}
+
+// Somebody for the place of a worker that was retired: a standby, a new life, or nobody when the
+// place is not wanted. Says which.
+std::string Refill(Context& context, Job& job, Slot& slot) {
+  if (slot.wanted && TakeOver(job, slot)) {
+    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+    return "a standby takes over";
+  }
+  if (!slot.wanted) {
+    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+    return "it was to leave";
+  }
+  StartLife(context, job, slot);
+  return slot.unplaced() ? "its replacement waits for a node" : "its replacement starts";
 }
 
 // The places of the failed workers, the first failure first.
@@ -122,11 +177,19 @@ std::vector<Slot*> FailedSlots(Job& job) {
 // One failed worker. Returns whether the job goes on.
 bool HealOne(Context& context, Job& job, Slot& slot) {
   const Worker& worker = slot.worker;
-  if (MaxRestarts(job) == 0 || IsForGood(job, worker)) {
+  const bool costs_the_node = CostsTheNode(job, worker);
+  const bool member = IsMember(job, worker);
+  if (costs_the_node && !member) {
+    Exclude(context, job, worker);
+    Retire(context, job, slot, /*fault=*/0);
+    Refill(context, job, slot);
+    return true;
+  }
+  if (MaxRestarts(job) == 0 || (IsForGood(worker) && !costs_the_node)) {
     End(context, job, worker, "");
     return false;
   }
-  const bool member = IsMember(job, worker);
+  if (costs_the_node) Exclude(context, job, worker);
   if (IsPoison(job, slot)) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
@@ -134,7 +197,8 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   // What fails together is one failure; a replacement that fails is another.
   OpenFault* fault = member || slot.lives == 1 ? Unfollowed(job) : nullptr;
   if (fault == nullptr) {
-    if (!SpendRestart(job)) {
+    // A node that is lost says nothing about the job.
+    if (!worker.node_lost && !SpendRestart(job)) {
       End(context, job, worker,
           absl::StrCat("that was failure ", job.restarts,
                        " without a step between them "
@@ -150,16 +214,9 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   const std::string failed = SayFailed(job, worker);
   if (member) AbortCurrentGeneration(context, job, failed);
   Retire(context, job, slot, fault->number);
-  const bool promoted = slot.wanted && TakeOver(job, slot);
-  if (slot.wanted && !promoted) {
-    StartLife(context, job, slot);
-  } else {
-    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
-  }
-  if (member && job.state == RUNNING) {
-    SetState(
-        context, job, RECOVERING,
-        absl::StrCat(failed, promoted ? "; a standby takes over" : "; its replacement starts"));
+  const std::string next = Refill(context, job, slot);
+  if (member && (job.state == RUNNING || job.out_of_sight)) {
+    SetState(context, job, RECOVERING, absl::StrCat(failed, "; ", next));
   }
   return true;
 }
@@ -229,8 +286,9 @@ void Heal(Context& context, Job& job) {
   }
   for (const Worker& worker : job.former) {
     // It said why only after its agent had said that it died.
-    if (worker.fault != 0 && worker.failed && IsForGood(job, worker))
-      return End(context, job, worker, "");
+    if (worker.fault == 0 || !worker.failed || !IsForGood(worker)) continue;
+    if (!CostsTheNode(job, worker)) return End(context, job, worker, "");
+    Exclude(context, job, worker);
   }
   NameFaults(context, job, false);
   if (MaxRestarts(job) == 0 && context.now >= job.suspected + FailureDetection(job)) {

@@ -2,29 +2,83 @@
 #include "coordinator/core/health.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::coordinator {
 namespace {
-
-// Ticks come every fraction of a second while a job runs, so a gap of this length is the
-// coordinator's own.
-constexpr absl::Duration kPause = absl::Seconds(2);
 
 bool Watched(const Worker& worker) {
   return !worker.dead() && !worker.finished && worker.last_heard != absl::InfinitePast();
 }
 
+// The time since `sign` of the worker in which its node was not out of sight.
+absl::Duration Since(const Context& context, const Worker& worker, absl::Time sign) {
+  const auto node = context.state.nodes.find(worker.node_id);
+  if (node != context.state.nodes.end()) sign = std::max(sign, node->second.back_since);
+  return context.now - sign;
+}
+
+// How long nothing was heard of the worker though it could have spoken.
+absl::Duration Silence(const Context& context, const Worker& worker) {
+  return Since(context, worker, worker.last_heard);
+}
+
+bool IsSilent(const Context& context, const Job& job, const Worker& worker) {
+  return Watched(worker) && Silence(context, worker) > FailureDetection(job);
+}
+
+// Whether all that hold the job's state are silent, each with its node. They may well go on there,
+// and nobody else could: to begin again elsewhere costs the steps since the checkpoint.
+bool NobodyInSight(const Context& context, const Job& job) {
+  if (!job.stepped) return false;
+  bool any = false;
+  for (const Slot& slot : job.slots) {
+    const Worker& worker = slot.worker;
+    if (!IsMember(job, worker) || worker.dead() || Failed(worker)) continue;
+    if (!IsSilent(context, job, worker) || NodeInSight(context.state, worker, context.now)) {
+      return false;
+    }
+    any = true;
+  }
+  return any;
+}
+
+bool AnyFailed(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return Failed(slot.worker); });
+}
+
+// Says when the job's workers come out of sight all together, and when they are back.
+void NoteSight(Context& context, Job& job, bool out_of_sight) {
+  job.out_of_sight = out_of_sight;
+  if (out_of_sight && job.state == RUNNING) {
+    SetState(context, job, RECOVERING,
+             absl::StrCat("all workers are out of sight with their nodes and may go on there; ",
+                          Say(context.state.options.node_lost_after),
+                          " after they were last heard of the job goes on elsewhere"));
+  } else if (!out_of_sight && job.state == RECOVERING && HasActiveGeneration(job) &&
+             !job.generation.regroup && !AnyFailed(job)) {
+    SetState(context, job, RUNNING, "the workers are in sight again and go on");
+  }
+}
+
 void CheckSilence(Context& context, Job& job) {
-  const absl::Duration limit = FailureDetection(job);
+  const bool nobody_in_sight = NobodyInSight(context, job);
+  NoteSight(context, job, nobody_in_sight);
+  absl::Duration limit = FailureDetection(job);
+  if (nobody_in_sight) limit = std::max(limit, context.state.options.node_lost_after);
   Worker* silent = nullptr;
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
-    if (!Watched(worker) || context.now - worker.last_heard <= limit) continue;
+    if (!Watched(worker) || Silence(context, worker) <= limit) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
   if (silent == nullptr) return;
@@ -45,7 +99,7 @@ void CheckStandstill(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
     if (!Watched(worker)) continue;
-    if (context.now - worker.last_heard > detection / 2) return;
+    if (Silence(context, worker) > detection / 2) return;
     if (!IsMember(job, worker)) continue;
     limit = std::max(limit, 10 * MedianStep(worker));
     all_wait &= worker.waits;
@@ -54,7 +108,7 @@ void CheckStandstill(Context& context, Job& job) {
   Worker* hung = nullptr;
   for (Worker* worker : members) {
     const bool meant = all_wait || !worker->waits;
-    if (!meant || context.now - worker->progress_moved <= limit) continue;
+    if (!meant || Since(context, *worker, worker->progress_moved) <= limit) continue;
     if (hung == nullptr || worker->progress_moved < hung->progress_moved) hung = worker;
   }
   if (hung == nullptr) return;
@@ -64,7 +118,7 @@ void CheckStandstill(Context& context, Job& job) {
 
 // A survivor that does not leave an ended generation holds up all others.
 void CheckLeaving(Context& context, Job& job) {
-  if (!job.generation.aborted || MaxRestarts(job) == 0) return;
+  if (!job.generation.aborted || MaxRestarts(job) == 0 || job.out_of_sight) return;
   const absl::Duration limit = FailureDetection(job);
   if (context.now < job.generation.aborted_at + limit) return;
   for (Slot& slot : job.slots) {
@@ -82,6 +136,7 @@ void CheckJoining(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
     if (worker.dead() || worker.ready || worker.left || IsMember(job, worker)) continue;
+    if (slot.unplaced()) continue;
     if (context.now < worker.since + StartTimeout(job)) continue;
     Judge(context, job, worker,
           absl::StrCat("was not ready to train ", Say(StartTimeout(job)),
@@ -91,14 +146,16 @@ void CheckJoining(Context& context, Job& job) {
 
 void CheckStart(Context& context, Job& job) {
   const absl::Time begin = std::max(job.started, job.forgiven);
-  if (job.stepped || context.now < begin + StartTimeout(job)) return;
+  const absl::Duration limit = StartTimeout(job);
+  if (job.stepped || context.now < begin + limit) return;
   const bool formed = HasActiveGeneration(job);
   auto ready = [&](const Worker& worker) { return formed || worker.ready.has_value(); };
   Worker* late = nullptr;
   std::string what;
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
-    if (worker.dead() || worker.finished) continue;
+    if (worker.dead() || worker.finished || slot.unplaced()) continue;
+    if (context.now < worker.since + limit) continue;  // it found a node later
     if (late != nullptr && (ready(worker) || !ready(*late))) continue;
     late = &worker;
     what = ready(worker)    ? "has not done its first step"
@@ -107,20 +164,59 @@ void CheckStart(Context& context, Job& job) {
   }
   if (late != nullptr) {
     Judge(context, job, *late,
-          absl::StrCat(what, " ", Say(StartTimeout(job)), " after the start (start_timeout)"));
+          absl::StrCat(what, " ", Say(limit), " after the start (start_timeout)"));
   }
 }
 
+// Workers that were never heard of, on nodes that went out of sight: others are started elsewhere.
+// Those that were heard of speak for themselves, whatever is heard of their agents.
 void CheckNodes(Context& context, Job& job) {
-  const absl::Duration limit = context.state.options.node_lost_after;
+  const absl::Duration limit = FailureDetection(job);
   for (Slot& slot : job.slots) {
-    const auto node = context.state.nodes.find(slot.worker.node_id);
-    if (node == context.state.nodes.end() || node->second.session != 0) continue;
-    if (context.now - node->second.last_contact <= limit) continue;
-    Judge(context, job, slot.worker,
+    Worker& worker = slot.worker;
+    if (worker.dead() || slot.unplaced() || worker.last_heard != absl::InfinitePast()) continue;
+    const auto node = context.state.nodes.find(worker.node_id);
+    if (node == context.state.nodes.end() || InSight(context.state, node->second, context.now)) {
+      continue;
+    }
+    const absl::Time since = std::max(node->second.last_contact, worker.since);
+    if (context.now - since <= limit) continue;
+    Judge(context, job, worker,
           absl::StrCat("the agent on ", node->second.host, " has been out of reach for ",
                        Say(limit)));
-    return;
+  }
+}
+
+// While a job runs the core is asked every twentieth of its failure_detection (core.cc); without
+// one once a second, for the nodes.
+absl::Duration LongestGap(const State& state) {
+  absl::Duration longest = absl::Seconds(2);
+  for (const auto& [id, job] : state.jobs) {
+    if (!job.final() && job.state != PENDING)
+      longest = std::min(longest, FailureDetection(job) / 4);
+  }
+  return longest;
+}
+
+// The newest `gap` of time has not passed for anybody.
+void TakeOut(State& state, absl::Duration gap, absl::Time now) {
+  const auto shift = [&](absl::Time& time) { time = std::min(now, time + gap); };
+  for (auto& [id, node] : state.nodes) shift(node.last_contact);
+  for (auto& [id, job] : state.jobs) {
+    if (job.final()) continue;
+    job.forgiven = std::max(job.forgiven, job.started);
+    shift(job.forgiven);
+    if (job.suspected != absl::InfiniteFuture()) shift(job.suspected);
+    if (job.generation.aborted) shift(job.generation.aborted_at);
+    if (job.ending) {
+      shift(job.ending->since);
+      job.ending->deadline += gap;
+    }
+    for (Slot& slot : job.slots) {
+      shift(slot.worker.since);
+      shift(slot.worker.last_heard);
+      shift(slot.worker.progress_moved);
+    }
   }
 }
 
@@ -134,23 +230,35 @@ absl::Duration MedianStep(const Worker& worker) {
 }
 
 void CheckHealth(Context& context, Job& job) {
-  if (job.final() || job.state == PENDING) return;
-  if (!job.ending) {
-    CheckSilence(context, job);
-    CheckStandstill(context, job);
-    CheckStart(context, job);
-    CheckLeaving(context, job);
-    CheckJoining(context, job);
-    CheckNodes(context, job);
-  }
+  if (job.final() || job.state == PENDING || job.ending || context.state.held_since) return;
+  CheckSilence(context, job);
+  CheckStandstill(context, job);
+  CheckStart(context, job);
+  CheckLeaving(context, job);
+  CheckJoining(context, job);
+  CheckNodes(context, job);
 }
 
 void ForgivePause(Context& context) {
   State& state = context.state;
-  const bool paused =
-      state.last_step != absl::InfinitePast() && context.now - state.last_step > kPause;
-  state.last_step = context.now;
-  if (paused) ForgiveTime(state, context.now);
+  constexpr absl::Duration kNoPause = absl::Milliseconds(20);
+  const absl::Duration gap = context.now - std::exchange(state.last_step, context.now);
+  if (gap <= kNoPause || gap == absl::InfiniteDuration() || state.held_since) return;
+  if (gap > LongestGap(state)) TakeOut(state, gap, context.now);
+}
+
+void Hold(Context& context) {
+  if (!context.state.held_since) context.state.held_since = context.now;
+}
+
+void Release(Context& context) {
+  State& state = context.state;
+  if (!state.held_since) return;
+  const absl::Duration held = context.now - *std::exchange(state.held_since, std::nullopt);
+  TakeOut(state, held, context.now);
+  for (const auto& [id, job] : state.jobs) {
+    if (!job.final()) context.touched_jobs.insert(id);
+  }
 }
 
 void ForgiveTime(State& state, absl::Time then) {

@@ -15,10 +15,14 @@ void CheckHealth(Context& context, Job& job);
 // The middle one of the worker's newest steps; 0: it has done none.
 absl::Duration MedianStep(const Worker& worker);
 
-// A coordinator that stood still itself (stopped, suspended) knows nothing about the time in
-// between: all workers and nodes count as heard from now.
+// A coordinator that stood still itself (stopped, starved) knows nothing about the time in between:
+// it counts against nobody. Called first in each step.
 void ForgivePause(Context& context);
-// The same for one that was away: what happened before counts as of `then`, which may lie ahead.
+// What was decided is not said from now on, and is said again: the time between counts against
+// nobody, and nobody is judged in it.
+void Hold(Context& context);
+void Release(Context& context);
+// For a coordinator that was away: what happened before counts as of `then`, which may lie ahead.
 void ForgiveTime(State& state, absl::Time then);
 
 }  // namespace lockstep::coordinator

@@ -4,17 +4,59 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/questions.h"
 #include "coordinator/core/standby.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 constexpr int kExitCancelled = 130;
+// As of timeout(1).
+constexpr int kExitTimedOut = 124;
+// How long workers may take to save and leave after the time limit, unless the file says it.
+constexpr absl::Duration kDefaultGrace = absl::Minutes(2);
+// Of what clients say about themselves.
+constexpr size_t kLongestName = 63;
+constexpr size_t kLongestPath = 4096;
+
+bool IsName(const std::string& text) {
+  return !text.empty() && text.size() <= kLongestName && text[0] != '.' &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                  c == '.';
+         });
+}
+
+bool IsPrintable(const std::string& text) {
+  return std::none_of(text.begin(), text.end(),
+                      [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+}
+
+// A client is not believed: its words become names of folders and lines on terminals.
+absl::Status CheckRequest(const SubmitJobRequest& request) {
+  if (!IsName(request.spec().name())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'name' is made of letters, digits, '-', '_' and '.', begins with none of the "
+                     "last, and has ",
+                     kLongestName, " characters at most"));
+  }
+  const std::string& dir = request.submit_dir();
+  const bool is_path = dir.empty() || (dir[0] == '/' && dir.size() <= kLongestPath);
+  if (!is_path || !IsPrintable(dir) || !IsPrintable(request.user()) ||
+      request.user().size() > kLongestPath) {
+    return absl::InvalidArgumentError(
+        "the submitter's folder is not an absolute path, or its name or the user's has control "
+        "characters");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckSpec(const JobSpec& spec) {
   const int64_t nodes = spec.resources().nodes();
@@ -100,6 +142,34 @@ bool IsDone(const Job& job) {
   });
 }
 
+absl::Duration TimeLimit(const Job& job) { return FromProto(job.spec().time_limit()); }
+
+std::string TimeLimitText(const Job& job) {
+  return absl::StrCat("the time limit of ", Say(TimeLimit(job)), " is over");
+}
+
+// Drains the job when its time is over, and kills it when it does not leave within the grace.
+void CheckTimeLimit(Context& context, Job& job) {
+  const absl::Duration limit = TimeLimit(job);
+  if (limit <= absl::ZeroDuration() || context.now < job.started + limit) return;
+  if (HasActiveGeneration(job) && !job.drain) {
+    job.timed_out = true;
+    job.drain = absl::StrCat(TimeLimitText(job), "; the workers finish the step, save and leave");
+    SetState(context, job, DRAINING, *job.drain);
+    context.touched_jobs.insert(job.id);
+    return;
+  }
+  const absl::Duration asked = FromProto(job.spec().preemption().grace());
+  const absl::Duration grace = asked > absl::ZeroDuration() ? asked : kDefaultGrace;
+  const bool nothing_to_save = job.generation.message.generation() == 0;
+  if (!nothing_to_save && context.now < job.started + limit + grace) return;
+  BeginEnding(
+      context, job, FAILED,
+      absl::StrCat(TimeLimitText(job), nothing_to_save ? " before the first step; nothing to save"
+                                                       : "; killed after its grace"),
+      kExitTimedOut, /*kill=*/true);
+}
+
 void BeginFinish(Context& context, Job& job) {
   bool drained = false;
   int64_t steps = 0;
@@ -111,7 +181,13 @@ void BeginFinish(Context& context, Job& job) {
     steps = std::max<int64_t>(steps, finished.steps());
     if (model.empty()) model = finished.model_path();
   }
-  if (drained) {
+  if (drained && job.timed_out) {
+    BeginEnding(context, job, FAILED,
+                absl::StrCat(TimeLimitText(job), ": drained at step ", steps,
+                             model.empty() ? "" : absl::StrCat("; model saved at ", model)),
+                kExitTimedOut);
+    job.ending->decided = true;
+  } else if (drained) {
     BeginEnding(context, job, CANCELLED,
                 absl::StrCat("drained at step ", steps,
                              model.empty() ? "" : absl::StrCat("; model saved at ", model)),
@@ -124,7 +200,8 @@ void BeginFinish(Context& context, Job& job) {
 void AdvanceEnding(Context& context, Job& job) {
   Ending& ending = *job.ending;
   if (ending.target == FAILED) UpdateKill(context, job);
-  if (!AllGone(job) && context.now < ending.deadline) return;
+  const bool waited = context.now >= ending.deadline && !context.state.held_since;
+  if (!AllGone(job) && !waited) return;
   if (ending.target == FAILED) ConcludeFailure(context, job);
   EndJob(context, job);
 }
@@ -142,6 +219,7 @@ absl::Status Submit(Context& context, const Submitted& event) {
       return absl::OkStatus();
     }
   }
+  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
   if (absl::Status status = CheckSpec(request.spec()); !status.ok()) return status;
   LS_CHECK(state.jobs.count(event.job_id) == 0) << "job id " << event.job_id << " is taken";
   Job& job = state.jobs[event.job_id];
@@ -159,8 +237,9 @@ absl::Status Submit(Context& context, const Submitted& event) {
 }
 
 absl::Status Cancel(Context& context, const CancelRequested& event) {
-  Job* job = FindJob(context.state, event.job_id);
-  if (job == nullptr) return absl::NotFoundError(absl::StrCat("there is no job ", event.job_id));
+  const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
+  if (!id.ok()) return id.status();
+  Job* const job = FindJob(context.state, *id);
   if (job->final()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job->id, " has already ended: ", job->reason));
@@ -210,6 +289,7 @@ void Advance(Context& context, Job& job) {
     if (job.state == PENDING && job.ending) EndJob(context, job);
     return;
   }
+  if (!job.ending) CheckTimeLimit(context, job);
   if (!job.ending) Heal(context, job);
   if (!job.ending) KeepStandbys(context, job);
   if (!job.ending) MaybeFormGeneration(context, job);

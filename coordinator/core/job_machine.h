@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/event.h"
 
 namespace lockstep::coordinator {
 
@@ -16,7 +17,7 @@ namespace lockstep::coordinator {
 // Errors: InvalidArgument.
 absl::Status Submit(Context& context, const Submitted& event);
 
-// Drains or kills. Errors: NotFound, FailedPrecondition (already ended).
+// Drains or kills. Errors: NotFound, FailedPrecondition (already ended, or several are meant).
 absl::Status Cancel(Context& context, const CancelRequested& event);
 
 // Moves the job to `state`; followers hear of it when the state or the reason is new.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
 #include "coordinator/core/health.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -46,6 +47,8 @@ WorkerRecord ToRecord(const Worker& worker) {
   record.set_verdict(worker.verdict);
   record.set_left(worker.left);
   record.set_fault(worker.fault);
+  record.set_node_lost(worker.node_lost);
+  record.set_refused(worker.refused);
   return record;
 }
 
@@ -112,6 +115,13 @@ JobRecord ToRecord(const Job& job) {
   for (const OpenFault& fault : job.open_faults) *record.add_open_faults() = ToRecord(fault);
   record.set_fault_number(job.fault_number);
   record.set_first_cause(job.first_cause);
+  for (const auto& [node_id, exclusion] : job.excluded) {
+    ExcludedNode& excluded = *record.add_excluded();
+    excluded.set_node_id(node_id);
+    excluded.set_reason(exclusion.reason);
+    excluded.set_times(exclusion.times);
+  }
+  record.set_timed_out(job.timed_out);
   if (job.eval) *record.mutable_eval() = *job.eval;
   if (job.final()) {
     *record.mutable_result() = job.result;
@@ -153,6 +163,8 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.verdict = record.verdict();
   worker.left = record.left();
   worker.fault = record.fault();
+  worker.node_lost = record.node_lost();
+  worker.refused = record.refused();
   worker.since = now;
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }
@@ -220,6 +232,11 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   }
   job.fault_number = record.fault_number();
   job.first_cause = record.first_cause();
+  // The node may be tried again at once: for how long it was excluded is not known any more.
+  for (const ExcludedNode& excluded : record.excluded()) {
+    job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now};
+  }
+  job.timed_out = record.timed_out();
   if (record.has_eval()) job.eval = record.eval();
   job.result = record.result();
   job.progress = record.progress();

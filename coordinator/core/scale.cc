@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/questions.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 
@@ -47,9 +48,13 @@ void GiveUp(Job& job, int count) {
     return a_holds != b_holds ? b_holds : a > b;
   });
   for (int i = 0; i < count; ++i) {
-    Worker& worker = wanted[static_cast<size_t>(i)]->worker;
-    wanted[static_cast<size_t>(i)]->wanted = false;
-    worker.left |= !IsMember(job, worker);
+    Slot& slot = *wanted[static_cast<size_t>(i)];
+    slot.wanted = false;
+    if (slot.unplaced()) {
+      Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+    } else {
+      slot.worker.left |= !IsMember(job, slot.worker);
+    }
   }
 }
 
@@ -61,13 +66,16 @@ absl::Status AddPlace(Context& context, Job& job) {
     if (!slot.worker.left) return absl::OkStatus();  // it had not left yet
     if (!slot.worker.gone()) job.former.push_back(slot.worker);
     StartLife(context, job, slot);
-    return absl::OkStatus();
+    if (!slot.unplaced()) return absl::OkStatus();
+    slot.wanted = false;
+    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+    break;
   }
   if (Slot* spare = FindStandby(job)) {
     spare->standby = false;
     return absl::OkStatus();
   }
-  Slot* slot = AddSlot(context.state, job);
+  Slot* slot = AddSlot(context, job);
   if (slot == nullptr) {
     return absl::ResourceExhaustedError(
         "no connected node has a free slot; start one with "
@@ -80,8 +88,9 @@ absl::Status AddPlace(Context& context, Job& job) {
 }  // namespace
 
 absl::Status Scale(Context& context, const ScaleRequested& event) {
-  Job* job = FindJob(context.state, event.job_id);
-  if (job == nullptr) return absl::NotFoundError(absl::StrCat("there is no job ", event.job_id));
+  const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
+  if (!id.ok()) return id.status();
+  Job* const job = FindJob(context.state, *id);
   if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;
   context.effects.scaled.set_workers_before(job->target_workers);
   context.touched_jobs.insert(job->id);

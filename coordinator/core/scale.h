@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/event.h"
 
 namespace lockstep::coordinator {
 

@@ -6,163 +6,250 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-bool Takes(const Node& node, const Job& job) {
-  if (node.session == 0) return false;
-  return !node.is_private || node.private_job.empty() || node.private_job == job.id;
+// How many workers start on which node.
+using Placement = std::vector<std::pair<Node*, int>>;
+
+int Workers(const Placement& placement) {
+  int count = 0;
+  for (const auto& [node, workers] : placement) count += workers;
+  return count;
 }
 
-// Nodes that hold the job, the fullest first so that large holes are kept for large jobs. Empty: it
-// does not fit. `empty`: as if nothing ran.
-std::vector<Node*> Place(State& state, const Job& job, bool empty) {
+// Ranks follow the hosts' names, so that they are where one looks for them.
+void SortByHost(Placement& placement) {
+  std::sort(placement.begin(), placement.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first->host, a.first->id) < std::tie(b.first->host, b.first->id);
+  });
+}
+
+// Nodes that hold the job as its file asks, the fullest first so that large holes are kept for
+// large jobs. Empty: it does not fit. `empty`: as if nothing ran.
+Placement Place(Context& context, const Job& job, bool empty) {
   const size_t nodes = static_cast<size_t>(job.spec().resources().nodes());
   const int per_node = job.spec().resources().nproc_per_node();
-  std::vector<std::pair<int, Node*>> fitting;
-  for (auto& [id, node] : state.nodes) {
-    if (!Takes(node, job)) continue;
-    const int free = node.slots - (empty ? 0 : UsedSlots(state, node));
-    if (free >= per_node) fitting.emplace_back(free, &node);
+  Placement fitting;
+  for (auto& [id, node] : context.state.nodes) {
+    const int room = Room(context.state, job, node, context.now, empty);
+    if (room >= per_node) fitting.emplace_back(&node, room);
   }
   if (fitting.size() < nodes) return {};
   std::stable_sort(fitting.begin(), fitting.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Node*> placed;
-  for (size_t i = 0; i < nodes; ++i) placed.push_back(fitting[i].second);
-  // Ranks follow the hosts' names, so that they are where one looks for them.
-  std::sort(placed.begin(), placed.end(), [](const Node* a, const Node* b) {
-    return std::tie(a->host, a->id) < std::tie(b->host, b->id);
-  });
-  return placed;
+                   [](const auto& a, const auto& b) { return a.second < b.second; });
+  fitting.resize(nodes);
+  for (auto& [node, workers] : fitting) workers = per_node;
+  SortByHost(fitting);
+  return fitting;
 }
 
-// "auto" is a GPU for each worker if the node has enough of them, else the CPU.
-Device PickDevice(const Node& node, const JobSpec& spec, int local_rank) {
-  std::vector<Device> gpus;
-  Device cpu;
-  cpu.set_kind("cpu");
-  for (const Device& device : node.devices) {
-    if (device.kind() == "cuda") gpus.push_back(device);
-    if (device.kind() == "cpu") cpu = device;
+// As many workers as there is room for, on few nodes.
+Placement PlaceSome(Context& context, const Job& job, bool empty) {
+  Placement some;
+  for (auto& [id, node] : context.state.nodes) {
+    const int room = Room(context.state, job, node, context.now, empty);
+    if (room > 0) some.emplace_back(&node, room);
   }
-  const std::string& wish = spec.resources().device();
-  const int per_node = spec.resources().nproc_per_node();
-  const bool enough = static_cast<int>(gpus.size()) >= per_node;
-  if (wish == "cpu" || (!absl::StartsWith(wish, "cuda") && !enough)) return cpu;
-  // "cuda:2" begins with the third.
-  int first = 0;
-  if (absl::StartsWith(wish, "cuda:") && !absl::SimpleAtoi(wish.substr(5), &first)) first = 0;
-  if (first + local_rank < static_cast<int>(gpus.size())) return gpus[first + local_rank];
-  Device none;
-  none.set_kind("cuda");  // the worker says that there is none
-  return none;
+  std::stable_sort(some.begin(), some.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  int left = job.wanted_workers();
+  for (auto& [node, workers] : some) {
+    workers = std::min(workers, left);
+    left -= workers;
+  }
+  std::erase_if(some, [](const auto& entry) { return entry.second == 0; });
+  SortByHost(some);
+  return some;
 }
 
-void Start(Context& context, Job& job, const std::vector<Node*>& nodes) {
-  const int per_node = job.spec().resources().nproc_per_node();
+// With how many workers the job may start.
+int LeastWorkers(const Job& job) {
+  const int least = job.spec().elastic().min_workers();
+  return least > 0 ? std::min(least, job.wanted_workers()) : job.wanted_workers();
+}
+
+// Whether the job would start if nothing else ran.
+bool WouldFit(Context& context, const Job& job) {
+  if (!Place(context, job, true).empty()) return true;
+  return LeastWorkers(job) < job.wanted_workers() &&
+         Workers(PlaceSome(context, job, true)) >= LeastWorkers(job);
+}
+
+int UnusedLocalRank(const Job& job, const Slot& but, const std::string& node_id) {
+  const auto taken = [&](int rank) {
+    return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& other) {
+      return &other != &but && other.node_id == node_id && other.local_rank == rank;
+    });
+  };
+  int rank = 0;
+  while (taken(rank)) ++rank;
+  return rank;
+}
+
+// Puts the life of the place on `node`.
+void PutOn(Context& context, const Job& job, Slot& slot, const Node& node) {
+  if (slot.node_id != node.id) {
+    slot.node_id = node.id;
+    slot.local_rank = UnusedLocalRank(job, slot, node.id);
+  }
+  Worker& worker = slot.worker;
+  worker.device = PickDevice(context.state, job, node, slot.local_rank);
+  worker.node_id = node.id;
+  worker.local_rank = slot.local_rank;
+  worker.host = node.host;
+  worker.since = context.now;
+  context.push_agents = true;
+}
+
+Slot& OpenPlace(Job& job, absl::Time now) {
+  const int index = static_cast<int>(job.slots.size());
+  Slot& slot = job.slots.emplace_back();
+  slot.lives = 1;
+  slot.worker.incarnation = absl::StrCat(job.id, ".", index, ".", slot.lives);
+  slot.worker.slot = index;
+  slot.worker.since = now;
+  return slot;
+}
+
+void Start(Context& context, Job& job, const Placement& placement) {
   std::string hosts;
   job.slots.clear();
-  for (Node* node : nodes) {
+  for (const auto& [node, workers] : placement) {
     if (node->is_private) {
       node->private_job = job.id;
       context.changed_nodes.insert(node->id);
     }
     absl::StrAppend(&hosts, hosts.empty() ? "" : ", ", node->host);
-    for (int local = 0; local < per_node; ++local) {
-      const int index = static_cast<int>(job.slots.size());
-      Slot& slot = job.slots.emplace_back();
-      slot.node_id = node->id;
-      slot.local_rank = local;
-      slot.lives = 1;
-      slot.worker.incarnation = absl::StrCat(job.id, ".", index, ".", slot.lives);
-      slot.worker.slot = index;
-      slot.worker.local_rank = local;
-      slot.worker.node_id = node->id;
-      slot.worker.host = node->host;
-      slot.worker.device = PickDevice(*node, job.spec(), local);
-      slot.worker.since = context.now;
+    for (int local = 0; local < workers; ++local) {
+      PutOn(context, job, OpenPlace(job, context.now), *node);
     }
   }
+  const int started = static_cast<int>(job.slots.size());
+  while (static_cast<int>(job.slots.size()) < job.wanted_workers()) OpenPlace(job, context.now);
   job.target_workers = static_cast<int>(job.slots.size());
   job.started = context.now;
-  SetState(context, job, STARTING,
-           absl::StrCat("starting ", Count(job.slots.size(), "worker"), " on ", hosts));
+  job.starts_at = absl::InfiniteFuture();
+  std::string reason = absl::StrCat("starting ", Count(started, "worker"), " on ", hosts);
+  if (started < job.target_workers) {
+    absl::StrAppend(&reason, "; ", job.target_workers - started, " more when a node has room");
+  }
+  SetState(context, job, STARTING, reason);
 }
 
-std::string WhyWaiting(const State& state, const Job& job, const std::string& ahead) {
+// What would let the job start, when no node that is there could ever hold it.
+std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
   const auto& resources = job.spec().resources();
-  int nodes = 0;
-  int slots = 0;
-  int free = 0;
-  for (const auto& [id, node] : state.nodes) {
-    if (!Takes(node, job)) continue;
+  const int per_node = resources.nproc_per_node();
+  if (nodes == 0) return "start one with 'launcher join'";
+  std::string text;
+  if (largest < per_node) {
+    absl::StrAppend(&text, "no node has ", Count(per_node, "slot"),
+                    ": 'launcher join --slots=", per_node, "' makes one that has");
+  } else {
+    absl::StrAppend(&text, "start another with 'launcher join'");
+  }
+  if (resources.nodes() == 1 && largest > 0) {
+    absl::StrAppend(&text, "; or submit with --nproc-per-node=", largest,
+                    ", or set elastic.min_workers");
+  }
+  return text;
+}
+
+std::string WhyWaiting(Context& context, const Job& job, const std::string& ahead) {
+  const auto& resources = job.spec().resources();
+  int nodes = 0, silent = 0, slots = 0, free = 0, largest = 0;
+  for (const auto& [id, node] : context.state.nodes) {
+    if (node.session != 0 && !InSight(context.state, node, context.now)) ++silent;
+    const int whole = Room(context.state, job, node, context.now, /*empty=*/true);
+    if (whole == 0) continue;
     ++nodes;
-    slots += node.slots;
-    free += node.slots - UsedSlots(state, node);
+    slots += whole;
+    largest = std::max(largest, whole);
+    free += Room(context.state, job, node, context.now);
   }
   std::string text = absl::StrCat("needs ", Count(job.wanted_workers(), "slot"), " on ",
                                   Count(resources.nodes(), "node"));
   if (resources.nodes() > 1) absl::StrAppend(&text, " (", resources.nproc_per_node(), " on each)");
-  if (nodes == 0) return absl::StrCat(text, "; no node is connected");
-  absl::StrAppend(&text, "; ", Count(nodes, "node"), " with ", Count(slots, "slot"),
-                  nodes == 1 ? " is" : " are", " connected");
-  if (free < slots) absl::StrAppend(&text, ", ", free, " free");
-  if (!ahead.empty()) absl::StrAppend(&text, "; waits behind job ", ahead);
-  return text;
+  if (LeastWorkers(job) < job.wanted_workers()) {
+    absl::StrAppend(&text, ", at least ", Count(LeastWorkers(job), "slot"));
+  }
+  if (nodes == 0) {
+    absl::StrAppend(&text, silent > 0 ? "; no node answers" : "; no node is connected");
+  } else {
+    absl::StrAppend(&text, "; ", Count(nodes, "node"), " with ", Count(slots, "slot"),
+                    nodes == 1 ? " is" : " are", " connected");
+    if (free < slots) absl::StrAppend(&text, ", ", free, " free");
+  }
+  for (const auto& [node_id, exclusion] : job.excluded) {
+    if (!IsExcluded(job, node_id, context.now)) continue;
+    absl::StrAppend(&text, "; not on ", node_id, ": ", exclusion.reason);
+  }
+  if (!ahead.empty()) return absl::StrCat(text, "; waits behind job ", ahead);
+  if (WouldFit(context, job)) return text;
+  return absl::StrCat(text, "; ", WhatWouldHelp(job, nodes, largest));
+}
+
+// Where the job starts now; empty: it waits. An elastic one waits a moment for all its workers, so
+// that it does not begin small just because one node was quicker than the others.
+Placement PlaceNow(Context& context, Job& job) {
+  Placement placement = Place(context, job, false);
+  if (!placement.empty() || LeastWorkers(job) == job.wanted_workers()) return placement;
+  placement = PlaceSome(context, job, false);
+  if (Workers(placement) < LeastWorkers(job)) {
+    job.starts_at = absl::InfiniteFuture();
+    return {};
+  }
+  job.starts_at = std::min(job.starts_at, context.now + context.state.options.elastic_wait);
+  return context.now >= job.starts_at ? placement : Placement{};
+}
+
+// Places of running jobs whose workers wait for a node.
+void GrowJobs(Context& context) {
+  for (auto& [id, job] : context.state.jobs) {
+    if (job.ending || job.drain || !WaitsForNode(job)) continue;
+    for (Slot& slot : job.slots) {
+      if (slot.unplaced()) PlaceLife(context, job, slot);
+    }
+    context.touched_jobs.insert(id);
+  }
 }
 
 }  // namespace
 
+bool WaitsForNode(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return slot.unplaced(); });
+}
+
 void PlaceLife(Context& context, const Job& job, Slot& slot) {
   State& state = context.state;
-  const auto known = state.nodes.find(slot.node_id);
-  Node* node = known == state.nodes.end() ? nullptr : &known->second;
-  if (node == nullptr || node->session == 0) {
-    for (auto& [id, other] : state.nodes) {
-      if (!Takes(other, job) || UsedSlots(state, other) >= other.slots) continue;
-      node = &other;
-      slot.node_id = id;
-      break;
-    }
+  const auto own = state.nodes.find(slot.node_id);
+  if (own != state.nodes.end() && Room(state, job, own->second, context.now) > 0) {
+    return PutOn(context, job, slot, own->second);
   }
-  Worker& worker = slot.worker;
-  worker.node_id = slot.node_id;
-  worker.local_rank = slot.local_rank;
-  if (node == nullptr) return;  // it waits for its node
-  worker.host = node->host;
-  worker.device = PickDevice(*node, job.spec(), slot.local_rank);
+  for (const auto& [id, node] : state.nodes) {
+    if (Room(state, job, node, context.now) > 0) return PutOn(context, job, slot, node);
+  }
+  slot.node_id.clear();
+  slot.worker.node_id.clear();
+  slot.worker.host.clear();
 }
 
-Slot* AddSlot(State& state, Job& job) {
+Slot* AddSlot(Context& context, Job& job) {
   if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
-  for (const auto& [id, node] : state.nodes) {
-    if (!Takes(node, job) || UsedSlots(state, node) >= node.slots) continue;
-    Slot slot;
+  for (const auto& [id, node] : context.state.nodes) {
+    if (Room(context.state, job, node, context.now) < 1) continue;
+    Slot& slot = job.slots.emplace_back();
+    slot.local_rank = UnusedLocalRank(job, slot, id);
     slot.node_id = id;
-    const auto taken = [&slot](const Slot& other) {
-      return other.node_id == slot.node_id && other.local_rank == slot.local_rank;
-    };
-    while (std::any_of(job.slots.begin(), job.slots.end(), taken)) ++slot.local_rank;
-    return &job.slots.emplace_back(slot);
+    return &slot;
   }
   return nullptr;
-}
-
-int UsedSlots(const State& state, const Node& node) {
-  int used = 0;
-  for (const auto& [id, job] : state.jobs) {
-    for (const Slot& slot : job.slots) {
-      used +=
-          slot.worker.node_id == node.id && !slot.worker.gone() && !slot.worker.incarnation.empty();
-    }
-  }
-  return used;
 }
 
 void Schedule(Context& context) {
@@ -178,15 +265,15 @@ void Schedule(Context& context) {
   });
   std::string ahead;
   for (Job* job : waiting) {
-    const std::vector<Node*> nodes =
-        ahead.empty() ? Place(context.state, *job, false) : std::vector<Node*>{};
-    if (!nodes.empty()) {
-      Start(context, *job, nodes);
+    const Placement placement = ahead.empty() ? PlaceNow(context, *job) : Placement{};
+    if (!placement.empty()) {
+      Start(context, *job, placement);
       continue;
     }
-    SetState(context, *job, PENDING, WhyWaiting(context.state, *job, ahead));
-    if (ahead.empty() && !Place(context.state, *job, true).empty()) ahead = job->id;
+    SetState(context, *job, PENDING, WhyWaiting(context, *job, ahead));
+    if (ahead.empty() && WouldFit(context, *job)) ahead = job->id;
   }
+  GrowJobs(context);
 }
 
 }  // namespace lockstep::coordinator

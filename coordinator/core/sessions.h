@@ -5,6 +5,7 @@
 #define LOCKSTEP_COORDINATOR_CORE_SESSIONS_H_
 
 #include "coordinator/core/context.h"
+#include "coordinator/core/event.h"
 
 namespace lockstep::coordinator {
 

@@ -16,7 +16,7 @@ constexpr absl::Duration kAgainAfter = absl::Seconds(10);
 
 // One that would end so again is given up, and with it the wish for any.
 void Replace(Context& context, Job& job, Slot& slot) {
-  if (IsForGood(job, slot.worker)) {
+  if (IsForGood(slot.worker)) {
     job.no_standby = true;
     AppendNotice(context, job,
                  absl::StrCat("the job goes on without a standby: ", Cause(slot.worker)));
@@ -53,7 +53,7 @@ void KeepStandbys(Context& context, Job& job) {
     }
   }
   for (; there < wanted && !job.no_standby; ++there) {
-    Slot* slot = AddSlot(context.state, job);
+    Slot* slot = AddSlot(context, job);
     if (slot == nullptr) return;
     slot->standby = true;
     StartLife(context, job, *slot);

@@ -36,6 +36,8 @@ struct Node {
   std::string private_job;
   SessionId session = 0;
   absl::Time last_contact = absl::InfinitePast();
+  // When it came back after it was out of sight. Its workers have not had the time to speak before.
+  absl::Time back_since = absl::InfinitePast();
   int64_t revision = 0;
   // The desired state that this connection was told last (without its revision), to send changes
   // only.
@@ -88,6 +90,10 @@ struct Worker {
   bool left = false;
   // Of a former life: the fault that it is part of.
   int64_t fault = 0;
+  // It failed when its node was out of sight, so that nothing is said against the worker.
+  bool node_lost = false;
+  // Another life of it there would be refused again: another build, another kind of device.
+  bool refused = false;
 
   // What this connection was told.
   struct Told {
@@ -104,7 +110,7 @@ struct Worker {
 
 // A job-wide place for a worker; its index is the rank at full strength.
 struct Slot {
-  std::string node_id;
+  std::string node_id;  // empty: its worker waits for a node with room
   int local_rank = 0;
   int64_t lives = 0;  // incarnations that this place has had
   // False: the job was scaled down. Its worker leaves, and no new one is started.
@@ -114,7 +120,18 @@ struct Slot {
   Worker worker;
 
   // Whether its worker is to be in the generations.
-  bool works() const { return wanted && !standby; }  // the newest one
+  bool works() const { return wanted && !standby; }
+  // Its worker, which is yet to be started, waits for a node with room.
+  bool unplaced() const {
+    return !worker.incarnation.empty() && worker.node_id.empty() && !worker.gone();
+  }
+};
+
+// Why no worker of a job is started on a node for a while.
+struct Exclusion {
+  std::string reason;
+  int times = 0;  // that it was excluded; each doubles the time
+  absl::Time until = absl::InfinitePast();
 };
 
 struct GenerationState {
@@ -206,7 +223,9 @@ struct Job {
   int64_t fault_number = 0;
   // How a worker ended before the first step; another such end is no accident.
   std::string first_cause;
-  int target_workers = 0;  // how many it shall have; 0: not placed yet
+  std::map<std::string, Exclusion> excluded;  // by node
+  int target_workers = 0;                     // how many it shall have; 0: not placed yet
+  bool timed_out = false;                     // it drains because its time limit is over
   JobResult result;
   std::optional<EvalResult> eval;
 
@@ -220,6 +239,11 @@ struct Job {
   absl::Time watched = absl::InfinitePast();  // when both were brought up to date
   // A spare cannot run; no other is tried.
   bool no_standby = false;
+  // All who hold the state are out of sight with their nodes.
+  bool out_of_sight = false;
+  // While it waits: when an elastic job starts with fewer workers than it wants.
+  absl::Time starts_at = absl::InfiniteFuture();
+  absl::Time look_for_node_at = absl::InfinitePast();
   // The time before does not count against its start.
   absl::Time forgiven = absl::InfinitePast();
 
@@ -232,8 +256,18 @@ struct Job {
 
 // Limits that do not belong to a job.
 struct Options {
-  // A node without contact for this long is taken for lost.
+  // A node whose agent, which speaks once a second, was silent for this long is out of sight, as is
+  // one without a connection: nothing is started there.
+  absl::Duration node_silent_after = absl::Seconds(3);
+  // Nodes that are out of sight with all that hold a job's state are waited for so long before the
+  // job goes on elsewhere from its checkpoint.
   absl::Duration node_lost_after = absl::Seconds(30);
+  // How long a job that can start with fewer workers than it wants waits for more.
+  absl::Duration elastic_wait = absl::Seconds(2);
+  // How long a job starts no worker on a node whose data, memory or device does not do: doubled
+  // each time, up to the second.
+  absl::Duration exclude_for = absl::Seconds(30);
+  absl::Duration exclude_most = absl::Minutes(10);
   // How long the accounts of all workers are waited for after a first failure.
   absl::Duration settle = absl::Seconds(1);
   // How long finished workers may take to leave before the agent ends them.
@@ -255,6 +289,8 @@ struct State {
   int64_t serial = 0;  // events so far
   int64_t submits = 0;
   absl::Time last_step = absl::InfinitePast();
+  // Since when what was decided is not said, because it is not durable yet.
+  std::optional<absl::Time> held_since;
   std::map<std::string, Node> nodes;
   std::map<std::string, Job> jobs;
   std::map<SessionId, std::string> agent_sessions;

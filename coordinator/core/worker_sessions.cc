@@ -28,7 +28,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
   }
   Job* job = FindJob(context.state, message.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, message.incarnation());
-  if (worker == nullptr || worker->gone()) {
+  if (worker == nullptr || worker->gone() || worker->node_id.empty()) {
     return SendAway(
         context, session,
         absl::StrCat("this worker (", message.incarnation(), ") is not wanted any more"));

@@ -42,7 +42,7 @@ std::vector<JobEvent> WhereItStands(const State& state, const Job& job, absl::Ti
         absl::StrCat("the coordinator was started again and goes on from its journal; what the ",
                      "workers printed before is in ", job.run_dir, "/logs"));
   }
-  *events.emplace_back().mutable_state() = DescribeJob(state, job.id)->status();
+  *events.emplace_back().mutable_state() = DescribeJob(state, job.id, now)->status();
   for (JobEvent& event : events) *event.mutable_time() = ToProto(now);
   return events;
 }
@@ -269,17 +269,17 @@ void Hub::RemoveWorker(SessionId session) {
 
 absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id) {
   absl::MutexLock lock(&mu_);
-  return DescribeJob(state_, job_id);
+  return DescribeJob(state_, job_id, clock_->Now());
 }
 
 ListJobsResponse Hub::List(bool include_ended) {
   absl::MutexLock lock(&mu_);
-  return ListJobs(state_, include_ended);
+  return ListJobs(state_, include_ended, clock_->Now());
 }
 
 GetClusterResponse Hub::Cluster() {
   absl::MutexLock lock(&mu_);
-  return GetCluster(state_);
+  return GetCluster(state_, clock_->Now());
 }
 
 absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequence, bool logs) {

@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/thread.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/questions.h"
 #include "coordinator/service/event_log.h"
 #include "coordinator/store/store.h"
 

@@ -111,16 +111,16 @@ std::vector<std::string> ToText(const Effects& effects, const Names& names) {
   return lines;
 }
 
-std::vector<std::string> Overview(const State& state) {
+std::vector<std::string> Overview(const State& state, absl::Time now) {
   std::vector<std::string> lines;
-  const ListJobsResponse jobs = ListJobs(state, /*include_ended=*/true);
+  const ListJobsResponse jobs = ListJobs(state, /*include_ended=*/true, now);
   for (const JobStatus& job : jobs.jobs()) {
     lines.push_back(absl::StrCat(
         job.job_id(), " ", JobState_Name(job.state()), " ", job.workers(), "/",
         job.wanted_workers(), job.wanted_standbys() == 0 ? "" : absl::StrCat("+", job.standbys()),
         ": ", job.reason()));
   }
-  const GetClusterResponse cluster = GetCluster(state);
+  const GetClusterResponse cluster = GetCluster(state, now);
   for (const NodeStatus& node : cluster.nodes()) {
     lines.push_back(absl::StrCat(node.node_id(), " ", node.used_slots(), "/", node.slots(),
                                  node.connected() ? "" : " not connected"));

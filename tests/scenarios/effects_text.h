@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
+#include "coordinator/core/questions.h"
 
 namespace lockstep::coordinator {
 
@@ -19,7 +20,7 @@ using Names = std::map<SessionId, std::string>;
 std::vector<std::string> ToText(const Effects& effects, const Names& names);
 
 // One line for each job and node.
-std::vector<std::string> Overview(const State& state);
+std::vector<std::string> Overview(const State& state, absl::Time now);
 
 }  // namespace lockstep::coordinator
 

@@ -55,6 +55,10 @@ std::vector<std::string> World::Do(const Command& command) {
   } else if (verb == "pause") {
     now_ += ParseTime(command.word(0));
     Take(coordinator::Tick{});
+  } else if (verb == "held") {
+    Take(Held{});
+  } else if (verb == "released") {
+    Take(Released{});
   } else if (verb == "up") {
     Up(command.word(0));
   } else if (verb == "restart") {
@@ -66,7 +70,7 @@ std::vector<std::string> World::Do(const Command& command) {
   } else if (verb == "describe") {
     Describe(command.word(0));
   } else if (verb == "show") {
-    lines_ = Overview(state_);
+    lines_ = Overview(state_, now_);
   } else if (!AgentReport(command) && !WorkerReport(command)) {
     lines_.push_back(absl::StrCat("unknown command '", verb, "'"));
   }
@@ -75,7 +79,7 @@ std::vector<std::string> World::Do(const Command& command) {
 }
 
 void World::Describe(const std::string& job) {
-  const auto response = DescribeJob(state_, job);
+  const auto response = DescribeJob(state_, job, now_);
   if (!response.ok()) return lines_.push_back(response.status().ToString());
   if (!response->status().stall().empty()) {
     lines_.push_back(absl::StrCat("stands: ", response->status().stall()));
@@ -113,14 +117,17 @@ void World::CheckRestored() {
   }
   State connected = *restored;
   // What peers say again when they connect.
-  for (auto& [id, node] : connected.nodes) node.session = state_.nodes[id].session;
+  for (auto& [id, node] : connected.nodes) {
+    node.session = state_.nodes[id].session;
+    node.last_contact = state_.nodes[id].last_contact;
+  }
   for (auto& [id, job] : connected.jobs) {
     const std::vector<Slot>& slots = state_.jobs[id].slots;
     for (size_t i = 0; i < std::min(slots.size(), job.slots.size()); ++i) {
       job.slots[i].worker.ready = slots[i].worker.ready;
     }
   }
-  const Lines now = Overview(state_), then = Overview(connected);
+  const Lines now = Overview(state_, now_), then = Overview(connected, now_);
   for (size_t i = 0; i < std::max(now.size(), then.size()); ++i) {
     const std::string is = i < now.size() ? now[i] : "", was = i < then.size() ? then[i] : "";
     if (is != was) lines_.push_back(absl::StrCat("restored as: ", was, "; not: ", is));
@@ -138,7 +145,11 @@ void World::Submit(const Command& command) {
   event.job_id = command.word(0);
   event.request.set_request_id(command.text("request"));
   JobSpec& spec = *event.request.mutable_spec();
-  spec.set_name("mlp");
+  spec.set_name(command.text("name", "mlp"));
+  event.request.set_submit_dir(command.text("dir"));
+  if (command.has("limit")) {
+    SetDuration(command.duration("limit", absl::ZeroDuration()), spec.mutable_time_limit());
+  }
   spec.set_priority(static_cast<int>(command.number("priority")));
   spec.mutable_resources()->set_nodes(static_cast<int>(command.number("nodes", 1)));
   spec.mutable_resources()->set_nproc_per_node(static_cast<int>(command.number("nproc", 1)));
@@ -338,7 +349,8 @@ void World::Beat(const std::string& worker, int64_t step, bool stands, bool firs
 void World::Tick(const Command& command) {
   constexpr absl::Duration kBeat = absl::Milliseconds(100);
   const absl::Time until = now_ + ParseTime(command.word(0));
-  absl::Time next_beat = now_;
+  absl::Time next_beat = now_, next_agents = now_;
+  const std::vector<std::string> mute = command.list("mute");
   const absl::Time begin = now_;
   while (now_ < until) {
     now_ = std::min({until, next_beat + kBeat, std::max(wake_at_, now_ + absl::Milliseconds(1))});
@@ -348,6 +360,10 @@ void World::Tick(const Command& command) {
       const int64_t step = command.number("step", 1);
       for (const std::string& worker : command.list("beat")) Beat(worker, step, false);
       for (const std::string& worker : command.list("stands")) Beat(worker, step, true);
+    }
+    if (now_ >= next_agents + absl::Seconds(1)) {
+      next_agents = now_;
+      AgentsBeat(mute);
     }
     Take(coordinator::Tick{});
     std::erase_if(lines_, [](const std::string& line) {
@@ -360,17 +376,34 @@ void World::Tick(const Command& command) {
   }
 }
 
+// Every connected agent but those of `mute` says that it is there.
+void World::AgentsBeat(const std::vector<std::string>& mute) {
+  std::vector<SessionId> sessions;
+  for (const auto& [id, node] : state_.nodes) {
+    if (node.session != 0 && std::count(mute.begin(), mute.end(), id) == 0) {
+      sessions.push_back(node.session);
+    }
+  }
+  for (const SessionId session : sessions) {
+    AgentMessage message;
+    message.mutable_heartbeat();
+    Take(AgentSaid{session, message});
+  }
+}
+
 void World::Up(const std::string& job_id) {
   const auto job = state_.jobs.find(job_id);
   LS_CHECK(job != state_.jobs.end()) << "no job " << job_id;
   const size_t workers = job->second.slots.size();
-  for (size_t i = 0; i < workers; ++i) {
+  size_t placed = workers;
+  while (placed > 0 && job->second.slots[placed - 1].unplaced()) --placed;
+  for (size_t i = 0; i < placed; ++i) {
     const std::string worker = absl::StrCat(job_id, ".", i);
     Do(Command(absl::StrCat("started ", worker)));
     Do(Command(absl::StrCat("hello ", worker)));
   }
   Lines all;
-  for (size_t i = 0; i < workers; ++i) all = Do(Command(absl::StrCat("ready ", job_id, ".", i)));
+  for (size_t i = 0; i < placed; ++i) all = Do(Command(absl::StrCat("ready ", job_id, ".", i)));
   lines_ = all;
 }
 

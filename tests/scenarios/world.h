@@ -24,8 +24,9 @@
 // After each command another coordinator is made from the rows and must know the same.
 //
 // W is "j.2": the newest life of place 2 of job j; "j.2.1" is its first one. `tick` lets time pass
-// as the service does, with heartbeats of the named workers every 100 ms; `pause` lets it pass
-// unseen. Thread-safety: thread-compatible.
+// as the service does, with heartbeats of the named workers every 100 ms and of all agents but
+// those of mute=NODES every second; `pause` lets it pass unseen; `held` and `released` are what an
+// outbox says whose journal stalls. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_SCENARIOS_WORLD_H_
 #define LOCKSTEP_TESTS_SCENARIOS_WORLD_H_
 
@@ -34,6 +35,7 @@
 #include <vector>
 
 #include "coordinator/core/core.h"
+#include "coordinator/core/questions.h"
 #include "tests/scenarios/effects_text.h"
 #include "tests/scenarios/script.h"
 
@@ -58,6 +60,7 @@ class World {
   void SetDoing(const std::string& worker, const Command& command);
   void Beat(const std::string& worker, int64_t step, bool stands, bool first = false);
   void Tick(const Command& command);
+  void AgentsBeat(const std::vector<std::string>& mute);
   void Up(const std::string& job);
   void Restart();
   void CheckRestored();

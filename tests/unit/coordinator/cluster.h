@@ -229,6 +229,11 @@ class Cluster {
   // Heartbeats of all, except of those in `silent`.
   void Beat() {
     ++beats_;
+    for (const auto& [node, session] : agents_) {
+      AgentMessage message;
+      message.mutable_heartbeat();
+      pending_[session].push_back(AgentSaid{session, message});
+    }
     for (auto& [incarnation, process] : processes_) {
       if (process.session == 0 || silent.count(process.assignment.slot())) continue;
       WorkerMessage message = From(process);

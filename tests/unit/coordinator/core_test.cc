@@ -280,6 +280,7 @@ TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
   EXPECT_EQ(effects.rows[0].key, "node/n");
 
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
   request.mutable_spec()->mutable_train();
@@ -316,6 +317,7 @@ TEST(CoreTest, ErasesAgainWhatCouldNotBeErased) {
   state.options.keep_ended = 0;
   absl::Time now = absl::UnixEpoch();
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
   request.mutable_spec()->mutable_train();
@@ -352,6 +354,7 @@ TEST(CoreTest, AForgottenJobIsOwedNoRows) {
   state.options.keep_ended_for = absl::ZeroDuration();
   absl::Time now = absl::UnixEpoch();
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
   request.mutable_spec()->mutable_train();

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happened: the inputs of the core (core.h).
+// Thread-safety: plain data.
+#ifndef LOCKSTEP_COORDINATOR_CORE_EVENT_H_
+#define LOCKSTEP_COORDINATOR_CORE_EVENT_H_
+
+#include <string>
+#include <variant>
+
+#include "coordinator/core/state.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::coordinator {
+
+struct Submitted {
+  std::string job_id;  // unused so far; letters, digits and '-'
+  SubmitJobRequest request;
+};
+struct CancelRequested {
+  std::string job_id;
+  bool kill = false;
+};
+struct ScaleRequested {
+  std::string job_id;
+  int workers = 0;
+};
+struct AgentSaid {
+  SessionId session = 0;
+  AgentMessage message;
+};
+struct AgentGone {
+  SessionId session = 0;
+};
+struct WorkerSaid {
+  SessionId session = 0;
+  WorkerMessage message;
+};
+struct WorkerGone {
+  SessionId session = 0;
+};
+// Time has passed.
+struct Tick {};
+// What was decided is not said yet, because it is not durable: from now on time counts against
+// nobody.
+struct Held {};
+// All that was decided has been said: time counts again.
+struct Released {};
+using Event = std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone,
+                           WorkerSaid, WorkerGone, Tick, Held, Released>;
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_EVENT_H_

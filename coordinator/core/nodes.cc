@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/nodes.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Calls `visit` with every worker on the node that has not ended.
+template <typename Visit>
+void ForEachWorker(const State& state, const Node& node, Visit visit) {
+  for (const auto& [id, job] : state.jobs) {
+    for (const Slot& slot : job.slots) {
+      const Worker& worker = slot.worker;
+      if (worker.node_id == node.id && !worker.gone() && !worker.incarnation.empty()) visit(worker);
+    }
+  }
+}
+
+std::vector<Device> Gpus(const Node& node) {
+  std::vector<Device> gpus;
+  for (const Device& device : node.devices) {
+    if (device.kind() == "cuda") gpus.push_back(device);
+  }
+  return gpus;
+}
+
+bool UsesGpus(const JobSpec& spec, size_t gpus) {
+  const std::string& wish = spec.resources().device();
+  if (wish == "cpu") return false;
+  return absl::StartsWith(wish, "cuda") ||
+         static_cast<int64_t>(gpus) >= spec.resources().nproc_per_node();
+}
+
+// The first GPU that "cuda:2" means; 0 without a number.
+size_t FirstGpu(const JobSpec& spec) {
+  const std::string& wish = spec.resources().device();
+  int first = 0;
+  if (!absl::StartsWith(wish, "cuda:") || !absl::SimpleAtoi(wish.substr(5), &first)) return 0;
+  return static_cast<size_t>(std::max(0, first));
+}
+
+// By place in the node's list, which GPUs no worker has. One that the agent lists k times is for k
+// workers.
+std::vector<bool> FreeGpus(const State& state, const Node& node, const std::vector<Device>& gpus) {
+  std::map<std::string, int> used;
+  ForEachWorker(state, node, [&](const Worker& worker) {
+    if (worker.device.kind() == "cuda") ++used[worker.device.uuid()];
+  });
+  std::vector<bool> free(gpus.size(), true);
+  for (size_t i = 0; i < gpus.size(); ++i) free[i] = used[gpus[i].uuid()]-- <= 0;
+  return free;
+}
+
+}  // namespace
+
+bool InSight(const State& state, const Node& node, absl::Time now) {
+  return node.session != 0 && now - node.last_contact <= state.options.node_silent_after;
+}
+
+bool NodeInSight(const State& state, const Worker& worker, absl::Time now) {
+  const auto node = state.nodes.find(worker.node_id);
+  return node != state.nodes.end() && InSight(state, node->second, now);
+}
+
+bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now) {
+  const auto found = job.excluded.find(node_id);
+  return found != job.excluded.end() && now < found->second.until;
+}
+
+int UsedSlots(const State& state, const Node& node) {
+  int used = 0;
+  ForEachWorker(state, node, [&](const Worker&) { ++used; });
+  return used;
+}
+
+int Room(const State& state, const Job& job, const Node& node, absl::Time now, bool empty) {
+  if (!InSight(state, node, now) || IsExcluded(job, node.id, now)) return 0;
+  if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return 0;
+  const int slots = node.slots - (empty ? 0 : UsedSlots(state, node));
+  const std::vector<Device> gpus = Gpus(node);
+  if (!UsesGpus(job.spec(), gpus.size())) return std::max(0, slots);
+  const size_t first = FirstGpu(job.spec());
+  const size_t most =
+      first + static_cast<size_t>(std::max(1, job.spec().resources().nproc_per_node()));
+  // A run on this machine alone does not wait for GPUs that will never be there.
+  if (node.is_private && gpus.size() < most) return std::max(0, slots);
+  const std::vector<bool> free =
+      empty ? std::vector<bool>(gpus.size(), true) : FreeGpus(state, node, gpus);
+  int room = 0;
+  for (size_t i = first; i < gpus.size(); ++i) room += free[i];
+  return std::max(0, std::min(slots, room));
+}
+
+Device PickDevice(const State& state, const Job& job, const Node& node, int local_rank) {
+  const std::vector<Device> gpus = Gpus(node);
+  Device device;
+  if (!UsesGpus(job.spec(), gpus.size())) {
+    device.set_kind("cpu");
+    for (const Device& other : node.devices) {
+      if (other.kind() == "cpu") device = other;
+    }
+    return device;
+  }
+  const size_t first = FirstGpu(job.spec());
+  const std::vector<bool> free = FreeGpus(state, node, gpus);
+  const size_t own = first + static_cast<size_t>(local_rank);
+  if (own < gpus.size() && free[own]) return gpus[own];
+  for (size_t i = first; i < gpus.size(); ++i) {
+    if (free[i]) return gpus[i];
+  }
+  device.set_kind("cuda");
+  return device;
+}
+
+}  // namespace lockstep::coordinator

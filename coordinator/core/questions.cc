@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/questions.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+bool SubmittedBefore(const Job* a, const Job* b) { return a->submit_order < b->submit_order; }
+
+absl::Status SeveralMeant(const std::string& what, std::vector<const Job*> jobs) {
+  constexpr size_t kListed = 10;
+  std::sort(jobs.begin(), jobs.end(), SubmittedBefore);
+  std::string text = absl::StrCat(what, " ", jobs.size(), " jobs; say which by its id:");
+  for (size_t i = 0; i < std::min(jobs.size(), kListed); ++i) {
+    absl::StrAppend(&text, i == 0 ? " " : ", ", jobs[i]->id);
+  }
+  if (jobs.size() > kListed) absl::StrAppend(&text, " and ", jobs.size() - kListed, " more");
+  return absl::FailedPreconditionError(text);
+}
+
+// What the worker's agent said last of its process; null: nothing.
+const ProcessUsage* UsageOf(const State& state, const Worker& worker) {
+  const auto node = state.nodes.find(worker.node_id);
+  if (node == state.nodes.end() || worker.gone()) return nullptr;
+  for (const ProcessUsage& usage : node->second.usage.workers()) {
+    if (usage.worker_incarnation() == worker.incarnation) return &usage;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindJobId(const State& state, const std::string& reference) {
+  if (state.jobs.count(reference) != 0) return reference;
+  std::vector<const Job*> running, named, begin;
+  for (const auto& [id, job] : state.jobs) {
+    if (job.spec().name() == reference) (job.final() ? named : running).push_back(&job);
+    if (!reference.empty() && absl::StartsWith(id, reference)) begin.push_back(&job);
+  }
+  if (running.size() == 1) return running.front()->id;
+  if (running.size() > 1) {
+    return SeveralMeant(absl::StrCat("'", reference, "' names"), std::move(running));
+  }
+  if (!named.empty()) {
+    return (*std::max_element(named.begin(), named.end(), SubmittedBefore))->id;
+  }
+  if (begin.size() == 1) return begin.front()->id;
+  if (begin.size() > 1) {
+    return SeveralMeant(absl::StrCat("'", reference, "' begins the ids of"), std::move(begin));
+  }
+  return absl::NotFoundError(absl::StrCat("there is no job '", reference,
+                                          "'; 'launcher list --all' shows the ids and names of "
+                                          "all"));
+}
+
+absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::string& reference,
+                                                absl::Time now) {
+  const absl::StatusOr<std::string> id = FindJobId(state, reference);
+  if (!id.ok()) return id.status();
+  const Job& job = state.jobs.at(*id);
+  DescribeJobResponse response;
+  *response.mutable_status() = StatusOf(job);
+  *response.mutable_status()->mutable_now() = ToProto(now);
+  *response.mutable_spec() = job.spec();
+  for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
+  for (const Slot& slot : job.slots) {
+    if (slot.worker.left || (!slot.wanted && slot.worker.gone())) continue;
+    MemberStatus& member = *response.add_members();
+    member.set_rank(slot.worker.slot);
+    member.set_host(slot.worker.host);
+    member.set_pid(slot.worker.pid);
+    member.set_incarnation(slot.worker.incarnation);
+    member.set_standby(slot.standby);
+    *member.mutable_progress() = slot.worker.progress;
+    member.set_node_id(slot.worker.node_id);
+    *member.mutable_device() = slot.worker.device;
+    if (const ProcessUsage* usage = UsageOf(state, slot.worker); usage != nullptr) {
+      *member.mutable_usage() = *usage;
+    }
+  }
+  return response;
+}
+
+ListJobsResponse ListJobs(const State& state, bool include_ended, absl::Time now) {
+  std::vector<const Job*> jobs;
+  for (const auto& [id, job] : state.jobs) {
+    if (include_ended || !job.final()) jobs.push_back(&job);
+  }
+  std::sort(jobs.begin(), jobs.end(), SubmittedBefore);
+  ListJobsResponse response;
+  for (const Job* job : jobs) {
+    JobStatus& status = *response.add_jobs();
+    status = StatusOf(*job);
+    *status.mutable_now() = ToProto(now);
+  }
+  return response;
+}
+
+GetClusterResponse GetCluster(const State& state, absl::Time now) {
+  GetClusterResponse response;
+  response.set_version(LOCKSTEP_VERSION);
+  for (const auto& [id, node] : state.nodes) {
+    NodeStatus& status = *response.add_nodes();
+    status.set_node_id(id);
+    status.set_host(node.host);
+    status.set_slots(node.slots);
+    status.set_used_slots(UsedSlots(state, node));
+    status.set_connected(InSight(state, node, now));
+    for (const Device& device : node.devices) *status.add_devices() = device;
+    if (status.connected()) *status.mutable_gpus() = node.usage.gpus();
+  }
+  return response;
+}
+
+}  // namespace lockstep::coordinator
