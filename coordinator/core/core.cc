@@ -50,6 +50,8 @@ void Dispatch(Context& context, const Event& event) {
                  [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
                  [&](const WorkerGone& e) { OnWorkerGone(context, e); },
                  [](const Tick&) {},
+                 [](const Held&) {},
+                 [](const Released&) {},
              },
              event);
 }

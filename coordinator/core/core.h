@@ -46,8 +46,13 @@ struct WorkerGone {
 };
 // Time has passed.
 struct Tick {};
+// What was decided is not said yet, because it is not durable: from now on time counts against
+// nobody.
+struct Held {};
+// All that was decided has been said: time counts again.
+struct Released {};
 using Event = std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone,
-                           WorkerSaid, WorkerGone, Tick>;
+                           WorkerSaid, WorkerGone, Tick, Held, Released>;
 
 // ---- effects
 struct ToAgent {
