@@ -217,11 +217,11 @@ void RaiseFileLimit() {
 
 int Serve(Flags& flags, const sigset_t& signals) {
   RaiseFileLimit();
-  Findable findable;
-  if (absl::Status chosen = findable.Choose(flags); !chosen.ok()) return Complain(chosen);
   const absl::StatusOr<std::unique_ptr<Store>> store =
       flags.state.folder.empty() ? MakeMemoryStore() : OpenSqliteStore(flags.state);
   if (!store.ok()) return Complain(store.status());
+  Findable findable;
+  if (absl::Status chosen = findable.Choose(flags); !chosen.ok()) return Complain(chosen);
   std::atomic<bool> broken = false;
   flags.server.on_broken = [&broken](const absl::Status&) {
     broken = true;

@@ -44,6 +44,7 @@ class Batch {
   void Append(Batch later);
   // Whether there is anything to write.
   bool HasRows() const { return !effects.rows.empty() || !requests.empty(); }
+  // The rows of its steps and of its requests, in order.
   std::vector<Row> RowsToWrite() const;
   bool empty() const;
   // What is for a connection that is over is of no use.

@@ -261,6 +261,12 @@ void Hub::RemoveWorker(SessionId session) {
   Post(WorkerGone{session});
 }
 
+absl::StatusOr<std::string> Hub::JobId(const std::string& reference) {
+  absl::MutexLock lock(&mu_);
+  if (outbox_.state().jobs.count(reference) != 0) return reference;
+  return absl::NotFoundError(absl::StrCat("there is no job ", reference));
+}
+
 absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id) {
   absl::MutexLock lock(&mu_);
   return DescribeJob(outbox_.state(), job_id);

@@ -82,6 +82,8 @@ class Hub {
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
 
+  // The id of the job that `reference` names. Errors: NotFound.
+  absl::StatusOr<std::string> JobId(const std::string& reference);
   // A job with its workers as they are now. Errors: NotFound.
   absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id);
   // All jobs, those that have ended only if asked for.

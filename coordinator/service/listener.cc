@@ -79,9 +79,11 @@ UniqueFd NewSocket(int family) {
 }
 
 bool SomebodyListens(const sockaddr_un& name) {
-  const UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return probe.valid() &&
-         ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0;
+  const UniqueFd probe = NewSocket(AF_UNIX);
+  if (!probe.valid()) return false;
+  // One that is busy has no room for us now.
+  return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 ||
+         errno == EAGAIN;
 }
 
 }  // namespace

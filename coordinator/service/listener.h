@@ -35,7 +35,7 @@ class Listener {
 
   // Calls `on_connection` with each connection that is let in, on a thread of its own.
   void Start(std::function<void(UniqueFd)> on_connection, size_t max_connections);
-  // No connection comes any more. Called at most once; blocks for the thread.
+  // No connection comes any more. Blocks for the thread.
   void Stop();
 
   // What clients use, with the port that was bound.

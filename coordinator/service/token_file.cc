@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/durable_file.h"
 #include "common/fd.h"
 #include "common/random_hex.h"
 #include "common/status.h"
@@ -25,11 +24,6 @@ constexpr size_t kTokenBytes = 32;
 
 // The file appears whole or not at all; of two coordinators that make it, one does.
 absl::Status MakeToken(const std::string& file) {
-  const std::string folder = std::filesystem::path(file).parent_path();
-  if (!folder.empty() && ::access(folder.c_str(), F_OK) != 0) {
-    LS_RETURN_IF_ERROR(CreateFolders(folder));
-    if (::chmod(folder.c_str(), 0700) != 0) return ErrnoStatus(errno, folder);
-  }
   const std::string fresh = absl::StrCat(file, ".", RandomHex(8));
   const std::string text = absl::StrCat(RandomHex(kTokenBytes), "\n");
   {

@@ -12,8 +12,7 @@
 namespace lockstep::coordinator {
 
 // The token in `file`; a new one of 256 random bits, which only this user can read, when there is
-// no such file. Its folder is made with mode 0700 when it is missing. Errors: as ReadToken and
-// open(2).
+// no such file. Errors: as ReadToken and open(2).
 absl::StatusOr<std::string> ReadOrMakeToken(const std::string& file);
 
 // A link at `link` to the token's file for as long as this lives.

@@ -143,15 +143,16 @@ TEST_F(AddressTest, OnlyThisMachinesAddressesAreListenedOn) {
 
 TEST_F(AddressTest, ATokenIsMadeOnceAndReadByItsOwnerAlone) {
   umask(0);
+  std::filesystem::create_directory(folder_ + "/state");
   const std::string file = folder_ + "/state/token";
   const auto token = ReadOrMakeToken(file);
   ASSERT_TRUE(token.ok()) << token.status();
   EXPECT_EQ(token->size(), 64u);
   EXPECT_EQ(Mode(file), 0600u);
-  EXPECT_EQ(Mode(folder_ + "/state"), 0700u);
   EXPECT_EQ(*ReadOrMakeToken(file), *token);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/state"), {}), 1);
   EXPECT_NE(*ReadOrMakeToken(folder_ + "/other"), *token);
+  EXPECT_EQ(ReadOrMakeToken(folder_ + "/none/token").status().code(), absl::StatusCode::kNotFound);
   chmod(file.c_str(), 0640);
   EXPECT_THAT(std::string(ReadToken(file).status().message()), HasSubstr("others can read"));
 }
@@ -172,7 +173,7 @@ TEST_F(AddressTest, ATokenIsALineOfPlainSigns) {
 
 TEST_F(AddressTest, TheTokenOfTheUsersOwnCoordinatorIsFound) {
   const std::string folder = *MakeRuntimeFolder(places_);
-  const std::string file = folder_ + "/state/token";
+  const std::string file = folder_ + "/secret";
   const std::string token = *ReadOrMakeToken(file);
   {
     const auto link = TokenLinkFile::Make(file, TokenLink(folder, "127.0.0.1:7070"));
