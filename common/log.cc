@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/printable.h"
 
 namespace lockstep {
 namespace {
@@ -59,7 +60,7 @@ void LogLine(LogLevel level, const std::string& message) {
   const std::string line =
       absl::StrCat(std::string(1, kLetter[static_cast<int>(level)]), " ",
                    absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone()), " ", prefix,
-                   message, "\n");
+                   Printable(message), "\n");
   // One write keeps lines of several threads whole; a lost log line is no reason to stop.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log lines on stderr: "I 14:03:07.123 [r3 g2] message". State changes are logged once and with
-// their reason; metrics are separate (metrics.jsonl).
+// their reason; metrics are separate (metrics.jsonl). What is logged may come from others: control
+// characters are written as Printable does.
 // Thread-safety: thread-safe; a line is written with one write(2).
 #ifndef LOCKSTEP_COMMON_LOG_H_
 #define LOCKSTEP_COMMON_LOG_H_

@@ -2,19 +2,20 @@
 // The program `coordinator`: flags and wiring.
 // Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start (the address is in use or not
 // allowed, the token file cannot be read, the journal is in use, damaged or cannot be written);
-// 2 usage.
-#include <errno.h>
+// 2 usage; 3 the journal has failed while it served.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <atomic>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -22,7 +23,10 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/service/listener.h"
 #include "coordinator/service/server.h"
+#include "coordinator/service/token_file.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/store.h"
 
@@ -33,19 +37,24 @@ constexpr char kUsage[] =
     R"(Usage: coordinator [flags]
 Takes jobs, finds them nodes, and keeps their workers together.
 
-  --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one
-                       (default 127.0.0.1:7070; addresses beyond this machine are refused)
+  --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one.
+                       Default: the socket coordinator.sock in this user's runtime folder
+                       ($XDG_RUNTIME_DIR/lockstep, /run/lockstep or /tmp/lockstep-<uid>), where the
+                       launcher looks too. On Unix sockets only this user and root are let in.
+                       host:port needs a token; addresses beyond this machine are refused
   --state-dir DIR      keep what must outlive this process in DIR/journal.db and go on from there;
                        without it jobs end with the coordinator
   --state-sync MODE    full: on the disk before anybody is told (default); off: safe from the end of
                        the process, but not of the machine
-  --token-file FILE    callers must show the token in FILE
+  --token-file FILE    callers must show the token in FILE, which is made when it is missing. With
+                       host:port the default is DIR/token, or `token` in the runtime folder
   --ready-fd N         write the address and a newline to descriptor N when serving, then close it
   --parent-death[=PID] end (SIGKILL) when the parent process (PID, to be sure that it is it) ends
   --log-level LEVEL    debug, info, warning or error (default info)
   --version, --help
 
-Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start; 2 usage.
+Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start; 2 usage; 3 the journal has failed, and
+another coordinator is to be started, which goes on from what is on the disk.
 )";
 
 struct Flags {
@@ -139,18 +148,6 @@ absl::StatusOr<Flags> Parse(int argc, char** argv) {
   return flags;
 }
 
-absl::StatusOr<std::string> ReadToken(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) return ErrnoStatus(errno, absl::StrCat("cannot read the token file '", file, "'"));
-  std::string token;
-  std::getline(in, token);
-  absl::StripAsciiWhitespace(&token);
-  if (token.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("there is no token in '", file, "'"));
-  }
-  return token;
-}
-
 void TellReady(int fd, const std::string& address) {
   const std::string line = absl::StrCat(address, "\n");
   if (::write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
@@ -159,30 +156,85 @@ void TellReady(int fd, const std::string& address) {
   ::close(fd);
 }
 
-int Serve(Flags& flags, const sigset_t& signals) {
-  if (!flags.token_file.empty()) {
-    absl::StatusOr<std::string> token = ReadToken(flags.token_file);
-    if (!token.ok()) {
-      std::cerr << "coordinator: " << token.status().message() << "\n";
-      return 1;
+int Complain(const absl::Status& status) {
+  std::cerr << "coordinator: " << status.message() << "\n";
+  return 1;
+}
+
+// What the user's own verbs look for: the default socket, and the token of a TCP address.
+class Findable {
+ public:
+  // Fills in the address and the token that the flags leave open.
+  absl::Status Choose(Flags& flags) {
+    if (flags.server.listen.empty()) {
+      LS_ASSIGN_OR_RETURN(const std::string folder, MakeRuntimeFolder());
+      flags.server.listen = DefaultAddressIn(folder);
     }
-    flags.server.token = *std::move(token);
+    LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen));
+    token_file_ = flags.token_file;
+    if (token_file_.empty() && !IsTcpAddress(flags.server.listen)) return absl::OkStatus();
+    if (token_file_.empty()) {
+      std::string folder = flags.state.folder;
+      if (folder.empty()) {
+        LS_ASSIGN_OR_RETURN(folder, MakeRuntimeFolder());
+      }
+      token_file_ = absl::StrCat(folder, "/token");
+    }
+    LS_ASSIGN_OR_RETURN(flags.server.token, ReadOrMakeToken(token_file_));
+    return absl::OkStatus();
   }
+
+  // Leaves the link to the token of `address`. Whoever is told the token's file needs none.
+  void Announce(const std::string& address) {
+    if (token_file_.empty()) return;
+    LS_LOG_INFO << "callers show the token in " << token_file_;
+    if (!IsTcpAddress(address)) return;
+    const absl::StatusOr<std::string> folder = MakeRuntimeFolder();
+    absl::StatusOr<TokenLinkFile> link =
+        folder.ok() ? TokenLinkFile::Make(token_file_, TokenLink(*folder, address))
+                    : folder.status();
+    if (link.ok()) {
+      link_ = *std::move(link);
+    } else {
+      LS_LOG_WARNING << "the launcher needs --token-file: " << link.status().message();
+    }
+  }
+
+ private:
+  std::string token_file_;
+  TokenLinkFile link_;
+};
+
+// Each connection is a descriptor.
+void RaiseFileLimit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    LS_LOG_WARNING << "the limit of open files stays low (ulimit -n)";
+  }
+}
+
+int Serve(Flags& flags, const sigset_t& signals) {
+  RaiseFileLimit();
   const absl::StatusOr<std::unique_ptr<Store>> store =
       flags.state.folder.empty() ? MakeMemoryStore() : OpenSqliteStore(flags.state);
-  if (!store.ok()) {
-    std::cerr << "coordinator: " << store.status().message() << "\n";
-    return 1;
-  }
+  if (!store.ok()) return Complain(store.status());
+  Findable findable;
+  if (absl::Status chosen = findable.Choose(flags); !chosen.ok()) return Complain(chosen);
+  std::atomic<bool> broken = false;
+  flags.server.on_broken = [&broken](const absl::Status&) {
+    broken = true;
+    ::kill(::getpid(), SIGTERM);  // which this thread waits for
+  };
   auto server = Server::Start(flags.server, Clock::Real(), store->get());
-  if (!server.ok()) {
-    std::cerr << "coordinator: " << server.status().message() << "\n";
-    return 1;
-  }
+  if (!server.ok()) return Complain(server.status());
+  findable.Announce((*server)->address());
   if (flags.ready_fd >= 0) TellReady(flags.ready_fd, (*server)->address());
   LS_LOG_INFO << "coordinator " LOCKSTEP_VERSION " listens on " << (*server)->address();
   int signal = 0;
   sigwait(&signals, &signal);
+  if (broken) return 3;  // the hub has said why
   LS_LOG_INFO << "stopping: " << (signal == SIGINT ? "SIGINT" : "SIGTERM");
   return 0;
 }

@@ -49,6 +49,7 @@ LIBRARIES = {
 INNER_WALLS = {
     "coordinator/core": ["coordinator/service", "coordinator/client", "coordinator/store",
                          "coordinator/web"],
+    "coordinator/outbox": ["coordinator/service", "coordinator/client", "coordinator/store"],
     "coordinator/client": ["coordinator/core", "coordinator/service", "coordinator/store",
                            "coordinator/web"],
 }

@@ -18,6 +18,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  const int silence = static_cast<int>(absl::ToInt64Milliseconds(kSilence));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence);
+  // Commands are rare, and pings need not wait for them.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Nothing outside decides how a coordinator is reached: no proxy, no service config from DNS.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

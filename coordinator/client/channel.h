@@ -9,7 +9,15 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace lockstep::coordinator {
+
+// Either side of a connection with a call asks the other for a sign of life when it has heard
+// nothing for so long (the default failure_detection of a job), and gives the connection up when it
+// has waited as long again. Agents and workers send heartbeats once a second and more often, so
+// that in truth only a coordinator's host that vanished, or their own, is found out by this.
+inline constexpr absl::Duration kSilence = absl::Seconds(5);
 
 // A channel of its own (no shared subchannels), with a reconnect backoff of 20 to 500 ms.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);

@@ -4,11 +4,15 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
+#include "common/cond_var.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/grpc_status.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -51,6 +55,7 @@ class GrpcClient : public Client {
   void StopFollowing() override {
     absl::MutexLock lock(&mu_);
     stopped_ = true;
+    stop_.NotifyAll();
     if (following_ != nullptr) following_->TryCancel();
   }
 
@@ -66,24 +71,33 @@ class GrpcClient : public Client {
                                                                           const Request&,
                                                                           Response*),
                                 const Request& request, absl::Duration timeout) {
-    const absl::Time deadline = absl::Now() + timeout;
+    Clock* const clock = Clock::Real();
+    const absl::Time deadline = clock->Now() + timeout;
     grpc::Status status;
-    for (int attempt = 0; attempt == 0 || absl::Now() < deadline; ++attempt) {
+    std::string refusal;  // the coordinator's own
+    for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
       grpc::ClientContext context;
       Prepare(context);
       context.set_wait_for_ready(true);
-      context.set_deadline(absl::ToChronoTime(deadline));
+      // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that
+      // no later change of the wall clock matters.
+      context.set_deadline(std::chrono::system_clock::now() +
+                           absl::ToChronoNanoseconds(deadline - clock->Now()));
       Response response;
       status = ((*stub_).*method)(&context, request, &response);
       if (status.ok()) return response;
       if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+      if (absl::StartsWith(status.error_message(), "the coordinator ")) {
+        refusal = absl::StrCat(": ", status.error_message());
+      }
       const absl::Duration backoff = absl::Milliseconds(BackoffMillis(attempt));
-      absl::SleepFor(std::min(backoff, std::max(deadline - absl::Now(), absl::ZeroDuration())));
+      clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
-                                                 " within ", absl::FormatDuration(timeout)));
+                                                 " within ", absl::FormatDuration(timeout),
+                                                 refusal));
     }
     return FromGrpc(status);
   }
@@ -97,6 +111,7 @@ class GrpcClient : public Client {
   absl::Mutex mu_;
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  CondVar stop_;
 };
 
 absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
@@ -128,23 +143,26 @@ absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
                                    std::function<bool(const JobEvent&)> on_event,
                                    absl::Duration give_up_after) {
   FollowJobRequest rest = request;
-  absl::Time last_heard = absl::Now();
+  Clock* const clock = Clock::Real();
+  absl::Time last_heard = clock->Now();
   for (int attempt = 0;; ++attempt) {
     bool heard = false;
     absl::Status status = FollowOnce(rest, on_event, heard);
     if (status.code() != absl::StatusCode::kUnavailable) return status;
     if (heard) {
-      last_heard = absl::Now();
+      last_heard = clock->Now();
       attempt = 0;
     }
-    if (absl::Now() - last_heard >= give_up_after) {
+    if (clock->Now() - last_heard >= give_up_after) {
       return absl::UnavailableError(absl::StrCat("the coordinator at ", options_.address,
                                                  " was out of reach for ",
                                                  absl::FormatDuration(give_up_after)));
     }
     absl::MutexLock lock(&mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&stopped_), absl::Milliseconds(BackoffMillis(attempt)));
-    if (stopped_) return absl::OkStatus();
+    const bool stopped =
+        stop_.AwaitFor(&mu_, absl::Milliseconds(BackoffMillis(attempt)),
+                       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stopped_; });
+    if (stopped) return absl::OkStatus();
   }
 }
 

@@ -4,12 +4,15 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "common/cond_var.h"
 #include "common/thread.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/client.h"
@@ -19,6 +22,9 @@
 namespace lockstep::coordinator {
 namespace {
 
+// A wait that nothing limits looks up once in so long.
+constexpr absl::Duration kLongestWait = absl::Minutes(1);
+
 // What the session's thread, its callers and the stream's callbacks share.
 template <typename Out, typename In>
 struct Box {
@@ -27,6 +33,7 @@ struct Box {
     Out message;
   };
   absl::Mutex mu;
+  CondVar changed;  // told of every change of what follows
   std::deque<Queued> outgoing ABSL_GUARDED_BY(mu);
   std::deque<In> incoming ABSL_GUARDED_BY(mu);
   bool connected ABSL_GUARDED_BY(mu) = false;  // the stream's first metadata came
@@ -63,10 +70,12 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
   void OnReadInitialMetadataDone(bool ok) override {
     absl::MutexLock lock(&box_->mu);
     box_->connected = ok;
+    box_->changed.NotifyAll();
   }
   void OnReadDone(bool ok) override {
     {
       absl::MutexLock lock(&box_->mu);
+      box_->changed.NotifyAll();
       if (!ok) {
         box_->read_ended = true;
         return;
@@ -79,6 +88,7 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
     absl::MutexLock lock(&box_->mu);
     box_->writing = false;
     box_->write_failed |= !ok;
+    box_->changed.NotifyAll();
   }
   void OnDone(const grpc::Status& status) override {
     // The owner may free this object as soon as it sees `done`.
@@ -86,6 +96,7 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
     absl::MutexLock lock(&box->mu);
     box->status = status;
     box->done = true;
+    box->changed.NotifyAll();
   }
 
  private:
@@ -113,6 +124,7 @@ class GrpcSession : public Session<Out, In> {
   void Send(const Out& message) override {
     absl::MutexLock lock(&box_->mu);
     box_->outgoing.push_back({-1, message});
+    box_->changed.NotifyAll();
   }
 
   void SendLatest(int kind, const Out& message) override {
@@ -123,21 +135,23 @@ class GrpcSession : public Session<Out, In> {
       return;
     }
     box_->outgoing.push_back({kind, message});
+    box_->changed.NotifyAll();
   }
 
   bool Flush(absl::Duration timeout) override {
     absl::MutexLock lock(&box_->mu);
-    auto empty = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box_->mu) {
+    auto empty = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return (box_->outgoing.empty() && !box_->writing && !box_->write_failed) || box_->ended;
     };
-    return box_->mu.AwaitWithTimeout(absl::Condition(&empty), timeout) && box_->outgoing.empty();
+    return box_->changed.AwaitFor(&box_->mu, timeout, empty) && box_->outgoing.empty();
   }
 
   void Close(absl::Duration timeout) override {
     {
       absl::MutexLock lock(&box_->mu);
       box_->closing = true;
-      box_->close_by = std::min(box_->close_by, absl::Now() + timeout);
+      box_->close_by = std::min(box_->close_by, Clock::Real()->Now() + timeout);
+      box_->changed.NotifyAll();
     }
     thread_.Join();
   }
@@ -169,14 +183,14 @@ void GrpcSession<Out, In>::Run() {
     if (RunStream(attempt, reason)) attempt = 0;
     Shared& box = *box_;
     absl::MutexLock lock(&box.mu);
-    if (!box.closing) {
-      box.mu.AwaitWithTimeout(absl::Condition(&box.closing),
-                              absl::Milliseconds(BackoffMillis(attempt)));
-    }
-    if (!box.closing) continue;
+    const bool closing =
+        box.changed.AwaitFor(&box.mu, absl::Milliseconds(BackoffMillis(attempt)),
+                             [&box]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return box.closing; });
+    if (!closing) continue;
     // A closing session still hands over what is queued, if that is possible in time.
-    if (box.outgoing.empty() || absl::Now() >= box.close_by) {
+    if (box.outgoing.empty() || Clock::Real()->Now() >= box.close_by) {
       box.ended = true;
+      box.changed.NotifyAll();
       return;
     }
   }
@@ -186,7 +200,8 @@ template <typename Out, typename In>
 bool GrpcSession<Out, In>::RunStream(int attempt, std::string& reason) {
   {
     absl::MutexLock lock(&box_->mu);
-    if (box_->closing && (box_->outgoing.empty() || absl::Now() >= box_->close_by)) return false;
+    if (box_->closing && (box_->outgoing.empty() || Clock::Real()->Now() >= box_->close_by))
+      return false;
     box_->connected = box_->writing = box_->write_failed = box_->read_ended = box_->done = false;
     box_->incoming.clear();
   }
@@ -242,10 +257,12 @@ bool GrpcSession<Out, In>::Serve(Stream<Out, In>& stream) {
                (!box.writing && !box.outgoing.empty() && !half_closed) ||
                (box.closing && !half_closed && !box.writing && box.outgoing.empty());
       };
-      box.mu.AwaitWithDeadline(absl::Condition(&wake), close_by);
+      while (!wake() && Clock::Real()->Now() < close_by) {
+        box.changed.WaitFor(&box.mu, std::min(close_by - Clock::Real()->Now(), kLongestWait));
+      }
       announce = box.connected && !announced;
       end = box.read_ended || box.write_failed || box.done ||
-            (box.closing && absl::Now() >= box.close_by);
+            (box.closing && Clock::Real()->Now() >= box.close_by);
       if (!end && !box.writing && !half_closed) {
         if (!box.outgoing.empty()) {
           next = std::move(box.outgoing.front());

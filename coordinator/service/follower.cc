@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/follower.h"
 
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "coordinator/client/grpc_status.h"
 
 namespace lockstep::coordinator {
 
 Follower* Follower::Start(Hub* hub, const FollowJobRequest& request,
                           const grpc::Status& authorized) {
-  auto follower = std::make_shared<Follower>(hub, request);
+  const absl::StatusOr<std::string> job_id =
+      authorized.ok() ? hub->JobId(request.job_id()) : FromGrpc(authorized);
+  auto follower = std::make_shared<Follower>(hub, job_id.value_or(""), request);
   Follower* raw = follower.get();
   raw->self_ = follower;
-  if (!authorized.ok()) {
-    absl::MutexLock lock(&raw->mu_);
-    raw->finished_ = true;
-  }
-  if (!authorized.ok()) {
-    raw->Finish(authorized);
+  if (!job_id.ok()) {
+    {
+      absl::MutexLock lock(&raw->mu_);
+      raw->finished_ = true;
+    }
+    raw->Finish(ToGrpc(job_id.status()));
     return raw;
   }
   // Listens before it looks, so that nothing falls between.
-  hub->AddFollower(request.job_id(), follower);
+  hub->AddFollower(raw->job_id_, follower);
   raw->Pump();
   return raw;
 }
@@ -30,7 +35,7 @@ void Follower::Pump() {
   {
     absl::MutexLock lock(&mu_);
     if (writing_ || finished_) return;
-    absl::StatusOr<Hub::Next> next = hub_->NextEvent(request_.job_id(), sequence_, request_.logs());
+    absl::StatusOr<Hub::Next> next = hub_->NextEvent(job_id_, sequence_, request_.logs());
     if (cancelled_ || !next.ok() ||
         (next->event == nullptr && (next->ended || !request_.follow()))) {
       finished_ = finish = true;
@@ -68,7 +73,7 @@ void Follower::OnCancel() {
 }
 
 void Follower::OnDone() {
-  hub_->RemoveFollower(request_.job_id(), self_);
+  hub_->RemoveFollower(job_id_, self_);
   self_.reset();  // may free this object
 }
 

@@ -8,6 +8,8 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/synchronization/mutex.h"
 #include "coordinator/service/hub.h"
@@ -19,8 +21,11 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public Pumped {
   // Serves `request`, or ends at once when `authorized` is an error. Owns itself until its end.
   static Follower* Start(Hub* hub, const FollowJobRequest& request, const grpc::Status& authorized);
 
-  Follower(Hub* hub, const FollowJobRequest& request)
-      : hub_(hub), request_(request), sequence_(request.after_sequence()) {}
+  Follower(Hub* hub, std::string job_id, const FollowJobRequest& request)
+      : hub_(hub),
+        job_id_(std::move(job_id)),
+        request_(request),
+        sequence_(request.after_sequence()) {}
 
   void Pump() override;
   void OnWriteDone(bool ok) override;
@@ -29,6 +34,7 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public Pumped {
 
  private:
   Hub* const hub_;
+  const std::string job_id_;  // that the request names
   const FollowJobRequest request_;
   std::shared_ptr<Follower> self_;
 

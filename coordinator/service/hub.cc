@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/log.h"
-#include "common/status.h"
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
@@ -17,6 +16,8 @@ namespace {
 
 // A coordinator's events are numbered within so many bits.
 constexpr int kLifeShift = 40;
+// The ticker looks at the clock once in so long though nothing is due.
+constexpr absl::Duration kLongestSleep = absl::Minutes(1);
 
 // Six letters and digits that are not mistaken for one another.
 std::string RandomId() {
@@ -49,19 +50,23 @@ std::vector<JobEvent> WhereItStands(const State& state, const Job& job, absl::Ti
 
 }  // namespace
 
-Hub::Hub(Clock* clock, Store* store, State state, int64_t life)
+Hub::Hub(Clock* clock, Store* store, Beginning beginning,
+         std::function<void(const absl::Status&)> on_broken)
     : clock_(clock),
       store_(store),
-      first_sequence_((life - 1) << kLifeShift),
-      state_(std::move(state)) {
+      first_sequence_((beginning.speaker.epoch - 1) << kLifeShift),
+      on_broken_(std::move(on_broken)),
+      outbox_(std::move(beginning.speaker), std::move(beginning.state)) {
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [id, job] : state_.jobs) {
+    for (const auto& [id, job] : outbox_.state().jobs) {
       EventLog& log = logs_.try_emplace(id, first_sequence_).first->second;
-      for (JobEvent& event : WhereItStands(state_, job, clock_->Now()))
+      for (JobEvent& event : WhereItStands(outbox_.state(), job, clock_->Now())) {
         log.Append(std::move(event));
+      }
     }
-    if (!state_.jobs.empty()) wake_at_ = clock_->Now();
+    Calls nobody_is_there;
+    CarryOut(outbox_.Begin(beginning.requests, clock_->Now()), nobody_is_there);
   }
   journal_ = Thread("coord-journal", [this] { RunJournal(); });
   ticker_ = Thread("coord-ticker", [this] { RunTicker(); });
@@ -71,17 +76,18 @@ Hub::~Hub() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    wake_changed_ = true;
   }
+  wake_changed_.NotifyAll();
   ticker_.Join();
   journal_.Join();
 }
 
-void Hub::Calls::Make() {
-  for (const auto& pump : pumps) pump->Pump();
-  for (auto& [done, reply] : answers) {
+void Hub::Make(Calls calls) {
+  for (const auto& pump : calls.pumps) pump->Pump();
+  for (auto& [done, reply] : calls.answers) {
     if (done) done(std::move(reply));
   }
+  if (!calls.broken.ok() && on_broken_) on_broken_(calls.broken);
 }
 
 void Hub::RunTicker() {
@@ -89,87 +95,73 @@ void Hub::RunTicker() {
     Calls calls;
     {
       absl::MutexLock lock(&mu_);
-      const absl::Duration wait = wake_at_ - clock_->Now();
-      if (wait > absl::ZeroDuration()) {
-        mu_.AwaitWithTimeout(absl::Condition(&wake_changed_), wait);
+      const absl::Duration wait = outbox_.wake_at() - clock_->Now();
+      if (!stopping_ && wait > absl::ZeroDuration()) {
+        ticker_wakes_ = outbox_.wake_at();
+        wake_changed_.WaitFor(&mu_, std::min(wait, kLongestSleep));
+        ticker_wakes_ = absl::InfinitePast();
       }
-      wake_changed_ = false;
       if (stopping_) return;
-      if (clock_->Now() >= wake_at_) StepLocked(Tick{}, nullptr, calls);
+      if (clock_->Now() < outbox_.wake_at()) continue;
+      CarryOut(outbox_.Wake(clock_->Now()), calls);
     }
-    calls.Make();
+    Make(std::move(calls));
   }
 }
 
 void Hub::RunJournal() {
   for (;;) {
-    Batch batch;
+    std::vector<Row> rows;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(this, &Hub::HasWork));
-      if (queued_.effects.rows.empty()) return;
-      batch = std::exchange(queued_, {});
-      writing_ = true;
+      if (to_write_.empty()) return;
+      rows = std::exchange(to_write_, {});
     }
     std::vector<Put> puts;
-    for (const Row& row : batch.effects.rows) puts.push_back({row.key, row.value, -1, row.erased});
+    for (Row& row : rows)
+      puts.push_back({std::move(row.key), std::move(row.value), -1, row.erased});
     const absl::Status saved = store_->PutBatch(puts).status();
     Calls calls;
-    bool end = false;
     {
       absl::MutexLock lock(&mu_);
-      writing_ = false;
-      if (saved.ok()) {
-        if (std::exchange(failing_, false)) {
-          LS_LOG_WARNING << "the journal is written again";
-        }
-        Tell(std::move(batch), calls);
-        if (queued_.effects.rows.empty()) Tell(std::exchange(queued_, {}), calls);
-      } else {
-        HoldBack(std::move(batch), saved, calls);
-        end = stopping_;
-      }
+      const absl::Status before = outbox_.trouble();
+      CarryOut(outbox_.Written(saved, clock_->Now()), calls);
+      LogTrouble(before);
+      if (outbox_.broken()) calls.broken = outbox_.trouble();
     }
-    calls.Make();
-    if (end) return;
+    Make(std::move(calls));
   }
 }
 
-// Nothing of `batch` and of the steps after it is saved, and they are not told.
-void Hub::HoldBack(Batch batch, const absl::Status& why, Calls& calls) {
-  if (!std::exchange(failing_, true)) {
-    LS_LOG_ERROR << "cannot write the journal, nobody is told anything: " << why.message();
+void Hub::LogTrouble(const absl::Status& before) {
+  const absl::Status& now = outbox_.trouble();
+  if (outbox_.broken()) {
+    LS_LOG_ERROR << "the journal has failed, the coordinator ends: " << now.message();
+  } else if (before.ok() && !now.ok()) {
+    LS_LOG_ERROR << "the journal has no room; nobody is told anything and requests are refused, "
+                    "jobs go on: "
+                 << now.message();
+  } else if (!before.ok() && now.ok()) {
+    LS_LOG_WARNING << "the journal is written again";
   }
-  AppendEffects(batch.effects, std::move(queued_.effects));
-  std::move(queued_.answers.begin(), queued_.answers.end(), std::back_inserter(batch.answers));
-  SaveFailed(state_, batch.effects, clock_->Now());
-  // Old progress interests nobody.
-  std::erase_if(batch.effects.events, [](const Append& a) { return a.event.has_progress(); });
-  for (Answer& answer : batch.answers) {
-    if (!answer.second.status.ok()) continue;
-    answer.second.status = Annotate(why, "the coordinator's journal cannot be written");
-  }
-  WakeAt(std::min(wake_at_, batch.effects.wake_at));
-  calls.answers = std::move(batch.answers);
-  queued_ = Batch();
-  queued_.effects = std::move(batch.effects);
 }
 
-void Hub::Tell(Batch batch, Calls& calls) {
+void Hub::CarryOut(Outgoing outgoing, Calls& calls) {
   Pumps& pumps = calls.pumps;
-  for (ToAgent& message : batch.effects.to_agents) {
+  for (ToAgent& message : outgoing.to_agents) {
     const auto found = agents_.find(message.session);
     if (found == agents_.end()) continue;
     found->second->Enqueue(std::move(message.command), message.close);
     pumps.push_back(found->second);
   }
-  for (ToWorker& message : batch.effects.to_workers) {
+  for (ToWorker& message : outgoing.to_workers) {
     const auto found = workers_.find(message.session);
     if (found == workers_.end()) continue;
     found->second->Enqueue(std::move(message.command), message.close);
     pumps.push_back(found->second);
   }
-  for (Append& append : batch.effects.events) {
+  for (Append& append : outgoing.events) {
     if (append.event.has_state()) {
       LS_LOG_INFO << "job " << append.job_id << " " << JobState_Name(append.event.state().state())
                   << ": " << append.event.state().reason();
@@ -179,7 +171,7 @@ void Hub::Tell(Batch batch, Calls& calls) {
     if (found == followers_.end()) continue;
     pumps.insert(pumps.end(), found->second.begin(), found->second.end());
   }
-  for (const std::string& id : batch.effects.forgotten_jobs) {
+  for (const std::string& id : outgoing.forgotten_jobs) {
     logs_.erase(id);
     // Who follows it still is told that it is not there.
     const auto found = followers_.find(id);
@@ -189,32 +181,34 @@ void Hub::Tell(Batch batch, Calls& calls) {
   }
   std::sort(pumps.begin(), pumps.end());
   pumps.erase(std::unique(pumps.begin(), pumps.end()), pumps.end());
-  std::move(batch.answers.begin(), batch.answers.end(), std::back_inserter(calls.answers));
+  for (Answer& answer : outgoing.answers) {
+    const auto found = waiting_.find(answer.ticket);
+    if (found == waiting_.end()) continue;
+    calls.answers.emplace_back(
+        std::move(found->second),
+        Reply{std::move(answer.status), std::move(answer.submitted), std::move(answer.scaled)});
+    waiting_.erase(found);
+  }
+  if (!outgoing.write.empty()) to_write_ = std::move(outgoing.write);
+  if (outbox_.wake_at() < ticker_wakes_) wake_changed_.NotifyAll();
 }
 
-void Hub::WakeAt(absl::Time time) {
-  if (time == wake_at_) return;
-  wake_changed_ |= time < wake_at_;
-  wake_at_ = time;
-}
-
-void Hub::StepLocked(const Event& event, Done done, Calls& calls) {
-  Effects effects = Step(state_, event, clock_->Now());
-  WakeAt(effects.wake_at);
-  queued_.answers.emplace_back(
-      std::move(done),
-      Reply{std::move(effects.reply), std::move(effects.submitted), std::move(effects.scaled)});
-  AppendEffects(queued_.effects, std::move(effects));
-  if (queued_.effects.rows.empty() && !writing_) Tell(std::exchange(queued_, {}), calls);
+void Hub::HandleLocked(const Event& event, Done done, Calls& calls) {
+  int64_t ticket = 0;
+  if (done) {
+    ticket = ++last_ticket_;
+    waiting_[ticket] = std::move(done);
+  }
+  CarryOut(outbox_.Handle(event, ticket, clock_->Now()), calls);
 }
 
 void Hub::Post(const Event& event, Done done) {
   Calls calls;
   {
     absl::MutexLock lock(&mu_);
-    StepLocked(event, std::move(done), calls);
+    HandleLocked(event, std::move(done), calls);
   }
-  calls.Make();
+  Make(std::move(calls));
 }
 
 Hub::Reply Hub::Handle(const Event& event) {
@@ -233,10 +227,10 @@ void Hub::Submit(const SubmitJobRequest& request, Done done) {
   {
     absl::MutexLock lock(&mu_);
     std::string id = RandomId();
-    while (state_.jobs.count(id) != 0) id = RandomId();
-    StepLocked(Submitted{id, request}, std::move(done), calls);
+    while (outbox_.KnowsJob(id)) id = RandomId();
+    HandleLocked(Submitted{id, request}, std::move(done), calls);
   }
-  calls.Make();
+  Make(std::move(calls));
 }
 
 SessionId Hub::AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet) {
@@ -267,19 +261,24 @@ void Hub::RemoveWorker(SessionId session) {
   Post(WorkerGone{session});
 }
 
+absl::StatusOr<std::string> Hub::JobId(const std::string& reference) {
+  absl::MutexLock lock(&mu_);
+  return FindJobId(outbox_.state(), reference);
+}
+
 absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id) {
   absl::MutexLock lock(&mu_);
-  return DescribeJob(state_, job_id, clock_->Now());
+  return DescribeJob(outbox_.state(), job_id, clock_->Now());
 }
 
 ListJobsResponse Hub::List(bool include_ended) {
   absl::MutexLock lock(&mu_);
-  return ListJobs(state_, include_ended, clock_->Now());
+  return ListJobs(outbox_.state(), include_ended, clock_->Now());
 }
 
 GetClusterResponse Hub::Cluster() {
   absl::MutexLock lock(&mu_);
-  return GetCluster(state_, clock_->Now());
+  return GetCluster(outbox_.state(), clock_->Now());
 }
 
 absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequence, bool logs) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the core with the world: one lock around the state, rows saved before anything is said,
-// effects put into the queues of the connections, a thread for the passing of time and one that
-// writes the journal. Steps go on while it writes: what they change goes into the next batch, and
-// what they say is said after it. Thread-safety: thread-safe. Connections and callers are called
-// back without the lock held.
+// Joins the outbox and the core in it with the world: one lock around them, queues of connections
+// and logs of events for what they say, a thread for the passing of time and one that writes the
+// journal. Thread-safety: thread-safe. Connections and callers are called back without the lock
+// held.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_HUB_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_HUB_H_
 
@@ -18,9 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/cond_var.h"
 #include "common/thread.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/questions.h"
+#include "coordinator/outbox/outbox.h"
+#include "coordinator/service/beginning.h"
 #include "coordinator/service/event_log.h"
 #include "coordinator/store/store.h"
 
@@ -43,14 +45,16 @@ class Outlet : public Pumped {
   virtual void Enqueue(Command command, bool close) = 0;
 };
 
-// Owns the core's state: steps it by one event at a time, hands its effects to the connections once
-// they are saved, and has a thread that steps it when the core's next deadline has come.
+// Drives the outbox, hands what it says to the connections, and has a thread that wakes it when
+// time has passed.
 class Hub {
  public:
-  // Goes on from `state`, which is what `store` holds. `life` counts the coordinators that `store`
-  // has served, from 1: followers know events of a later one by their higher sequence numbers.
-  // `clock` and `store` outlive the hub.
-  Hub(Clock* clock, Store* store, State state, int64_t life = 1);
+  // Goes on from `beginning`, which is what `store` holds. Followers know events of a later
+  // coordinator by their higher sequence numbers. `on_broken` is called, once and without the lock,
+  // when the journal has failed for good, with the reason: nothing is said any more, and the
+  // process is to end. `clock` and `store` outlive the hub.
+  Hub(Clock* clock, Store* store, Beginning beginning,
+      std::function<void(const absl::Status&)> on_broken = nullptr);
   ~Hub();  // writes what is not written yet; stops the threads
 
   // What an event's sender is told.
@@ -60,10 +64,11 @@ class Hub {
     ScaleJobResponse scaled;
   };
   using Done = std::function<void(Reply)>;
-  // Steps the state by `event`, journals the step and carries its effects out. Does not block for
-  // the network or the disk. `done`, if there is one, is called once with the event's reply, when
-  // the step is durable, or with why the journal could not be written; nobody is told anything then
-  // until a later step is saved.
+  // Hands `event` to the outbox and carries out what follows. Does not block for the network or the
+  // disk. `done`, if there is one, is called once with the event's reply, when what it led to is
+  // durable. Errors, besides the core's: ResourceExhausted (the journal has no room), Unavailable
+  // (its disk does not answer, or has failed); the event, if it is a user's request, has then not
+  // happened.
   void Post(const Event& event, Done done = nullptr);
   // The same, and waits for the reply.
   Reply Handle(const Event& event);
@@ -78,6 +83,8 @@ class Hub {
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
 
+  // The id of the job that `reference` names. Errors: NotFound.
+  absl::StatusOr<std::string> JobId(const std::string& reference);
   // A job with its workers as they are now. Errors: NotFound.
   absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id);
   // All jobs, those that have ended only if asked for.
@@ -98,27 +105,20 @@ class Hub {
 
  private:
   using Pumps = std::vector<std::shared_ptr<Pumped>>;
-  using Answer = std::pair<Done, Reply>;
 
-  // What one step or several made, and whom they answer.
-  struct Batch {
-    Effects effects;
-    std::vector<Answer> answers;
-  };
   // What is to be called without the lock.
   struct Calls {
     Pumps pumps;
-    std::vector<Answer> answers;
-    void Make();
+    std::vector<std::pair<Done, Reply>> answers;
+    absl::Status broken;
   };
 
-  void StepLocked(const Event& event, Done done, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell(Batch batch, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void HoldBack(Batch batch, const absl::Status& why, Calls& calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WakeAt(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HandleLocked(const Event& event, Done done, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CarryOut(Outgoing outgoing, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Make(Calls calls) ABSL_LOCKS_EXCLUDED(mu_);
+  void LogTrouble(const absl::Status& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stopping_ || !queued_.effects.rows.empty();
+    return stopping_ || !to_write_.empty();
   }
   void RunTicker();
   void RunJournal();
@@ -126,19 +126,19 @@ class Hub {
   Clock* const clock_;
   Store* const store_;
   const int64_t first_sequence_;
+  const std::function<void(const absl::Status&)> on_broken_;
   absl::Mutex mu_;
-  State state_ ABSL_GUARDED_BY(mu_);
-  // Steps that are not saved: those after the batch that is being written, in their order.
-  Batch queued_ ABSL_GUARDED_BY(mu_);
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool failing_ ABSL_GUARDED_BY(mu_) = false;  // the last write failed
+  Outbox outbox_ ABSL_GUARDED_BY(mu_);
+  std::vector<Row> to_write_ ABSL_GUARDED_BY(mu_);
+  int64_t last_ticket_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<int64_t, Done> waiting_ ABSL_GUARDED_BY(mu_);  // by ticket
   std::map<std::string, EventLog> logs_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::set<std::shared_ptr<Pumped>>> followers_ ABSL_GUARDED_BY(mu_);
   std::map<SessionId, std::shared_ptr<Outlet<AgentCommand>>> agents_ ABSL_GUARDED_BY(mu_);
   std::map<SessionId, std::shared_ptr<Outlet<WorkerCommand>>> workers_ ABSL_GUARDED_BY(mu_);
   SessionId last_session_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time wake_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  bool wake_changed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time ticker_wakes_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  CondVar wake_changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Thread journal_;  // these run on the rest
   Thread ticker_;

@@ -1,124 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/server.h"
 
-#include <errno.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "coordinator/client/channel.h"
+#include "coordinator/client/default_address.h"
 #include "coordinator/client/quiet.h"
-#include "coordinator/service/address.h"
+#include "coordinator/service/beginning.h"
+#include "coordinator/service/listener.h"
 #include "coordinator/service/rpc.h"
-#include "proto/journal.pb.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-constexpr const char* kCoordinatorKey = "coordinator";
+// What a caller can make the coordinator hold before it has shown a token. The largest messages
+// that are sent are a job file and an agent's list of 4,096 workers, both far below a MiB.
+constexpr int kMaxMessage = 4 << 20;
+constexpr int kMaxMetadata = 16 << 10;
+constexpr int kMaxStreams = 64;  // of one connection; the launcher's programs use three
+constexpr size_t kMaxMemory = size_t{1} << 30;
+constexpr size_t kMaxConnections = 16384;
+// Descriptors for everything but connections.
+constexpr size_t kOtherDescriptors = 64;
+constexpr absl::Duration kHandshake = absl::Seconds(10);
+constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
+
+size_t MostConnections() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxConnections;
+  const size_t files = std::max<size_t>(limit.rlim_cur, 2 * kOtherDescriptors);
+  return std::min(kMaxConnections, files - kOtherDescriptors);
+}
+
+int Millis(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+void SetLimits(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxMessage);
+  builder.SetResourceQuota(grpc::ResourceQuota("coordinator").SetMaxThreads(8).Resize(kMaxMemory));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadata);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(kHandshake));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(kIdle));
+  // As the clients' side (channel.cc), which may ping twice as often as it does.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(kSilence));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(kSilence));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Millis(kSilence / 2));
+}
 
 class GrpcServer : public Server {
  public:
-  GrpcServer(const ServerOptions& options, Clock* clock, Store* store, State state, int64_t life)
-      : hub_(clock, store, std::move(state), life), service_(&hub_, options.token) {}
+  GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
+      : hub_(clock, store, std::move(beginning), options.on_broken),
+        service_(&hub_, options.token) {}
 
   ~GrpcServer() override {
+    if (listener_ != nullptr) listener_->Stop();
     if (server_ == nullptr) return;
     // Streams never end by themselves: they are cut at once, and their peers reconnect.
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
   }
 
-  absl::Status Listen(const std::string& address) {
-    // gRPC gives no reason, so the likely one is looked for first.
-    absl::string_view path = address;
-    if (absl::ConsumePrefix(&path, "unix:")) {
-      const size_t slash = path.rfind('/');
-      const std::string folder(slash == path.npos ? "." : path.substr(0, slash + 1));
-      if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-        return ErrnoStatus(errno,
-                           absl::StrCat("cannot listen on '", address, "': folder ", folder));
-      }
-    }
-    int port = 0;
+  absl::Status Serve(std::unique_ptr<Listener> listener) {
     grpc::ServerBuilder builder;
-    // Without this two coordinators would share a port in silence.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.SetMaxReceiveMessageSize(16 << 20);
-    builder.SetResourceQuota(grpc::ResourceQuota("coordinator").SetMaxThreads(8));
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    SetLimits(builder);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    const bool unix_socket = absl::StartsWith(address, "unix");
-    if (server_ == nullptr || (!unix_socket && port == 0)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cannot listen on '", address,
-                       "': the address is in use or not allowed; is another coordinator running?"));
-    }
-    address_ =
-        unix_socket ? address : absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+    if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
+    listener_ = std::move(listener);
+    listener_->Start(
+        [this](UniqueFd fd) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+          parameters.fd = fd.release();
+          acceptor_->HandleNewConnection(&parameters);
+        },
+        MostConnections());
     return absl::OkStatus();
   }
 
-  const std::string& address() const override { return address_; }
+  const std::string& address() const override { return listener_->address(); }
 
  private:
   Hub hub_;
   RpcService service_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  std::unique_ptr<Listener> listener_;
 };
-
-// Counts this coordinator in `store`, and takes its count out of `rows`. Of two that start at the
-// same time only one gets a number.
-absl::StatusOr<int64_t> BeginLife(std::vector<StoredRow>& rows, Store* store) {
-  CoordinatorRecord record;
-  int64_t revision = 0;
-  const auto found = std::find_if(rows.begin(), rows.end(),
-                                  [](const StoredRow& row) { return row.key == kCoordinatorKey; });
-  if (found != rows.end()) {
-    if (!record.ParseFromString(found->value)) {
-      return absl::DataLossError(
-          absl::StrCat("row '", kCoordinatorKey, "' of the journal is damaged"));
-    }
-    revision = found->revision;
-    rows.erase(found);
-  }
-  record.set_lives(record.lives() + 1);
-  const Put put = {kCoordinatorKey, record.SerializeAsString(), revision};
-  LS_RETURN_IF_ERROR(store->PutBatch({put}).status());
-  return record.lives();
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Clock* clock,
                                                       Store* store) {
   QuietGrpc();
-  LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
-  LS_RETURN_IF_ERROR(CheckFree(options.listen));
-  LS_ASSIGN_OR_RETURN(std::vector<StoredRow> stored, store->GetAll());
-  LS_ASSIGN_OR_RETURN(const int64_t life, BeginLife(stored, store));
-  std::vector<Row> rows;
-  for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
-  LS_ASSIGN_OR_RETURN(State state, Restore(rows, options.limits, clock->Now()));
-  if (life > 1) {
-    LS_LOG_INFO << "goes on from the journal: " << state.jobs.size() << " jobs, "
-                << state.nodes.size() << " nodes; coordinator number " << life << " of it";
+  if (IsTcpAddress(options.listen) && options.token.empty()) {
+    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
+                     "needs a token; listen on a Unix socket or give one"));
   }
-  auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(state), life);
-  LS_RETURN_IF_ERROR(server->Listen(options.listen));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Bind(options.listen));
+  LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
+  if (beginning.speaker.epoch > 1) {
+    LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "
+                << beginning.state.nodes.size() << " nodes; coordinator number "
+                << beginning.speaker.epoch << " of it";
+  }
+  auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(beginning));
+  LS_RETURN_IF_ERROR(server->Serve(std::move(listener)));
   return server;
 }
 

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_SERVER_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,19 +16,22 @@
 namespace lockstep::coordinator {
 
 struct ServerOptions {
-  // "unix:/path", "unix-abstract:name" or "host:port" (port 0: any free one).
-  std::string listen = "127.0.0.1:7070";
-  // Shown by every caller; empty: none is asked for.
+  // "unix:/path", "unix-abstract:name" or "host:port" (port 0: any free one). On Unix sockets only
+  // the coordinator's own user and root are let in.
+  std::string listen;
+  // Shown by every caller; empty: none is asked for, which needs a Unix socket.
   std::string token;
   Options limits;
+  // Called once when the journal has failed for good: the process is to end. May be empty.
+  std::function<void(const absl::Status&)> on_broken;
 };
 
 class Server {
  public:
   // Listens and serves. `clock` and `store` outlive the server.
-  // Errors: InvalidArgument (a bad address), FailedPrecondition (an address that other machines
-  // reach, which needs TLS and a token; the address is in use), DataLoss and others when the
-  // journal cannot be read.
+  // Errors: InvalidArgument (a bad address), FailedPrecondition (TCP without a token; an address
+  // that other machines reach, which needs TLS; the address is in use), DataLoss and others when
+  // the journal cannot be read or written.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Clock* clock,
                                                        Store* store);
   virtual ~Server() = default;  // stops

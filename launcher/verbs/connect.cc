@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verbs/connect.h"
 
-#include <cerrno>
-#include <fstream>
 #include <iostream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/client/token.h"
 #include "launcher/cli/exit_codes.h"
 
 namespace lockstep::launcher {
 
 absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs& args) {
   coordinator::ClientOptions options;
-  if (args.address.empty()) {
-    return absl::UnavailableError(
-        "no coordinator is named: give --coordinator=ADDRESS or set LOCKSTEP_COORDINATOR");
-  }
   options.address = args.address;
-  if (args.token_file.empty()) return options;
-  std::ifstream file(args.token_file);
-  if (!file) {
-    return ErrnoStatus(errno, absl::StrCat("cannot read the token in ", args.token_file));
+  if (options.address.empty()) {
+    LS_ASSIGN_OR_RETURN(options.address, coordinator::FindDefaultAddress());
   }
-  file >> options.token;
+  if (args.token_file.empty()) {
+    LS_ASSIGN_OR_RETURN(options.token, coordinator::FindToken(options.address));
+  } else {
+    LS_ASSIGN_OR_RETURN(options.token, coordinator::ReadToken(args.token_file));
+  }
   return options;
 }
 

@@ -16,8 +16,8 @@ inline constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
 // How long a follower goes on reconnecting.
 inline constexpr absl::Duration kReconnectFor = absl::Seconds(60);
 
-// Address and token. Errors: Unavailable without an address; as of open(2)
-// for the token's file.
+// Address and token: those named, else this user's own coordinator and its token. Errors:
+// FailedPrecondition and NotFound, when the token's file cannot be read, or others can read it.
 absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs& args);
 
 // Prints "error: ..." on stderr and returns the exit code for `status`.

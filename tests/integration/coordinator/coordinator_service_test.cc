@@ -214,9 +214,10 @@ TEST_F(CoordinatorServiceTest, SaysWhyAJobWaits) {
 
 TEST_F(CoordinatorServiceTest, RefusesAnAddressInUse) {
   options_.listen = "127.0.0.1:0";
+  options_.token = "secret";
   Start();
   EXPECT_TRUE(client_->GetCluster(kPatience).ok());
-  ServerOptions second;
+  ServerOptions second = options_;
   second.listen = server_->address();
   auto refused = Server::Start(second, Clock::Real(), store_.get());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);

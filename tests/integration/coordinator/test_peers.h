@@ -40,6 +40,10 @@ class Inbox {
     mu_.AwaitWithTimeout(absl::Condition(&there), kPatience);
     return found;
   }
+  bool Any() {
+    absl::MutexLock lock(&mu_);
+    return !items_.empty();
+  }
   void Clear() {
     absl::MutexLock lock(&mu_);
     items_.clear();

@@ -35,17 +35,9 @@ class CoordinatorDeath(harness.ProgramTest):
         result = self.train("--nproc-per-node=4", job or self.job, seconds=SLOW)
         return result["model"]["sha256"]
 
-    def start_coordinator(self):
-        """A daemon with a journal; on its second start at the address of the first."""
-        ready_read, ready_write = os.pipe()
-        child = self.start("coordinator", f"--listen={self.address or '127.0.0.1:0'}", "--state-dir=state",
-                           f"--ready-fd={ready_write}", pass_fds=(ready_write,))
-        os.close(ready_write)
-        with os.fdopen(ready_read) as ready:
-            address = ready.readline().strip()
-        self.assertTrue(address, "the coordinator says where it listens")
-        self.assertIn(self.address, (None, address))
-        self.address = address
+    def start_daemon(self):
+        """A daemon with a journal, each time at the same address."""
+        child, self.address = self.start_coordinator("--state-dir=state")
         return child
 
     def kill(self, child):
@@ -88,7 +80,7 @@ class CoordinatorDeath(harness.ProgramTest):
 
     def test_workers_go_on_and_are_taken_back(self):
         wanted = self.undisturbed()
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
         job = self.submit()
         self.await_training(job)
@@ -100,7 +92,7 @@ class CoordinatorDeath(harness.ProgramTest):
             self.kill(coordinator)
             before = self.metrics(job)
             wait_until(lambda: self.metrics(job) > before, 10, "steps without a coordinator")
-            coordinator = self.start_coordinator()
+            coordinator = self.start_daemon()
         status = self.await_end(job)
         self.assertEqual(status["result"]["model_sha256"], wanted)
         self.assertEqual(int(status["generation"]), 1, "nobody left the generation")
@@ -112,7 +104,7 @@ class CoordinatorDeath(harness.ProgramTest):
 
     def test_a_worker_that_dies_meanwhile_is_replaced(self):
         wanted = self.undisturbed()
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
         job = self.submit()
         self.await_training(job)
@@ -126,7 +118,7 @@ class CoordinatorDeath(harness.ProgramTest):
             stands = self.metrics(job)
             time.sleep(0.3)
         self.assertEqual(len(self.processes("worker")), 3, "survivors keep their state")
-        self.start_coordinator()
+        self.start_daemon()
         status = self.await_end(job)
         self.assertEqual(status["result"]["model_sha256"], wanted)
         faults = status["result"]["faults"]
@@ -135,7 +127,7 @@ class CoordinatorDeath(harness.ProgramTest):
 
     def test_killed_at_the_start_and_again_and_again(self):
         wanted = self.undisturbed()
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
         job = self.submit()
         draw = random.Random(11)
@@ -146,7 +138,7 @@ class CoordinatorDeath(harness.ProgramTest):
             if kill_worker and workers:
                 draw.choice(workers).kill()
             time.sleep(draw.uniform(0.0, 0.08))
-            coordinator = self.start_coordinator()
+            coordinator = self.start_daemon()
         status = self.await_end(job)
         self.assertEqual(status["result"]["model_sha256"], wanted)
         for fault in status["result"].get("faults", []):
@@ -154,7 +146,7 @@ class CoordinatorDeath(harness.ProgramTest):
             self.assertGreater(int(fault["pid"]), 0, fault)
 
     def test_a_job_that_ended_meanwhile_is_known_to_have(self):
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
         job = self.submit()
         follower = self.start("launcher", "logs", "-f", f"--coordinator={self.address}", job)
@@ -166,22 +158,22 @@ class CoordinatorDeath(harness.ProgramTest):
         code, _, err = self.verb("submit", "--no-follow", self.job)
         self.assertEqual(code, 4, err)
         self.assertIn("no coordinator answers", err)
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         self.await_end(job)
         self.finish(follower, 20)
         # One that has ended before is remembered, too.
         self.kill(coordinator)
-        self.start_coordinator()
+        self.start_daemon()
         self.assertEqual(self.describe(job)["state"], "SUCCEEDED")
 
     def test_accepted_jobs_and_wishes_are_kept(self):
         self.job = self.write("long.yaml", job_text(steps=100000000))  # ends by the wish alone
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         first, second = self.submit(), self.submit()
         code, _, err = self.verb("cancel", second)
         self.assertEqual(code, 0, err)
         self.kill(coordinator)
-        coordinator = self.start_coordinator()
+        coordinator = self.start_daemon()
         self.assertEqual(self.describe(first)["state"], "PENDING")
         self.assertEqual(self.describe(second)["state"], "CANCELLED")
         self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
@@ -189,25 +181,24 @@ class CoordinatorDeath(harness.ProgramTest):
         code, _, err = self.verb("cancel", first)  # a drain that the next coordinator sees through
         self.assertEqual(code, 0, err)
         self.kill(coordinator)
-        self.start_coordinator()
+        self.start_daemon()
         self.await_end(first, "CANCELLED")
         wait_until(lambda: not self.processes("worker"), 10, "the workers leave")
 
     def test_one_state_dir_has_one_coordinator(self):
-        self.start_coordinator()
-        code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", "--state-dir=state", seconds=10)
+        self.start_daemon()
+        code, _, err = self.run_program("coordinator", "--state-dir=state", seconds=10)
         self.assertEqual(code, 1)
         self.assertIn("used by another coordinator (process ", err)
 
     def test_a_bad_state_dir_is_named(self):
         self.write("file", "x")
         for folder in ("file", "file/below"):
-            code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", f"--state-dir={folder}",
-                                            seconds=10)
+            code, _, err = self.run_program("coordinator", f"--state-dir={folder}", seconds=10)
             self.assertEqual(code, 1)
             self.assertIn("file", err)
         self.write("damaged/journal.db", "no database at all, whatever its name says" * 100)
-        code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", "--state-dir=damaged", seconds=10)
+        code, _, err = self.run_program("coordinator", "--state-dir=damaged", seconds=10)
         self.assertEqual(code, 1)
         self.assertIn("damaged/journal.db", err)
         self.assertIn("put a copy back", err)

@@ -12,13 +12,7 @@ from harness import wait_until
 
 class Daemon(harness.ProgramTest):
     def start_cluster(self, slots=4):
-        ready_read, ready_write = os.pipe()
-        coordinator = self.start("coordinator", "--listen=127.0.0.1:0", f"--ready-fd={ready_write}",
-                                 pass_fds=(ready_write,))
-        os.close(ready_write)
-        with os.fdopen(ready_read) as ready:
-            address = ready.readline().strip()
-        self.assertTrue(address, "the coordinator says where it listens")
+        coordinator, address = self.start_coordinator()
         agent = self.start("launcher", "join", f"--coordinator={address}", f"--slots={slots}")
         return address, coordinator, agent
 
@@ -35,11 +29,7 @@ class Daemon(harness.ProgramTest):
         self.assertIn("SUCCEEDED", out)
 
     def test_a_job_waits_for_a_node_and_says_why(self):
-        ready_read, ready_write = os.pipe()
-        self.start("coordinator", "--listen=127.0.0.1:0", f"--ready-fd={ready_write}", pass_fds=(ready_write,))
-        os.close(ready_write)
-        with os.fdopen(ready_read) as ready:
-            address = ready.readline().strip()
+        _, address = self.start_coordinator()
         job = self.write("job.yaml", harness.synthetic_job())
         code, out, err = self.launch("submit", f"--coordinator={address}", "--no-follow", job)
         self.assertEqual(code, 0, out + err)

@@ -2,7 +2,6 @@
 """A job that stands or is slowed down says live why, long before anybody is judged."""
 
 import json
-import os
 import re
 import signal
 import time
@@ -95,11 +94,7 @@ class Diagnosis(harness.ProgramTest):
 
     def start_cluster(self):
         """A coordinator's address, with this machine as its node."""
-        ready_read, ready_write = os.pipe()
-        self.start("coordinator", "--listen=127.0.0.1:0", f"--ready-fd={ready_write}", pass_fds=(ready_write,))
-        os.close(ready_write)
-        with os.fdopen(ready_read) as ready:
-            address = ready.readline().strip()
+        _, address = self.start_coordinator()
         self.start("launcher", "join", f"--coordinator={address}", "--slots=4")
         return address
 

@@ -52,6 +52,8 @@ class ProgramTest(unittest.TestCase):
 
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="lockstep-test-")
+        self.runtime = os.path.join(self.dir, "runtime")
+        os.mkdir(self.runtime, 0o700)
         self.mark = f"LOCKSTEP_TEST_MARK={uuid.uuid4()}"
         self.children = []
 
@@ -72,6 +74,7 @@ class ProgramTest(unittest.TestCase):
         key, value = self.mark.split("=")
         environment = dict(os.environ, **{key: value})
         environment["XDG_CACHE_HOME"] = os.path.join(self.dir, "cache")
+        environment["XDG_RUNTIME_DIR"] = self.runtime  # default sockets of a test's own
         environment.update(more)
         return environment
 
@@ -116,6 +119,17 @@ class ProgramTest(unittest.TestCase):
         )
         self.children.append(child)
         return child
+
+    def start_coordinator(self, *arguments, listen=None, **options):
+        """A coordinator as a daemon, and its address: a socket of the test's own unless told otherwise."""
+        ready_read, ready_write = os.pipe()
+        child = self.start("coordinator", f"--listen={listen or f'unix:{self.dir}/socket'}",
+                           f"--ready-fd={ready_write}", *arguments, pass_fds=(ready_write,), **options)
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            address = ready.readline().strip()
+        self.assertTrue(address, "the coordinator says where it listens")
+        return child, address
 
     def finish(self, child, seconds=60):
         """(exit code, stdout, stderr) of a child that ends by itself."""

@@ -33,6 +33,14 @@ class FullStore : public Store {
   std::unique_ptr<Store> rows_ = MakeMemoryStore();
 };
 
+class BrokenStore : public Store {
+ public:
+  absl::StatusOr<std::vector<StoredRow>> GetAll() override { return std::vector<StoredRow>(); }
+  absl::StatusOr<int64_t> PutBatch(absl::Span<const Put>) override {
+    return absl::UnavailableError("disk I/O error");
+  }
+};
+
 // Writes when it is let, and counts.
 class SlowStore : public Store {
  public:
@@ -129,7 +137,7 @@ AgentMessage Hello() {
 TEST(HubTest, TellsNothingThatIsNotSaved) {
   FakeClock clock;
   FullStore store;
-  Hub hub(&clock, &store, State());
+  Hub hub(&clock, &store, {});
   auto agent = std::make_shared<Agent>();
   const SessionId session = hub.AddAgent(agent);
   ASSERT_TRUE(hub.Handle(AgentSaid{session, Hello()}).status.ok());
@@ -143,8 +151,10 @@ TEST(HubTest, TellsNothingThatIsNotSaved) {
   EXPECT_EQ(hub.List(true).jobs_size(), 0);
 
   store.full = false;
+  clock.Advance(Outbox::kRetry);
+  hub.Handle(Tick{});
   const auto accepted = Submit(hub);
-  ASSERT_TRUE(accepted.ok());
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
   ASSERT_GT(agent->told.size(), before);
   EXPECT_EQ(agent->told.back().desired().workers_size(), 2);
 
@@ -156,9 +166,11 @@ TEST(HubTest, TellsNothingThatIsNotSaved) {
   const size_t then = agent->told.size();
   store.full = true;
   EXPECT_FALSE(hub.Handle(AgentSaid{session, exited}).status.ok());
+  clock.Advance(Outbox::kRetry);
   EXPECT_FALSE(hub.Handle(Tick{}).status.ok());
   EXPECT_EQ(agent->told.size(), then);
   store.full = false;
+  clock.Advance(Outbox::kRetry);
   EXPECT_TRUE(hub.Handle(Tick{}).status.ok());
   ASSERT_EQ(agent->told.size(), then + 2);
   EXPECT_TRUE(agent->told[then].has_acknowledged());
@@ -169,7 +181,7 @@ TEST(HubTest, TellsNothingThatIsNotSaved) {
 TEST(HubTest, StepsDuringAWriteShareTheNextOne) {
   FakeClock clock;
   SlowStore store;
-  Hub hub(&clock, &store, State());
+  Hub hub(&clock, &store, {});
   auto agent = std::make_shared<Agent>();
   const SessionId session = hub.AddAgent(agent);
   store.Hold();
@@ -183,18 +195,17 @@ TEST(HubTest, StepsDuringAWriteShareTheNextOne) {
     });
   }
   hub.Post(CancelRequested{"a", true}, [&](Hub::Reply reply) { answers.Add("cancel"); });
-  EXPECT_EQ(hub.List(true).jobs_size(), 2);  // the steps are taken
   EXPECT_TRUE(agent->told.empty());
   EXPECT_TRUE(answers.Await(0).empty());
   store.LetGo();
   EXPECT_THAT(answers.Await(3), ::testing::ElementsAre("a", "b", "cancel"));
-  EXPECT_EQ(store.batches(), 2);
+  EXPECT_EQ(store.batches(), 3);  // the hello, the requests, what they led to
 }
 
-TEST(HubTest, AFailedWriteFailsTheStepsBehindItToo) {
+TEST(HubTest, AFullDiskRefusesTheRequestsBehindItToo) {
   FakeClock clock;
   SlowStore store;
-  Hub hub(&clock, &store, State());
+  Hub hub(&clock, &store, {});
   store.Hold();
   Answers answers;
   for (const char* job : {"a", "b"}) {
@@ -208,7 +219,20 @@ TEST(HubTest, AFailedWriteFailsTheStepsBehindItToo) {
   answers.Await(2);
   EXPECT_EQ(hub.List(true).jobs_size(), 0);
   store.LetGo();
+  clock.Advance(Outbox::kRetry);
+  hub.Handle(Tick{});
   EXPECT_TRUE(Submit(hub).ok());
+}
+
+TEST(HubTest, SaysOnceThatTheJournalHasFailedForGood) {
+  FakeClock clock;
+  BrokenStore store;
+  Answers reasons;
+  Hub hub(&clock, &store, {},
+          [&](const absl::Status& why) { reasons.Add(std::string(why.message())); });
+  EXPECT_EQ(Submit(hub).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Submit(hub).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(reasons.Await(1), ::testing::ElementsAre("disk I/O error"));
 }
 
 TEST(HubTest, EventsOfALaterCoordinatorHaveHigherNumbers) {
@@ -218,14 +242,14 @@ TEST(HubTest, EventsOfALaterCoordinatorHaveHigherNumbers) {
   int64_t last = 0;
   std::vector<Row> rows;
   {
-    Hub hub(&clock, &store, State());
+    Hub hub(&clock, &store, {});
     id = Submit(hub)->job_id();
     while (const auto event = hub.NextEvent(id, last, true)->event) last = event->sequence();
     EXPECT_GT(last, 0);
   }
   const std::vector<StoredRow> stored = *store.GetAll();
   for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
-  Hub hub(&clock, &store, *Restore(rows, Options(), clock.Now()), /*life=*/2);
+  Hub hub(&clock, &store, {{"c", 2}, *Restore(rows, Options(), clock.Now()), {}});
   const auto next = hub.NextEvent(id, last, true);
   ASSERT_TRUE(next.ok());
   ASSERT_NE(next->event, nullptr);
@@ -237,13 +261,13 @@ TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
   FullStore store;
   std::string id;
   {
-    Hub hub(&clock, &store, State());
+    Hub hub(&clock, &store, {});
     id = Submit(hub)->job_id();
   }
   std::vector<Row> rows;
   const std::vector<StoredRow> stored = *store.GetAll();
   for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
-  Hub hub(&clock, &store, *Restore(rows, Options(), clock.Now()));
+  Hub hub(&clock, &store, {{"c", 1}, *Restore(rows, Options(), clock.Now()), {}});
   const auto next = hub.NextEvent(id, 0, false);
   ASSERT_TRUE(next.ok());
   ASSERT_NE(next->event, nullptr);
@@ -256,7 +280,7 @@ TEST(HubTest, AForgottenJobIsNotThereForFollowersEither) {
   FullStore store;
   State state;
   state.options.keep_ended = 1;
-  Hub hub(&clock, &store, std::move(state));
+  Hub hub(&clock, &store, {{"c", 1}, std::move(state), {}});
   const std::string first = Submit(hub)->job_id();
   ASSERT_TRUE(hub.Handle(CancelRequested{first, true}).status.ok());
   EXPECT_TRUE(hub.NextEvent(first, 0, true).ok());

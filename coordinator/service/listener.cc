@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/listener.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kBacklog = 1024;
+// How long no connection is taken when the process has no descriptor for one.
+constexpr int kNoDescriptorMillis = 100;
+
+struct TcpAddress {
+  std::string host;
+  int port = 0;
+};
+
+absl::StatusOr<TcpAddress> ParseTcp(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  TcpAddress parsed;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &parsed.port) || parsed.port < 0 ||
+      parsed.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address, "' is not 'unix:/path', 'unix-abstract:name' or 'host:port'"));
+  }
+  parsed.host = std::string(address.substr(0, colon));
+  return parsed;
+}
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == host.npos);
+}
+
+sockaddr_un UnixName(absl::string_view path) {
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  memcpy(name.sun_path, path.data(), path.size());
+  return name;
+}
+
+absl::Status InUse(absl::string_view address) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", address, "' is in use: another coordinator listens there"));
+}
+
+// Whatever the cause, another address or permission is what helps.
+absl::Status CannotListen(absl::string_view address, absl::string_view what) {
+  if (errno == EADDRINUSE) return InUse(address);
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot listen on '", address, "': ", what, ": ", strerror(errno)));
+}
+
+UniqueFd NewSocket(int family) {
+  return UniqueFd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+bool SomebodyListens(const sockaddr_un& name) {
+  const UniqueFd probe = NewSocket(AF_UNIX);
+  if (!probe.valid()) return false;
+  // One that is busy has no room for us now.
+  return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 ||
+         errno == EAGAIN;
+}
+
+}  // namespace
+
+absl::Status CheckListenAddress(absl::string_view address) {
+  absl::string_view name = address;
+  if (absl::ConsumePrefix(&name, "unix:") || absl::ConsumePrefix(&name, "unix-abstract:")) {
+    if (name.empty() || name.size() >= sizeof(sockaddr_un::sun_path)) {
+      return absl::InvalidArgumentError(absl::StrCat("'", address, "': a socket's name has 1 to ",
+                                                     sizeof(sockaddr_un::sun_path) - 1,
+                                                     " characters"));
+    }
+    return absl::OkStatus();
+  }
+  LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));
+  if (IsLoopback(tcp.host)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "'", address, "' can be reached from other machines: that needs TLS and a token, ",
+      "which this version cannot do yet; listen on a Unix socket or 127.0.0.1"));
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
+  LS_RETURN_IF_ERROR(CheckListenAddress(address));
+  std::unique_ptr<Listener> listener(new Listener());
+  listener->address_ = address;
+  listener->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!listener->stop_.valid()) return ErrnoStatus(errno, "eventfd for the coordinator");
+  absl::string_view name = address;
+  if (absl::ConsumePrefix(&name, "unix:")) {
+    LS_RETURN_IF_ERROR(listener->BindUnix(name));
+  } else if (absl::ConsumePrefix(&name, "unix-abstract:")) {
+    LS_RETURN_IF_ERROR(listener->BindAbstract(name));
+  } else {
+    LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));
+    LS_RETURN_IF_ERROR(listener->BindTcp(tcp.host, tcp.port));
+  }
+  return listener;
+}
+
+absl::Status Listener::BindUnix(absl::string_view path) {
+  const sockaddr_un name = UnixName(path);
+  const size_t slash = path.rfind('/');
+  const std::string folder(slash == path.npos ? "." : path.substr(0, slash + 1));
+  // Of two that start at once, one looks and binds before the other looks.
+  const UniqueFd lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock.valid() || ::flock(lock.get(), LOCK_EX) != 0) {
+    return CannotListen(address_, absl::StrCat("folder ", folder));
+  }
+  struct stat status;
+  if (::lstat(name.sun_path, &status) == 0) {
+    if (!S_ISSOCK(status.st_mode)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot listen on '", address_, "': there is something else of this name"));
+    }
+    if (SomebodyListens(name)) return InUse(address_);
+    if (::unlink(name.sun_path) != 0) return CannotListen(address_, "an old socket stays");
+  }
+  unix_ = true;
+  socket_ = NewSocket(AF_UNIX);
+  // The file gets the socket's mode less the umask, so at no moment can others connect.
+  if (!socket_.valid() || ::fchmod(socket_.get(), 0600) != 0 ||
+      ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
+    return CannotListen(address_, absl::StrCat("a socket in folder ", folder));
+  }
+  path_ = std::string(path);
+  if (::chmod(name.sun_path, 0600) != 0 || ::lstat(name.sun_path, &status) != 0 ||
+      ::listen(socket_.get(), kBacklog) != 0) {
+    return CannotListen(address_, "its socket");
+  }
+  inode_ = status.st_ino;
+  return absl::OkStatus();
+}
+
+absl::Status Listener::BindAbstract(absl::string_view name) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path + 1, name.data(), name.size());
+  const socklen_t size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  unix_ = true;
+  socket_ = NewSocket(AF_UNIX);
+  if (!socket_.valid() ||
+      ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      ::listen(socket_.get(), kBacklog) != 0) {
+    return CannotListen(address_, "its socket");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Listener::BindTcp(absl::string_view host, int port) {
+  sockaddr_in6 v6 = {};
+  sockaddr_in v4 = {};
+  const bool is_v6 = host == "[::1]";
+  v6.sin6_family = AF_INET6;
+  v6.sin6_addr = in6addr_loopback;
+  v6.sin6_port = htons(static_cast<uint16_t>(port));
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(static_cast<uint16_t>(port));
+  const std::string number(host == "localhost" ? "127.0.0.1" : host);
+  if (!is_v6 && ::inet_pton(AF_INET, number.c_str(), &v4.sin_addr) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("'", host, "' is no address of this machine"));
+  }
+  auto* name = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
+  socklen_t size = is_v6 ? sizeof(v6) : sizeof(v4);
+  socket_ = NewSocket(is_v6 ? AF_INET6 : AF_INET);
+  const int on = 1;
+  // What is left of earlier connections keeps nobody from the port; somebody who listens does.
+  if (!socket_.valid() ||
+      ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(socket_.get(), name, size) != 0 || ::listen(socket_.get(), kBacklog) != 0 ||
+      ::getsockname(socket_.get(), name, &size) != 0) {
+    return CannotListen(address_, "its socket");
+  }
+  address_ = absl::StrCat(host, ":", ntohs(is_v6 ? v6.sin6_port : v4.sin_port));
+  return absl::OkStatus();
+}
+
+Listener::~Listener() {
+  Stop();
+  struct stat status;
+  // Another one may have taken the name over.
+  if (!path_.empty() && ::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) {
+    ::unlink(path_.c_str());
+  }
+}
+
+void Listener::Start(std::function<void(UniqueFd)> on_connection, size_t max_connections) {
+  LS_CHECK(on_connection_ == nullptr);
+  on_connection_ = std::move(on_connection);
+  max_connections_ = max_connections;
+  thread_ = Thread("coord-accept", [this] { Run(); });
+}
+
+void Listener::Stop() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t told = ::write(stop_.get(), &one, sizeof(one));
+  thread_.Join();
+}
+
+void Listener::Run() {
+  pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  for (;;) {
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return;
+    if (fds[1].revents != 0) return;
+    if (fds[0].revents != 0) Accept();
+  }
+}
+
+void Listener::Accept() {
+  UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd.valid()) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
+    pollfd stop = {stop_.get(), POLLIN, 0};
+    ::poll(&stop, 1, kNoDescriptorMillis);
+    return;
+  }
+  if (!LetIn(fd.get())) {
+    // The first is told, then ever fewer: whoever knocks on purpose does not fill the log.
+    ++turned_away_;
+    if ((turned_away_ & (turned_away_ - 1)) == 0) {
+      LS_LOG_WARNING << "connections turned away so far: " << turned_away_
+                     << " (of other users, or more than " << max_connections_ << ")";
+    }
+    return;
+  }
+  if (!unix_) {
+    const int on = 1;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  on_connection_(std::move(fd));
+}
+
+bool Listener::LetIn(int fd) {
+  if (unix_) {
+    ucred peer = {};
+    socklen_t size = sizeof(peer);
+    if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    if (peer.uid != ::geteuid() && peer.uid != 0) return false;
+  }
+  if (!HasRoom()) return false;
+  struct stat status;
+  if (::fstat(fd, &status) != 0) return false;
+  connections_.push_back({fd, status.st_ino});
+  return true;
+}
+
+// Those that have ended are looked for only when there seem to be too many.
+bool Listener::HasRoom() {
+  if (connections_.size() < max_connections_) return true;
+  std::erase_if(connections_, [](const Connection& connection) {
+    struct stat status;
+    return ::fstat(connection.fd, &status) != 0 || status.st_ino != connection.inode;
+  });
+  return connections_.size() < max_connections_;
+}
+
+}  // namespace lockstep::coordinator

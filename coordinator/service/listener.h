@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A listening socket of the coordinator's own, so that it decides who may speak before a byte is
+// read: on Unix sockets, with a name in the file system or an abstract one, the kernel says who the
+// peer is, and other users are turned away; on every kind there are at most so many connections.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_SERVICE_LISTENER_H_
+#define LOCKSTEP_COORDINATOR_SERVICE_LISTENER_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/fd.h"
+#include "common/thread.h"
+
+namespace lockstep::coordinator {
+
+// Errors: InvalidArgument (not an address), FailedPrecondition (other machines can reach it).
+absl::Status CheckListenAddress(absl::string_view address);
+
+class Listener {
+ public:
+  // Binds and listens; connections wait until Start. A socket file has mode 0600 whatever the
+  // umask; one that nobody listens on any more is replaced.
+  // Errors: InvalidArgument and FailedPrecondition as CheckListenAddress; FailedPrecondition also
+  // when the address is in use or not allowed.
+  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address);
+  ~Listener();  // stops; removes its socket file
+
+  // Calls `on_connection` with each connection that is let in, on a thread of its own.
+  void Start(std::function<void(UniqueFd)> on_connection, size_t max_connections);
+  // No connection comes any more. Blocks for the thread.
+  void Stop();
+
+  // What clients use, with the port that was bound.
+  const std::string& address() const { return address_; }
+
+ private:
+  // One that was let in, known by its socket's inode: its descriptor is gRPC's.
+  struct Connection {
+    int fd;
+    ino_t inode;
+  };
+
+  Listener() = default;
+  absl::Status BindUnix(absl::string_view path);
+  absl::Status BindAbstract(absl::string_view name);
+  absl::Status BindTcp(absl::string_view host, int port);
+  void Run();
+  void Accept();
+  bool LetIn(int fd);
+  bool HasRoom();
+
+  std::string address_;
+  UniqueFd socket_;
+  UniqueFd stop_;
+  bool unix_ = false;
+  std::string path_;  // of the socket file; empty: there is none
+  ino_t inode_ = 0;   // of it
+  std::function<void(UniqueFd)> on_connection_;
+  size_t max_connections_ = 0;
+  std::vector<Connection> connections_;
+  int64_t turned_away_ = 0;
+  Thread thread_;
+};
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_SERVICE_LISTENER_H_

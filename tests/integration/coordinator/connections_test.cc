@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is let in, what commands carry, and connections whose other end has vanished.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/fd.h"
+#include "common/thread.h"
+#include "coordinator/service/server.h"
+#include "tests/integration/coordinator/test_peers.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in name = {};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  name.sin_port = htons(static_cast<uint16_t>(port));
+  return name;
+}
+
+// A cable between one client and a server on loopback, which can be cut without either end being
+// told, as it is when a host loses its power.
+class Cable {
+ public:
+  explicit Cable(int port) : port_(port), stop_(eventfd(0, EFD_CLOEXEC)) {
+    listener_.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in name = Loopback(0);
+    socklen_t size = sizeof(name);
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
+    EXPECT_EQ(listen(listener_.get(), 8), 0);
+    EXPECT_EQ(getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+    address_ = absl::StrCat("127.0.0.1:", ntohs(name.sin_port));
+    thread_ = Thread("cable", [this] { Run(); });
+  }
+  ~Cable() {
+    const uint64_t one = 1;
+    EXPECT_EQ(write(stop_.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+    thread_.Join();
+  }
+  const std::string& address() const { return address_; }
+  void Cut() { cut_ = true; }
+
+ private:
+  void Run() {
+    UniqueFd ends[2];
+    for (;;) {
+      pollfd fds[4] = {{stop_.get(), POLLIN, 0},
+                       {ends[0].valid() ? -1 : listener_.get(), POLLIN, 0},
+                       {cut_ ? -1 : ends[0].get(), POLLIN, 0},
+                       {cut_ ? -1 : ends[1].get(), POLLIN, 0}};
+      poll(fds, 4, 10);
+      if (fds[0].revents != 0) return;
+      if (fds[1].revents != 0) {
+        ends[0].reset(accept(listener_.get(), nullptr, nullptr));
+        ends[1].reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const sockaddr_in name = Loopback(port_);
+        EXPECT_EQ(connect(ends[1].get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)),
+                  0);
+      }
+      for (int from = 0; from < 2 && !cut_; ++from) {
+        if (fds[2 + from].revents == 0) continue;
+        char bytes[4096];
+        const ssize_t n = read(ends[from].get(), bytes, sizeof(bytes));
+        if (n <= 0) return;
+        EXPECT_EQ(send(ends[1 - from].get(), bytes, static_cast<size_t>(n), MSG_NOSIGNAL), n);
+      }
+    }
+  }
+
+  const int port_;
+  UniqueFd stop_;
+  UniqueFd listener_;
+  std::string address_;
+  std::atomic<bool> cut_ = false;
+  Thread thread_;
+};
+
+class ConnectionsTest : public ::testing::Test {
+ protected:
+  ConnectionsTest() {
+    options_.listen = "127.0.0.1:0";
+    options_.token = "secret";
+  }
+  void Start() {
+    auto server = Server::Start(options_, Clock::Real(), store_.get());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    client_ = Client::Create({server_->address(), options_.token});
+  }
+  int port() const {
+    return std::stoi(server_->address().substr(server_->address().rfind(':') + 1));
+  }
+
+  ServerOptions options_;
+  std::unique_ptr<Store> store_ = MakeMemoryStore();
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(ConnectionsTest, TcpNeedsAToken) {
+  options_.token.clear();
+  const auto refused = Server::Start(options_, Clock::Real(), store_.get());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs a token"));
+}
+
+TEST_F(ConnectionsTest, AJobRunsOverTcpWithATokenAndNobodyElseIsLetIn) {
+  Start();
+  FakeAgent stranger(server_->address(), "guess");
+  EXPECT_EQ(stranger.connections.WaitFor([](int c) { return c == 2; }), 2);
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
+  request.mutable_spec()->mutable_train()->set_shards(2);
+  for (const char* token : {"", "secre", "secret0"}) {
+    EXPECT_EQ(
+        Client::Create({server_->address(), token})->SubmitJob(request, kPatience).status().code(),
+        absl::StatusCode::kPermissionDenied)
+        << token;
+  }
+  FakeAgent agent(server_->address(), "secret");
+  ASSERT_TRUE(client_->SubmitJob(request, kPatience).ok());
+  const DesiredWorkers desired = agent.WaitForWorkers(2);
+  ASSERT_EQ(desired.workers_size(), 2);
+  std::vector<std::unique_ptr<FakeWorker>> workers;
+  for (const WorkerAssignment& assignment : desired.workers()) {
+    workers.push_back(std::make_unique<FakeWorker>(server_->address(), assignment, "secret"));
+    workers.back()->Ready();
+  }
+  EXPECT_EQ(workers[0]->WaitFor(WorkerCommand::kGeneration).generation().members_size(), 2);
+  EXPECT_EQ(client_->GetCluster(kPatience)->nodes_size(), 1);
+  EXPECT_FALSE(stranger.inbox.Any());
+}
+
+TEST_F(ConnectionsTest, CommandsSayWhichCoordinatorOfWhichClusterSpeaks) {
+  const auto is_desired = [](const AgentCommand& c) { return c.has_desired(); };
+  std::vector<AgentCommand> told;
+  for (int life = 1; life <= 2; ++life) {
+    Start();
+    FakeAgent agent(server_->address(), "secret");
+    told.push_back(agent.inbox.WaitFor(is_desired));
+    EXPECT_EQ(told.back().epoch(), life);
+    server_.reset();
+  }
+  EXPECT_EQ(told[0].cluster_id().size(), 32u);
+  EXPECT_EQ(told[0].cluster_id(), told[1].cluster_id());
+  store_ = MakeMemoryStore();
+  Start();
+  FakeAgent agent(server_->address(), "secret");
+  EXPECT_NE(agent.inbox.WaitFor(is_desired).cluster_id(), told[0].cluster_id());
+}
+
+TEST_F(ConnectionsTest, AMessageThatIsTooLargeIsRefused) {
+  Start();
+  SubmitJobRequest request;
+  request.set_source(std::string(5 << 20, 'x'));
+  EXPECT_EQ(client_->SubmitJob(request, kPatience).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
+}
+
+// Both ends find out by themselves that nobody is there any more.
+TEST_F(ConnectionsTest, AConnectionWhoseOtherEndVanishedIsGivenUp) {
+  Start();
+  auto cable = std::make_unique<Cable>(port());
+  FakeAgent agent(cable->address(), "secret");
+  EXPECT_EQ(agent.connections.WaitFor([](int c) { return c == 1; }), 1);
+  agent.WaitForWorkers(0);
+  ASSERT_EQ(client_->GetCluster(kPatience)->nodes_size(), 1);
+  EXPECT_TRUE(client_->GetCluster(kPatience)->nodes(0).connected());
+  cable->Cut();
+  EXPECT_EQ(agent.connections.WaitFor([](int c) { return c == 2; }), 2);
+  bool connected = true;
+  for (const absl::Time give_up = Clock::Real()->Now() + kPatience;
+       connected && Clock::Real()->Now() < give_up;) {
+    connected = client_->GetCluster(kPatience)->nodes(0).connected();
+  }
+  EXPECT_FALSE(connected);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preloaded into a coordinator, makes the disk of its journal as $LOCKSTEP_TEST_DISK, a file, says:
+// "full" (ENOSPC), "broken" (EIO), "stalls" (no write ends until the file says something else);
+// anything else: as it is.
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace {
+
+bool IsJournal(int fd) {
+  char link[64];
+  char path[512];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  const ssize_t size = readlink(link, path, sizeof(path) - 1);
+  if (size < 0) return false;
+  path[size] = '\0';
+  return strstr(path, "journal.db") != nullptr;
+}
+
+bool Says(const char* word) {
+  const char* file = getenv("LOCKSTEP_TEST_DISK");
+  if (file == nullptr) return false;
+  const int fd = open(file, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char text[16] = {};
+  const ssize_t size = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  return size > 0 && strncmp(text, word, strlen(word)) == 0;
+}
+
+// Whether an operation on `fd` fails; errno says how.
+bool Fails(int fd) {
+  if (!IsJournal(fd)) return false;
+  while (Says("stalls")) usleep(10000);
+  if (Says("full")) {
+    errno = ENOSPC;
+    return true;
+  }
+  if (Says("broken")) {
+    errno = EIO;
+    return true;
+  }
+  return false;
+}
+
+template <typename Function>
+Function* Next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+extern "C" {
+
+ssize_t write(int fd, const void* data, size_t size) {
+  static auto* const next = Next<ssize_t(int, const void*, size_t)>("write");
+  return Fails(fd) ? -1 : next(fd, data, size);
+}
+ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
+  static auto* const next = Next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
+  return Fails(fd) ? -1 : next(fd, data, size, at);
+}
+ssize_t pwrite64(int fd, const void* data, size_t size, off64_t at) {
+  static auto* const next = Next<ssize_t(int, const void*, size_t, off64_t)>("pwrite64");
+  return Fails(fd) ? -1 : next(fd, data, size, at);
+}
+}
