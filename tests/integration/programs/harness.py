@@ -72,6 +72,7 @@ class ProgramTest(unittest.TestCase):
         key, value = self.mark.split("=")
         environment = dict(os.environ, **{key: value})
         environment["XDG_CACHE_HOME"] = os.path.join(self.dir, "cache")
+        environment["XDG_STATE_HOME"] = os.path.join(self.dir, "state")
         environment.update(more)
         return environment
 
