@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -19,6 +18,7 @@
 #include "common/cond_var.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
 #include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
@@ -77,7 +77,6 @@ class AgentImpl : public Agent {
 
   absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
-  absl::Status CheckDevice(const WorkerAssignment& assignment);
   void Signal(const std::string& incarnation, int signal);
   void OnStarted(WorkerProcess* worker, pid_t pid);
   void OnDied(uint64_t id);
@@ -239,19 +238,7 @@ AgentMessage AgentImpl::Hello() {
   hello->set_incarnation(incarnation_);
   hello->set_host(host_);
   hello->set_slots(options_.slots);
-  hello->add_devices()->set_kind("cpu");
-  std::set<std::string> uuids;
-  for (const Gpu& gpu : gpus_) uuids.insert(gpu.uuid);
-  const bool shared = uuids.size() < gpus_.size();
-  for (const Gpu& gpu : gpus_) {
-    Device* device = hello->add_devices();
-    device->set_kind("cuda");
-    device->set_uuid(gpu.uuid);
-    device->set_name(gpu.name);
-    device->set_memory(gpu.memory);
-    device->set_shared(shared);
-    device->set_cpus(gpu.cpus);
-  }
+  AddDevices(gpus_, hello);
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
   hello->set_private_agent(options_.private_agent);
@@ -326,7 +313,15 @@ void AgentImpl::Do(const agent_action::Start& action) {
 absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& checked) {
   LS_RETURN_IF_ERROR(checked);
   LS_RETURN_IF_ERROR(CheckOpenFiles(static_cast<int>(workers_.size()), file_limit_));
-  LS_RETURN_IF_ERROR(CheckDevice(worker->assignment()));
+  LS_RETURN_IF_ERROR(CheckDevice(worker->assignment(), gpus_));
+  std::vector<const WorkerAssignment*> others;
+  for (const auto& [incarnation, other] : workers_) {
+    if (!other->ended) others.push_back(&other->assignment());
+  }
+  if (const std::string shared = SharedWithAnotherJob(worker->assignment(), others);
+      !shared.empty()) {
+    WarnOnce(shared);
+  }
   LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, PageOf(worker->assignment().job_id()));
   LS_RETURN_IF_ERROR(worker->Start(page));
   life_watch_->Add(worker->id(), page, worker->life_slot());
@@ -349,28 +344,6 @@ absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& j
   LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, LifePage::Create(options_.life_words));
   pages_[job_id] = page;
   return page;
-}
-
-// The coordinator deals the devices out; this only sees to it that they are such as this node has.
-absl::Status AgentImpl::CheckDevice(const WorkerAssignment& assignment) {
-  const Device& device = assignment.device();
-  if (device.uuid().empty()) return absl::OkStatus();
-  const auto has = [&](const Gpu& gpu) { return gpu.uuid == device.uuid(); };
-  if (std::none_of(gpus_.begin(), gpus_.end(), has)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the coordinator gives this worker the GPU ", device.uuid(),
-                     ", which this node does not have or may not use"));
-  }
-  if (device.shared()) return absl::OkStatus();
-  for (const auto& [incarnation, other] : workers_) {
-    if (other->ended || other->assignment().job_id() == assignment.job_id() ||
-        other->assignment().device().uuid() != device.uuid()) {
-      continue;
-    }
-    WarnOnce(absl::StrCat("the GPU ", device.uuid(), " is used by two jobs: ",
-                          other->assignment().job_id(), " and ", assignment.job_id()));
-  }
-  return absl::OkStatus();
 }
 
 void AgentImpl::Signal(const std::string& incarnation, int signal) {

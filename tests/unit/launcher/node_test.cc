@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/devices.h"
 #include "launcher/agent/identity.h"
 #include "launcher/agent/limits.h"
 #include "launcher/agent/run_folder.h"
@@ -198,6 +199,31 @@ TEST_F(RunFolderTest, AFolderThatIsNotThereIsNamed) {
   WorkerAssignment assignment = Assignment(path + "/nowhere");
   EXPECT_THAT(OpenRunLog(assignment, false).status().message(),
               AllOf(HasSubstr("cannot make the run's folder"), HasSubstr(path + "/nowhere")));
+}
+
+WorkerAssignment OnGpu(const std::string& job, const std::string& uuid) {
+  WorkerAssignment assignment;
+  assignment.set_job_id(job);
+  assignment.mutable_device()->set_uuid(uuid);
+  return assignment;
+}
+
+TEST(DevicesTest, AGpuThatIsNotHereIsRefused) {
+  const std::vector<Gpu> gpus = {{.uuid = "GPU-a"}};
+  EXPECT_TRUE(CheckDevice(OnGpu("j", ""), {}).ok());
+  EXPECT_TRUE(CheckDevice(OnGpu("j", "GPU-a"), gpus).ok());
+  EXPECT_THAT(CheckDevice(OnGpu("j", "GPU-b"), gpus).message(), HasSubstr("GPU-b"));
+}
+
+TEST(DevicesTest, AGpuThatTwoJobsHaveIsNamed) {
+  const WorkerAssignment own = OnGpu("j", "GPU-a"), other = OnGpu("k", "GPU-a");
+  WorkerAssignment meant = OnGpu("k", "GPU-a");
+  meant.mutable_device()->set_shared(true);
+  EXPECT_EQ(SharedWithAnotherJob(own, {&own}), "");
+  EXPECT_THAT(SharedWithAnotherJob(own, {&other}), HasSubstr("k and j"));
+  EXPECT_EQ(SharedWithAnotherJob(meant, {&own}), "");
+  const WorkerAssignment cpu = OnGpu("j", ""), cpu_too = OnGpu("k", "");
+  EXPECT_EQ(SharedWithAnotherJob(cpu, {&cpu_too}), "");
 }
 
 TEST(LimitsTest, TheLowOneIsNamed) {
