@@ -29,13 +29,15 @@ constexpr int64_t kLeastFileBytes = int64_t{16} << 20;
 constexpr int64_t kThreadsOfProgram = 16;
 constexpr int64_t kThreadsPerWorker = 14;
 
-int64_t Hard(int resource) {
-  rlimit limit{};
-  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||
-      limit.rlim_max == RLIM_INFINITY) {
-    return Limits::kNone;
-  }
-  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_max, Limits::kNone));
+int64_t ToLimit(rlim_t limit) {
+  return limit == RLIM_INFINITY ? Limits::kNone
+                                : static_cast<int64_t>(std::min<rlim_t>(limit, Limits::kNone));
+}
+
+rlimit Get(int resource) {
+  rlimit limit{RLIM_INFINITY, RLIM_INFINITY};
+  ::getrlimit(static_cast<__rlimit_resource>(resource), &limit);
+  return limit;
 }
 
 // Root, and who may change limits, has no limit of processes (fork(2)).
@@ -80,10 +82,10 @@ absl::Status TooLow(const std::string& what, const std::string& flag, int64_t ne
 
 Limits CurrentLimits() {
   Limits limits;
-  limits.open_files = Hard(RLIMIT_NOFILE);
-  limits.file_bytes = Hard(RLIMIT_FSIZE);
-  limits.address_bytes = Hard(RLIMIT_AS);
-  const int64_t processes = Hard(RLIMIT_NPROC);
+  limits.open_files = ToLimit(Get(RLIMIT_NOFILE).rlim_max);
+  limits.file_bytes = ToLimit(Get(RLIMIT_FSIZE).rlim_cur);
+  limits.address_bytes = ToLimit(Get(RLIMIT_AS).rlim_cur);
+  const int64_t processes = ToLimit(Get(RLIMIT_NPROC).rlim_cur);
   if (processes != Limits::kNone && !MayStartAnyNumber()) {
     limits.processes = std::max<int64_t>(0, processes - OwnThreads());
   }

@@ -21,8 +21,8 @@ struct Limits {
   int64_t processes = kNone;      // ulimit -u, threads of this user that may still be started
 };
 
-// Those that hold for this process and what it starts; the hard ones, since each program raises
-// its own where it can. Blocks on /proc when the number of processes is limited.
+// Those that hold for this process and what it starts; of open files the hard one, up to which
+// agent and spawner raise theirs. Blocks on /proc when the number of processes is limited.
 Limits CurrentLimits();
 
 // What a host needs for `workers` workers; `local_run`: with a coordinator of its own. Errors:
