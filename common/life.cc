@@ -11,21 +11,33 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <deque>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep {
 namespace {
 
 using Word = std::atomic<uint32_t>;
+using Turn = std::atomic<uint64_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);
+static_assert(sizeof(Turn) == 8 && Turn::is_always_lock_free);
 
-// The words, then the list of the deaths: slots plus 1, 0 where it goes on.
-constexpr size_t kBytes = 2 * LifePage::kSlots * sizeof(Word);
+// A page holds this head, a turn for each word, then the words. A turn is how often its word was
+// given away before, above the place of the present owner's death (0: not seen yet).
+struct Head {
+  std::atomic<uint64_t> deaths;  // places given so far
+};
+constexpr int kPlaceBits = 32;
+constexpr size_t kBytesPerWord = sizeof(Turn) + sizeof(Word);
+
+size_t BytesOf(int words) { return sizeof(Head) + static_cast<size_t>(words) * kBytesPerWord; }
+
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // The thread's robust list: a head and one entry, both private. The kernel finds the word at
@@ -44,37 +56,60 @@ bool IsDead(uint32_t word) { return (word & FUTEX_OWNER_DIED) != 0; }
 
 struct LifePage::Impl {
   UniqueFd fd;
+  Head* head = nullptr;
+  Turn* turns = nullptr;
   Word* words = nullptr;
+  int count = 0;
   std::atomic<bool> taken{false};
+  // The creator's: words that were never given away begin at `fresh`.
+  int fresh = 0;
+  std::deque<int> released;  // slots
 
-  Word& At(int slot) const {
-    LS_CHECK(slot >= 0 && slot < kSlots) << slot;
-    return words[slot];
+  int IndexOf(int slot) const {
+    LS_CHECK_GE(slot, 0);
+    return slot % count;
+  }
+  Word& WordOf(int slot) const { return words[IndexOf(slot)]; }
+  Turn& TurnOf(int slot) const { return turns[IndexOf(slot)]; }
+  // The word belongs to `slot` and to no newer one.
+  bool Owns(int slot) const {
+    return TurnOf(slot).load(std::memory_order_acquire) >> kPlaceBits ==
+           static_cast<uint64_t>(slot / count);
   }
 
-  // Enters the death of `slot` in the list, if it is not there. Returns its place, from 1.
+  // What the word says about `slot`: that it is dead when another has the word.
+  uint32_t Read(int slot) const {
+    if (!Owns(slot)) return FUTEX_OWNER_DIED;
+    const uint32_t word = WordOf(slot).load(std::memory_order_acquire);
+    return Owns(slot) ? word : FUTEX_OWNER_DIED;  // it may have been given away meanwhile
+  }
+
+  // Gives the death of `slot` its place, if it has none. Returns it; 0 when another has the word.
   int64_t Enter(int slot) const {
-    const uint32_t entry = static_cast<uint32_t>(slot) + 1;
-    for (int place = 0; place < kSlots; ++place) {
-      uint32_t there = words[kSlots + place].load(std::memory_order_acquire);
-      if (there == 0 && words[kSlots + place].compare_exchange_strong(there, entry)) there = entry;
-      if (there == entry) return place + 1;
+    Turn& turn = TurnOf(slot);
+    const uint64_t mine = static_cast<uint64_t>(slot / count) << kPlaceBits;
+    uint64_t value = turn.load(std::memory_order_acquire);
+    if (value == mine) {
+      const uint64_t place = head->deaths.fetch_add(1, std::memory_order_acq_rel) + 1;
+      if (turn.compare_exchange_strong(value, mine | place)) return static_cast<int64_t>(place);
     }
-    return kSlots;  // somebody has written over the list
+    return (value ^ mine) >> kPlaceBits != 0 ? 0 : static_cast<int64_t>(value - mine);
   }
 };
 
 LifePage::~LifePage() {
-  if (impl_ != nullptr && impl_->words != nullptr && !impl_->taken) {
-    ::munmap(impl_->words, kBytes);
+  if (impl_ != nullptr && impl_->head != nullptr && !impl_->taken) {
+    ::munmap(impl_->head, BytesOf(impl_->count));
   }
 }
 
-absl::StatusOr<std::unique_ptr<LifePage>> LifePage::Create() {
+absl::StatusOr<std::unique_ptr<LifePage>> LifePage::Create(int words) {
+  LS_CHECK_GT(words, 0);
+  const off_t bytes = static_cast<off_t>(BytesOf(words));
   UniqueFd fd(::memfd_create("lockstep-life", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return ErrnoStatus(errno, "memfd_create of the life page");
   // Reserved now, so that a lack of memory is an error here and not a SIGBUS later.
-  if (::ftruncate(fd.get(), kBytes) != 0 || ::fallocate(fd.get(), 0, 0, kBytes) != 0) {
+  if (::ftruncate(fd.get(), bytes) != 0 || ::fallocate(fd.get(), 0, 0, bytes) != 0) {
     return ErrnoStatus(errno, "reserving the life page");
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
@@ -87,29 +122,65 @@ absl::StatusOr<std::unique_ptr<LifePage>> LifePage::Open(UniqueFd fd) {
   struct stat status;
   if (::fstat(fd.get(), &status) != 0) return ErrnoStatus(errno, "fstat of the life page");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (status.st_size != static_cast<off_t>(kBytes) || seals < 0 || (seals & kSeals) != kSeals) {
+  const int count =
+      static_cast<int>((status.st_size - static_cast<off_t>(sizeof(Head))) / kBytesPerWord);
+  if (count < 1 || status.st_size != static_cast<off_t>(BytesOf(count)) || seals < 0 ||
+      (seals & kSeals) != kSeals) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", fd.get(), " is not a life page: ", status.st_size, " bytes"));
   }
   ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
-  void* base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* base = ::mmap(nullptr, BytesOf(count), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return ErrnoStatus(errno, "mapping the life page");
   auto page = std::unique_ptr<LifePage>(new LifePage());
   page->impl_ = std::make_unique<Impl>();
   page->impl_->fd = std::move(fd);
-  page->impl_->words = static_cast<Word*>(base);
+  page->impl_->count = count;
+  page->impl_->head = static_cast<Head*>(base);
+  page->impl_->turns = reinterpret_cast<Turn*>(page->impl_->head + 1);
+  page->impl_->words = reinterpret_cast<Word*>(page->impl_->turns + count);
   return page;
 }
 
 int LifePage::fd() const { return impl_->fd.get(); }
+int LifePage::words() const { return impl_->count; }
+
+absl::StatusOr<int> LifePage::Issue() {
+  if (impl_->fresh < impl_->count) return impl_->fresh++;
+  if (impl_->released.empty()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(impl_->count, " workers of the job live here, all that one agent can hold"));
+  }
+  const int old = impl_->released.front();
+  impl_->released.pop_front();
+  const int slot = old + impl_->count;
+  // The turn first: from here on the old slot is dead whatever the word says, and nobody knows the
+  // new one yet.
+  impl_->TurnOf(slot).store(static_cast<uint64_t>(slot / impl_->count) << kPlaceBits);
+  impl_->WordOf(slot).store(0);
+  FutexWakeAll(&impl_->WordOf(slot));
+  return slot;
+}
+
+void LifePage::End(int slot) const {
+  uint32_t empty = 0;
+  if (!impl_->Owns(slot)) return;
+  impl_->WordOf(slot).compare_exchange_strong(empty, FUTEX_OWNER_DIED);
+  WakeWaiters(slot);
+}
+
+void LifePage::Release(int slot) {
+  LS_CHECK(IsDead(impl_->Read(slot))) << slot;
+  if (slot <= std::numeric_limits<int>::max() - impl_->count) impl_->released.push_back(slot);
+}
 
 absl::Status LifePage::Take(int slot) {
-  if (slot < 0 || slot >= kSlots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("life slot ", slot, " is outside [0, ", kSlots, ")"));
-  }
+  if (slot < 0) return absl::InvalidArgumentError(absl::StrCat("there is no life slot ", slot));
   if (robust.used) return absl::FailedPreconditionError("this thread has a life slot already");
-  Word& word = impl_->At(slot);
+  if (!impl_->Owns(slot)) {
+    return absl::FailedPreconditionError(absl::StrCat("life slot ", slot, " is not in use"));
+  }
+  Word& word = impl_->WordOf(slot);
   robust.entry.next = &robust.head.list;
   robust.head.list.next = &robust.entry;
   robust.head.futex_offset =
@@ -134,7 +205,7 @@ absl::Status LifePage::Take(int slot) {
 }
 
 LifePage::State LifePage::Get(int slot) const {
-  const uint32_t word = impl_->At(slot).load(std::memory_order_acquire);
+  const uint32_t word = impl_->Read(slot);
   if (word == 0) return State::kEmpty;
   if (!IsDead(word)) return State::kAlive;
   impl_->Enter(slot);
@@ -142,12 +213,12 @@ LifePage::State LifePage::Get(int slot) const {
 }
 
 int64_t LifePage::DeathOrder(int slot) const {
-  return IsDead(impl_->At(slot).load(std::memory_order_acquire)) ? impl_->Enter(slot) : 0;
+  return IsDead(impl_->Read(slot)) ? impl_->Enter(slot) : 0;
 }
 
 FutexWord LifePage::Watch(int slot) const {
-  Word& word = impl_->At(slot);
-  uint32_t value = word.load(std::memory_order_acquire);
+  Word& word = impl_->WordOf(slot);
+  uint32_t value = impl_->Read(slot);
   // The kernel wakes at death only when FUTEX_WAITERS is set. An empty word stays as it is: Take
   // wakes.
   while (value != 0 && !IsDead(value) && (value & FUTEX_WAITERS) == 0) {
@@ -157,7 +228,7 @@ FutexWord LifePage::Watch(int slot) const {
   return {&word, value};
 }
 
-void LifePage::WakeWaiters(int slot) const { FutexWakeAll(&impl_->At(slot)); }
+void LifePage::WakeWaiters(int slot) const { FutexWakeAll(&impl_->WordOf(slot)); }
 
 bool LifePage::WaitForDeath(int slot, absl::Duration timeout) const {
   return !WaitForAnyDeath(absl::MakeConstSpan(&slot, 1), timeout).empty();
@@ -166,21 +237,31 @@ bool LifePage::WaitForDeath(int slot, absl::Duration timeout) const {
 std::vector<int> LifePage::WaitForAnyDeath(absl::Span<const int> slots, absl::Duration timeout,
                                            const std::atomic<uint32_t>* interrupt,
                                            uint32_t seen) const {
-  const absl::Time deadline = absl::Now() + timeout;
+  std::vector<Ref> refs;
+  for (const int slot : slots) refs.push_back({this, slot});
   std::vector<int> dead;
+  for (const size_t i : WaitForAnyDeathOf(refs, timeout, interrupt, seen)) dead.push_back(slots[i]);
+  return dead;
+}
+
+std::vector<size_t> LifePage::WaitForAnyDeathOf(absl::Span<const Ref> slots, absl::Duration timeout,
+                                                const std::atomic<uint32_t>* interrupt,
+                                                uint32_t seen) {
+  const absl::Time deadline = Clock::Real()->Now() + timeout;
+  std::vector<size_t> dead;
   std::vector<FutexWord> words;
   while (true) {
     words.clear();
     if (interrupt != nullptr) words.push_back({interrupt, seen});
-    for (const int slot : slots) {
-      words.push_back(Watch(slot));
+    for (size_t i = 0; i < slots.size(); ++i) {
+      words.push_back(slots[i].page->Watch(slots[i].slot));
       if (!IsDead(words.back().expected)) continue;
-      dead.push_back(slot);
-      WakeWaiters(slot);
+      dead.push_back(i);
+      slots[i].page->WakeWaiters(slots[i].slot);
     }
     if (!dead.empty()) return dead;
     if (interrupt != nullptr && interrupt->load(std::memory_order_acquire) != seen) return dead;
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) return dead;
     if (words.empty()) return dead;
     const bool all = words.size() <= kMaxFutexWords;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/status.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <string>
 #include <system_error>
@@ -41,12 +43,33 @@ absl::StatusCode CodeOf(int error_number) {
   }
 }
 
+bool IsLimited(int resource) {
+  rlimit limit{};
+  return ::getrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0 &&
+         limit.rlim_cur != RLIM_INFINITY;
+}
+
+// The limit of this process that may be behind the error.
+const char* LimitOf(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return " (the limit is ulimit -n)";
+    case EFBIG:
+      return IsLimited(RLIMIT_FSIZE) ? " (the limit is ulimit -f)" : "";
+    case ENOMEM:
+      return IsLimited(RLIMIT_AS) ? " (or beyond the limit ulimit -v)" : "";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 absl::Status ErrnoStatus(int error_number, std::string_view what) {
   return absl::Status(
       CodeOf(error_number),
-      absl::StrCat(std::string(what), ": ", std::generic_category().message(error_number)));
+      absl::StrCat(std::string(what), ": ", std::generic_category().message(error_number),
+                   LimitOf(error_number)));
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view context) {

@@ -53,7 +53,8 @@ int64_t PeakRssBytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-std::vector<GroupMember> MembersOf(const Generation& generation) {
+// A life slot is a word in the page of the member's own agent.
+std::vector<GroupMember> MembersOf(const Generation& generation, const std::string& node_id) {
   std::vector<GroupMember> members;
   for (const Member& member : generation.members()) {
     members.push_back({member.rank(),
@@ -62,7 +63,7 @@ std::vector<GroupMember> MembersOf(const Generation& generation) {
                        member.pid(),
                        member.address().shm(),
                        member.address().key(),
-                       member.address().life_slot(),
+                       member.address().node_id() == node_id ? member.address().life_slot() : -1,
                        {member.shard_begin(), member.shard_end()}});
   }
   return members;
@@ -214,7 +215,7 @@ class Worker {
     highest_generation_ = generation.generation();
     board_.first_commit.store(0, std::memory_order_relaxed);
     board_.generation.store(highest_generation_, std::memory_order_release);
-    const std::vector<GroupMember> members = MembersOf(generation);
+    const std::vector<GroupMember> members = MembersOf(generation, bootstrap_.node_id());
     int rank = -1;
     for (const GroupMember& member : members) {
       if (member.incarnation == bootstrap_.assignment().incarnation()) rank = member.rank;

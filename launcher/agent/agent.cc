@@ -2,25 +2,31 @@
 #include "launcher/agent/agent.h"
 
 #include <signal.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cstdlib>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/life.h"
+#include "common/clock.h"
+#include "common/cond_var.h"
 #include "common/log.h"
 #include "common/status.h"
-#include "google/protobuf/util/time_util.h"
+#include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
 #include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
+#include "launcher/agent/identity.h"
 #include "launcher/agent/life_watch.h"
+#include "launcher/agent/limits.h"
+#include "launcher/agent/machine.h"
 #include "launcher/agent/output.h"
-#include "launcher/agent/reconcile.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/agent/usage.h"
 #include "launcher/agent/worker_process.h"
@@ -28,34 +34,18 @@
 namespace lockstep::launcher {
 namespace {
 
-using google::protobuf::util::TimeUtil;
-
-constexpr absl::Duration kHeartbeatEvery = absl::Seconds(1);
-constexpr absl::Duration kDefaultGrace = absl::Seconds(10);
 constexpr int kHeartbeatKind = 1;
 constexpr int kProtocolVersion = 1;
 // Log lines that may wait to be forwarded, and go on doing so.
 constexpr int64_t kForwardBytes = 16 << 20;
 constexpr int64_t kForwardBytesPerSecond = 8 << 20;
-// Descriptors: two pipes and a log each, two more while starting; the rest of the program.
-constexpr int64_t kFdsPerWorker = 3;
-constexpr int64_t kFdsOfProgram = 128;
-
-google::protobuf::Timestamp ToProto(absl::Time time) {
-  return TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(time));
-}
-
-absl::Duration Grace(const JobSpec& spec) {
-  if (!spec.has_preemption() || !spec.preemption().has_grace()) return kDefaultGrace;
-  return absl::Nanoseconds(TimeUtil::DurationToNanoseconds(spec.preemption().grace()));
-}
 
 class AgentImpl : public Agent {
  public:
   explicit AgentImpl(AgentOptions options)
       : options_(std::move(options)),
-        budget_(kForwardBytes, kForwardBytesPerSecond),
-        incarnation_(RandomId()) {}
+        incarnation_(RandomId()),
+        budget_(kForwardBytes, kForwardBytesPerSecond) {}
   ~AgentImpl() override;
   absl::Status Init();
 
@@ -65,94 +55,127 @@ class AgentImpl : public Agent {
  private:
   // On the session's thread.
   AgentMessage Hello();
-  void OnCommand(const AgentCommand& command);
 
   // On the loop's thread.
+  absl::Status Identify();
+  AgentMachineOptions MachineOptions() const;
   void SetUpNode();
+  void OpenSession();
   absl::Time AfterEvents();
-  void HandleCommand(const AgentCommand& command);
-  void StartWorker(WorkerAssignment assignment);
+  // Steps the machine and carries out what it says; events that arise from that come after it.
+  void Feed(AgentEvent event);
+  void Do(const agent_action::Start& action);
+  void Do(const agent_action::Terminate& action) { Signal(action.incarnation, SIGTERM); }
+  void Do(const agent_action::Kill& action) { Signal(action.incarnation, SIGKILL); }
+  void Do(const agent_action::Forget& action) { workers_.erase(action.incarnation); }
+  void Do(const agent_action::Send& action) { Send(action.message); }
+  void Do(const agent_action::Heartbeat& action);
+  void Do(const agent_action::CloseSession& action);
+  void Do(const agent_action::OpenSession&) { OpenSession(); }
+  void Do(const agent_action::Report& action);
+  void Do(const agent_action::Warn& action) { Say(action.text); }
+
+  absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
+  absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
+  void Signal(const std::string& incarnation, int signal);
   void OnStarted(WorkerProcess* worker, pid_t pid);
-  void OnDied(int life_slot);
+  void OnDied(uint64_t id);
   void OnExit(WorkerProcess* worker, const Spawner::Exit& exit);
   void OnStartFailed(WorkerProcess* worker, const absl::Status& why);
   void OnLines(WorkerProcess* worker, bool is_stderr, std::vector<std::string> lines);
-  void Exited(WorkerProcess* worker);
-  void CloseOutput(WorkerProcess* worker);
-  void Terminate(WorkerProcess* worker);
-  void KillNow(WorkerProcess* worker);
-  void ResendExits();
-  void Warn(const std::string& message);
-  void PublishState();
-  WorkerProcess* Find(const std::string& incarnation);
-  // Among the deaths of this node, of a worker whose process has ended.
-  int64_t DeathOrder(const WorkerProcess& worker);
-  // Its word may say so before the watch does.
-  bool DiedByItself(const WorkerProcess& worker) const;
+  // Closes what the worker has open. Returns its place among the deaths of its job here.
+  int64_t Conclude(WorkerProcess* worker);
+  void Send(const AgentMessage& message);
+  // Said at most once.
+  void WarnOnce(const std::string& message);
+  void Say(const std::string& message);
+  void Publish();
 
   const AgentOptions options_;
+  const std::string incarnation_;
   const std::string host_ = HostName();
   const std::vector<Gpu> gpus_ = UsableGpus();
   int64_t file_limit_ = 0;
-  std::unique_ptr<LifePage> life_;
-  std::unique_ptr<LifeWatch> life_watch_;
+  NodeIdentity identity_;
   std::unique_ptr<EventLoop> loop_;
-  std::unique_ptr<coordinator::AgentSession> session_;
+  std::unique_ptr<LifeWatch> life_watch_;  // posts to the loop, so it goes first
   WorkerProcess::Node node_;
   std::unique_ptr<UsageSampler> usage_;
 
   // The loop's.
-  DesiredWorkers desired_;
-  std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;
-  int next_life_slot_ = 0;
-  int64_t deaths_without_word_ = 0;
-  bool connected_ = false;
-  bool stopping_ = false;
+  std::unique_ptr<AgentMachine> machine_;
+  std::deque<AgentEvent> events_;
+  bool feeding_ = false;
+  absl::Time next_ = absl::InfinitePast();
+  std::unique_ptr<coordinator::AgentSession> session_;  // null: closed
+  int session_number_ = 0;
+  std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;  // by incarnation
+  std::map<std::string, std::weak_ptr<LifePage>> pages_;           // by job
+  uint64_t next_worker_id_ = 1;
   ForwardBudget budget_;
   int64_t lines_dropped_ = 0;
   std::set<std::string> warned_;
-  absl::Time next_heartbeat_ = absl::InfinitePast();
 
-  const std::string incarnation_;
   absl::Mutex mu_;
-  std::vector<WorkerStarted> running_ ABSL_GUARDED_BY(mu_);
+  CondVar changed_;
+  AgentHello known_ ABSL_GUARDED_BY(mu_);  // the machine's part of the hello
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 absl::Status AgentImpl::Init() {
   file_limit_ = RaiseFileLimit();
+  LS_RETURN_IF_ERROR(Identify());
   if (!options_.private_agent) {  // nobody watches a run's own coordinator
     std::vector<std::string> uuids;
     for (const Gpu& gpu : gpus_) uuids.push_back(gpu.uuid);
     usage_ = std::make_unique<UsageSampler>(std::move(uuids));
   }
-  LS_ASSIGN_OR_RETURN(life_, LifePage::Create());
+  machine_ = std::make_unique<AgentMachine>(MachineOptions());
   LS_ASSIGN_OR_RETURN(loop_, EventLoop::Create());
-  life_watch_ = std::make_unique<LifeWatch>(
-      life_.get(), [this](int slot) { loop_->Post([this, slot] { OnDied(slot); }); });
+  life_watch_ =
+      std::make_unique<LifeWatch>([this](uint64_t id) { loop_->Post([this, id] { OnDied(id); }); });
   SetUpNode();
-  coordinator::AgentSession::Callbacks callbacks;
-  callbacks.hello = [this] { return Hello(); };
-  callbacks.on_command = [this](const AgentCommand& command) { OnCommand(command); };
-  callbacks.on_connection = [this](bool connected, const std::string& reason) {
-    loop_->Post([this, connected] {
-      connected_ = connected;
-      if (connected) ResendExits();
-    });
-    if (options_.on_connection) options_.on_connection(connected, reason);
-  };
-  session_ = coordinator::OpenAgentSession(options_.coordinator, std::move(callbacks));
+  OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
   return absl::OkStatus();
 }
 
+absl::Status AgentImpl::Identify() {
+  if (options_.private_agent) {
+    identity_.node_id = absl::StrCat(host_, "-", incarnation_);
+    return absl::OkStatus();
+  }
+  std::string folder = options_.state_dir;
+  if (folder.empty()) {
+    LS_ASSIGN_OR_RETURN(folder, DefaultStateFolder(host_, ::geteuid() == 0, [](const char* name) {
+                          const char* value = std::getenv(name);
+                          return std::string(value == nullptr ? "" : value);
+                        }));
+  }
+  LS_ASSIGN_OR_RETURN(identity_, OpenNodeIdentity(folder, host_));
+  return absl::OkStatus();
+}
+
+AgentMachineOptions AgentImpl::MachineOptions() const {
+  AgentMachineOptions options;
+  options.orphan_grace = options_.orphan_grace;
+  if (!identity_.file.empty()) {
+    options.taken_advice =
+        absl::StrCat("if this host is a copy of another one, stop this agent and remove ",
+                     identity_.file, ": the next one makes an id of its own");
+  }
+  options.wall = [](absl::Time time) { return absl::Now() + (time - Clock::Real()->Now()); };
+  return options;
+}
+
 void AgentImpl::SetUpNode() {
   node_.spawner = options_.spawner;
-  node_.life = life_.get();
   node_.program = options_.worker_program;
   node_.coordinator_address = options_.coordinator.address;
-  node_.node_id = absl::StrCat(host_, "-", incarnation_);
+  node_.token = options_.coordinator.token;
+  node_.node_id = identity_.node_id;
   node_.host = host_;
+  node_.own_run_folder = !options_.run_dir.empty() || !options_.runs_dir.empty();
   node_.post = [this](std::function<void()> function) { loop_->Post(std::move(function)); };
   node_.on_started = [this](WorkerProcess* worker, pid_t pid) { OnStarted(worker, pid); };
   node_.on_exit = [this](WorkerProcess* w, const Spawner::Exit& exit) { OnExit(w, exit); };
@@ -160,245 +183,217 @@ void AgentImpl::SetUpNode() {
   node_.on_lines = [this](WorkerProcess* worker, bool is_stderr, std::vector<std::string> lines) {
     OnLines(worker, is_stderr, std::move(lines));
   };
-  node_.on_warning = [this](const absl::Status& status) { Warn(std::string(status.message())); };
+  node_.on_warning = [this](const absl::Status& status) {
+    WarnOnce(std::string(status.message()));
+  };
+}
+
+void AgentImpl::OpenSession() {
+  const int number = ++session_number_;
+  // What a closed session has said is not heard any more.
+  const auto post = [this, number](AgentEvent event) {
+    loop_->Post([this, number, event = std::move(event)]() mutable {
+      if (number == session_number_) Feed(std::move(event));
+    });
+  };
+  coordinator::AgentSession::Callbacks callbacks;
+  callbacks.hello = [this] { return Hello(); };
+  callbacks.on_command = [post](const AgentCommand& c) { post(agent_event::Command{c}); };
+  callbacks.on_connection = [post](bool connected, const std::string& reason) {
+    post(connected ? AgentEvent(agent_event::Connected{}) : agent_event::Disconnected{reason});
+  };
+  session_ = options_.open_session(options_.coordinator, std::move(callbacks));
 }
 
 AgentImpl::~AgentImpl() {
+  if (loop_ == nullptr || machine_ == nullptr) return;  // Init failed
   Stop(/*kill=*/true);
   // The exits come as soon as the kernel is done with the processes.
-  const absl::Time give_up = absl::Now() + absl::Seconds(10);
-  while (!WaitStopped(absl::Milliseconds(100)) && absl::Now() < give_up) {
+  const absl::Time give_up = Clock::Real()->Now() + absl::Seconds(10);
+  while (!WaitStopped(absl::Milliseconds(100)) && Clock::Real()->Now() < give_up) {
     if (options_.spawner->lost()) break;
   }
-  session_->Close(absl::ZeroDuration());
   loop_->Stop();
+  if (session_ != nullptr) session_->Close(absl::ZeroDuration());
 }
 
 void AgentImpl::Stop(bool kill) {
-  loop_->Post([this, kill] {
-    stopping_ = true;
-    desired_.clear_workers();
-    if (!kill) return;
-    for (const auto& [incarnation, worker] : workers_) {
-      if (worker->view.phase < WorkerView::Phase::kKilled) KillNow(worker.get());
-    }
-  });
+  loop_->Post([this, kill] { Feed(agent_event::Stop{kill}); });
 }
 
 bool AgentImpl::WaitStopped(absl::Duration timeout) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (!mu_.AwaitWithTimeout(absl::Condition(&stopped_), timeout)) return false;
-  }
-  return true;
+  absl::MutexLock lock(&mu_);
+  return changed_.AwaitFor(&mu_, timeout,
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopped_; });
 }
 
 AgentMessage AgentImpl::Hello() {
   AgentMessage message;
   AgentHello* hello = message.mutable_hello();
-  hello->set_node_id(node_.node_id);
+  {
+    absl::MutexLock lock(&mu_);
+    *hello = known_;
+  }
+  hello->set_node_id(identity_.node_id);
   hello->set_incarnation(incarnation_);
   hello->set_host(host_);
   hello->set_slots(options_.slots);
-  hello->add_devices()->set_kind("cpu");
-  std::set<std::string> uuids;
-  for (const Gpu& gpu : gpus_) uuids.insert(gpu.uuid);
-  const bool shared = uuids.size() < gpus_.size();
-  for (const Gpu& gpu : gpus_) {
-    Device* device = hello->add_devices();
-    device->set_kind("cuda");
-    device->set_uuid(gpu.uuid);
-    device->set_name(gpu.name);
-    device->set_memory(gpu.memory);
-    device->set_shared(shared);
-    device->set_cpus(gpu.cpus);
-  }
+  AddDevices(gpus_, hello);
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
   hello->set_private_agent(options_.private_agent);
-  absl::MutexLock lock(&mu_);
-  for (const WorkerStarted& worker : running_) *hello->add_running() = worker;
   return message;
 }
 
-void AgentImpl::OnCommand(const AgentCommand& command) {
-  if (command.has_rejected() && options_.on_rejected) {
-    options_.on_rejected(command.rejected().reason());
-  }
-  loop_->Post([this, command] { HandleCommand(command); });
-}
-
-void AgentImpl::HandleCommand(const AgentCommand& command) {
-  if (command.has_desired() && !stopping_) desired_ = command.desired();
-  if (!command.has_acknowledged()) return;
-  for (const std::string& incarnation : command.acknowledged().worker_incarnations()) {
-    if (WorkerProcess* worker = Find(incarnation)) worker->view.acknowledged = true;
-  }
-}
-
-WorkerProcess* AgentImpl::Find(const std::string& incarnation) {
-  const auto it = workers_.find(incarnation);
-  return it == workers_.end() ? nullptr : it->second.get();
-}
-
 absl::Time AgentImpl::AfterEvents() {
-  const absl::Time now = absl::Now();
-  std::vector<WorkerView> views;
-  for (const auto& [incarnation, worker] : workers_) views.push_back(worker->view);
-  const ReconcileActions actions = Reconcile(desired_, views, now);
-  for (const std::string& incarnation : actions.forget) workers_.erase(incarnation);
-  for (const std::string& incarnation : actions.terminate) Terminate(Find(incarnation));
-  for (const std::string& incarnation : actions.kill) KillNow(Find(incarnation));
-  for (const int i : actions.start) StartWorker(desired_.workers(i));
-  PublishState();
-  if (now >= next_heartbeat_) {
-    AgentMessage message;
-    AgentHeartbeat* const heartbeat = message.mutable_heartbeat();
-    if (usage_ != nullptr) {
-      std::map<std::string, int64_t> pids;
-      for (const auto& [incarnation, worker] : workers_) {
-        if (worker->pid > 0) pids[incarnation] = worker->pid;
-      }
-      usage_->Watch(std::move(pids));
-      *heartbeat = usage_->Latest();
-    }
-    if (connected_) session_->SendLatest(kHeartbeatKind, message);
-    next_heartbeat_ = now + kHeartbeatEvery;
-  }
-  if (connected_) budget_.Fill(now);
-  // A SIGTERM sent above has set a new time to look again.
-  absl::Time next = std::min(actions.next, next_heartbeat_);
-  if (!actions.terminate.empty()) {
-    for (const auto& [incarnation, worker] : workers_) next = std::min(next, worker->view.kill_at);
-  }
-  return next;
+  const absl::Time now = Clock::Real()->Now();
+  if (now >= next_) Feed(agent_event::Tick{});
+  if (machine_->connected()) budget_.Fill(now);
+  return next_;
 }
 
-void AgentImpl::StartWorker(WorkerAssignment assignment) {
-  assignment.set_run_dir(
-      ChosenRunFolder(options_.run_dir, options_.runs_dir, assignment.run_dir()));
-  const int life_slot = next_life_slot_++;
-  auto owned = std::make_unique<WorkerProcess>(&node_, assignment, life_slot);
-  WorkerProcess* worker = owned.get();
-  worker->view.incarnation = assignment.incarnation();
-  worker->view.job_id = assignment.job_id();
-  workers_[assignment.incarnation()] = std::move(owned);
+void AgentImpl::Feed(AgentEvent event) {
+  events_.push_back(std::move(event));
+  if (feeding_) return;
+  feeding_ = true;
+  while (!events_.empty()) {
+    const AgentMachine::Output output = machine_->Step(events_.front(), Clock::Real()->Now());
+    events_.pop_front();
+    next_ = output.next;
+    Publish();
+    for (const AgentAction& action : output.actions) {
+      std::visit([this](const auto& a) { Do(a); }, action);
+    }
+  }
+  feeding_ = false;
+}
 
-  const int64_t fds = static_cast<int64_t>(workers_.size()) * kFdsPerWorker + kFdsOfProgram;
-  if (life_slot >= LifePage::kSlots) {
-    return OnStartFailed(worker, absl::ResourceExhaustedError(
-                                     absl::StrCat("this agent has started ", LifePage::kSlots,
-                                                  " workers, all that it can: start it again")));
+void AgentImpl::Do(const agent_action::Heartbeat&) {
+  AgentMessage message;
+  AgentHeartbeat* const heartbeat = message.mutable_heartbeat();
+  if (usage_ != nullptr) {
+    std::map<std::string, int64_t> pids;
+    for (const auto& [incarnation, worker] : workers_) {
+      if (worker->pid > 0 && !worker->ended) pids[incarnation] = worker->pid;
+    }
+    usage_->Watch(std::move(pids));
+    *heartbeat = usage_->Latest();
   }
-  if (fds > file_limit_) {
-    return OnStartFailed(worker, absl::ResourceExhaustedError(absl::StrCat(
-                                     workers_.size(), " workers need ", fds, " open files and ",
-                                     file_limit_, " are allowed: raise the limit (ulimit -n)")));
+  if (session_ != nullptr) session_->SendLatest(kHeartbeatKind, message);
+}
+
+void AgentImpl::Do(const agent_action::CloseSession&) {
+  ++session_number_;
+  session_.reset();
+}
+
+void AgentImpl::Do(const agent_action::Report& action) {
+  if (options_.on_connection) options_.on_connection(action.connected, action.reason);
+}
+
+void AgentImpl::Send(const AgentMessage& message) {
+  if (session_ != nullptr) session_->Send(message);
+}
+
+void AgentImpl::Do(const agent_action::Start& action) {
+  WorkerAssignment assignment = action.assignment;
+  const absl::Status checked = CheckAssignment(assignment);
+  if (checked.ok()) {
+    assignment.set_run_dir(
+        ChosenRunFolder(options_.run_dir, options_.runs_dir, assignment.run_dir()));
   }
-  if (absl::Status started = worker->Start(); !started.ok()) {
-    return OnStartFailed(worker, started);
+  auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++);
+  WorkerProcess* worker = owned.get();
+  workers_[assignment.incarnation()] = std::move(owned);
+  if (absl::Status started = StartWorker(worker, checked); !started.ok()) {
+    OnStartFailed(worker, started);
   }
-  life_watch_->Add(life_slot);
+}
+
+absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& checked) {
+  LS_RETURN_IF_ERROR(checked);
+  LS_RETURN_IF_ERROR(CheckOpenFiles(static_cast<int>(workers_.size()), file_limit_));
+  LS_RETURN_IF_ERROR(CheckDevice(worker->assignment(), gpus_));
+  std::vector<const WorkerAssignment*> others;
+  for (const auto& [incarnation, other] : workers_) {
+    if (!other->ended) others.push_back(&other->assignment());
+  }
+  if (const std::string shared = SharedWithAnotherJob(worker->assignment(), others);
+      !shared.empty()) {
+    WarnOnce(shared);
+  }
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, PageOf(worker->assignment().job_id()));
+  LS_RETURN_IF_ERROR(worker->Start(page));
+  life_watch_->Add(worker->id(), page, worker->life_slot());
   for (int stream = 0; stream < 2; ++stream) {
     const int fd = worker->output_fd(stream);
     const absl::Status watched = loop_->Watch(fd, [this, worker, stream, fd] {
       // Forgotten first: the descriptor is closed at the stream's end.
       if (!worker->ReadOutput(stream)) loop_->Forget(fd);
     });
-    if (!watched.ok()) Warn(absl::StrCat("cannot read a worker's output: ", watched.message()));
+    if (!watched.ok()) {
+      WarnOnce(absl::StrCat("cannot read a worker's output: ", watched.message()));
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& job_id) {
+  std::erase_if(pages_, [](const auto& entry) { return entry.second.expired(); });
+  if (std::shared_ptr<LifePage> page = pages_[job_id].lock()) return page;
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, LifePage::Create(options_.life_words));
+  pages_[job_id] = page;
+  return page;
+}
+
+void AgentImpl::Signal(const std::string& incarnation, int signal) {
+  if (const auto it = workers_.find(incarnation); it != workers_.end()) it->second->Signal(signal);
 }
 
 void AgentImpl::OnStarted(WorkerProcess* worker, pid_t pid) {
   worker->pid = pid;
-  AgentMessage message;
-  WorkerStarted* started = message.mutable_started();
-  started->set_job_id(worker->assignment().job_id());
-  started->set_worker_incarnation(worker->incarnation());
-  started->set_pid(pid);
-  PublishState();
-  session_->Send(message);
+  Feed(agent_event::Started{worker->incarnation(), pid});
 }
 
-void AgentImpl::OnDied(int life_slot) {
+void AgentImpl::OnDied(uint64_t id) {
   for (const auto& [incarnation, worker] : workers_) {
-    if (worker->life_slot() != life_slot || worker->death_order != 0) continue;
-    worker->death_order = life_->DeathOrder(life_slot);
-    AgentMessage message;
-    WorkerDied* died = message.mutable_died();
-    died->set_job_id(worker->assignment().job_id());
-    died->set_worker_incarnation(incarnation);
-    *died->mutable_time() = ToProto(absl::Now());
-    died->set_order(worker->death_order);
-    session_->Send(message);
+    if (worker->id() != id || worker->page() == nullptr) continue;
+    return Feed(agent_event::Died{incarnation, worker->page()->DeathOrder(worker->life_slot()),
+                                  absl::Now()});
   }
 }
 
-void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
-  CloseOutput(worker);
-  life_watch_->End(worker->life_slot());
-  worker->record.set_exit_code(exit.code);
-  worker->record.set_signal(exit.signal);
-  worker->record.set_peak_rss_bytes(exit.peak_rss_bytes);
-  *worker->record.mutable_time() = ToProto(exit.time);
-  Exited(worker);
-}
-
-void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why) {
-  CloseOutput(worker);
-  if (worker->life_slot() < LifePage::kSlots) life_watch_->End(worker->life_slot());
-  std::string text(why.message());
-  if (worker->pid == 0 && text.starts_with("vfork")) {
-    absl::StrAppend(&text, " (the number of processes or the memory is at its limit: ulimit -u)");
-  }
-  worker->record.set_start_error(text);
-  worker->record.set_exit_code(1);
-  *worker->record.mutable_time() = ToProto(absl::Now());
-  Exited(worker);
-}
-
-void AgentImpl::CloseOutput(WorkerProcess* worker) {
+int64_t AgentImpl::Conclude(WorkerProcess* worker) {
   for (int stream = 0; stream < 2; ++stream) {
     if (const int fd = worker->output_fd(stream); fd >= 0) loop_->Forget(fd);
   }
   worker->FinishOutput();
+  worker->ended = true;
+  life_watch_->Remove(worker->id());
+  return worker->EndLife();
 }
 
-void AgentImpl::Exited(WorkerProcess* worker) {
-  worker->view.phase = WorkerView::Phase::kExited;
-  worker->view.kill_at = absl::InfiniteFuture();
-  if (worker->death_order == 0) worker->death_order = DeathOrder(*worker);
-  WorkerExited& record = worker->record;
-  record.set_job_id(worker->assignment().job_id());
-  record.set_worker_incarnation(worker->incarnation());
-  record.set_order(worker->death_order);
-  record.set_wanted(worker->wanted_end);
-  record.set_pid(worker->pid);
-  for (std::string& line : worker->LastOutput()) record.add_last_lines(std::move(line));
-  AgentMessage message;
-  *message.mutable_exited() = record;
-  session_->Send(message);
+void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
+  agent_event::Exited event;
+  event.incarnation = worker->incarnation();
+  event.order = Conclude(worker);
+  event.exit_code = exit.code;
+  event.signal = exit.signal;
+  event.peak_rss_bytes = exit.peak_rss_bytes;
+  event.stamp = exit.time;
+  event.last_lines = worker->LastOutput();
+  event.died_before_signal = worker->died_before_signal();
+  Feed(std::move(event));
 }
 
-int64_t AgentImpl::DeathOrder(const WorkerProcess& worker) {
-  if (worker.life_slot() < LifePage::kSlots) {
-    if (const int64_t order = life_->DeathOrder(worker.life_slot()); order != 0) return order;
-  }
-  return LifePage::kSlots + ++deaths_without_word_;
-}
-
-bool AgentImpl::DiedByItself(const WorkerProcess& worker) const {
-  return worker.death_order != 0 || (worker.life_slot() < LifePage::kSlots &&
-                                     life_->Get(worker.life_slot()) == LifePage::State::kDead);
-}
-
-void AgentImpl::ResendExits() {
-  for (const auto& [incarnation, worker] : workers_) {
-    if (worker->view.phase != WorkerView::Phase::kExited || worker->view.acknowledged) continue;
-    AgentMessage message;
-    *message.mutable_exited() = worker->record;
-    session_->Send(message);
-  }
+void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why) {
+  agent_event::StartFailed event;
+  event.incarnation = worker->incarnation();
+  event.order = Conclude(worker);
+  event.why = ExplainStartFailure(why);
+  event.stamp = absl::Now();
+  event.last_lines = worker->LastOutput();
+  Feed(std::move(event));
 }
 
 void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr, std::vector<std::string> lines) {
@@ -422,24 +417,14 @@ void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr, std::vector<std::
     }
     out->add_lines(ToUtf8(line));
   }
-  if (out->lines_size() > 0) session_->Send(message);
+  if (out->lines_size() > 0) Send(message);
 }
 
-void AgentImpl::Terminate(WorkerProcess* worker) {
-  worker->view.phase = WorkerView::Phase::kEnding;
-  worker->view.kill_at = absl::Now() + Grace(worker->assignment().spec());
-  worker->wanted_end |= !DiedByItself(*worker);
-  worker->Kill(SIGTERM);
+void AgentImpl::WarnOnce(const std::string& message) {
+  if (warned_.insert(message).second) Say(message);
 }
 
-void AgentImpl::KillNow(WorkerProcess* worker) {
-  worker->view.phase = WorkerView::Phase::kKilled;
-  worker->wanted_end |= !DiedByItself(*worker);
-  worker->Kill(SIGKILL);
-}
-
-void AgentImpl::Warn(const std::string& message) {
-  if (!warned_.insert(message).second) return;
+void AgentImpl::Say(const std::string& message) {
   if (options_.on_warning) {
     options_.on_warning(message);
   } else {
@@ -447,19 +432,11 @@ void AgentImpl::Warn(const std::string& message) {
   }
 }
 
-void AgentImpl::PublishState() {
+void AgentImpl::Publish() {
   absl::MutexLock lock(&mu_);
-  running_.clear();
-  bool any = false;
-  for (const auto& [incarnation, worker] : workers_) {
-    if (worker->view.phase == WorkerView::Phase::kExited) continue;
-    any = true;
-    WorkerStarted& started = running_.emplace_back();
-    started.set_job_id(worker->assignment().job_id());
-    started.set_worker_incarnation(incarnation);
-    started.set_pid(worker->pid);
-  }
-  stopped_ = stopping_ && !any;
+  known_ = machine_->Hello();
+  stopped_ = machine_->stopped();
+  changed_.NotifyAll();
 }
 
 }  // namespace

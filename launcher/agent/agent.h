@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node agent: makes this host's workers what the coordinator says they shall be, reads their
-// output, and reports starts, deaths and exits. One loop thread owns all state; the session, the
-// spawner and the life words hand it events.
+// output, and reports starts, deaths and exits. machine.h decides; this is what carries it out: one
+// loop thread owns all state; the session, the spawner and the life words hand it events.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
 #define LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/life.h"
 #include "coordinator/client/client.h"
 #include "launcher/spawner/spawner.h"
 
@@ -28,18 +29,28 @@ struct AgentOptions {
   // the folder that it goes into. Empty: the coordinator's.
   std::string run_dir;
   std::string runs_dir;
+  // Where the node's id is kept, and the lock that lets one agent have it; empty: the default of
+  // identity.h. A private agent keeps none: its id lasts for the run.
+  std::string state_dir;
+  // How long workers go on that another cluster's coordinator gave and this one does not know.
+  absl::Duration orphan_grace = absl::Minutes(5);
+  // Words of each job's life page.
+  int life_words = LifePage::kWords;
+  // How sessions are opened; tests have their own.
+  std::function<std::unique_ptr<coordinator::AgentSession>(const coordinator::ClientOptions&,
+                                                           coordinator::AgentSession::Callbacks)>
+      open_session = coordinator::OpenAgentSession;
   // Something that the user should know and that does not stop the work, said once each. Called on
   // the loop thread.
   std::function<void(const std::string&)> on_warning;
-  // The connection came or went; may be empty. Called on the session's thread.
+  // The coordinator began or ceased to direct this node; may be empty. Called on the loop thread.
   std::function<void(bool connected, const std::string& reason)> on_connection;
-  // The coordinator refused this agent for good; may be empty. Called on the session's thread.
-  std::function<void(const std::string& reason)> on_rejected;
 };
 
 class Agent {
  public:
-  // Errors: ResourceExhausted when a page or a thread cannot be had.
+  // Errors: ResourceExhausted when a descriptor or a thread cannot be had; FailedPrecondition when
+  // another agent lives with this state folder, or it cannot be used.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options);
   // Kills what still runs and leaves.
   virtual ~Agent() = default;

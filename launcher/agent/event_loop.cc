@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep::launcher {
@@ -85,7 +85,8 @@ void EventLoop::Run(const std::function<absl::Time()>& after_events) {
     const absl::Time next = after_events();
     int timeout_ms = -1;
     if (next != absl::InfiniteFuture()) {
-      const int64_t ms = absl::ToInt64Milliseconds(next - absl::Now() + absl::Microseconds(999));
+      const int64_t ms =
+          absl::ToInt64Milliseconds(next - Clock::Real()->Now() + absl::Microseconds(999));
       timeout_ms = static_cast<int>(std::clamp<int64_t>(ms, 0, 60000));
     }
     const int n = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);

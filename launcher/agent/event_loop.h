@@ -28,8 +28,8 @@ class EventLoop {
   // Stops and joins.
   ~EventLoop();
 
-  // Starts the thread. `after_events` runs after each batch of events and returns when it wants to
-  // run again without one.
+  // Starts the thread. `after_events` runs after each batch of events and returns when, on
+  // Clock::Real(), it wants to run again without one.
   void Start(const std::string& name, std::function<absl::Time()> after_events);
   // Ends the thread after the functions posted so far; later ones are dropped.
   void Stop();

@@ -11,8 +11,8 @@
 
 namespace lockstep::launcher {
 
-LifeWatch::LifeWatch(LifePage* page, std::function<void(int slot)> on_death)
-    : page_(page), on_death_(std::move(on_death)), thread_("life-watch", [this] { Run(); }) {}
+LifeWatch::LifeWatch(std::function<void(uint64_t id)> on_death)
+    : on_death_(std::move(on_death)), thread_("life-watch", [this] { Run(); }) {}
 
 LifeWatch::~LifeWatch() {
   {
@@ -23,24 +23,20 @@ LifeWatch::~LifeWatch() {
   thread_.Join();
 }
 
-void LifeWatch::Add(int slot) {
+void LifeWatch::Add(uint64_t id, std::shared_ptr<const LifePage> page, int slot) {
   {
     absl::MutexLock lock(&mu_);
-    slots_.insert(slot);
+    lives_[id] = {std::move(page), slot};
   }
   Wake();
 }
 
-void LifeWatch::End(int slot) {
+void LifeWatch::Remove(uint64_t id) {
   {
     absl::MutexLock lock(&mu_);
-    slots_.erase(slot);
+    if (lives_.erase(id) == 0) return;
   }
   Wake();
-  if (page_->Get(slot) != LifePage::State::kEmpty) return;
-  // The kernel marks a word when the thread that took it ends.
-  Thread mark("life-mark", [this, slot] { page_->Take(slot).IgnoreError(); });
-  mark.Join();
 }
 
 void LifeWatch::Wake() {
@@ -56,19 +52,25 @@ void LifeWatch::Run() {
   ::pthread_setschedparam(::pthread_self(), SCHED_FIFO, &lowest);
   while (true) {
     const uint32_t seen = changes_.load();
-    std::vector<int> slots;
+    std::map<uint64_t, Life> lives;  // keeps the pages mapped meanwhile
     {
       absl::MutexLock lock(&mu_);
       if (stop_) return;
-      slots.assign(slots_.begin(), slots_.end());
+      lives = lives_;
     }
-    for (const int slot : page_->WaitForAnyDeath(slots, absl::Hours(1), &changes_, seen)) {
+    std::vector<uint64_t> ids;
+    std::vector<LifePage::Ref> slots;
+    for (const auto& [id, life] : lives) {
+      ids.push_back(id);
+      slots.push_back({life.page.get(), life.slot});
+    }
+    for (const size_t i : LifePage::WaitForAnyDeathOf(slots, absl::Hours(1), &changes_, seen)) {
       bool first;
       {
         absl::MutexLock lock(&mu_);
-        first = slots_.erase(slot) > 0;
+        first = lives_.erase(ids[i]) > 0;
       }
-      if (first) on_death_(slot);
+      if (first) on_death_(ids[i]);
     }
   }
 }

@@ -7,7 +7,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <map>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -18,26 +19,27 @@ namespace lockstep::launcher {
 
 class LifeWatch {
  public:
-  // `on_death` is called once for each watched slot, on the watch's thread; it must not block.
-  // `page` outlives the watch.
-  LifeWatch(LifePage* page, std::function<void(int slot)> on_death);
+  // `on_death` is called once for each watched life, on the watch's thread; it must not block.
+  explicit LifeWatch(std::function<void(uint64_t id)> on_death);
   ~LifeWatch();
 
-  // Watches `slot` until it dies or End. REQUIRES: not watched.
-  void Add(int slot);
-  // Marks `slot` dead if its process ended without having taken it, so that whoever waits for that
-  // process is told; then the watch forgets it. Only for slots whose process has ended.
-  void End(int slot);
+  // Watches `slot` of `page` until it dies or Remove; `id` is the caller's name for it.
+  void Add(uint64_t id, std::shared_ptr<const LifePage> page, int slot);
+  // Forgets it, if it is watched.
+  void Remove(uint64_t id);
 
  private:
+  struct Life {
+    std::shared_ptr<const LifePage> page;
+    int slot = 0;
+  };
   void Run();
   void Wake();
 
-  LifePage* const page_;
-  const std::function<void(int)> on_death_;
+  const std::function<void(uint64_t)> on_death_;
   std::atomic<uint32_t> changes_{0};
   absl::Mutex mu_;
-  std::set<int> slots_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, Life> lives_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/output.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -47,11 +47,9 @@ std::vector<std::string> LastLines::Get() const {
   return result;
 }
 
-absl::Status LogFile::Open(const std::string& path) {
-  path_ = path;
-  fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!fd_.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open the log ", path));
-  return absl::OkStatus();
+void LogFile::Use(UniqueFd fd, std::string path) {
+  fd_ = std::move(fd);
+  path_ = std::move(path);
 }
 
 absl::Status LogFile::Append(const std::vector<std::string>& lines) {

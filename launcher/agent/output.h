@@ -49,8 +49,8 @@ class LastLines {
 // disk costs the log and not the training.
 class LogFile {
  public:
-  // Errors: as of open(2).
-  absl::Status Open(const std::string& path);
+  // Appends to `fd` from here on; `path` is what messages call it.
+  void Use(UniqueFd fd, std::string path);
   // Errors: as of write(2), once; ResourceExhausted for a full disk.
   absl::Status Append(const std::vector<std::string>& lines);
 

@@ -24,6 +24,10 @@ ReconcileActions Reconcile(const DesiredWorkers& desired, const std::vector<Work
         kill_jobs.contains(worker.job_id) || kill_workers.contains(worker.incarnation);
     switch (worker.phase) {
       case Phase::kRunning:
+        if (!at_once && now < worker.spared_until) {
+          actions.next = std::min(actions.next, worker.spared_until);
+          break;
+        }
         (at_once ? actions.kill : actions.terminate).push_back(worker.incarnation);
         break;
       case Phase::kEnding:

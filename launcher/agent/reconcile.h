@@ -26,6 +26,8 @@ struct WorkerView {
   Phase phase = Phase::kRunning;
   absl::Time kill_at = absl::InfiniteFuture();  // kEnding: when its grace is over
   bool acknowledged = false;                    // kExited: the coordinator has its exit record
+  // kRunning and not wanted: it is not ended before this, unless it is named to be killed.
+  absl::Time spared_until = absl::InfinitePast();
 };
 
 struct ReconcileActions {

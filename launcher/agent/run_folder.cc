@@ -6,45 +6,140 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/fd.h"
 #include "common/status.h"
 #include "job/job_file.h"
+#include "launcher/agent/identity.h"
 
 namespace lockstep::launcher {
 namespace {
 
-absl::Status MakeFolders(const std::string& path) {
+constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+constexpr mode_t kPublic = 0777;  // less the umask
+constexpr mode_t kPrivate = 0700;
+
+absl::Status CannotMake(int why, const std::string& path, const std::string& part) {
+  return ErrnoStatus(why, absl::StrCat("cannot make the run's folder ", path,
+                                       " (start from a folder that you may write to): ", part));
+}
+
+// The target of the link `name` in `parent` if the link is the agent's own user's; races with
+// nobody, since link and target are looked at through one descriptor.
+absl::StatusOr<std::string> OwnLinkTarget(int parent, const std::string& name) {
+  UniqueFd link(::openat(parent, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!link.valid() || ::fstat(link.get(), &info) != 0) return ErrnoStatus(errno, name);
+  char target[PATH_MAX];
+  const ssize_t n = S_ISLNK(info.st_mode) ? ::readlinkat(link.get(), "", target, PATH_MAX) : -1;
+  if (n <= 0) return absl::FailedPreconditionError(absl::StrCat(name, " is not a folder"));
+  if (info.st_uid != ::geteuid()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     " is a symbolic link of another user, which is not followed (--runs-dir "
+                     "of the agent names another place for runs)"));
+  }
+  return std::string(target, static_cast<size_t>(n));
+}
+
+// Opens the folder `name` in `parent`, making it with `mode` if it is not there. `links`: a link of
+// the own user is followed.
+absl::StatusOr<UniqueFd> OpenChild(int parent, const std::string& name, mode_t mode, bool links) {
+  const int made = ::mkdirat(parent, name.c_str(), mode);
+  const int why = errno;
+  UniqueFd child(::openat(parent, name.c_str(), kFolder | O_NOFOLLOW));
+  if (child.valid()) return child;
+  if (errno == ENOENT && made != 0) return ErrnoStatus(why, absl::StrCat("mkdir ", name));
+  if (errno != ELOOP && errno != ENOTDIR) return ErrnoStatus(errno, name);
+  if (!links) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is not a folder but a file or a symbolic link"));
+  }
+  LS_ASSIGN_OR_RETURN(const std::string target, OwnLinkTarget(parent, name));
+  child.reset(::openat(parent, target.c_str(), kFolder));
+  if (!child.valid()) return ErrnoStatus(errno, absl::StrCat(name, " -> ", target));
+  return child;
+}
+
+// A folder that the agent's own user named: links are theirs.
+absl::StatusOr<UniqueFd> OpenOwn(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
-    if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
+    const mode_t mode = end == std::string::npos ? kPrivate : kPublic;
+    if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) {
       // A parent that cannot be written to is no harm while what is below it exists.
       struct stat info {};
       const int why = errno;
       if (::stat(part.c_str(), &info) != 0) {
-        return ErrnoStatus(
-            why, absl::StrCat("cannot make the run's folder ", path,
-                              " (start from a folder that you may write to): mkdir ", part));
+        return CannotMake(why, path, absl::StrCat("mkdir ", part));
       }
     }
-    if (end == std::string::npos) return absl::OkStatus();
+    if (end == std::string::npos) break;
   }
+  UniqueFd folder(::open(path.c_str(), kFolder));
+  if (!folder.valid()) return CannotMake(errno, path, absl::StrCat("open ", path));
+  return folder;
+}
+
+// The run's folder by the coordinator's word: `run_dir`, step by step from `submit_dir`.
+absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::string& run_dir) {
+  const std::string path = ResolvePath(submit_dir, run_dir);
+  UniqueFd folder(::open(submit_dir.c_str(), kFolder));
+  if (!folder.valid()) {
+    return CannotMake(errno, path,
+                      absl::StrCat("the folder ", submit_dir, " that the job was submitted from"));
+  }
+  const std::vector<std::string> parts = absl::StrSplit(run_dir, '/');
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size();
+    absl::StatusOr<UniqueFd> child =
+        OpenChild(folder.get(), parts[i], last ? kPrivate : kPublic, /*links=*/!last);
+    if (!child.ok()) {
+      return absl::Status(
+          child.status().code(),
+          absl::StrCat("cannot make the run's folder ", path,
+                       " (start from a folder that you may write to): ", child.status().message()));
+    }
+    folder = *std::move(child);
+  }
+  return folder;
 }
 
 // Appears whole or not at all: other agents may write the same file at the same time.
-absl::Status WriteWhole(const std::string& path, const std::string& text) {
-  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+absl::Status WriteWhole(int folder, const std::string& name, const std::string& text,
+                        const std::string& shown) {
+  const std::string temporary = absl::StrCat(name, ".", ::getpid(), ".tmp");
+  ::unlinkat(folder, temporary.c_str(), 0);  // of an agent that was killed
+  UniqueFd fd(::openat(folder, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", shown));
   const ssize_t n = ::write(fd.get(), text.data(), text.size());
-  const int why = n < 0 ? errno : ENOSPC;
-  if (n != static_cast<ssize_t>(text.size()) || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    ::unlink(temporary.c_str());
-    return ErrnoStatus(why, absl::StrCat("cannot write ", path));
+  int why = n < 0 ? errno : ENOSPC;
+  if (n == static_cast<ssize_t>(text.size())) {
+    if (::renameat(folder, temporary.c_str(), folder, name.c_str()) == 0) return absl::OkStatus();
+    why = errno;
   }
-  return absl::OkStatus();
+  ::unlinkat(folder, temporary.c_str(), 0);
+  return ErrnoStatus(why, absl::StrCat("cannot write ", shown));
+}
+
+absl::StatusOr<UniqueFd> OpenLog(int logs, const std::string& name, const std::string& shown) {
+  UniqueFd fd(::openat(logs, name.c_str(),
+                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  struct stat info {};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot open the log ", shown,
+                                           errno == ELOOP ? ", which is a symbolic link" : ""));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot open the log ", shown, ": it is no ordinary file"));
+  }
+  return fd;
 }
 
 }  // namespace
@@ -62,6 +157,31 @@ std::string ChosenRunFolder(const std::string& run_dir, const std::string& runs_
   return ResolvePath(runs_dir, proposed.substr(proposed.rfind('/') + 1));
 }
 
+absl::Status CheckAssignment(const WorkerAssignment& assignment) {
+  const auto refuse = [](const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the coordinator asks for ", what, ": is it a coordinator, and of the same version?"));
+  };
+  if (!IsPlainName(assignment.job_id()))
+    return refuse("a job whose id has other characters than A-Z, a-z, 0-9, '.', '_', '-'");
+  if (!IsPlainName(assignment.incarnation()))
+    return refuse("a worker whose name has other characters than A-Z, a-z, 0-9, '.', '_', '-'");
+  if (assignment.slot() < 0) return refuse("a worker in a place below 0");
+  if (assignment.submit_dir().empty() || assignment.submit_dir()[0] != '/') {
+    return refuse("a job that was submitted from a relative folder");
+  }
+  const std::string& run_dir = assignment.run_dir();
+  if (run_dir.empty()) return refuse("a run without a folder");
+  for (const absl::string_view part : absl::StrSplit(run_dir, '/')) {
+    if (!IsPlainName(std::string(part))) {
+      return refuse(
+          "a run's folder outside the submitter's, or with other characters than A-Z, "
+          "a-z, 0-9, '.', '_', '-' (the job's name is a part of it)");
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::string RunFolder(const WorkerAssignment& assignment) {
   return ResolvePath(assignment.submit_dir(), assignment.run_dir());
 }
@@ -70,16 +190,19 @@ std::string WorkFolder(const WorkerAssignment& assignment) {
   return ResolvePath(assignment.submit_dir(), assignment.spec().workdir());
 }
 
-std::string LogPath(const WorkerAssignment& assignment) {
-  return absl::StrCat(RunFolder(assignment), "/logs/", assignment.slot(), ".log");
-}
-
-absl::Status PrepareRunFolder(const WorkerAssignment& assignment) {
-  const std::string folder = RunFolder(assignment);
-  const std::string job_file = absl::StrCat(folder, "/job.yaml");
-  if (::access(job_file.c_str(), F_OK) == 0) return absl::OkStatus();  // made with the first worker
-  LS_RETURN_IF_ERROR(MakeFolders(absl::StrCat(folder, "/logs")));
-  return WriteWhole(job_file, job::ToYaml(assignment.spec()));
+absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own) {
+  const std::string path = RunFolder(assignment);
+  LS_ASSIGN_OR_RETURN(
+      const UniqueFd folder,
+      own ? OpenOwn(path) : OpenProposed(assignment.submit_dir(), assignment.run_dir()));
+  absl::StatusOr<UniqueFd> logs = OpenChild(folder.get(), "logs", kPrivate, /*links=*/false);
+  if (!logs.ok()) return Annotate(logs.status(), path);
+  if (::faccessat(folder.get(), "job.yaml", F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), "job.yaml", job::ToYaml(assignment.spec()),
+                                  absl::StrCat(path, "/job.yaml")));
+  }
+  const std::string log = absl::StrCat(assignment.slot(), ".log");
+  return OpenLog(logs->get(), log, absl::StrCat(path, "/logs/", log));
 }
 
 }  // namespace lockstep::launcher

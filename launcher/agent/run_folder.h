@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder that a run leaves: runs/<name>-<id>/ with job.yaml (resolved) and logs/<slot>.log; the
 // workers add metrics, checkpoints and the model.
+//
+// What a coordinator says about a run is not taken on trust: its folder lies where the names say,
+// whatever links somebody has put there. In the submitter's folder the way to the run's folder goes
+// through no symbolic links but those of the agent's own user; in the run's folder none is
+// followed. What may hold secrets can be read by the agent's user alone: the folder has the mode
+// 0700 and files 0600. A folder that the agent's own user names on the command line (--run-dir,
+// --runs-dir) may be reached through links.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_RUN_FOLDER_H_
 #define LOCKSTEP_LAUNCHER_AGENT_RUN_FOLDER_H_
@@ -8,6 +15,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/fd.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
@@ -20,16 +29,20 @@ std::string ResolvePath(const std::string& folder, const std::string& path);
 std::string ChosenRunFolder(const std::string& run_dir, const std::string& runs_dir,
                             const std::string& proposed);
 
+// Whether names and paths of an assignment are such as a coordinator makes them. Errors:
+// InvalidArgument, with the one that is not.
+absl::Status CheckAssignment(const WorkerAssignment& assignment);
+
 // The run's folder of an assignment.
 std::string RunFolder(const WorkerAssignment& assignment);
 // Where the assignment's worker starts.
 std::string WorkFolder(const WorkerAssignment& assignment);
-// The log of the assignment's slot.
-std::string LogPath(const WorkerAssignment& assignment);
 
-// Makes the folder, its logs/ and job.yaml where they are missing. Blocks on the file system.
-// Errors: as of mkdir(2) and open(2), with the path and what to do.
-absl::Status PrepareRunFolder(const WorkerAssignment& assignment);
+// Makes the folder, its logs/ and job.yaml where they are missing. Returns the log of the
+// assignment's slot, open for appending. `own`: the folder is the user's word, not the
+// coordinator's. Blocks on the file system. Errors: as of mkdir(2) and open(2), with the path and
+// what to do; FailedPrecondition where a link stands in the way.
+absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own);
 
 }  // namespace lockstep::launcher
 

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -64,6 +64,7 @@ UsageSampler::~UsageSampler() {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
+  stopped_.NotifyAll();
   thread_.Join();
 }
 
@@ -127,9 +128,10 @@ void UsageSampler::Run() {
     if (opened.ok()) nvml = *std::move(opened);
   }
   while (true) {
-    Sample(nvml.get(), absl::Now());
+    Sample(nvml.get(), Clock::Real()->Now());
     absl::MutexLock lock(&mu_);
-    if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kEvery)) return;
+    const auto stop = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; };
+    if (stopped_.AwaitFor(&mu_, kEvery, stop)) return;
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/cond_var.h"
 #include "common/nvml.h"
 #include "common/thread.h"
 #include "proto/coordinator.pb.h"
@@ -47,6 +48,7 @@ class UsageSampler {
 
   const std::vector<std::string> uuids_;
   mutable absl::Mutex mu_;
+  CondVar stopped_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, int64_t> pids_ ABSL_GUARDED_BY(mu_);
   AgentHeartbeat latest_ ABSL_GUARDED_BY(mu_);

@@ -44,16 +44,24 @@ absl::StatusOr<UniqueFd> BootstrapFile(const WorkerBootstrap& bootstrap) {
 
 }  // namespace
 
-absl::Status WorkerProcess::Start() {
-  LS_RETURN_IF_ERROR(PrepareRunFolder(assignment_));
-  LS_RETURN_IF_ERROR(log_.Open(LogPath(assignment_)));
+WorkerBootstrap WorkerProcess::Bootstrap() const {
   WorkerBootstrap bootstrap;
   *bootstrap.mutable_assignment() = assignment_;
   bootstrap.set_coordinator_address(node_->coordinator_address);
+  bootstrap.set_token(node_->token);
   bootstrap.set_node_id(node_->node_id);
   bootstrap.set_host(node_->host);
   bootstrap.set_life_slot(life_slot_);
-  LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(bootstrap));
+  return bootstrap;
+}
+
+absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
+  LS_ASSIGN_OR_RETURN(life_slot_, page->Issue());
+  page_ = std::move(page);
+  LS_ASSIGN_OR_RETURN(UniqueFd log, OpenRunLog(assignment_, node_->own_run_folder));
+  log_.Use(std::move(log),
+           absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
+  LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(Bootstrap()));
   UniqueFd write_ends[2];
   for (int i = 0; i < 2; ++i) LS_RETURN_IF_ERROR(MakePipe(&streams_[i].fd, &write_ends[i]));
 
@@ -69,7 +77,7 @@ absl::Status WorkerProcess::Start() {
   request.cwd = WorkFolder(assignment_);
   request.stdout_fd = write_ends[0].get();
   request.stderr_fd = write_ends[1].get();
-  request.fds = {bootstrap_file.get(), node_->life->fd()};
+  request.fds = {bootstrap_file.get(), page_->fd()};
   Spawner::Callbacks callbacks;
   callbacks.on_started = [this](pid_t pid) {
     node_->post([this, pid] { node_->on_started(this, pid); });
@@ -84,7 +92,22 @@ absl::Status WorkerProcess::Start() {
   return absl::OkStatus();
 }
 
-void WorkerProcess::Kill(int signal) { node_->spawner->Kill(spawn_id_, signal).IgnoreError(); }
+void WorkerProcess::Signal(int signal) {
+  if (!std::exchange(signalled_, true)) {
+    // The word says so before anybody has told the agent.
+    died_before_signal_ = page_ != nullptr && page_->Get(life_slot_) == LifePage::State::kDead;
+  }
+  node_->spawner->Kill(spawn_id_, signal).IgnoreError();
+}
+
+int64_t WorkerProcess::EndLife() {
+  if (page_ == nullptr) return 0;
+  page_->End(life_slot_);
+  const int64_t order = page_->DeathOrder(life_slot_);
+  page_->Release(life_slot_);
+  page_.reset();
+  return order;
+}
 
 bool WorkerProcess::ReadOutput(int stream) {
   Stream& from = streams_[stream];

@@ -4,8 +4,9 @@
 // What a worker process is given:
 //   command        <worker program> --bootstrap-fd=3 --life-fd=4
 //   descriptors    0 /dev/null, 1 and 2 pipes to the agent, 3 a memfd with the serialised
-//                  WorkerBootstrap (read from offset 0), 4 the agent's life page (LifePage::Open);
-//                  the main thread takes the word WorkerBootstrap.life_slot
+//                  WorkerBootstrap (read from offset 0), 4 the life page of the job's workers
+//                  here (LifePage::Open), of which the main thread takes
+//                  WorkerBootstrap.life_slot
 //   folder         the job's workdir, or the folder it was submitted from
 //   environment    the agent's, with the job's env and secrets
 //   signals        SIGTERM: leave within the grace; SIGKILL follows, and also when the agent dies
@@ -21,11 +22,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "common/fd.h"
 #include "common/life.h"
 #include "launcher/agent/output.h"
-#include "launcher/agent/reconcile.h"
 #include "launcher/spawner/spawner.h"
 #include "proto/coordinator.pb.h"
 
@@ -36,11 +35,12 @@ class WorkerProcess {
   // What all workers of an agent share. Must outlive them.
   struct Node {
     Spawner* spawner = nullptr;
-    LifePage* life = nullptr;
     std::string program;
     std::string coordinator_address;
+    std::string token;  // what workers show the coordinator
     std::string node_id;
     std::string host;
+    bool own_run_folder = false;  // the agent's user chose where runs lie
     // Runs a function on the loop thread; callable from any thread.
     std::function<void(std::function<void()>)> post;
     // On the loop thread:
@@ -51,14 +51,19 @@ class WorkerProcess {
     std::function<void(const absl::Status&)> on_warning;
   };
 
-  WorkerProcess(Node* node, WorkerAssignment assignment, int life_slot)
-      : node_(node), assignment_(std::move(assignment)), life_slot_(life_slot) {}
+  // `id` names this life among all that the agent starts.
+  WorkerProcess(Node* node, WorkerAssignment assignment, uint64_t id)
+      : node_(node), assignment_(std::move(assignment)), id_(id) {}
 
-  // Makes the run's folder, opens log and pipes and asks the spawner. Errors: whatever hinders the
-  // start; what hinders it later comes as on_start_failed.
-  absl::Status Start();
+  // Makes the run's folder, opens log and pipes and asks the spawner for a process with `page`, of
+  // which it takes a slot. Errors: whatever hinders the start; what hinders it later comes as
+  // on_start_failed.
+  absl::Status Start(std::shared_ptr<LifePage> page);
   // Signals the process and its group.
-  void Kill(int signal);
+  void Signal(int signal);
+  // The process has ended, or was never started: its life is over, and the page's word is free for
+  // others. Returns its place among the deaths of the page; 0: it had no life there.
+  int64_t EndLife();
 
   // Reads what stream 0 (stdout) or 1 (stderr) has, at most 256 KiB; closes it at its end. Returns
   // whether it is still open.
@@ -67,17 +72,19 @@ class WorkerProcess {
   void FinishOutput();
   const WorkerAssignment& assignment() const { return assignment_; }
   const std::string& incarnation() const { return assignment_.incarnation(); }
+  uint64_t id() const { return id_; }
+  // Null before Start and after EndLife.
+  const std::shared_ptr<LifePage>& page() const { return page_; }
   int life_slot() const { return life_slot_; }
   int output_fd(int stream) const { return streams_[stream].fd.get(); }
   // The newest lines, for the message about its death.
   std::vector<std::string> LastOutput() const { return last_lines_.Get(); }
+  // It was dead when the first signal was sent.
+  bool died_before_signal() const { return died_before_signal_; }
 
   // The agent's notes.
-  WorkerView view;
   pid_t pid = 0;
-  bool wanted_end = false;  // the agent itself ended it
-  int64_t death_order = 0;  // 0: lives
-  WorkerExited record;
+  bool ended = false;  // its exit, or why it did not start, is known
 
  private:
   struct Stream {
@@ -85,11 +92,16 @@ class WorkerProcess {
     LineSplitter splitter;
   };
   void HandleLines(int stream, std::vector<std::string> lines);
+  WorkerBootstrap Bootstrap() const;
 
   Node* const node_;
   const WorkerAssignment assignment_;
-  const int life_slot_;
+  const uint64_t id_;
+  std::shared_ptr<LifePage> page_;
+  int life_slot_ = -1;
   uint64_t spawn_id_ = 0;
+  bool signalled_ = false;
+  bool died_before_signal_ = false;
   Stream streams_[2];
   LogFile log_;
   LastLines last_lines_;

@@ -376,7 +376,12 @@ absl::StatusOr<Command> ParseVerb(const std::string& verb, const Words& words,
     }
     LS_RETURN_IF_ERROR(NeedAddress(verb, coordinator));
     if (verb == "list") return Command(ListArgs{common, coordinator});
-    JoinArgs args{common, coordinator, {}, words.Last("runs-dir")};
+    JoinArgs args{common, coordinator, {}, words.Last("runs-dir"), words.Last("state-dir")};
+    if (words.Has("orphan-grace")) {
+      const auto grace = job::ParseDuration(words.Last("orphan-grace"));
+      if (!grace.ok()) return Usage(absl::StrCat("--orphan-grace: ", grace.status().message()));
+      args.orphan_grace = absl::Nanoseconds(*grace);
+    }
     LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(words, "slots", 1));
     return Command(std::move(args));
   }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/chaos.h"
 
 namespace lockstep::launcher {
@@ -112,6 +113,8 @@ struct JoinArgs {
   CoordinatorArgs coordinator;
   std::optional<int> slots;  // worker slots; without it one for each core or GPU
   std::string runs_dir;
+  std::string state_dir;  // empty: the default
+  absl::Duration orphan_grace = absl::Minutes(5);
 };
 struct PlanArgs {
   CommonArgs common;

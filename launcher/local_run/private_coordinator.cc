@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "launcher/agent/host.h"
 #include "launcher/follow/text.h"
@@ -90,7 +90,7 @@ absl::Status PrivateCoordinator::Life::Spawn(int ready_fd) {
 }
 
 bool PrivateCoordinator::Life::TakeRestart() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = Clock::Real()->Now();
   while (!restarted.empty() && restarted.front() < now - absl::Minutes(1)) restarted.pop_front();
   if (!ready || !restarts || restarted.size() >= kRestarts) return false;
   restarted.push_back(now);
@@ -156,10 +156,10 @@ const std::string& PrivateCoordinator::journal() const { return life_->journal; 
 std::string PrivateCoordinator::pipe() const { return life_->folder + kPipe; }
 
 absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt_fd) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = Clock::Real()->Now() + timeout;
   while (true) {
     pollfd fds[2] = {{ready_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}};
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
     if (left <= 0) {
       return absl::DeadlineExceededError(absl::StrCat(
           "the private coordinator was not ready within ", absl::FormatDuration(timeout)));

@@ -20,6 +20,7 @@
 #include "coordinator/client/client.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
+#include "launcher/agent/limits.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
@@ -31,6 +32,7 @@
 #include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
+#include "launcher/verbs/connect.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -147,6 +149,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
   const int workers = MostWorkers(request.spec());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
+  LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), workers, /*local_run=*/true));
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.coordinator.address = coordinator->address();
@@ -316,6 +319,10 @@ int LocalRun::ShowEnd(const JobStatus& status, int code) {
 
 }  // namespace
 
-int RunHere(const RunArgs& args, Spawner* spawner) { return LocalRun(args, spawner).Run(); }
+int RunHere(const RunArgs& args, Spawner* spawner) {
+  // Before any thread: what even one worker needs.
+  const absl::Status enough = CheckLimits(CurrentLimits(), /*workers=*/1, /*local_run=*/true);
+  return enough.ok() ? LocalRun(args, spawner).Run() : Complain(enough);
+}
 
 }  // namespace lockstep::launcher

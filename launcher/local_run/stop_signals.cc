@@ -34,6 +34,7 @@ void StopSignals::Block() {
   const sigset_t set = StopSet();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error that names the file
 }
 
 StopSignals::StopSignals(std::function<void(int count)> on_signal) {

@@ -14,7 +14,8 @@ namespace lockstep::launcher {
 class StopSignals {
  public:
   // Blocks the signals in the calling thread and those that it starts later. Called in main, after
-  // the spawner was forked and before any thread exists. Also makes SIGPIPE harmless.
+  // the spawner was forked and before any thread exists. Also makes SIGPIPE and
+  // SIGXFSZ harmless.
   static void Block();
 
   // `on_signal` is called with 1 for the first signal, 2 for the second and so on.

@@ -48,6 +48,9 @@ struct Setup {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
+  // A write beyond the limit of file sizes is an error that names the file, not a silent death.
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &action, nullptr);
   for (int i = 0; i < setup->fd_count; ++i) {
     if (::dup2(setup->fds[i], setup->first_target + i) < 0) Fail(setup, "dup2");
   }

@@ -20,8 +20,9 @@ struct ChildStart {
 };
 
 // Starts `command` as the leader of its own process group: killed with SIGKILL when the spawner
-// dies, signals as at a program's start, stdin as the spawner's, `fds` as descriptors 1, 2, 3, ...
-// (from 3 on with keep_output), nothing else open. Blocks until the exec has succeeded or failed.
+// dies, signals as at a program's start (SIGXFSZ ignored), stdin as the spawner's, `fds` as
+// descriptors 1, 2, 3, ... (from 3 on with keep_output), nothing else open. Blocks until the exec
+// has succeeded or failed.
 ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds);
 
 }  // namespace lockstep::launcher

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "common/clock.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -34,7 +34,7 @@ std::vector<pid_t> Children() {
 }  // namespace
 
 bool KillDescendants(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = Clock::Real()->Now() + timeout;
   while (true) {
     // A child is not reaped by anyone else, so its number cannot have passed to another process.
     for (const pid_t pid : Children()) ::kill(pid, SIGKILL);
@@ -43,8 +43,8 @@ bool KillDescendants(absl::Duration timeout) {
       reaped = ::waitpid(-1, nullptr, WNOHANG);
     } while (reaped > 0);
     if (reaped < 0 && errno == ECHILD) return true;
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
+    if (Clock::Real()->Now() > deadline) return false;
+    Clock::Real()->Sleep(absl::Milliseconds(1));
   }
 }
 

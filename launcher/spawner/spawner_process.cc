@@ -79,6 +79,11 @@ void SpawnerProcess::Init(pid_t launcher) {
   sigaddset(&handled, SIGCHLD);
   sigaddset(&handled, kLauncherDied);
   signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  rlimit files{};  // what it starts may open as many as can be
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
   ::prctl(PR_SET_NAME, "spawner");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_PDEATHSIG, kLauncherDied);

@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
+#include "launcher/agent/limits.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/verbs/connect.h"
@@ -31,13 +32,15 @@ struct Leaving {
   }
 };
 
-absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner, Leaving* leaving) {
+absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.coordinator, ClientOptionsOf(args.coordinator));
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.spawner = spawner;
   options.slots = args.slots.value_or(AvailableCpus());
   options.runs_dir = args.runs_dir;
+  options.state_dir = args.state_dir;
+  options.orphan_grace = args.orphan_grace;
   options.on_warning = [](const std::string& text) { LS_LOG_WARNING << text; };
   options.on_connection = [address = options.coordinator.address](bool connected,
                                                                   const std::string& reason) {
@@ -47,9 +50,6 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner, L
       LS_LOG_WARNING << "no connection to the coordinator at " << address << ": " << reason;
     }
   };
-  options.on_rejected = [leaving](const std::string& reason) {
-    leaving->Fail(absl::StrCat("the coordinator refuses this node: ", reason));
-  };
   return options;
 }
 
@@ -57,9 +57,13 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner, L
 
 int RunJoin(const JoinArgs& args, Spawner* spawner) {
   Leaving leaving;
-  absl::StatusOr<AgentOptions> options = OptionsOf(args, spawner, &leaving);
+  absl::StatusOr<AgentOptions> options = OptionsOf(args, spawner);
   if (!options.ok()) return Complain(options.status());
   const int slots = options->slots;
+  const Limits limits = CurrentLimits();
+  absl::Status enough = CheckLimits(limits, /*workers=*/1, /*local_run=*/false);
+  enough.Update(CheckOpenFiles(slots, limits.open_files));
+  if (!enough.ok()) return Complain(enough);
   StopSignals signals([&leaving](int count) {
     absl::MutexLock lock(&leaving.mu);
     leaving.signals = count;

@@ -9,8 +9,8 @@
 
 namespace lockstep::launcher {
 
-// Serves until a signal (the workers get SIGTERM and their grace; a second signal kills them), or
-// until the coordinator refuses this node. Blocks; returns the exit code.
+// Serves until a signal (the workers get SIGTERM and their grace; a second signal kills them). A
+// coordinator that refuses this node, or is away, is tried again. Blocks; returns the exit code.
 int RunJoin(const JoinArgs& args, Spawner* spawner);
 
 }  // namespace lockstep::launcher

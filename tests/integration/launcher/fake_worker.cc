@@ -35,7 +35,8 @@ class FakeWorker {
     coordinator::WorkerSession::Callbacks callbacks;
     callbacks.hello = [this] { return Hello(); };
     callbacks.on_command = [this](const WorkerCommand& command) { OnCommand(command); };
-    session_ = coordinator::OpenWorkerSession({bootstrap_.coordinator_address(), ""}, callbacks);
+    session_ = coordinator::OpenWorkerSession(
+        {bootstrap_.coordinator_address(), bootstrap_.token()}, callbacks);
     SendReady(0);
     int64_t step = 0;
     const int64_t steps = std::atoll(Env("FAKE_STEPS", "3").c_str());

@@ -67,6 +67,7 @@ class Program {
     if (pid != 0) return;
     ::setenv("LOCKSTEP_WORKER", LOCKSTEP_FAKE_WORKER, 1);
     ::setenv("TMPDIR", folder.path.c_str(), 1);
+    ::setenv("XDG_STATE_HOME", (folder.path + "/state").c_str(), 1);
     ::unsetenv("XDG_RUNTIME_DIR");
     for (const auto& [name, value] : env) ::setenv(name.c_str(), value.c_str(), 1);
     if (::chdir(folder.path.c_str()) != 0) ::_exit(99);

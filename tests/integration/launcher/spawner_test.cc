@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -168,8 +169,26 @@ TEST(SpawnerTest, ChildrenStartWithTheirEnvironmentFolderAndSignals) {
   request.stdout_fd = request.stderr_fd = out.write_end.get();
   Outcome outcome;
   ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
+  // SIGXFSZ alone is ignored.
   EXPECT_EQ(out.ReadAll(),
-            "kept a b unset /usr\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+            "kept a b unset /usr\nSigBlk:\t0000000000000000\nSigIgn:\t0000000001000000\n");
+}
+
+TEST(SpawnerTest, ChildrenMayOpenAsManyFilesAsTheHardLimitSays) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{64, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  auto spawner = ForkSpawner();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  Pipe out;
+  Spawner::Request request = Shell("ulimit -Sn; ulimit -Hn");
+  request.stdout_fd = request.stderr_fd = out.write_end.get();
+  Outcome outcome;
+  ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
+  const std::string text = out.ReadAll();
+  const std::string soft = text.substr(0, text.find('\n') + 1);
+  EXPECT_EQ(text, soft + soft);
 }
 
 TEST(SpawnerTest, LongCommandsFit) {

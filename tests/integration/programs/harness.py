@@ -75,6 +75,7 @@ class ProgramTest(unittest.TestCase):
         environment = dict(os.environ, **{key: value})
         environment["XDG_CACHE_HOME"] = os.path.join(self.dir, "cache")
         environment["XDG_RUNTIME_DIR"] = self.runtime  # default sockets of a test's own
+        environment["XDG_STATE_HOME"] = os.path.join(self.dir, "state")
         environment.update(more)
         return environment
 

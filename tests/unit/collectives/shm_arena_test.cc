@@ -3,13 +3,20 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "collectives/shm/handoff.h"
+#include "common/fd_passing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -110,6 +117,41 @@ TEST(ArenaTest, TheKeyIsNeeded) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(FetchArena("lockstep-nobody", wrong, absl::Seconds(10)).status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+// What another user's process gets who knows even the key: 0 when nothing.
+int AttackAsNobody(const std::string& address, const std::string& key, int arena_fd) {
+  const std::string path = absl::StrCat("/proc/", ::getpid(), "/fd/", arena_fd);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::setresgid(65534, 65534, 65534) != 0 || ::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
+    if (::open(path.c_str(), O_RDONLY) >= 0) ::_exit(2);
+    if (FetchArena(address, key, absl::Seconds(10)).ok()) ::_exit(3);
+    // A client that does not look at who the server is.
+    sockaddr_un name = {};
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path + 1, address.data(), address.size());
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + address.size());
+    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) != 0) ::_exit(4);
+    SendFds(socket.get(), key, {}).IgnoreError();
+    const absl::StatusOr<FdMessage> answer = RecvFds(socket.get());
+    ::_exit(answer.ok() && !answer->fds.empty() ? 5 : 0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(ArenaTest, AnotherUserGetsNothing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can try as another user";
+  auto arena = OwnArena::Create(0);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  auto server = ArenaServer::Start((*arena)->fd());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(AttackAsNobody((*server)->address(), (*server)->key(), (*arena)->fd()), 0);
+  // Its own user gets it after that.
+  EXPECT_TRUE(FetchArena((*server)->address(), (*server)->key(), absl::Seconds(10)).ok());
 }
 
 TEST(ArenaTest, OtherMemoryIsRefused) {

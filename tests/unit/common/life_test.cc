@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -51,7 +52,7 @@ TEST(LifePageTest, SlotsAreEmptyAtFirst) {
   auto page = LifePage::Create();
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_EQ((*page)->Get(0), LifePage::State::kEmpty);
-  EXPECT_EQ((*page)->Get(LifePage::kSlots - 1), LifePage::State::kEmpty);
+  EXPECT_EQ((*page)->Get(LifePage::kWords - 1), LifePage::State::kEmpty);
   EXPECT_FALSE((*page)->WaitForDeath(3, absl::Milliseconds(2)));
 }
 
@@ -178,6 +179,76 @@ TEST(LifePageTest, DeathsHaveTheOrderInWhichTheyWereFirstSeen) {
   EXPECT_EQ((*page)->DeathOrder(8), 1);
   EXPECT_EQ((*page)->DeathOrder(2), 2);
   EXPECT_EQ((*page)->DeathOrder(1), 0);
+}
+
+// Takes `slot` on a thread that ends.
+absl::Status LiveAndDie(LifePage& page, int slot) {
+  absl::Status taken;
+  std::thread([&] { taken = page.Take(slot); }).join();
+  return taken;
+}
+
+TEST(LifePageTest, WordsAreUsedAgainAndSlotsAreNot) {
+  auto created = LifePage::Create(/*words=*/3);
+  ASSERT_TRUE(created.ok()) << created.status();
+  LifePage& page = **created;
+  const absl::StatusOr<int> stays = page.Issue();
+  ASSERT_TRUE(stays.ok());
+  // More starts than there are words by far, beside one that stays.
+  constexpr int kStarts = 2 * LifePage::kWords;
+  std::set<int> seen = {*stays};
+  int64_t last_place = 0;
+  for (int i = 0; i < kStarts; ++i) {
+    const absl::StatusOr<int> slot = page.Issue();
+    ASSERT_TRUE(slot.ok()) << i << ": " << slot.status();
+    ASSERT_TRUE(seen.insert(*slot).second) << *slot;
+    ASSERT_EQ(page.Get(*slot), LifePage::State::kEmpty);
+    if (i % 64 == 0) {
+      ASSERT_TRUE(LiveAndDie(page, *slot).ok());  // else it ends before it has taken the slot
+    }
+    page.End(*slot);
+    ASSERT_EQ(page.Get(*slot), LifePage::State::kDead);
+    ASSERT_GT(page.DeathOrder(*slot), last_place);
+    last_place = page.DeathOrder(*slot);
+    page.Release(*slot);
+  }
+  EXPECT_EQ(page.Get(*stays), LifePage::State::kEmpty);
+}
+
+TEST(LifePageTest, WhoWatchesAnOldSlotSeesItDead) {
+  auto created = LifePage::Create(/*words=*/1);
+  ASSERT_TRUE(created.ok()) << created.status();
+  LifePage& page = **created;
+  const int first = *page.Issue();
+  EXPECT_EQ(page.Issue().status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(LiveAndDie(page, first).ok());
+  EXPECT_EQ(page.DeathOrder(first), 1);
+  page.End(first);
+  page.Release(first);
+  const int second = *page.Issue();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(page.Get(second), LifePage::State::kEmpty);
+  const pid_t pid = StartChild(page, second, [] { ::pause(); });
+  EXPECT_EQ(page.Get(second), LifePage::State::kAlive);
+  EXPECT_EQ(page.Get(first), LifePage::State::kDead);
+  EXPECT_TRUE(page.WaitForDeath(first, kLong));
+  EXPECT_FALSE(page.WaitForDeath(second, absl::Milliseconds(2)));
+  EXPECT_EQ(LiveAndDie(page, first).code(), absl::StatusCode::kFailedPrecondition);
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(page.WaitForDeath(second, kLong));
+  EXPECT_EQ(page.DeathOrder(second), 2);
+  Reap(pid);
+}
+
+TEST(LifePageTest, WaitsForSlotsOfSeveralPages) {
+  auto one = LifePage::Create(2), other = LifePage::Create(2);
+  ASSERT_TRUE(one.ok() && other.ok());
+  const pid_t pid = StartChild(**other, 1, [] { ::pause(); });
+  const LifePage::Ref slots[] = {{one->get(), 1}, {other->get(), 1}};
+  EXPECT_THAT(LifePage::WaitForAnyDeathOf(slots, absl::Milliseconds(2)), testing::IsEmpty());
+  ::kill(pid, SIGKILL);
+  EXPECT_THAT(LifePage::WaitForAnyDeathOf(slots, kLong), testing::ElementsAre(1));
+  Reap(pid);
 }
 
 TEST(LifePageTest, OtherDescriptorsAreRefused) {

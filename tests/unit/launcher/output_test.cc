@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/output.h"
 
+#include <fcntl.h>
+
 #include <string>
 #include <vector>
 
@@ -68,12 +70,12 @@ TEST(ToUtf8Test, ReplacesWhatIsNoCharacter) {
 
 TEST(LogFileTest, AFullDiskIsSaidOnce) {
   LogFile log;
-  ASSERT_TRUE(log.Open("/dev/full").ok());
+  log.Use(UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), "/dev/full");
   EXPECT_TRUE(absl::IsResourceExhausted(log.Append({"x"})));
   EXPECT_TRUE(log.Append({"y"}).ok());
 }
 
-TEST(RunFolderTest, TheUsersWishesComeFirst) {
+TEST(ChosenRunFolderTest, TheUsersWishesComeFirst) {
   EXPECT_EQ(ChosenRunFolder("", "", "runs/a-1"), "runs/a-1");
   EXPECT_EQ(ChosenRunFolder("", "/data", "runs/a-1"), "/data/a-1");
   EXPECT_EQ(ChosenRunFolder("here", "/data", "runs/a-1"), "here");

@@ -49,6 +49,18 @@ TEST(ReconcileTest, KillsAfterTheGrace) {
   EXPECT_THAT(Reconcile(Desired({}), {ending}, ending.kill_at).kill, ElementsAre("a"));
 }
 
+TEST(ReconcileTest, SparesUntilTheTimeUnlessTheyAreNamed) {
+  WorkerView spared = View("a", Phase::kRunning);
+  spared.spared_until = kNow + absl::Minutes(5);
+  const auto before = Reconcile(Desired({}), {spared}, kNow);
+  EXPECT_THAT(before.terminate, IsEmpty());
+  EXPECT_EQ(before.next, spared.spared_until);
+  EXPECT_THAT(Reconcile(Desired({}), {spared}, spared.spared_until).terminate, ElementsAre("a"));
+  DesiredWorkers named = Desired({});
+  named.add_kill_workers("a");
+  EXPECT_THAT(Reconcile(named, {spared}, kNow).kill, ElementsAre("a"));
+}
+
 TEST(ReconcileTest, KillJobsAreKilledAtOnce) {
   DesiredWorkers desired = Desired({});
   desired.add_kill_jobs("job");

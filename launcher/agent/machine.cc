@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/util/time_util.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+using Phase = WorkerView::Phase;
+
+constexpr absl::Duration kDefaultGrace = absl::Seconds(10);
+constexpr absl::Duration kFirstRetry = absl::Seconds(1);
+constexpr absl::Duration kLongestRetry = absl::Seconds(30);
+// Exit records that are kept for coordinators which may never come back.
+constexpr size_t kMostForeignRecords = 256;
+// Deaths that nobody has put in order come after all others.
+constexpr int64_t kNoOrder = int64_t{1} << 40;
+
+google::protobuf::Timestamp ToProto(absl::Time time) {
+  return TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(time));
+}
+
+absl::Duration Grace(const JobSpec& spec) {
+  if (!spec.has_preemption() || !spec.preemption().has_grace()) return kDefaultGrace;
+  return absl::Nanoseconds(TimeUtil::DurationToNanoseconds(spec.preemption().grace()));
+}
+
+std::string Count(size_t n, const std::string& what) {
+  return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
+}
+
+}  // namespace
+
+AgentMachine::Output AgentMachine::Step(const AgentEvent& event, absl::Time now) {
+  now_ = now;
+  out_ = Output();
+  std::visit([this](const auto& e) { Handle(e); }, event);
+  Settle();
+  return std::move(out_);
+}
+
+AgentHello AgentMachine::Hello() const {
+  AgentHello hello;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker.view.phase == Phase::kExited) continue;
+    WorkerStarted* started = hello.add_running();
+    started->set_job_id(worker.view.job_id);
+    started->set_worker_incarnation(incarnation);
+    started->set_pid(worker.pid);
+  }
+  hello.set_cluster_id(cluster_);
+  if (const auto it = epochs_.find(cluster_); it != epochs_.end()) hello.set_epoch(it->second);
+  return hello;
+}
+
+void AgentMachine::Handle(const agent_event::Connected&) {
+  connected_ = true;
+  next_heartbeat_ = now_;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker.view.phase != Phase::kExited || worker.view.acknowledged) continue;
+    AgentMessage message;
+    *message.mutable_exited() = worker.record;
+    Send(std::move(message));
+  }
+}
+
+void AgentMachine::Handle(const agent_event::Disconnected& event) {
+  connected_ = announced_ = false;
+  if (event.reason == last_trouble_) return;
+  last_trouble_ = event.reason;
+  out_.actions.push_back(agent_action::Report{false, event.reason});
+}
+
+void AgentMachine::Handle(const agent_event::Command& event) {
+  const AgentCommand& command = event.command;
+  if (command.has_rejected()) return OnRejected(command.rejected());
+  if (!Accept(command)) return;
+  if (command.has_desired()) OnDesired(command.desired());
+  if (!command.has_acknowledged()) return;
+  for (const std::string& incarnation : command.acknowledged().worker_incarnations()) {
+    // Another cluster's coordinator acknowledges what it does not know.
+    Worker* worker = Find(incarnation);
+    if (worker != nullptr && worker->cluster == cluster_) worker->view.acknowledged = true;
+  }
+}
+
+bool AgentMachine::Accept(const AgentCommand& command) {
+  const auto [newest, first] = epochs_.try_emplace(command.cluster_id(), command.epoch());
+  if (command.epoch() < newest->second) {
+    if (ignored_.insert(absl::StrCat(command.cluster_id(), "/", command.epoch())).second) {
+      Warn(absl::StrCat("an older life of the coordinator (epoch ", command.epoch(), ", ",
+                        newest->second,
+                        " is known) still gives commands: they are ignored; end that process"));
+    }
+    return false;
+  }
+  newest->second = command.epoch();
+  cluster_ = command.cluster_id();
+  return true;
+}
+
+void AgentMachine::OnRejected(const Rejected& rejected) {
+  connected_ = announced_ = false;
+  retry_backoff_ = std::clamp(retry_backoff_ * 2, kFirstRetry, kLongestRetry);
+  retry_at_ = now_ + retry_backoff_;
+  out_.actions.push_back(agent_action::CloseSession{});
+  if (rejected.reason() == last_trouble_) return;
+  last_trouble_ = rejected.reason();
+  size_t alive = 0;
+  for (const auto& [incarnation, worker] : workers_) alive += worker.view.phase != Phase::kExited;
+  std::string text = absl::StrCat("the coordinator refuses this node: ", rejected.reason());
+  if (rejected.kind() == Rejected::NODE_TAKEN && !options_.taken_advice.empty()) {
+    absl::StrAppend(&text, "; ", options_.taken_advice);
+  }
+  Warn(absl::StrCat(text, " (", alive == 0 ? "" : Count(alive, "worker") + " of this node go on; ",
+                    "tried again every ", absl::FormatDuration(kFirstRetry), " to ",
+                    absl::FormatDuration(kLongestRetry), ")"));
+}
+
+void AgentMachine::OnDesired(const DesiredWorkers& desired) {
+  retry_backoff_ = absl::ZeroDuration();
+  last_trouble_.clear();
+  if (!announced_) {
+    announced_ = true;
+    out_.actions.push_back(agent_action::Report{true, ""});
+  }
+  if (stopping_) return;
+  desired_ = desired;
+  SpareOrphans();
+}
+
+void AgentMachine::SpareOrphans() {
+  std::set<std::string> wanted;
+  for (const WorkerAssignment& assignment : desired_.workers()) {
+    wanted.insert(assignment.incarnation());
+  }
+  std::map<std::string, std::vector<std::string>> orphans, saved;  // by what their job is called
+  for (auto& [incarnation, worker] : workers_) {
+    const bool was_spared = worker.view.spared_until != absl::InfinitePast();
+    const std::string job = absl::StrCat("'", worker.job_name, "' (", worker.view.job_id, ")");
+    if (wanted.contains(incarnation) || worker.cluster == cluster_) {
+      if (was_spared && worker.view.phase == Phase::kRunning) saved[job].push_back(incarnation);
+      worker.view.spared_until = absl::InfinitePast();
+      if (wanted.contains(incarnation)) worker.cluster = cluster_;
+    } else if (!was_spared && worker.view.phase == Phase::kRunning) {
+      worker.view.spared_until = now_ + options_.orphan_grace;
+      orphans[job].push_back(incarnation);
+    }
+  }
+  const std::string when = absl::FormatTime(
+      "%Y-%m-%d %H:%M:%S %Z", options_.wall(now_ + options_.orphan_grace), absl::LocalTimeZone());
+  for (const auto& [job, names] : orphans) {
+    Warn(absl::StrCat(
+        "this coordinator does not know job ", job, ", whose ", Count(names.size(), "worker"),
+        " another one started here: ", absl::StrJoin(names, ", "), " go on and are ended at ", when,
+        " (in ", absl::FormatDuration(options_.orphan_grace),
+        ") unless a coordinator that knows them is back by then"));
+  }
+  for (const auto& [job, names] : saved) {
+    Warn(absl::StrCat("the coordinator that knows job ", job, " is back: what it says about ",
+                      absl::StrJoin(names, ", "), " is done"));
+  }
+}
+
+void AgentMachine::Handle(const agent_event::Started& event) {
+  Worker* worker = Find(event.incarnation);
+  if (worker == nullptr) return;
+  worker->pid = event.pid;
+  AgentMessage message;
+  WorkerStarted* started = message.mutable_started();
+  started->set_job_id(worker->view.job_id);
+  started->set_worker_incarnation(event.incarnation);
+  started->set_pid(event.pid);
+  Send(std::move(message));
+}
+
+void AgentMachine::Handle(const agent_event::Died& event) {
+  Worker* worker = Find(event.incarnation);
+  if (worker == nullptr || worker->order != 0) return;
+  worker->order = event.order;
+  AgentMessage message;
+  WorkerDied* died = message.mutable_died();
+  died->set_job_id(worker->view.job_id);
+  died->set_worker_incarnation(event.incarnation);
+  *died->mutable_time() = ToProto(event.stamp);
+  died->set_order(event.order);
+  Send(std::move(message));
+}
+
+void AgentMachine::Handle(const agent_event::Exited& event) {
+  Worker* worker = Find(event.incarnation);
+  if (worker == nullptr || worker->view.phase == Phase::kExited) return;
+  worker->record.set_exit_code(event.exit_code);
+  worker->record.set_signal(event.signal);
+  worker->record.set_peak_rss_bytes(event.peak_rss_bytes);
+  worker->wanted_end &= !event.died_before_signal;
+  if (worker->order == 0) worker->order = event.order;
+  Exit(*worker, event.stamp, event.last_lines);
+}
+
+void AgentMachine::Handle(const agent_event::StartFailed& event) {
+  Worker* worker = Find(event.incarnation);
+  if (worker == nullptr || worker->view.phase == Phase::kExited) return;
+  worker->record.set_start_error(event.why);
+  worker->record.set_exit_code(1);
+  if (worker->order == 0) worker->order = event.order;
+  Exit(*worker, event.stamp, event.last_lines);
+}
+
+void AgentMachine::Exit(Worker& worker, absl::Time stamp,
+                        const std::vector<std::string>& last_lines) {
+  worker.view.phase = Phase::kExited;
+  worker.view.kill_at = absl::InfiniteFuture();
+  if (worker.order == 0) worker.order = kNoOrder + ++deaths_without_order_;
+  WorkerExited& record = worker.record;
+  record.set_job_id(worker.view.job_id);
+  record.set_worker_incarnation(worker.view.incarnation);
+  *record.mutable_time() = ToProto(stamp);
+  record.set_order(worker.order);
+  record.set_wanted(worker.wanted_end);
+  record.set_pid(worker.pid);
+  for (const std::string& line : last_lines) record.add_last_lines(line);
+  AgentMessage message;
+  *message.mutable_exited() = record;
+  Send(std::move(message));
+}
+
+void AgentMachine::Handle(const agent_event::Stop& event) {
+  stopping_ = true;
+  desired_.clear_workers();
+  for (auto& [incarnation, worker] : workers_) {
+    worker.view.spared_until = absl::InfinitePast();
+    if (event.kill && worker.view.phase < Phase::kKilled) Kill(worker);
+  }
+}
+
+void AgentMachine::Settle() {
+  if (retry_at_ <= now_) {
+    retry_at_ = absl::InfiniteFuture();
+    out_.actions.push_back(agent_action::OpenSession{});
+  }
+  std::vector<WorkerView> views;
+  for (const auto& [incarnation, worker] : workers_) views.push_back(worker.view);
+  const ReconcileActions todo = Reconcile(desired_, views, now_);
+  CarryOut(todo);
+  DropOldOrphans();
+  if (next_heartbeat_ <= now_) {
+    if (connected_) out_.actions.push_back(agent_action::Heartbeat{});
+    next_heartbeat_ = now_ + options_.heartbeat_every;
+  }
+  out_.next = std::min({todo.next, next_heartbeat_, retry_at_});
+  for (const auto& [incarnation, worker] : workers_) {
+    // A SIGTERM sent above has set a new time to look again.
+    if (worker.view.phase == Phase::kEnding && worker.view.kill_at > now_) {
+      out_.next = std::min(out_.next, worker.view.kill_at);
+    }
+  }
+}
+
+void AgentMachine::CarryOut(const ReconcileActions& todo) {
+  for (const std::string& incarnation : todo.forget) {
+    workers_.erase(incarnation);
+    out_.actions.push_back(agent_action::Forget{incarnation});
+  }
+  for (const std::string& incarnation : todo.terminate) {
+    Worker& worker = *Find(incarnation);
+    if (worker.view.spared_until != absl::InfinitePast()) {
+      Warn(absl::StrCat("no coordinator that knows worker ", incarnation, " of job '",
+                        worker.job_name, "' came back: it is ended now"));
+    }
+    Terminate(worker);
+  }
+  for (const std::string& incarnation : todo.kill) Kill(*Find(incarnation));
+  for (const int i : todo.start) {
+    const WorkerAssignment& assignment = desired_.workers(i);
+    Worker& worker = workers_[assignment.incarnation()];
+    worker.view.incarnation = assignment.incarnation();
+    worker.view.job_id = assignment.job_id();
+    worker.job_name = assignment.spec().name();
+    worker.cluster = cluster_;
+    worker.grace = Grace(assignment.spec());
+    out_.actions.push_back(agent_action::Start{assignment});
+  }
+}
+
+void AgentMachine::Terminate(Worker& worker) {
+  worker.view.phase = Phase::kEnding;
+  worker.view.kill_at = now_ + worker.grace;
+  worker.wanted_end |= worker.order == 0;
+  out_.actions.push_back(agent_action::Terminate{worker.view.incarnation});
+}
+
+void AgentMachine::Kill(Worker& worker) {
+  worker.view.phase = Phase::kKilled;
+  worker.wanted_end |= worker.order == 0;
+  out_.actions.push_back(agent_action::Kill{worker.view.incarnation});
+}
+
+void AgentMachine::DropOldOrphans() {
+  std::vector<std::pair<int64_t, std::string>> foreign;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker.view.phase != Phase::kExited || worker.cluster == cluster_) continue;
+    foreign.emplace_back(TimeUtil::TimestampToNanoseconds(worker.record.time()), incarnation);
+  }
+  if (foreign.size() <= kMostForeignRecords) return;
+  std::sort(foreign.begin(), foreign.end());
+  foreign.resize(foreign.size() - kMostForeignRecords);
+  for (const auto& [time, incarnation] : foreign) {
+    workers_.erase(incarnation);
+    out_.actions.push_back(agent_action::Forget{incarnation});
+  }
+}
+
+bool AgentMachine::AnyAlive() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& entry) { return entry.second.view.phase != Phase::kExited; });
+}
+
+AgentMachine::Worker* AgentMachine::Find(const std::string& incarnation) {
+  const auto it = workers_.find(incarnation);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+void AgentMachine::Send(AgentMessage message) {
+  out_.actions.push_back(agent_action::Send{std::move(message)});
+}
+
+void AgentMachine::Warn(std::string text) {
+  out_.actions.push_back(agent_action::Warn{std::move(text)});
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes: agents that are killed and come back, two agents of one host, low limits."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import wait_until
+
+# How long a killed agent stays away: longer than anything is judged by in the jobs here. The
+# scenarios of the coordinator's core have longer absences.
+AWAY_SECONDS = float(os.environ.get("LOCKSTEP_TEST_AWAY", "6"))
+NOBODY = 65534
+
+
+# Set where the coordinator knows a lost node from failed workers and says whose commands it gives.
+NODE_LOSS = unittest.skipUnless(os.environ.get("LOCKSTEP_TEST_NODE_LOSS") == "1", "SKIPPED: needs LOCKSTEP_TEST_NODE_LOSS=1")
+
+
+class Node(harness.ProgramTest):
+    def start_coordinator(self):
+        ready_read, ready_write = os.pipe()
+        self.address = "unix:" + os.path.join(self.dir, "coordinator.sock")
+        coordinator = self.start("coordinator", f"--listen={self.address}", f"--ready-fd={ready_write}",
+                                 f"--state-dir={os.path.join(self.dir, 'journal')}", pass_fds=(ready_write,))
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            self.assertTrue(ready.readline(), "the coordinator says where it listens")
+        return coordinator
+
+    def join(self, name, slots):
+        """An agent with a state folder of its own; its messages go to a file."""
+        log = open(os.path.join(self.dir, name + ".log"), "ab")
+        with log:
+            return self.start_to(log, "launcher", "join", f"--coordinator={self.address}", f"--slots={slots}",
+                                 f"--state-dir={os.path.join(self.dir, name)}")
+
+    def start_to(self, log, program, *arguments):
+        child = subprocess.Popen([os.path.join(harness.BIN, program), *arguments], cwd=self.dir,
+                                 env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.children.append(child)
+        return child
+
+    def said(self, name):
+        with open(os.path.join(self.dir, name + ".log"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def describe(self, job):
+        code, out, err = self.launch("describe", f"--coordinator={self.address}", "-o", "json", job)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def status(self, job):
+        return self.describe(job)["job"]["status"]
+
+    def step(self, job):
+        return int(self.status(job).get("progress", {}).get("step", 0))
+
+    def job_file(self, nodes, nproc, steps):
+        return self.write("job.yaml", harness.synthetic_job(
+            steps=steps, shards=2, hidden="[64]", train_extra="  eval: {every: never}\n",
+            extra="checkpoint: {dir: saved, every: 200 steps}\nrestart: {max_restarts: 0}\n"
+                  "elastic: {min_workers: 1}\nfailure_detection: 1s\n").replace(
+                      "nproc_per_node: 4", f"nodes: {nodes}, nproc_per_node: {nproc}"))
+
+    def undisturbed(self, path):
+        """The sha256 of the model of the same job on this machine, undisturbed."""
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        alone = self.write("alone/job.yaml", re.sub(r"nodes: \d+, nproc_per_node: \d+", "nproc_per_node: 2", text))
+        return self.train(alone, cwd=os.path.dirname(alone), seconds=240)["model"]["sha256"]
+
+    def submit(self, path):
+        code, out, err = self.launch("submit", f"--coordinator={self.address}", "--no-follow", "-o", "json", path)
+        self.assertEqual(code, 0, out + err)
+        return json.loads(out.strip().splitlines()[-1])["job"]
+
+    def end_of(self, job, expected):
+        status = wait_until(lambda: (s := self.status(job))["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") and s,
+                            240, "the job ends")
+        self.assertEqual(status["state"], "SUCCEEDED", status)
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+        self.assertEqual(status["result"]["model_sha256"], expected)
+
+    def kill_and_stay_away(self, agent):
+        agent.kill()
+        agent.wait()
+        time.sleep(AWAY_SECONDS)
+
+    def test_a_killed_agent_comes_back_as_the_same_node(self):
+        self.start_coordinator()
+        agent = self.join("node", 1)
+
+        def nodes():
+            code, out, _ = self.launch("top", f"--coordinator={self.address}", "-o", "json")
+            return json.loads(out).get("nodes", []) if code == 0 else []
+        before = wait_until(lambda: [n for n in nodes() if n.get("connected")], 10, "the node is there")
+        agent.kill()
+        agent.wait()
+        self.join("node", 1)
+        wait_until(lambda: [n for n in nodes() if n.get("connected")] == before, 10, "it is the same node")
+        self.assertEqual(len(nodes()), 1, "no second node")
+
+    def test_a_second_agent_needs_a_state_folder_of_its_own(self):
+        self.start_coordinator()
+        first = self.join("node", 1)
+        wait_until(lambda: "connected to the coordinator" in self.said("node"), 10, "the first one is there")
+        second = self.join("node", 1)
+        self.assertEqual(second.wait(timeout=10 * harness.PATIENCE), 5)
+        self.assertIn(f"another agent (process {first.pid}) runs with the state folder", self.said("node"))
+        self.assertIn("--state-dir", self.said("node"))
+        self.join("other", 1)
+        wait_until(lambda: "connected to the coordinator" in self.said("other"), 10, "the other one is there")
+
+    @NODE_LOSS
+    def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
+        path = self.job_file(nodes=2, nproc=1, steps=20000)
+        expected = self.undisturbed(path)
+        self.start_coordinator()
+        agents = [self.join(name, 1) for name in ("one", "two")]
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 100, 60, "both train")
+        self.kill_and_stay_away(agents[1])
+        self.join("two", 1)
+        self.end_of(job, expected)
+
+    @NODE_LOSS
+    def test_a_job_waits_for_its_only_node_and_goes_on_from_its_checkpoint(self):
+        path = self.job_file(nodes=1, nproc=2, steps=20000)
+        expected = self.undisturbed(path)
+        self.start_coordinator()
+        agent = self.join("node", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 100, 60, "it trains")
+        self.kill_and_stay_away(agent)
+        self.join("node", 2)
+        self.end_of(job, expected)
+
+
+    @NODE_LOSS
+    def test_an_empty_coordinator_ends_nothing_and_the_old_one_finds_all(self):
+        path = self.job_file(nodes=1, nproc=2, steps=200000)
+        coordinator = self.start_coordinator()
+        self.join("node", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 100, 60, "it trains")
+        before = sorted(p.pid for p in self.processes("worker"))
+        coordinator.kill()
+        coordinator.wait()
+        journal = os.path.join(self.dir, "journal")
+        os.rename(journal, journal + ".kept")
+        empty = self.start_coordinator()
+        wait_until(lambda: "are ended at" in self.said("node"), 20, "the agent names the orphans")
+        self.assertIn(job, self.said("node"))
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), before)
+        empty.kill()
+        empty.wait()
+        os.rename(journal, journal + ".empty")
+        os.rename(journal + ".kept", journal)
+        self.start_coordinator()
+        wait_until(lambda: "is back" in self.said("node"), 20, "the agent hears of them again")
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), before)
+        step = self.step(job)
+        wait_until(lambda: self.step(job) > step, 20, "the job goes on")
+
+
+class LowLimits(harness.ProgramTest):
+    def check(self, limit, value, flag, **options):
+        job = self.write("job.yaml", harness.synthetic_job(nproc=2))
+        os.chmod(self.dir, 0o755)
+        join = ["join", "--coordinator=unix:/nowhere/sock", "--slots=2"]
+        for arguments in ([job], join):
+            code, out, err = self.launch(*arguments, preexec_fn=lambda: resource.setrlimit(limit, (value, value)),
+                                         seconds=20, **options)
+            self.assertEqual(code, 5, out + err)
+            self.assertIn(f"(ulimit {flag})", err)
+            self.assertEqual(len(err.strip().splitlines()), 1, err)
+
+    def test_open_files(self):
+        self.check(resource.RLIMIT_NOFILE, 64, "-n")
+
+    def test_file_size(self):
+        self.check(resource.RLIMIT_FSIZE, 1 << 20, "-f")
+
+    def test_addresses(self):
+        self.check(resource.RLIMIT_AS, 400 << 20, "-v")
+
+    def test_processes(self):
+        if os.geteuid() == 0:
+            # Root has no such limit.
+            if os.spawnlp(os.P_WAIT, "setpriv", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}",
+                          "--clear-groups", "test", "-x", os.path.join(harness.BIN, "launcher")) != 0:
+                self.skipTest("SKIPPED: another user cannot run the programs where they lie")
+            self.check(resource.RLIMIT_NPROC, 10, "-u", user=NOBODY, group=NOBODY, extra_groups=[])
+        else:
+            self.check(resource.RLIMIT_NPROC, 10, "-u")
+
+    def test_a_file_that_grows_beyond_the_limit_is_named(self):
+        # Enough to start with, not enough for the state that the workers share.
+        job = self.write("job.yaml", harness.synthetic_job(nproc=2, hidden="[8000, 1000]"))
+        limit = 16 << 20
+        code, out, err = self.launch(
+            job, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)), seconds=60)
+        self.assertNotIn(code, (0, 128 + signal.SIGXFSZ), out + err)
+        self.assertIn("ulimit -f", err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/machine.h"
+
+#include <map>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr absl::Duration kGrace = absl::Minutes(5);
+
+std::string TextOf(const agent_action::Start& a) { return "start " + a.assignment.incarnation(); }
+std::string TextOf(const agent_action::Terminate& a) { return "term " + a.incarnation; }
+std::string TextOf(const agent_action::Kill& a) { return "kill " + a.incarnation; }
+std::string TextOf(const agent_action::Forget& a) { return "forget " + a.incarnation; }
+std::string TextOf(const agent_action::Heartbeat&) { return "heartbeat"; }
+std::string TextOf(const agent_action::CloseSession&) { return "close"; }
+std::string TextOf(const agent_action::OpenSession&) { return "open"; }
+std::string TextOf(const agent_action::Report& a) {
+  return a.connected ? "up" : absl::StrCat("down: ", a.reason);
+}
+std::string TextOf(const agent_action::Warn& a) { return absl::StrCat("warn ", a.text); }
+std::string TextOf(const agent_action::Send& a) {
+  if (a.message.has_started()) return "said started " + a.message.started().worker_incarnation();
+  if (a.message.has_died()) return "said died " + a.message.died().worker_incarnation();
+  return absl::StrCat("said exited ", a.message.exited().worker_incarnation(),
+                      a.message.exited().wanted() ? " wanted" : "");
+}
+
+// The machine with a time of the test's and its actions as lines (without heartbeats).
+class Driver {
+ public:
+  explicit Driver(AgentMachineOptions options = {.orphan_grace = kGrace}) : machine(options) {}
+
+  std::vector<std::string> Do(const AgentEvent& event) {
+    const AgentMachine::Output output = machine.Step(event, now);
+    next = output.next;
+    std::vector<std::string> lines;
+    for (const AgentAction& action : output.actions) {
+      std::string line = std::visit([](const auto& a) { return TextOf(a); }, action);
+      if (line != "heartbeat") lines.push_back(std::move(line));
+      if (const auto* send = std::get_if<agent_action::Send>(&action)) sent = send->message;
+    }
+    return lines;
+  }
+  // What the coordinator of `cluster` in its life `epoch` wants.
+  std::vector<std::string> Want(const std::string& cluster, int64_t epoch,
+                                const std::vector<std::string>& workers,
+                                const std::vector<std::string>& kill = {}) {
+    agent_event::Command event;
+    event.command.set_cluster_id(cluster);
+    event.command.set_epoch(epoch);
+    event.command.mutable_desired();
+    for (const std::string& worker : workers) {
+      WorkerAssignment* assignment = event.command.mutable_desired()->add_workers();
+      assignment->set_incarnation(worker);
+      assignment->set_job_id(worker.substr(0, worker.find('.')));
+      assignment->mutable_spec()->set_name("mnist");
+    }
+    for (const std::string& worker : kill) {
+      event.command.mutable_desired()->add_kill_workers(worker);
+    }
+    return Do(event);
+  }
+  std::vector<std::string> Acknowledge(const std::string& cluster, const std::string& worker) {
+    agent_event::Command event;
+    event.command.set_cluster_id(cluster);
+    event.command.set_epoch(1);
+    event.command.mutable_acknowledged()->add_worker_incarnations(worker);
+    return Do(event);
+  }
+  std::vector<std::string> Reject(Rejected::Kind kind, const std::string& reason) {
+    agent_event::Command event;
+    event.command.mutable_rejected()->set_kind(kind);
+    event.command.mutable_rejected()->set_reason(reason);
+    return Do(event);
+  }
+  std::vector<std::string> Exit(const std::string& worker) {
+    return Do(agent_event::Exited{.incarnation = worker, .order = 1});
+  }
+  // Lets the time pass in the steps that the machine asks for; returns what it did.
+  std::vector<std::string> Pass(absl::Duration duration) {
+    std::vector<std::string> lines;
+    const absl::Time end = now + duration;
+    while (true) {
+      now = std::min(end, std::max(now, next));
+      for (std::string& line : Do(agent_event::Tick{})) lines.push_back(std::move(line));
+      if (now == end) return lines;
+    }
+  }
+
+  AgentMachine machine;
+  absl::Time now = absl::FromUnixSeconds(1'700'000'000);
+  absl::Time next = absl::InfinitePast();
+  AgentMessage sent;
+};
+
+std::vector<std::string> Without(std::vector<std::string> lines, const std::string& start) {
+  std::erase_if(lines, [&](const std::string& line) { return absl::StartsWith(line, start); });
+  return lines;
+}
+
+TEST(AgentMachineTest, AWorkersLife) {
+  Driver agent;
+  agent.Do(agent_event::Connected{});
+  EXPECT_THAT(agent.Want("c", 1, {"j.0"}), ElementsAre("up", "start j.0"));
+  EXPECT_THAT(agent.Do(agent_event::Started{"j.0", 12}), ElementsAre("said started j.0"));
+  EXPECT_EQ(agent.machine.Hello().running(0).pid(), 12);
+  EXPECT_EQ(agent.machine.Hello().cluster_id(), "c");
+  EXPECT_EQ(agent.machine.Hello().epoch(), 1);
+  EXPECT_THAT(agent.Do(agent_event::Died{"j.0", 7, agent.now}), ElementsAre("said died j.0"));
+  EXPECT_THAT(agent.Exit("j.0"), ElementsAre("said exited j.0"));
+  EXPECT_EQ(agent.sent.exited().order(), 7);
+  EXPECT_THAT(agent.machine.Hello().running(), IsEmpty());
+  // Said again on every connection until it is acknowledged.
+  agent.Do(agent_event::Disconnected{"gone"});
+  EXPECT_THAT(agent.Do(agent_event::Connected{}), ElementsAre("said exited j.0"));
+  EXPECT_THAT(agent.Acknowledge("c", "j.0"), IsEmpty());
+  EXPECT_THAT(agent.Want("c", 1, {}), ElementsAre("up", "forget j.0"));
+}
+
+TEST(AgentMachineTest, EndsWhatItsOwnCoordinatorLeavesOut) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0", "j.1"});
+  EXPECT_THAT(agent.Want("c", 2, {"j.1"}), ElementsAre("term j.0"));
+  EXPECT_THAT(agent.Pass(absl::Seconds(9)), IsEmpty());
+  EXPECT_THAT(agent.Pass(absl::Seconds(1)), ElementsAre("kill j.0"));
+  EXPECT_THAT(agent.Exit("j.0"), ElementsAre("said exited j.0 wanted"));
+}
+
+TEST(AgentMachineTest, WhoDiedByItselfWasNotEndedAsWanted) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0", "j.1"});
+  agent.Do(agent_event::Died{"j.0", 1, agent.now});
+  agent.Want("c", 1, {});
+  EXPECT_THAT(agent.Exit("j.0"), ElementsAre("said exited j.0"));
+  // Its life word said so before anybody had told.
+  EXPECT_THAT(agent.Do(agent_event::Exited{.incarnation = "j.1", .died_before_signal = true}),
+              ElementsAre("said exited j.1"));
+}
+
+TEST(AgentMachineTest, AFailedStartIsAnExit) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0", "j.1"});
+  agent.Exit("j.1");
+  EXPECT_THAT(agent.Do(agent_event::StartFailed{.incarnation = "j.0", .why = "no memory"}),
+              ElementsAre("said exited j.0"));
+  EXPECT_EQ(agent.sent.exited().start_error(), "no memory");
+  EXPECT_GT(agent.sent.exited().order(), 1);  // after all deaths that have an order
+  EXPECT_THAT(agent.Want("c", 1, {"j.0"}), IsEmpty());
+}
+
+TEST(AgentMachineTest, ALowerEpochIsIgnoredAndSaidOnce) {
+  Driver agent;
+  agent.Want("c", 5, {"j.0"});
+  const auto said = agent.Want("c", 4, {});
+  ASSERT_THAT(said, ElementsAre(HasSubstr("epoch 4, 5 is known")));
+  EXPECT_THAT(agent.Want("c", 4, {"k.0"}), IsEmpty());
+  EXPECT_THAT(agent.Acknowledge("c", "j.0"), ElementsAre(HasSubstr("epoch 1")));
+  EXPECT_THAT(agent.Want("c", 5, {}), ElementsAre("term j.0"));
+}
+
+TEST(AgentMachineTest, ARefusalEndsNothingAndIsTriedAgain) {
+  Driver agent({.orphan_grace = kGrace, .taken_advice = "remove /state/node-id"});
+  agent.Do(agent_event::Connected{});
+  agent.Want("c", 1, {"j.0", "j.1"});
+  const auto lines = agent.Reject(Rejected::VERSION, "the agent speaks protocol 1");
+  EXPECT_THAT(lines, ElementsAre("close", HasSubstr("speaks protocol 1 (2 workers of this node go "
+                                                    "on; tried again every 1s to 30s)")));
+  EXPECT_THAT(agent.Pass(absl::Milliseconds(999)), IsEmpty());
+  EXPECT_THAT(agent.Pass(absl::Milliseconds(1)), ElementsAre("open"));
+  // It says the same again: nobody hears it twice, and the next try comes later.
+  agent.Do(agent_event::Connected{});
+  EXPECT_THAT(agent.Reject(Rejected::VERSION, "the agent speaks protocol 1"), ElementsAre("close"));
+  EXPECT_THAT(agent.Pass(absl::Milliseconds(1999)), IsEmpty());
+  EXPECT_THAT(agent.Pass(absl::Milliseconds(1)), ElementsAre("open"));
+  EXPECT_THAT(agent.Reject(Rejected::NODE_TAKEN, "another agent is n-1"),
+              ElementsAre("close", HasSubstr("remove /state/node-id")));
+  // Hours of it: no worker is touched, and no more than two tries a minute.
+  int tries = 0;
+  for (int hour = 0; hour < 3; ++hour) {
+    for (const std::string& line : agent.Pass(absl::Hours(1))) {
+      ASSERT_EQ(line, "open");
+      ++tries;
+      EXPECT_THAT(agent.Reject(Rejected::NODE_TAKEN, "another agent is n-1"), ElementsAre("close"));
+    }
+  }
+  EXPECT_GT(tries, 0);
+  EXPECT_EQ(agent.machine.Hello().running_size(), 2);
+  // Taken in again, it obeys.
+  EXPECT_THAT(agent.Want("c", 2, {"j.0"}), ElementsAre("up", "term j.1"));
+}
+
+TEST(AgentMachineTest, AnEmptyCoordinatorMakesOrphansThatAreEndedAfterTheGrace) {
+  Driver agent;
+  agent.Want("old", 3, {"j.0", "j.1"});
+  const auto lines = agent.Want("new", 1, {});
+  ASSERT_THAT(lines, ElementsAre(HasSubstr("does not know job 'mnist' (j)")));
+  EXPECT_THAT(lines[0], HasSubstr("j.0, j.1 go on and are ended at"));
+  EXPECT_THAT(lines[0], HasSubstr("(in 5m)"));
+  EXPECT_THAT(agent.Want("new", 1, {"k.0"}), ElementsAre("start k.0"));  // not said again
+  EXPECT_THAT(agent.Pass(kGrace - absl::Nanoseconds(1)), IsEmpty());
+  EXPECT_THAT(Without(agent.Pass(absl::Nanoseconds(1)), "warn"),
+              ElementsAre("term j.0", "term j.1"));
+  EXPECT_THAT(agent.Pass(absl::Seconds(10)), ElementsAre("kill j.0", "kill j.1"));
+  EXPECT_EQ(agent.machine.Hello().running_size(), 3);
+}
+
+TEST(AgentMachineTest, TheOldCoordinatorComesBackInTime) {
+  Driver agent;
+  agent.Want("old", 3, {"j.0", "j.1"});
+  agent.Want("new", 1, {});
+  agent.Pass(kGrace - absl::Seconds(1));
+  // What it knows goes on, what it leaves out is ended at once.
+  EXPECT_THAT(Without(agent.Want("old", 4, {"j.0"}), "warn"), ElementsAre("term j.1"));
+  EXPECT_THAT(agent.Pass(absl::Hours(1)), ElementsAre("kill j.1"));
+  // Its earlier life is not heard any more.
+  EXPECT_THAT(Without(agent.Want("old", 3, {}), "warn"), IsEmpty());
+  // Orphans anew, with a whole grace.
+  EXPECT_THAT(agent.Want("new", 1, {}), ElementsAre(HasSubstr("j.0 go on")));
+  EXPECT_THAT(agent.Pass(kGrace - absl::Nanoseconds(1)), IsEmpty());
+}
+
+TEST(AgentMachineTest, ANewCoordinatorThatKnowsTheWorkersTakesThemOver) {
+  Driver agent;
+  agent.Want("old", 3, {"j.0", "j.1"});
+  EXPECT_THAT(agent.Want("new", 1, {"j.0", "j.1"}), IsEmpty());
+  EXPECT_THAT(agent.Want("new", 1, {"j.0"}), ElementsAre("term j.1"));
+}
+
+TEST(AgentMachineTest, WorkersThatAreNamedToBeKilledAreNoOrphans) {
+  Driver agent;
+  agent.Want("old", 3, {"j.0", "j.1"});
+  EXPECT_THAT(Without(agent.Want("new", 1, {}, {"j.0"}), "warn"), ElementsAre("kill j.0"));
+}
+
+TEST(AgentMachineTest, AnOrphansExitWaitsForItsOwnCoordinator) {
+  Driver agent;
+  agent.Want("old", 3, {"j.0"});
+  agent.Want("new", 1, {});
+  agent.Exit("j.0");
+  agent.Acknowledge("new", "j.0");  // which does not know it
+  EXPECT_THAT(agent.Pass(absl::Hours(1)), IsEmpty());
+  EXPECT_THAT(agent.Do(agent_event::Connected{}), ElementsAre("said exited j.0"));
+  // Never started twice under one name.
+  EXPECT_THAT(Without(agent.Want("old", 4, {"j.0"}), "up"), IsEmpty());
+}
+
+TEST(AgentMachineTest, RecordsOfOtherClustersAreBounded) {
+  Driver agent;
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) names.push_back(absl::StrCat("j.", i));
+  agent.Want("old", 1, names);
+  for (const std::string& name : names) agent.Exit(name);
+  EXPECT_EQ(agent.machine.size(), 300u);
+  agent.Want("new", 1, {});
+  EXPECT_EQ(agent.machine.size(), 256u);
+}
+
+TEST(AgentMachineTest, MoreStartsThanAnyTableHolds) {
+  Driver agent;
+  for (int i = 0; i < 3 * 4096; ++i) {
+    const std::string name = absl::StrCat("j.", i);
+    ASSERT_THAT(Without(agent.Want("c", 1, {name}), "up"), Contains(absl::StrCat("start ", name)));
+    agent.Exit(name);
+    agent.Acknowledge("c", name);
+  }
+  EXPECT_EQ(agent.machine.size(), 1u);
+}
+
+TEST(AgentMachineTest, StopEndsAllAndStartsNothing) {
+  Driver agent;
+  agent.Want("old", 1, {"j.0", "j.1"});
+  agent.Want("new", 1, {});
+  EXPECT_THAT(agent.Do(agent_event::Stop{}), ElementsAre("term j.0", "term j.1"));
+  EXPECT_THAT(agent.Want("new", 1, {"k.0"}), IsEmpty());
+  EXPECT_FALSE(agent.machine.stopped());
+  EXPECT_THAT(agent.Do(agent_event::Stop{.kill = true}), ElementsAre("kill j.0", "kill j.1"));
+  agent.Exit("j.0");
+  agent.Exit("j.1");
+  EXPECT_TRUE(agent.machine.stopped());
+}
+
+TEST(AgentMachineTest, HeartbeatsGoOutWhileItIsConnected) {
+  Driver agent;
+  const auto beats = [&](absl::Duration duration) {
+    int count = 0;
+    for (const absl::Time end = agent.now + duration; agent.now < end;) {
+      agent.now = std::min(end, agent.next);
+      const auto output = agent.machine.Step(agent_event::Tick{}, agent.now);
+      agent.next = output.next;
+      for (const AgentAction& action : output.actions) {
+        count += std::holds_alternative<agent_action::Heartbeat>(action) ? 1 : 0;
+      }
+    }
+    return count;
+  };
+  agent.Do(agent_event::Tick{});
+  EXPECT_EQ(beats(absl::Seconds(5)), 0);
+  agent.Do(agent_event::Connected{});
+  EXPECT_EQ(beats(absl::Seconds(5)), 5);
+  agent.Do(agent_event::Disconnected{"gone"});
+  EXPECT_EQ(beats(absl::Seconds(5)), 0);
+}
+
+TEST(AgentMachineTest, TheUserHearsOfTheConnectionOnce) {
+  Driver agent;
+  EXPECT_THAT(agent.Do(agent_event::Disconnected{"nobody is there"}),
+              ElementsAre("down: nobody is there"));
+  EXPECT_THAT(agent.Do(agent_event::Disconnected{"nobody is there"}), IsEmpty());
+  agent.Do(agent_event::Connected{});
+  EXPECT_THAT(agent.Want("c", 1, {}), ElementsAre("up"));
+  EXPECT_THAT(agent.Want("c", 1, {}), IsEmpty());
+  EXPECT_THAT(agent.Do(agent_event::Disconnected{"nobody is there"}),
+              ElementsAre("down: nobody is there"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

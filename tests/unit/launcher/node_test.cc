@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an agent keeps and makes on its host: its id, run folders, and the limits that it looks at.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/agent/devices.h"
+#include "launcher/agent/identity.h"
+#include "launcher/agent/limits.h"
+#include "launcher/agent/run_folder.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class Folder : public ::testing::Test {
+ protected:
+  Folder() {
+    char name[] = "/tmp/lockstep-node-test-XXXXXX";
+    EXPECT_NE(::mkdtemp(name), nullptr);
+    path = name;
+  }
+  ~Folder() override { fs::remove_all(path); }
+  static std::string Read(const std::string& file) {
+    std::ostringstream text;
+    text << std::ifstream(file).rdbuf();
+    return text.str();
+  }
+  static mode_t Mode(const std::string& file) {
+    struct stat info {};
+    EXPECT_EQ(::lstat(file.c_str(), &info), 0) << file;
+    return info.st_mode & 0777;
+  }
+  std::string path;
+};
+using NodeIdentityTest = Folder;
+using RunFolderTest = Folder;
+
+TEST_F(NodeIdentityTest, TheIdIsKept) {
+  const std::string folder = path + "/state/agent";
+  std::string id;
+  {
+    const auto first = OpenNodeIdentity(folder, "tiger");
+    ASSERT_TRUE(first.ok()) << first.status();
+    id = first->node_id;
+    EXPECT_THAT(id, StartsWith("tiger-"));
+    EXPECT_EQ(Mode(folder), 0700u);
+  }
+  const auto again = OpenNodeIdentity(folder, "renamed");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->node_id, id);
+  const auto other = OpenNodeIdentity(path + "/other", "tiger");
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_NE(other->node_id, id);
+}
+
+TEST_F(NodeIdentityTest, ASecondAgentIsRefusedAndToldWhatToDo) {
+  const auto first = OpenNodeIdentity(path, "tiger");
+  ASSERT_TRUE(first.ok());
+  const auto second = OpenNodeIdentity(path, "tiger");
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(second.status().message(), AllOf(HasSubstr(absl::StrCat("process ", ::getpid())),
+                                               HasSubstr(path), HasSubstr("--state-dir")));
+}
+
+TEST_F(NodeIdentityTest, ADamagedIdIsNotReplacedSilently) {
+  std::ofstream(path + "/node-id") << "../../etc\n";
+  const auto identity = OpenNodeIdentity(path, "tiger");
+  EXPECT_THAT(identity.status().message(), HasSubstr("remove it"));
+}
+
+TEST(StateFolderTest, Defaults) {
+  const auto with = [](const std::string& state, const std::string& home) {
+    return [=](const char* name) { return std::string(name) == "HOME" ? home : state; };
+  };
+  EXPECT_EQ(*DefaultStateFolder("h", false, with("/s", "/home/u")), "/s/lockstep/agent-h");
+  EXPECT_EQ(*DefaultStateFolder("h", true, with("", "/root")), "/var/lib/lockstep/agent-h");
+  EXPECT_EQ(*DefaultStateFolder("h", false, with("relative", "/home/u")),
+            "/home/u/.local/state/lockstep/agent-h");
+  EXPECT_THAT(DefaultStateFolder("h", false, with("", "")).status().message(),
+              HasSubstr("--state-dir"));
+}
+
+TEST(PlainNameTest, WhatMayBeAPartOfAPath) {
+  for (const char* good : {"a", "fashion-mnist", "v1.2_3", "..a"}) EXPECT_TRUE(IsPlainName(good));
+  for (const char* bad : {"", ".", "..", "a/b", "a b", "a\n", "\x1b[2J", "\xC3\xBC"}) {
+    EXPECT_FALSE(IsPlainName(bad)) << bad;
+  }
+  EXPECT_FALSE(IsPlainName(std::string(256, 'a')));
+}
+
+TEST(AssignmentTest, OnlyWhatACoordinatorMakesIsAccepted) {
+  WorkerAssignment good;
+  good.set_job_id("a1b2");
+  good.set_incarnation("a1b2.0.1");
+  good.set_submit_dir("/home/u");
+  good.set_run_dir("runs/mnist-a1b2");
+  EXPECT_TRUE(CheckAssignment(good).ok());
+  const auto refused = [&](const std::function<void(WorkerAssignment&)>& change) {
+    WorkerAssignment bad = good;
+    change(bad);
+    return CheckAssignment(bad).code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused([](auto& a) { a.set_job_id("../a"); }));
+  EXPECT_TRUE(refused([](auto& a) { a.set_incarnation("a\x1b[2J"); }));
+  EXPECT_TRUE(refused([](auto& a) { a.set_slot(-1); }));
+  EXPECT_TRUE(refused([](auto& a) { a.set_submit_dir("tmp"); }));
+  for (const char* run : {"", "/etc/cron.d", "../x", "runs/../../x", "runs//x", "runs/a b"}) {
+    EXPECT_TRUE(refused([&](auto& a) { a.set_run_dir(run); })) << run;
+  }
+}
+
+// An assignment of a run in `path`.
+WorkerAssignment Assignment(const std::string& path) {
+  WorkerAssignment assignment;
+  assignment.set_job_id("a1");
+  assignment.set_slot(3);
+  assignment.set_submit_dir(path);
+  assignment.set_run_dir("runs/mnist-a1");
+  assignment.mutable_spec()->set_name("mnist");
+  (*assignment.mutable_spec()->mutable_secrets())["TOKEN"] = "hunter2";
+  return assignment;
+}
+
+TEST_F(RunFolderTest, IsMadeForItsUserAlone) {
+  const mode_t before = ::umask(0);
+  const auto log = OpenRunLog(Assignment(path), /*own=*/false);
+  ::umask(before);
+  ASSERT_TRUE(log.ok()) << log.status();
+  ASSERT_EQ(::write(log->get(), "x\n", 2), 2);
+  const std::string run = path + "/runs/mnist-a1";
+  EXPECT_EQ(Read(run + "/logs/3.log"), "x\n");
+  EXPECT_EQ(Mode(run), 0700u);
+  EXPECT_EQ(Mode(run + "/logs"), 0700u);
+  EXPECT_EQ(Mode(run + "/logs/3.log"), 0600u);
+  EXPECT_EQ(Mode(run + "/job.yaml"), 0600u);
+  EXPECT_THAT(Read(run + "/job.yaml"), AllOf(HasSubstr("TOKEN"), Not(HasSubstr("hunter2"))));
+  EXPECT_TRUE(OpenRunLog(Assignment(path), false).ok());  // a second worker, a later life
+}
+
+TEST_F(RunFolderTest, LinksInTheRunsFolderAreNotFollowed) {
+  const std::string run = path + "/runs/mnist-a1", elsewhere = path + "/elsewhere";
+  fs::create_directories(elsewhere);
+  fs::create_directories(path + "/runs");
+  // The folder itself.
+  fs::create_symlink(elsewhere, run);
+  EXPECT_THAT(OpenRunLog(Assignment(path), false).status().message(), HasSubstr("symbolic link"));
+  fs::remove(run);
+  // logs/.
+  fs::create_directories(run);
+  fs::create_symlink(elsewhere, run + "/logs");
+  EXPECT_FALSE(OpenRunLog(Assignment(path), false).ok());
+  fs::remove(run + "/logs");
+  // A log, and a pipe in its place.
+  fs::create_directories(run + "/logs");
+  fs::create_symlink(elsewhere + "/stolen", run + "/logs/3.log");
+  EXPECT_THAT(OpenRunLog(Assignment(path), false).status().message(), HasSubstr("symbolic link"));
+  fs::remove(run + "/logs/3.log");
+  ASSERT_EQ(::mkfifo((run + "/logs/3.log").c_str(), 0600), 0);
+  EXPECT_FALSE(OpenRunLog(Assignment(path), false).ok());
+  fs::remove(run + "/logs/3.log");
+  // The job file is replaced, not written through a link.
+  fs::remove(run + "/job.yaml");
+  fs::create_symlink(elsewhere + "/stolen", run + "/job.yaml");
+  EXPECT_TRUE(OpenRunLog(Assignment(path), false).ok());
+  EXPECT_TRUE(fs::is_empty(elsewhere));
+}
+
+TEST_F(RunFolderTest, OnTheWayThereOnlyLinksOfTheOwnUserAreFollowed) {
+  fs::create_directories(path + "/big-disk");
+  fs::create_symlink("big-disk", path + "/runs");
+  EXPECT_TRUE(OpenRunLog(Assignment(path), false).ok());
+  EXPECT_TRUE(fs::exists(path + "/big-disk/mnist-a1/logs/3.log"));
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make links of other users";
+  ASSERT_EQ(::lchown((path + "/runs").c_str(), 65534, 65534), 0);
+  EXPECT_THAT(OpenRunLog(Assignment(path), false).status().message(),
+              HasSubstr("runs is a symbolic link of another user"));
+  // A folder that the agent's own user names may be reached through anything.
+  WorkerAssignment own = Assignment(path);
+  own.set_run_dir(path + "/runs/mine");
+  EXPECT_TRUE(OpenRunLog(own, /*own=*/true).ok());
+}
+
+TEST_F(RunFolderTest, AFolderThatIsNotThereIsNamed) {
+  WorkerAssignment assignment = Assignment(path + "/nowhere");
+  EXPECT_THAT(OpenRunLog(assignment, false).status().message(),
+              AllOf(HasSubstr("cannot make the run's folder"), HasSubstr(path + "/nowhere")));
+}
+
+WorkerAssignment OnGpu(const std::string& job, const std::string& uuid) {
+  WorkerAssignment assignment;
+  assignment.set_job_id(job);
+  assignment.mutable_device()->set_uuid(uuid);
+  return assignment;
+}
+
+TEST(DevicesTest, AGpuThatIsNotHereIsRefused) {
+  const std::vector<Gpu> gpus = {{.uuid = "GPU-a"}};
+  EXPECT_TRUE(CheckDevice(OnGpu("j", ""), {}).ok());
+  EXPECT_TRUE(CheckDevice(OnGpu("j", "GPU-a"), gpus).ok());
+  EXPECT_THAT(CheckDevice(OnGpu("j", "GPU-b"), gpus).message(), HasSubstr("GPU-b"));
+}
+
+TEST(DevicesTest, AGpuThatTwoJobsHaveIsNamed) {
+  const WorkerAssignment own = OnGpu("j", "GPU-a"), other = OnGpu("k", "GPU-a");
+  WorkerAssignment meant = OnGpu("k", "GPU-a");
+  meant.mutable_device()->set_shared(true);
+  EXPECT_EQ(SharedWithAnotherJob(own, {&own}), "");
+  EXPECT_THAT(SharedWithAnotherJob(own, {&other}), HasSubstr("k and j"));
+  EXPECT_EQ(SharedWithAnotherJob(meant, {&own}), "");
+  const WorkerAssignment cpu = OnGpu("j", ""), cpu_too = OnGpu("k", "");
+  EXPECT_EQ(SharedWithAnotherJob(cpu, {&cpu_too}), "");
+}
+
+TEST(LimitsTest, TheLowOneIsNamed) {
+  EXPECT_TRUE(CheckLimits(Limits(), 64, true).ok());
+  const auto message = [](const Limits& limits, int workers) {
+    const absl::Status status = CheckLimits(limits, workers, true);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({.open_files = 64}, 1), HasSubstr("64 are allowed here: raise the limit "
+                                                        "(ulimit -n)"));
+  EXPECT_THAT(message({.file_bytes = 1 << 10}, 1), HasSubstr("ulimit -f"));
+  EXPECT_THAT(message({.address_bytes = 1 << 20}, 1), HasSubstr("ulimit -v"));
+  EXPECT_THAT(message({.processes = 10}, 2), AllOf(HasSubstr("2 workers"), HasSubstr("ulimit -u")));
+  EXPECT_TRUE(CheckLimits({.open_files = 1024}, 64, true).ok());
+  EXPECT_TRUE(CheckOpenFiles(10, 158).ok());
+  EXPECT_FALSE(CheckOpenFiles(10, 157).ok());
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
