@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -166,7 +166,7 @@ bool LifePage::WaitForDeath(int slot, absl::Duration timeout) const {
 std::vector<int> LifePage::WaitForAnyDeath(absl::Span<const int> slots, absl::Duration timeout,
                                            const std::atomic<uint32_t>* interrupt,
                                            uint32_t seen) const {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = Clock::Real()->Now() + timeout;
   std::vector<int> dead;
   std::vector<FutexWord> words;
   while (true) {
@@ -180,7 +180,7 @@ std::vector<int> LifePage::WaitForAnyDeath(absl::Span<const int> slots, absl::Du
     }
     if (!dead.empty()) return dead;
     if (interrupt != nullptr && interrupt->load(std::memory_order_acquire) != seen) return dead;
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) return dead;
     if (words.empty()) return dead;
     const bool all = words.size() <= kMaxFutexWords;
