@@ -12,7 +12,7 @@
 #include "collectives/communicator.h"
 #include "common/life.h"
 #include "proto/coordinator.pb.h"
-#include "worker/trainer.h"
+#include "worker/setup/compiled_job.h"
 
 namespace lockstep::worker {
 

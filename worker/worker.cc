@@ -73,8 +73,12 @@ std::vector<GroupMember> MembersOf(const Generation& generation) {
 // The life of one worker; each step of it is a method, in order.
 class Worker {
  public:
-  Worker(const WorkerBootstrap& bootstrap, LifePage* life)
-      : bootstrap_(bootstrap), job_(bootstrap.assignment().spec()), life_(life), link_(bootstrap) {}
+  Worker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock)
+      : bootstrap_(bootstrap),
+        job_(bootstrap.assignment().spec()),
+        life_(life),
+        clock_(clock),
+        link_(bootstrap) {}
 
   absl::Status Run() {
     link_.Start();
@@ -125,8 +129,11 @@ class Worker {
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
                                                   FailureDetection()));
-    LS_ASSIGN_OR_RETURN(trainer_,
-                        Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
+    LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
+                                                             .transport = transport_.get(),
+                                                             .board = &board_,
+                                                             .link = &link_,
+                                                             .clock = clock_}));
     board_.Moved();
     LS_ASSIGN_OR_RETURN(device_hash_, trainer_->DeviceHash());
     LS_ASSIGN_OR_RETURN(device_description_, DescribeDeviceOf(trainer_->plan()));
@@ -153,12 +160,11 @@ class Worker {
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.publish = [this] { return trainer_->PublishState(); };
-    if (const ShardedState* sharded = trainer_->sharded(); sharded != nullptr) {
-      settings.locate = [sharded](size_t offset, size_t* bytes) {
-        return sharded->Locate(offset, bytes);
-      };
-    }
+    settings.locate = [policy = &trainer_->policy()](size_t offset, size_t* bytes) {
+      return policy->Locate(offset, bytes);
+    };
     settings.board = &board_;
+    settings.clock = clock_;
     const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
     if (bootstrap_.assignment().slot() <
         CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
@@ -254,7 +260,7 @@ class Worker {
   absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
                      int rank) {
     const absl::Time deadline =
-        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
+        clock_->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
@@ -298,7 +304,7 @@ class Worker {
     const std::string run_dir = RunDir(bootstrap_.assignment());
     absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
     LS_RETURN_IF_ERROR(communicator->Barrier(
-        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
+        clock_->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
     if (written.ok() && rank == 0) {
       written = MergeProfiles(run_dir, world, job_.profile().sort());
     }
@@ -355,6 +361,7 @@ class Worker {
   const WorkerBootstrap bootstrap_;
   const JobSpec job_;
   LifePage* const life_;
+  Clock* const clock_;
   ProgressBoard board_;
   JobData data_;
   std::unique_ptr<Transport> transport_;
@@ -379,8 +386,8 @@ class Worker {
 
 }  // namespace
 
-int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life) {
-  Worker worker(bootstrap, life);
+int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock) {
+  Worker worker(bootstrap, life, clock);
   return worker.Conclude(worker.Run());
 }
 
