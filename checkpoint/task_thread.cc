@@ -32,8 +32,8 @@ bool TaskThread::idle() const {
 
 bool TaskThread::WaitIdle(absl::Duration timeout) const {
   absl::MutexLock lock(&mu_);
-  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return tasks_.empty() && !busy_; };
-  return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  return became_idle_.AwaitFor(
+      &mu_, timeout, [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return tasks_.empty() && !busy_; });
 }
 
 void TaskThread::Loop(const std::function<void()>& first) {
@@ -53,6 +53,7 @@ void TaskThread::Loop(const std::function<void()>& first) {
     task();
     mu_.Lock();
     busy_ = false;
+    if (tasks_.empty()) became_idle_.NotifyAll();
   }
 }
 

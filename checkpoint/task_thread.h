@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/cond_var.h"
 #include "common/thread.h"
 
 namespace lockstep::checkpoint {
@@ -35,6 +36,7 @@ class TaskThread {
   void Loop(const std::function<void()>& first);
 
   mutable absl::Mutex mu_;
+  mutable CondVar became_idle_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

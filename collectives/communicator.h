@@ -16,11 +16,11 @@
 // Every call carries {generation, sequence, operation, dtype, count, root}. When the ranks' calls
 // differ, every rank gets FailedPrecondition naming two ranks and both calls, before any data is
 // read: they would differ again. Every wait ends with
-//   Aborted           at once when the generation is aborted (Abort, or a peer's life word says it
-//   died;
-//                     the message names the rank: "rank 2 died" ),
-//   DeadlineExceeded  when `deadline` passes; the message names the ranks that did not come and the
-//                     last operation that each of them completed.
+//   Aborted           at once when the generation is aborted: by Abort, or because the life word of
+//                     a peer says that it died; the message names it: "rank 2 died",
+//   DeadlineExceeded  when `deadline` (a time of Clock::Real) passes; the message names the ranks
+//                     that did not come and the last operation that each of them completed.
+// These errors carry the rank that is to blame (group_end.h).
 // After any error the communicator is finished: every later call returns that error again; only
 // CommittedSteps, Describe*, Abort and destruction are of use.
 //
@@ -231,6 +231,11 @@ class Communicator {
   // rank publishes that step too; also when peers have died or joined a later generation. Empty:
   // there is none.
   virtual std::optional<ReducedStep> NewestReduce() const = 0;
+
+  // Between generations: gives up the memory of peers that have died, which this rank keeps from
+  // going back to the system, except what of NewestReduce() it may still need. What Share told of
+  // them is not to be read any more. A later death takes a later call. Does not block.
+  virtual void ReleaseDead() {}
 
   // What lets another communicator announce its calls through this one; null: it cannot.
   virtual ControlPlane* control_plane() { return nullptr; }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/flight_recorder.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -10,15 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "common/clock.h"
 
 namespace lockstep {
 namespace {
 
-int64_t NowNanos() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
+int64_t NowNanos() { return absl::ToUnixNanos(Clock::Real()->Now()); }
 
 // FlightRecord without its padding, as it is kept.
 struct Packed {

@@ -32,7 +32,7 @@ struct FlightRecord {
   uint64_t number = 0;  // counts the operations of this worker, from 1
   Operation operation;
   int64_t bytes = 0;
-  int64_t enqueued_ns = 0;  // CLOCK_REALTIME; 0: not yet
+  int64_t enqueued_ns = 0;  // of Clock::Real; 0: not yet
   int64_t started_ns = 0;   // when all ranks had arrived
   int64_t ended_ns = 0;
   OpStage stage = OpStage::kArriving;

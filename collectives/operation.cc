@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/group_end.h"
 #include "collectives/reduce.h"
 #include "common/hash_bytes.h"
 
@@ -92,9 +93,10 @@ absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation&
     return call.layout == 0 ? absl::StrCat(ToString(call), " dealt to all")
                             : absl::StrCat(ToString(call), " dealt as ", absl::Hex(call.layout));
   };
-  return absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a, " calls ",
-                                                    text(call_a), ", rank ", b, " calls ",
-                                                    text(call_b)));
+  return WithEnd(absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a,
+                                                            " calls ", text(call_a), ", rank ", b,
+                                                            " calls ", text(call_b))),
+                 {EndCause::kMismatch, b});
 }
 
 absl::Status CheckSameCall(absl::Span<const Operation> calls) {

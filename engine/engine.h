@@ -5,8 +5,8 @@
 //
 //   plan = Plan::Compile(spec)                               // shapes, buckets, exact memory
 //   executor = Executor::Create(plan, {state, arena, ...})   // kernels prepared, nothing allocated
-//   after executor->InitState()                                    // or the state is copied in for
-//   each step:
+//   executor->InitState()                                    // or the state is copied in
+//   for each step:
 //     for each of my shards: executor->RunShard(step, shard, batches..., gradients)
 //     ... the worker reduces the gradients ...
 //     executor->Update(step, reduced slices)                 // the only writer of the state
@@ -377,9 +377,9 @@ absl::StatusOr<std::string> DescribeGpu(int index);
 std::string DescribeDevice(int threads);
 
 // Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*,
-// CUBLASLT_*, CUDNN_*, NVIDIA_TF32_OVERRIDE) and
-// sets flush-to-zero for the calling thread. First thing in a worker's main, before any thread
-// starts.
+// CUBLASLT_*, CUDNN_*, NVIDIA_TF32_OVERRIDE) and sets flush-to-zero for the calling thread.
+//
+// First thing in a worker's main, before any thread starts.
 void PinNumerics(int threads);
 
 }  // namespace lockstep::engine

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rejects includes outside the layer table of docs/architecture.md.
+"""Rejects includes outside the layer table of docs/architecture.md, and the wall clock outside its list.
 
 The table below is the one source of truth for the layers: which folder may include which, and who
 may include the libraries that are kept behind one wall. CMake rejects cycles; this rejects edges.
+Deadlines and timed waits run on the monotonic clock (docs/adr/0013-one-clock-for-deadlines.md):
+what reads the wall clock, or sleeps until a time of it, is in a list too.
 """
 import re
 import sys
@@ -54,6 +56,19 @@ INNER_WALLS = {
                            "coordinator/web"],
 }
 
+# Reads the wall clock, or waits for a time of it: Abseil's timed waits do, whatever they are given.
+WALL_CLOCK = re.compile(
+    r"\babsl::(?:Now|GetCurrentTimeNanos)\(|\bCLOCK_REALTIME\b|\bsystem_clock\b|\bgettimeofday\(|"
+    r"(?:\bstd|\s|\()::time\(|\b(?:Await|Wait|LockWhen|ReaderLockWhen|WriterLockWhen)With(?:Timeout|Deadline)\(|"
+    r"\bWaitForNotificationWith(?:Timeout|Deadline)\(")
+# The folders that it is looked for in, and the files that may: they stamp what people read.
+CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "worker")
+WALL_CLOCK_FILES = {
+    "common/clock.cc": "where Clock::Real begins to count",
+    "common/log.cc": "the time of a line",
+    "worker/fault_injector.cc": "when a fault was carried out",
+}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
 
@@ -88,6 +103,19 @@ def check_include(path, header):
     return f"{row}/ may include only: {allowed}"
 
 
+def check_clock(path, text):
+    """Lines of `path` that use the wall clock although it is in no list, as (line number, message)."""
+    if owner(path, CLOCKED) is None or path in WALL_CLOCK_FILES:
+        return []
+    problems = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = WALL_CLOCK.search(line.split("//")[0])
+        if match:
+            problems.append((number, f"{match.group(0).strip('( ')}: deadlines are Clock::Real()'s, timed waits "
+                                     "CondVar's (docs/adr/0013-one-clock-for-deadlines.md)"))
+    return problems
+
+
 def check_file(path, text):
     """Problems of one file as (line number, message)."""
     if owner(path, UNRESTRICTED):
@@ -95,7 +123,7 @@ def check_file(path, text):
     if owner(path, LAYERS) is None:
         return [(1, f"folder {path.split('/')[0]}/ is not in the layer table of "
                     "tools/check_layers.py")]
-    problems = []
+    problems = check_clock(path, text)
     for number, line in enumerate(text.splitlines(), 1):
         match = INCLUDE.match(line)
         if not match:

@@ -11,7 +11,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
-#include "worker/memory_need.h"
+#include "worker/bytes_text.h"
 
 namespace lockstep::worker {
 namespace {

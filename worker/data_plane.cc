@@ -79,9 +79,11 @@ GradientPlace ExpectedPlace(const JobSpec& job) {
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
                                                          GradientPlace place,
                                                          const WorkerAssignment& assignment,
-                                                         const LifePage* life) {
+                                                         const LifePage* life,
+                                                         absl::Duration patience) {
   ShmTransport::Options shm;
   shm.life = life;
+  shm.memory_patience = patience;
   shm.arena_bytes = compiled.arena_bytes;
   shm.loose_bytes = compiled.loose_bytes;
   if (place == GradientPlace::kHost) return ShmTransport::Create(shm);

@@ -8,10 +8,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "common/life.h"
 #include "proto/coordinator.pb.h"
-#include "worker/trainer.h"
+#include "worker/setup/compiled_job.h"
 
 namespace lockstep::worker {
 
@@ -32,11 +33,14 @@ absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
 GradientPlace ExpectedPlace(const JobSpec& job);
 
 // The data plane of a job that was compiled for `place`, with room for its state and gradients.
-// `life` outlives it. Errors: ResourceExhausted; FailedPrecondition, Internal of the GPU.
+// `life` outlives it. Memory that is short is waited for, for `patience` at most: who survives the
+// worker that this one replaces gives its memory back when it has seen its death. Errors:
+// ResourceExhausted; FailedPrecondition, Internal of the GPU.
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
                                                          GradientPlace place,
                                                          const WorkerAssignment& assignment,
-                                                         const LifePage* life);
+                                                         const LifePage* life,
+                                                         absl::Duration patience);
 
 }  // namespace lockstep::worker
 

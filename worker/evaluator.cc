@@ -8,15 +8,15 @@
 #include <numeric>
 
 #include "common/check.h"
-#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
 Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
-                     ProgressBoard* board, bool averages)
+                     ProgressBoard* board, Clock* clock, bool averages)
     : dataset_(dataset),
       executor_(executor),
       board_(board),
+      clock_(clock),
       averages_(averages),
       block_(block),
       blocks_((dataset->size() + block - 1) / block),
@@ -72,7 +72,7 @@ EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows:
 
 absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t step, double epoch,
                                           absl::Time deadline) {
-  const absl::Time start = Clock::Real()->Now();
+  const absl::Time start = clock_->Now();
   const int world = communicator->world_size();
   // Block b is dealt to rank b mod world, as that rank's row b / world.
   const int64_t rows = (blocks_ + world - 1) / world;
@@ -92,7 +92,7 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   result.set_step(step);
   result.set_epoch(epoch);
   if (targets_per_sample_ > 1) result.set_perplexity(std::exp(result.loss()));
-  result.set_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - start));
+  result.set_seconds(absl::ToDoubleSeconds(clock_->Now() - start));
   return result;
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
+#include "common/clock.h"
 #include "data/dataset.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
@@ -23,10 +24,10 @@ namespace lockstep::worker {
 
 class Evaluator {
  public:
-  // `dataset`, `executor` and `board` outlive this. Allocates the buffers. With `averages` the
-  // averaged weights are evaluated too.
+  // `dataset`, `executor`, `board` and `clock` outlive this. Allocates the buffers. With `averages`
+  // the averaged weights are evaluated too.
   Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
-            ProgressBoard* board, bool averages = false);
+            ProgressBoard* board, Clock* clock, bool averages = false);
 
   // Evaluates the present state with the other ranks; all get the same result. Blocks.
   // Errors: those of the communicator, DataLoss.
@@ -52,6 +53,7 @@ class Evaluator {
   const data::Dataset* const dataset_;
   engine::Executor* const executor_;
   ProgressBoard* const board_;
+  Clock* const clock_;
   const bool averages_;
   const int64_t block_;
   const int64_t blocks_;

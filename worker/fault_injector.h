@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Carries out the faults that a run of `launcher chaos` is to suffer (common/chaos.h), in the
 // worker that suffers them; those of the coordinator and of the job in the worker that comes there
-// first. Workers
-// of other runs have none. Thread-safety: confined to the worker's main thread.
+// first. Workers of other runs have none.
+// Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_WORKER_FAULT_INJECTOR_H_
 #define LOCKSTEP_WORKER_FAULT_INJECTOR_H_
 

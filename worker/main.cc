@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "absl/strings/numbers.h"
+#include "common/clock.h"
 #include "common/fd.h"
 #include "common/life.h"
 #include "common/log.h"
@@ -93,5 +94,5 @@ int main(int argc, char** argv) {
     }
     life = *std::move(opened);
   }
-  return lockstep::worker::RunWorker(bootstrap, life.get());
+  return lockstep::worker::RunWorker(bootstrap, life.get(), lockstep::Clock::Real());
 }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "worker/bytes_text.h"
 #include "worker/checkpointer.h"
 #include "worker/job_plan.h"
 #include "worker/sharded_state.h"
@@ -115,17 +115,6 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
     need.checkpoint = Checkpointer::CopyBytes(plan, std::max(1, job.elastic().min_workers()));
   }
   return need;
-}
-
-std::string BytesText(double bytes) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  while (bytes >= 1024 && unit < 4) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
-                   : absl::StrFormat("%.1f %s", bytes, units[unit]);
 }
 
 absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {

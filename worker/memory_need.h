@@ -56,9 +56,6 @@ size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 // ResourceExhausted that names the need and the limit and says what would make the job fit.
 absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need);
 
-// "1.5 GiB", "12.0 MiB", "512 B".
-std::string BytesText(double bytes);
-
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_MEMORY_NEED_H_

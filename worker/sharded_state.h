@@ -31,13 +31,13 @@
 #include "absl/types/span.h"
 #include "collectives/communicator.h"
 #include "engine/engine.h"
-#include "worker/recovery.h"
 #include "worker/shard_holders.h"
 #include "worker/spread_deal.h"
+#include "worker/state/state_policy.h"
 
 namespace lockstep::worker {
 
-class ShardedState {
+class ShardedState : public StatePolicy {
  public:
   struct Parts {
     const engine::Plan* plan = nullptr;  // with TrainSpec::shard_moments
@@ -60,40 +60,43 @@ class ShardedState {
   static absl::Status HoldShared(const engine::Plan& plan, Transport* transport, char* state);
   explicit ShardedState(const Parts& parts);
 
-  // As AgreeOnState; then this rank holds its moments too. When both holders of a shard are gone
-  // the state is the initial one and the error Aborted: all members go back to step 0. Further
-  // errors: ResourceExhausted when there is no memory for the share of this rank.
+  // When both holders of a shard are gone the state is the initial one and the error Aborted: all
+  // members go back to step 0. Further errors: ResourceExhausted when there is no memory for the
+  // share of this rank.
   absl::StatusOr<StateAgreement> Agree(Communicator* communicator, int64_t start_step,
-                                       int64_t evaluated_step, absl::Time deadline);
+                                       int64_t evaluated_step, absl::Time deadline) override;
 
   // Whether every rank of this generation holds everything, so that a step is the ordinary one.
   bool all_held() const { return all_held_; }
-  // TreeReduceArgs::wanted of this generation's steps.
-  absl::Span<const std::vector<ElementRange>> wanted() const { return deal_.wanted; }
+  absl::Span<const std::vector<ElementRange>> wanted() const override { return deal_.wanted; }
+  bool copies_read_peers() const override { return true; }
   // After the reduction: all ranks have what they need of it, and know enough to begin the step. An
   // error leaves a step that this rank may begin when another has. Blocks. Errors: those of the
   // communicator and of Executor::SumSquares.
   absl::Status ShareSums(Communicator* communicator, int64_t step,
-                         absl::Span<const engine::GradientSlice> reduced, absl::Time deadline);
+                         absl::Span<const engine::GradientSlice> reduced,
+                         absl::Time deadline) override;
   // The first half of `step`, or all of it where everybody holds everything, when the sums of all
   // ranks are there. Errors: those of the executor.
-  absl::StatusOr<engine::StepResult> Begin(int64_t step,
-                                           absl::Span<const engine::GradientSlice> reduced);
+  absl::StatusOr<engine::StepResult> Begin(
+      int64_t step, absl::Span<const engine::GradientSlice> reduced) override;
   // The second half of `step`, which this rank has begun: waits until all have, and takes the new
   // weights. Blocks. Errors: those of the communicator; the step stays half done.
-  absl::Status Finish(Communicator* communicator, int64_t step, absl::Time deadline);
+  absl::Status Finish(Communicator* communicator, int64_t step, absl::Time deadline) override;
 
   // The bytes of the state region that this rank has, ascending.
   const std::vector<engine::StateRange>& present() const { return present_; }
+  const std::vector<engine::StateRange>* held() const override { return &present_; }
   // Where byte `offset` of the state lies, here or in a peer's memory, and how much of `*bytes`
   // from there on. Moments of peers are those after this rank's committed step until it takes part
   // in the next reduction.
-  const char* Locate(size_t offset, size_t* bytes) const;
+  const char* Locate(size_t offset, size_t* bytes) const override;
   // Brings the state regions of all ranks up to date, for Locate. Collective where the device has
   // memory of its own. Errors: those of the communicator and of Executor::PublishState.
-  absl::Status Publish(Communicator* communicator, absl::Time deadline) const;
+  absl::Status Publish(Communicator* communicator, absl::Time deadline) const override;
   // As worker::CheckReplicas, on what several ranks have.
-  absl::Status CheckReplicas(Communicator* communicator, int64_t step, absl::Time deadline) const;
+  absl::Status CheckReplicas(Communicator* communicator, int64_t step,
+                             absl::Time deadline) const override;
 
  private:
   // What each rank says of itself; it travels as bytes.

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "collectives/reduce.h"
+#include "common/clock.h"
 
 namespace lockstep::worker {
 namespace {
@@ -36,7 +36,7 @@ void Describe(const FlightRecord& record, FlightState* flight) {
   flight->set_step(operation.step);
   flight->set_bucket(operation.bucket);
   flight->set_moving(record.stage == OpStage::kMoving);
-  const int64_t now = absl::GetCurrentTimeNanos();
+  const int64_t now = absl::ToUnixNanos(Clock::Real()->Now());
   flight->set_open_us(std::max<int64_t>(0, now - record.enqueued_ns) / 1000);
 }
 
@@ -65,6 +65,7 @@ Telemetry::~Telemetry() {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
+  wake_.NotifyAll();
   thread_.Join();
   Beat();
 }
@@ -84,16 +85,19 @@ void Telemetry::SetRecorder(const FlightRecorder* recorder) {
 }
 
 void Telemetry::BeatSoon() {
-  absl::MutexLock lock(&mu_);
-  soon_ = true;
+  {
+    absl::MutexLock lock(&mu_);
+    soon_ = true;
+  }
+  wake_.NotifyAll();
 }
 
 void Telemetry::Loop() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || soon_; };
-      mu_.AwaitWithTimeout(absl::Condition(&due), interval_);
+      wake_.AwaitFor(&mu_, interval_,
+                     [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || soon_; });
       if (stop_) return;
       soon_ = false;
     }

@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collectives/flight_recorder.h"
+#include "common/cond_var.h"
 #include "common/thread.h"
 #include "worker/control_link.h"
 #include "worker/progress_board.h"
@@ -42,6 +43,7 @@ class Telemetry {
   const absl::Duration interval_;
   absl::Mutex beat_mu_;  // one Beat at a time
   absl::Mutex mu_;
+  CondVar wake_;
   RunRecord* record_ ABSL_GUARDED_BY(mu_) = nullptr;
   const FlightRecorder* recorder_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -7,13 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/eval_tracker.h"
 #include "worker/model_writer.h"
 #include "worker/recovery.h"
-#include "worker/replica_check.h"
 
 namespace lockstep::worker {
 namespace {
@@ -22,9 +20,9 @@ namespace {
 // ends the generation; this bound is only for when there is no coordinator to do so.
 constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 
-absl::Time Deadline() { return Clock::Real()->Now() + kCollectiveLimit; }
-
 }  // namespace
+
+absl::Time Trainer::Deadline() const { return clock_->Now() + kCollectiveLimit; }
 
 double Trainer::samples_per_second() const {
   if (train_seconds_ <= 0) return 0;
@@ -67,29 +65,14 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   board_->Enter(TRAINING);
   while (committed_step() < compiled_.total_steps && !header_.drain && !header_.regroup &&
          !StopsEarly(train, executor_->tracking())) {
-    const absl::Time start = Clock::Real()->Now();
+    const absl::Time start = clock_->Now();
     LS_RETURN_IF_ERROR(Step(communicator, held, record));
-    if (FallsOn(compiled_.verify_every, committed_step())) {
-      LS_RETURN_IF_ERROR(executor_->PublishState());
-      LS_RETURN_IF_ERROR(sharded_ != nullptr
-                             ? sharded_->CheckReplicas(communicator, committed_step(), Deadline())
-                             : CheckReplicas(communicator, state_, compiled_.plan->state_bytes(),
-                                             committed_step(), Deadline()));
-    }
-    train_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - start);
+    LS_RETURN_IF_ERROR(VerifyReplicas(communicator));
+    train_seconds_ += absl::ToDoubleSeconds(clock_->Now() - start);
     ++steps_timed_;
     board_->train_seconds.store(train_seconds_, std::memory_order_relaxed);
     board_->samples_per_second.store(samples_per_second(), std::memory_order_relaxed);
-    if (EvalDue(committed_step()) || (header_.drain && evaluator_ != nullptr)) {
-      LS_RETURN_IF_ERROR(Evaluate(communicator, record));
-    }
-    if (checkpointer_ != nullptr) {
-      const bool due = FallsOn(compiled_.save_every, committed_step());
-      if (sharded_ != nullptr && (due || header_.save)) {
-        LS_RETURN_IF_ERROR(sharded_->Publish(communicator, Deadline()));
-      }
-      checkpointer_->AtBoundary(committed_step(), due, header_, Decided());
-    }
+    LS_RETURN_IF_ERROR(AtBoundary(communicator, record));
   }
   const bool early = StopsEarly(train, executor_->tracking());
   if (early && record != nullptr) {
@@ -97,8 +80,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
                 << train.early_stop().metric() << " for " << executor_->tracking().stop_count
                 << " evaluations; the best was that of step " << executor_->tracking().stop_step;
   }
-  LS_RETURN_IF_ERROR(sharded_ != nullptr ? sharded_->Publish(communicator, Deadline())
-                                         : executor_->PublishState());
+  LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
   TrainOutcome outcome;
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
@@ -110,41 +92,47 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   return outcome;
 }
 
+absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {
+  if (EvalDue(committed_step()) || (header_.drain && evaluator_ != nullptr)) {
+    LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+  }
+  if (checkpointer_ == nullptr) return absl::OkStatus();
+  const bool due = FallsOn(compiled_.save_every, committed_step());
+  if (policy_->copies_read_peers() && (due || header_.save)) {
+    LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
+  }
+  checkpointer_->AtBoundary(committed_step(), due, header_, Decided());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::VerifyReplicas(Communicator* communicator) {
+  if (!FallsOn(compiled_.verify_every, committed_step())) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(executor_->PublishState());
+  return policy_->CheckReplicas(communicator, committed_step(), Deadline());
+}
+
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record) {
   const int64_t step = committed_step() + 1;
-  if (profiler_ != nullptr) profiler_->BeginStep(step, executor_.get());
-  board_->Do(BETWEEN_STEPS);
-  Suffer(chaos::Place::kStart, step);
+  watch_.BeginStep(step, executor_.get());
   LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
-  Suffer(chaos::Place::kReduce, step);
-  // After the reduction peers change the moments that this rank's checkpoint reads.
-  if (sharded_ != nullptr) WaitForCopy();
-  const TreeReduceArgs args = ReductionOf(*communicator, step, sums_->nodes());
-  board_->Do(REDUCING);
-  PhaseTimer reducing(profiler_.get(), StepPhase::kReduce);
-  LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
-                      communicator->TreeReduce(args, Deadline()));
-  if (sharded_ != nullptr) {
-    LS_RETURN_IF_ERROR(sharded_->ShareSums(communicator, step, GradientsIn(reduced), Deadline()));
-  }
-  reducing.Stop();
+  LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced, Reduce(communicator, step));
   LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced, &header_));
-  board_->Do(UPDATING);
-  Suffer(chaos::Place::kReduced, step);
-  PhaseTimer updating(profiler_.get(), StepPhase::kUpdate);
-  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
-                      Update(communicator, reduced, step, record, header_));
-  if (begun_step() != committed_step()) {
-    Suffer(chaos::Place::kBegun, step);
-    LS_RETURN_IF_ERROR(sharded_->Finish(communicator, step, Deadline()));
-    communicator->PublishCommitted(step);
-  }
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result, Update(communicator, reduced, step, record));
   NoteCommitted(result);
-  updating.Stop();
-  board_->Do(BETWEEN_STEPS);
-  if (profiler_ != nullptr) profiler_->EndStep();
-  Suffer(chaos::Place::kCommitted, step);
+  watch_.EndStep(step);
   return CheckFinite(step, result);
+}
+
+absl::StatusOr<absl::Span<const Slice>> Trainer::Reduce(Communicator* communicator, int64_t step) {
+  watch_.At(chaos::Place::kReduce, step);
+  // After the reduction peers change what this rank's checkpoint may read of them.
+  if (policy_->copies_read_peers()) WaitForCopy();
+  const StepWatch::Scope part(&watch_, REDUCING, StepPhase::kReduce);
+  LS_ASSIGN_OR_RETURN(
+      const absl::Span<const Slice> reduced,
+      communicator->TreeReduce(ReductionOf(*communicator, step, sums_->nodes()), Deadline()));
+  LS_RETURN_IF_ERROR(policy_->ShareSums(communicator, step, GradientsIn(reduced), Deadline()));
+  return reduced;
 }
 
 TreeReduceArgs Trainer::ReductionOf(const Communicator& communicator, int64_t step,
@@ -156,7 +144,7 @@ TreeReduceArgs Trainer::ReductionOf(const Communicator& communicator, int64_t st
       sums_->first() + SliceOf(args.count, communicator.world_size(), communicator.rank()).begin;
   args.step = step;
   args.parts = parts_;
-  if (sharded_ != nullptr) args.wanted = sharded_->wanted();
+  args.wanted = policy_->wanted();
   return args;
 }
 
@@ -176,11 +164,8 @@ absl::Status Trainer::BeginReducing(Communicator* communicator, int64_t step, in
                                  [end](const ElementRange& each) { return each.end == end; });
   if (part == parts_.end()) return absl::OkStatus();  // more of it comes
   LS_RETURN_IF_ERROR(sums_->PartDone(part->begin, part->end));
-  board_->Do(REDUCING);
-  absl::Status begun =
-      communicator->BeginPart(ReductionOf(*communicator, step, sums_->whole()), Deadline());
-  board_->Do(COMPUTING);
-  return begun;
+  const StepWatch::Scope reducing(&watch_, REDUCING);
+  return communicator->BeginPart(ReductionOf(*communicator, step, sums_->whole()), Deadline());
 }
 
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
@@ -188,7 +173,7 @@ absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced)
   if (reduced.step != step) return absl::OkStatus();
   LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced.slices, &header_));
   LS_ASSIGN_OR_RETURN(const engine::StepResult result,
-                      Update(last, reduced.slices, step, nullptr, header_));
+                      BeginUpdate(last, reduced.slices, step, nullptr));
   if (committed_step() == step) NoteCommitted(result);
   return CheckFinite(step, result);
 }
@@ -197,14 +182,9 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
                                 const std::string& run_dir, int* first_holder) {
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   LS_RETURN_IF_ERROR(executor_->PublishState());
-  if (begun_step() != start_step) Suffer(chaos::Place::kJoin, start_step);
-  absl::StatusOr<StateAgreement> agreed =
-      sharded_ != nullptr
-          ? sharded_->Agree(communicator, start_step, evaluated_step_, Deadline())
-          : AgreeOnState(communicator, executor_.get(), state_, compiled_.plan->state_bytes(),
-                         start_step, evaluated_step_, Deadline());
-  LS_RETURN_IF_ERROR(agreed.status());
-  const StateAgreement& agreement = *agreed;
+  if (begun_step() != start_step) watch_.At(chaos::Place::kJoin, start_step);
+  LS_ASSIGN_OR_RETURN(const StateAgreement agreement,
+                      policy_->Agree(communicator, start_step, evaluated_step_, Deadline()));
   board_->step.store(committed_step(), std::memory_order_relaxed);
   if (agreement.copied) {
     LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
@@ -221,8 +201,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   board_->Enter(LOADING);
   LS_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
                       RestoreState(communicator, *resume_source_,
-                                   {compiled_.plan.get(), executor_.get(), state_,
-                                    sharded_ != nullptr ? &sharded_->present() : nullptr},
+                                   {compiled_.plan.get(), executor_.get(), state_, policy_->held()},
                                    board_, Deadline()));
   if (!restored.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
@@ -240,7 +219,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
 }
 
 void Trainer::NoteFirstCommit() {
-  board_->first_commit.store(absl::ToUnixNanos(Clock::Real()->Now()), std::memory_order_relaxed);
+  board_->first_commit.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
   LS_LOG_DEBUG << "first commit of the generation: step " << committed_step();
   if (on_first_commit_) on_first_commit_();
 }
@@ -302,18 +281,15 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     board_->Moved();
     return communicator->aborted();
   };
-  const int accumulate = compiled_.plan->spec().accumulate;
-  const int64_t micro_batch = compiled_.plan->spec().micro_batch;
-  const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
   const StepHeader::Wishes wishes = Wishes(*communicator);
   sums_->Begin(held);
   for (int shard = held.begin; shard < held.end; ++shard) {
-    board_->Do(IN_DATA_LOADER);
-    PhaseTimer waiting(profiler_.get(), StepPhase::kDataWait);
+    std::optional<StepWatch::Scope> loading(std::in_place, &watch_, IN_DATA_LOADER,
+                                            StepPhase::kDataWait);
     LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
-    waiting.Stop();
-    board_->Do(COMPUTING);
+    loading.reset();
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
+    const StepWatch::Scope computing(&watch_, COMPUTING);
     float* leaf = sums_->NextLeaf();
     const StepHeader::Wishes said = shard == held.begin ? wishes : StepHeader::Wishes{};
     const bool in_parts = shard + 1 == held.end && communicator->reduces_parts();
@@ -324,54 +300,76 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
         return BeginReducing(last.first, last.second + 1, bucket);
       };
     }
-    const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : Clock::Real()->Now();
-    for (int micro = 0; micro < accumulate; ++micro) {
-      for (size_t f = 0; f < fields.size(); ++f) {
-        micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
-                           micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
-      }
-      if (interpreter_ != nullptr) interpreter_->Enter(step, shard, micro);
-      const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
-      LS_RETURN_IF_ERROR(executor_->RunShard(step, shard, micro, micro_fields_, leaf, hooks));
-    }
+    LS_RETURN_IF_ERROR(RunShard(batch, leaf, hooks));
     if (!in_parts) {
       LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
     }
     LS_RETURN_IF_ERROR(sums_->LeafDone());
-    if (faults_ != nullptr) faults_->Slow(Clock::Real()->Now() - begin);
     board_->Moved();
   }
   return absl::OkStatus();
 }
 
+absl::Status Trainer::RunShard(const data::Batch& batch, float* leaf,
+                               const engine::Executor::Hooks& hooks) {
+  const int64_t micro_batch = compiled_.plan->spec().micro_batch;
+  const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
+  const int64_t step = batch.step + 1;
+  const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : clock_->Now();
+  for (int micro = 0; micro < compiled_.plan->spec().accumulate; ++micro) {
+    for (size_t f = 0; f < fields.size(); ++f) {
+      micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
+                         micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
+    }
+    if (interpreter_ != nullptr) interpreter_->Enter(step, batch.shard, micro);
+    const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
+    LS_RETURN_IF_ERROR(executor_->RunShard(step, batch.shard, micro, micro_fields_, leaf, hooks));
+  }
+  if (faults_ != nullptr) faults_->Slow(clock_->Now() - begin);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<engine::StepResult> Trainer::Update(Communicator* communicator,
                                                    absl::Span<const Slice> reduced, int64_t step,
-                                                   RunRecord* record,
-                                                   const StepHeader::Contents& header) {
-  const absl::Span<const engine::GradientSlice> gradients = GradientsIn(reduced);
+                                                   RunRecord* record) {
+  const StepWatch::Scope part(&watch_, UPDATING, StepPhase::kUpdate);
+  watch_.At(chaos::Place::kReduced, step);
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
+                      BeginUpdate(communicator, reduced, step, record));
+  if (begun_step() == committed_step()) return result;
+  watch_.At(chaos::Place::kBegun, step);
+  LS_RETURN_IF_ERROR(policy_->Finish(communicator, step, Deadline()));
+  communicator->PublishCommitted(step);
+  return result;
+}
+
+absl::StatusOr<engine::StepResult> Trainer::BeginUpdate(Communicator* communicator,
+                                                        absl::Span<const Slice> reduced,
+                                                        int64_t step, RunRecord* record) {
   if (checkpointer_ != nullptr) {
-    board_->Do(COPYING_CHECKPOINT);
+    const StepWatch::Scope copying(&watch_, COPYING_CHECKPOINT);
     checkpointer_->WaitForCopy();
-    board_->Do(UPDATING);
   }
-  LS_ASSIGN_OR_RETURN(const engine::StepResult result, sharded_ != nullptr
-                                                           ? sharded_->Begin(step, gradients)
-                                                           : executor_->Update(step, gradients));
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result, policy_->Begin(step, GradientsIn(reduced)));
   if (committed_step() == step) communicator->PublishCommitted(step);
   // One that is half done is bound to be made: it is on record before its weights are there.
-  RunRecord* const notes = notes_ != nullptr ? notes_ : record;
-  if (notes == nullptr) return result;
-  for (size_t shard = 0; shard < header.ids_hash.size(); ++shard) {
-    notes->Ledger(step, static_cast<int>(shard), communicator->generation(),
-                  header.ids_hash[shard]);
-  }
-  const bool scaled = compiled_.plan->scales_loss();
-  if (notes->WantsStep(step) || (scaled && !result.finite)) {
-    notes->Step(step, compiled_.sampler->EpochsAfter(step), result.loss, result.learning_rate,
-                step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
-                !result.finite);
+  if (RunRecord* const notes = notes_ != nullptr ? notes_ : record; notes != nullptr) {
+    Note(result, step, communicator->generation(), notes);
   }
   return result;
+}
+
+void Trainer::Note(const engine::StepResult& result, int64_t step, int64_t generation,
+                   RunRecord* record) {
+  for (size_t shard = 0; shard < header_.ids_hash.size(); ++shard) {
+    record->Ledger(step, static_cast<int>(shard), generation, header_.ids_hash[shard]);
+  }
+  const bool scaled = compiled_.plan->scales_loss();
+  if (record->WantsStep(step) || (scaled && !result.finite)) {
+    record->Step(step, compiled_.sampler->EpochsAfter(step), result.loss, result.learning_rate,
+                 step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
+                 !result.finite);
+  }
 }
 
 void Trainer::NoteCommitted(const engine::StepResult& result) {
@@ -387,7 +385,7 @@ void Trainer::NoteCommitted(const engine::StepResult& result) {
 absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
   const int64_t step = committed_step();
   board_->Enter(EVALUATING);
-  Suffer(chaos::Place::kEval, step);
+  watch_.At(chaos::Place::kEval, step);
   LS_ASSIGN_OR_RETURN(
       const EvalResult result,
       evaluator_->Run(communicator, step, compiled_.sampler->EpochsAfter(step), Deadline()));

@@ -2,8 +2,10 @@
 // The step loop of one worker: joins the engine, the data, the collectives and the state rules of
 // exactly-once training (docs/architecture.md).
 //
-//   trainer = Trainer::Create(...)           // data open, plan compiled, memory reserved, state of
-//   step 0 while not done: trainer->RunGeneration(communicator, ...)
+//   trainer = Trainer::Create(compiled, parts);   // memory reserved, the state is that of step 0
+//   until it is done:
+//     trainer->JoinState(communicator, ...);      // each generation
+//     trainer->RunGeneration(communicator, ...);
 //
 // The state is written only by the engine's Update. A step's gradients are not overwritten before
 // every member has published its commit. A generation that is aborted leaves the state after the
@@ -24,9 +26,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "data/dataset.h"
+#include "common/clock.h"
 #include "data/loader.h"
-#include "data/sampler.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job.pb.h"
@@ -34,50 +35,19 @@
 #include "worker/control_link.h"
 #include "worker/evaluator.h"
 #include "worker/fault_injector.h"
-#include "worker/job_plan.h"
-#include "worker/memory_need.h"
 #include "worker/partial_sums.h"
 #include "worker/profile/interpreter.h"
 #include "worker/profile/step_profiler.h"
 #include "worker/progress_board.h"
 #include "worker/restore.h"
 #include "worker/run_record.h"
-#include "worker/sharded_state.h"
+#include "worker/setup/compiled_job.h"
+#include "worker/state/state_policy.h"
+#include "worker/step/step_watch.h"
 #include "worker/step_header.h"
 #include "worker/step_vector.h"
 
 namespace lockstep::worker {
-
-// Both splits of the job's data.
-struct JobData {
-  std::unique_ptr<data::Dataset> train;
-  std::unique_ptr<data::Dataset> test;
-};
-// Errors: those of data::Open.
-absl::StatusOr<JobData> OpenJobData(const JobSpec& job);
-
-// A job compiled for this worker, before it has memory.
-struct CompiledJob {
-  JobSpec job;
-  std::unique_ptr<data::DistributedSampler> sampler;
-  std::shared_ptr<const engine::Plan> plan;
-  int64_t total_steps = 0;
-  Every eval_every;
-  Every save_every;
-  Every verify_every;
-  // The vector that is reduced: the plan's gradients, then the step header.
-  int64_t vector_count = 0;
-  int gradient_buffers = 0;
-  // Everything that the transport's arena holds, and its loose memory.
-  size_t arena_bytes = 0;
-  size_t loose_bytes = 0;
-  MemoryNeed need;
-  std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
-};
-// With the vectors that are reduced in `place`. Errors: InvalidArgument; ResourceExhausted when the
-// job cannot fit resources.memory or gpu_memory, naming both.
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
-                                       GradientPlace place = GradientPlace::kHost);
 
 // How a generation ended, when it was not aborted.
 struct TrainOutcome {
@@ -87,12 +57,19 @@ struct TrainOutcome {
 
 class Trainer {
  public:
+  // What a trainer works with; all of it outlives the trainer.
+  struct Parts {
+    const JobData* data = nullptr;
+    Transport* transport = nullptr;
+    ProgressBoard* board = nullptr;
+    ControlLink* link = nullptr;
+    Clock* clock = nullptr;
+  };
+
   // Reserves all memory (state and gradients in the transport's arena), writes the state of step 0.
-  // `transport`, `board`, `link` and `data` outlive this. Errors: ResourceExhausted,
-  // InvalidArgument.
+  // Errors: ResourceExhausted, InvalidArgument.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const CompiledJob& compiled,
-                                                         const JobData* data, Transport* transport,
-                                                         ProgressBoard* board, ControlLink* link);
+                                                         const Parts& parts);
 
   // What every worker keeps of its steps, whether it writes it or not, and the faults that it is to
   // suffer; both may be null and outlive this. `on_first_commit` is called after the first step of
@@ -100,6 +77,7 @@ class Trainer {
   void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_first_commit) {
     notes_ = notes;
     faults_ = faults;
+    watch_.SetFaults(faults);
     if (faults_ != nullptr) faults_->Expose(state_);
     on_first_commit_ = std::move(on_first_commit);
   }
@@ -121,10 +99,11 @@ class Trainer {
   // moments it begins the step, and the next generation finishes it. `last` is the communicator
   // that reduced them. Errors: InvalidArgument as the job wishes for steps that are not finite.
   absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
-  // Brings the state to that after `start_step` with the other members. `evaluated` is set when all
-  // who held it had evaluated it, if that was due; `first_holder` to the lowest rank that held it.
-  // When that is step 0, the members go on from a checkpoint if there is one; `run_dir` then gets
-  // the best weights so far. Blocks. Errors: as AgreeOnState and RestoreState.
+  // Brings the state to that after `start_step` with the other members; `first_holder` is set to
+  // the lowest rank that held it. An evaluation of that step that was due and that not all who held
+  // it had made is the first thing of the generation. When the step is 0, the members go on from a
+  // checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors: as
+  // StatePolicy::Agree and RestoreState.
   absl::Status JoinState(Communicator* communicator, int64_t start_step, const std::string& run_dir,
                          int* first_holder);
 
@@ -147,8 +126,8 @@ class Trainer {
   const void* state() const { return state_; }
   // Brings it up to date. Errors: as Executor::PublishState.
   absl::Status PublishState() { return executor_->PublishState(); }
-  // Null unless the job shards its moments.
-  const ShardedState* sharded() const { return sharded_.get(); }
+  // How this rank has it.
+  const StatePolicy& policy() const { return *policy_; }
   // Blocks until no copy for a checkpoint is being made, also of peers' memory.
   void WaitForCopy() {
     if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
@@ -157,21 +136,23 @@ class Trainer {
   StepProfiler* profiler() { return profiler_.get(); }
 
  private:
-  Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
-          ControlLink* link);
+  Trainer(const CompiledJob& compiled, const Parts& parts);
   absl::Status Reserve(Transport* transport);
   absl::Status ReserveState(Transport* transport);
-  absl::Status MakeSharded(Transport* transport, float* gradients);
+  absl::Status MakePolicy(Transport* transport, float* gradients);
   // What the job's `profile` and `debug` ask for.
   absl::Status MakeObservers();
   // One step. header_ says what all ranks are to do after it.
   absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record);
-  // A fault that is due at this place of this step.
-  void Suffer(chaos::Place place, int64_t step) {
-    if (faults_ != nullptr) faults_->At(place, step);
-  }
+  // Where a collective gives up.
+  absl::Time Deadline() const;
   void NoteFirstCommit();
+  // Forward and backward of the shards that this worker holds.
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
+  absl::Status RunShard(const data::Batch& batch, float* leaf,
+                        const engine::Executor::Hooks& hooks);
+  // Their sum over all shards, as far as this worker needs it.
+  absl::StatusOr<absl::Span<const Slice>> Reduce(Communicator* communicator, int64_t step);
   // What this worker would have all do after the step.
   StepHeader::Wishes Wishes(const Communicator& communicator) const;
   // What is reduced in `step`, from the nodes that this worker contributes.
@@ -181,10 +162,20 @@ class Trainer {
   absl::Span<const engine::GradientSlice> GradientsIn(absl::Span<const Slice> reduced);
   // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.
   absl::Status BeginReducing(Communicator* communicator, int64_t step, int bucket);
-  // The update, whose step is published, or its first half: with sharded moments Finish follows.
+  // The update of the step that header_ is of, and its publication. Errors: as StatePolicy::Finish.
   absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
                                             absl::Span<const Slice> reduced, int64_t step,
-                                            RunRecord* record, const StepHeader::Contents& header);
+                                            RunRecord* record);
+  // What of it can be done when the generation has ended: this worker is bound to the step.
+  absl::StatusOr<engine::StepResult> BeginUpdate(Communicator* communicator,
+                                                 absl::Span<const Slice> reduced, int64_t step,
+                                                 RunRecord* record);
+  // Writes down that the step is made.
+  void Note(const engine::StepResult& result, int64_t step, int64_t generation, RunRecord* record);
+  // What follows a step at its boundary: evaluation and checkpoint, if they are due.
+  absl::Status AtBoundary(Communicator* communicator, RunRecord* record);
+  // All members hold the same, if it is to be looked at after this step.
+  absl::Status VerifyReplicas(Communicator* communicator);
   // Tells the world of the step that the state is after.
   void NoteCommitted(const engine::StepResult& result);
   // What the job wants done about a step that is not finite.
@@ -202,11 +193,13 @@ class Trainer {
   const JobData* const data_;
   ProgressBoard* const board_;
   ControlLink* const link_;
+  Clock* const clock_;
+  StepWatch watch_;
   void* state_ = nullptr;
   std::unique_ptr<void, void (*)(void*)> arena_;
   std::unique_ptr<engine::Executor> executor_;
   std::unique_ptr<StepVector> vector_;
-  std::unique_ptr<ShardedState> sharded_;
+  std::unique_ptr<StatePolicy> policy_;
   std::unique_ptr<PartialSums> sums_;
   std::vector<ElementRange> parts_;  // of the vector, from the plan's buckets
   std::unique_ptr<StepProfiler> profiler_;

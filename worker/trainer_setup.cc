@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trainer is made of: the job compiled, its memory reserved, its parts put together.
+// What a trainer is made of: its memory reserved, its parts put together.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,6 +10,10 @@
 #include "collectives/shm/waiter.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/job_plan.h"
+#include "worker/memory_need.h"
+#include "worker/sharded_state.h"
+#include "worker/state/replicated_state.h"
 #include "worker/trainer.h"
 #include "worker/tuning_files.h"
 
@@ -36,92 +40,22 @@ void* AllocateArena(size_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
-  JobData data;
-  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
-  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain, AugmentOf(job.train())));
-  if (job.train().eval().every() != "never") {
-    LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
-  }
-  return data;
-}
-
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
-                                       GradientPlace place) {
-  CompiledJob compiled;
-  compiled.job = job;
-  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
-  compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
-  const std::string& every = job.train().eval().every();
-  LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
-  LS_ASSIGN_OR_RETURN(compiled.save_every, ParseEvery(job.checkpoint().every()));
-  LS_ASSIGN_OR_RETURN(compiled.verify_every, ParseEvery(job.verify_replicas()));
-  LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
-  spec.shard_moments = ShardsMoments(job);
-  const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
-  if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
-  LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-  const int shards = job.train().shards();
-  compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
-  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
-  const int least = job.elastic().min_workers() > 0 ? job.elastic().min_workers() : workers;
-  compiled.gradient_buffers = PartialSums::BuffersForWorstDeal(
-      shards, std::min(least, workers), std::max(workers, job.elastic().max_workers()));
-  compiled.arena_bytes = kPage;
-  if (place == GradientPlace::kHost) {
-    compiled.arena_bytes +=
-        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float));
-  }
-  (spec.shard_moments ? compiled.loose_bytes : compiled.arena_bytes) +=
-      RoundUp(compiled.plan->state_bytes());
-  if (spec.shard_moments && place == GradientPlace::kHost) {
-    compiled.loose_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
-  } else if (spec.shard_moments) {
-    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double));
-  }
-  compiled.need =
-      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
-  if (automatic) {
-    // By the plan alone: what the arena may take is what the rest leaves of the limit.
-    const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
-    const auto limit = static_cast<size_t>(job.resources().memory());
-    spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
-    LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-    compiled.need =
-        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
-  }
-  LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
-  return compiled;
-}
-
-Trainer::Trainer(const CompiledJob& compiled, const JobData* data, ProgressBoard* board,
-                 ControlLink* link)
-    : compiled_{compiled.job,
-                std::make_unique<data::DistributedSampler>(*compiled.sampler),
-                compiled.plan,
-                compiled.total_steps,
-                compiled.eval_every,
-                compiled.save_every,
-                compiled.verify_every,
-                compiled.vector_count,
-                compiled.gradient_buffers,
-                compiled.arena_bytes,
-                compiled.loose_bytes,
-                compiled.need,
-                compiled.tuning_files},
-      data_(data),
-      board_(board),
-      link_(link),
+Trainer::Trainer(const CompiledJob& compiled, const Parts& parts)
+    : compiled_(compiled),
+      data_(parts.data),
+      board_(parts.board),
+      link_(parts.link),
+      clock_(parts.clock),
+      watch_(parts.board),
       arena_(nullptr, std::free) {}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const CompiledJob& compiled,
-                                                         const JobData* data, Transport* transport,
-                                                         ProgressBoard* board, ControlLink* link) {
-  std::unique_ptr<Trainer> trainer(new Trainer(compiled, data, board, link));
-  LS_RETURN_IF_ERROR(trainer->Reserve(transport));
+                                                         const Parts& parts) {
+  std::unique_ptr<Trainer> trainer(new Trainer(compiled, parts));
+  LS_RETURN_IF_ERROR(trainer->Reserve(parts.transport));
   trainer->executor_->InitState();
-  board->total_steps = compiled.total_steps;
-  board->total_epochs = compiled.sampler->EpochsAfter(compiled.total_steps);
+  parts.board->total_steps = compiled.total_steps;
+  parts.board->total_epochs = compiled.sampler->EpochsAfter(compiled.total_steps);
   return trainer;
 }
 
@@ -148,7 +82,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
     memory.arena = arena_.get();
   }
   LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
-  if (plan.spec().shard_moments) LS_RETURN_IF_ERROR(MakeSharded(transport, buffers[0]));
+  LS_RETURN_IF_ERROR(MakePolicy(transport, buffers[0]));
   sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
                                         vector_->memory());
   parts_ = ReductionParts(plan.buckets());
@@ -175,7 +109,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   if (data_->test != nullptr) {
     evaluator_ =
         std::make_unique<Evaluator>(data_->test.get(), executor_.get(), plan.spec().eval_block,
-                                    board_, plan.spec().ema_decay > 0);
+                                    board_, clock_, plan.spec().ema_decay > 0);
   }
   return absl::OkStatus();
 }
@@ -191,7 +125,12 @@ absl::Status Trainer::ReserveState(Transport* transport) {
   return ShardedState::HoldShared(plan, transport, static_cast<char*>(state_));
 }
 
-absl::Status Trainer::MakeSharded(Transport* transport, float* gradients) {
+absl::Status Trainer::MakePolicy(Transport* transport, float* gradients) {
+  if (!compiled_.plan->spec().shard_moments) {
+    policy_ = std::make_unique<ReplicatedState>(compiled_.plan.get(), executor_.get(),
+                                                static_cast<char*>(state_));
+    return absl::OkStatus();
+  }
   ShardedState::Parts parts;
   parts.plan = compiled_.plan.get();
   parts.executor = executor_.get();
@@ -211,7 +150,7 @@ absl::Status Trainer::MakeSharded(Transport* transport, float* gradients) {
     parts.sums = static_cast<double*>(sums);
   }
   parts.shards = OptimizerShards(MostWorkers(compiled_.job));
-  sharded_ = std::make_unique<ShardedState>(parts);
+  policy_ = std::make_unique<ShardedState>(parts);
   return absl::OkStatus();
 }
 
@@ -221,6 +160,7 @@ absl::Status Trainer::MakeObservers() {
   if (!profile.steps().empty()) {
     LS_ASSIGN_OR_RETURN(const StepRange range, StepRange::Parse(profile.steps()));
     profiler_ = std::make_unique<StepProfiler>(compiled_.plan.get(), range);
+    watch_.SetProfiler(profiler_.get());
   }
   if (debug.interpret() || !debug.dump_tensors().empty()) {
     LS_ASSIGN_OR_RETURN(const StepRange range,

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/communicator.h"
+#include "collectives/group_end.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -35,6 +36,7 @@ namespace {
 constexpr absl::Duration kDefaultFailureDetection = absl::Seconds(5);
 constexpr absl::Duration kDefaultStartTimeout = absl::Minutes(10);
 constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
+constexpr absl::Duration kLookForDead = absl::Milliseconds(100);
 
 absl::Duration DurationOr(const google::protobuf::Duration& duration, absl::Duration fallback) {
   const absl::Duration value =
@@ -72,21 +74,23 @@ std::vector<GroupMember> MembersOf(const Generation& generation, const std::stri
 // The life of one worker; each step of it is a method, in order.
 class Worker {
  public:
-  Worker(const WorkerBootstrap& bootstrap, LifePage* life)
-      : bootstrap_(bootstrap), job_(bootstrap.assignment().spec()), life_(life), link_(bootstrap) {}
+  Worker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock)
+      : bootstrap_(bootstrap),
+        job_(bootstrap.assignment().spec()),
+        life_(life),
+        clock_(clock),
+        link_(bootstrap) {}
 
   absl::Status Run() {
     link_.Start();
-    const absl::Duration detection = DurationOr(job_.failure_detection(), kDefaultFailureDetection);
-    telemetry_ =
-        std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
+    telemetry_ = std::make_unique<Telemetry>(&board_, &link_,
+                                             std::min(FailureDetection() / 5, kLongestBeat));
     LS_RETURN_IF_ERROR(Prepare());
     while (!exit_.has_value()) {
       LS_RETURN_IF_ERROR(FinishKnownStep());
       LS_RETURN_IF_ERROR(SendReady());
       board_.Enter(WAITING);
-      LS_ASSIGN_OR_RETURN(const Generation generation,
-                          link_.WaitForGeneration(highest_generation_));
+      LS_ASSIGN_OR_RETURN(const Generation generation, AwaitGeneration());
       if (generation.members().empty()) {
         highest_generation_ = generation.generation();
         continue;
@@ -111,6 +115,10 @@ class Worker {
   }
 
  private:
+  absl::Duration FailureDetection() const {
+    return DurationOr(job_.failure_detection(), kDefaultFailureDetection);
+  }
+
   // Data, plan, memory, kernels: all that does not depend on the other workers.
   absl::Status Prepare() {
     board_.Enter(LOADING);
@@ -120,9 +128,13 @@ class Worker {
     LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_));
-    LS_ASSIGN_OR_RETURN(trainer_,
-                        Trainer::Create(compiled, &data_, transport_.get(), &board_, &link_));
+    LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
+                                                  FailureDetection()));
+    LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
+                                                             .transport = transport_.get(),
+                                                             .board = &board_,
+                                                             .link = &link_,
+                                                             .clock = clock_}));
     board_.Moved();
     LS_ASSIGN_OR_RETURN(device_hash_, trainer_->DeviceHash());
     LS_ASSIGN_OR_RETURN(device_description_, DescribeDeviceOf(trainer_->plan()));
@@ -149,12 +161,11 @@ class Worker {
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.publish = [this] { return trainer_->PublishState(); };
-    if (const ShardedState* sharded = trainer_->sharded(); sharded != nullptr) {
-      settings.locate = [sharded](size_t offset, size_t* bytes) {
-        return sharded->Locate(offset, bytes);
-      };
-    }
+    settings.locate = [policy = &trainer_->policy()](size_t offset, size_t* bytes) {
+      return policy->Locate(offset, bytes);
+    };
     settings.board = &board_;
+    settings.clock = clock_;
     const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
     if (bootstrap_.assignment().slot() <
         CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
@@ -171,6 +182,21 @@ class Worker {
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);
     return absl::OkStatus();
+  }
+
+  // Between generations, also for long: members that have died, and those that stood still and are
+  // killed meanwhile, need not wait for the next generation to give their memory back, because who
+  // replaces them has to reserve it before there can be one.
+  absl::StatusOr<Generation> AwaitGeneration() {
+    while (true) {
+      if (last_communicator_ != nullptr) {
+        trainer_->WaitForCopy();  // it may read what peers of that generation had
+        last_communicator_->ReleaseDead();
+      }
+      LS_ASSIGN_OR_RETURN(const std::optional<Generation> generation,
+                          link_.WaitForGeneration(highest_generation_, kLookForDead));
+      if (generation.has_value()) return *generation;
+    }
   }
 
   // A step that is reduced on every rank is finished before anything is said.
@@ -235,12 +261,17 @@ class Worker {
   absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
                      int rank) {
     const absl::Time deadline =
-        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
+        clock_->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
-    LS_ASSIGN_OR_RETURN(last_communicator_,
-                        transport_->Connect(highest_generation_, members, rank, deadline));
+    absl::StatusOr<std::unique_ptr<Communicator>> connected =
+        transport_->Connect(highest_generation_, members, rank, deadline);
+    if (!connected.ok()) {
+      SayWhoIsLost(connected.status());
+      return connected.status();
+    }
+    last_communicator_ = *std::move(connected);
     Communicator* const communicator = last_communicator_.get();
     link_.WatchGeneration(highest_generation_, [communicator](const std::string& reason) {
       communicator->Abort(reason);
@@ -248,9 +279,7 @@ class Worker {
     absl::StatusOr<TrainOutcome> outcome = Train(generation, communicator, members[rank].shards);
     link_.UnwatchGeneration();
     if (!outcome.ok()) {
-      if (absl::IsAborted(outcome.status())) {
-        link_.SendPeerLost(highest_generation_, -1, std::string(outcome.status().message()));
-      }
+      SayWhoIsLost(outcome.status());
       return outcome.status();
     }
     if (trainer_->profiler() != nullptr && !outcome->regrouped) {
@@ -262,13 +291,21 @@ class Worker {
     return absl::OkStatus();
   }
 
+  // Names the rank to blame for the end of the generation, if this one knows it; the coordinator
+  // then takes this one, whatever becomes of it, for its victim.
+  void SayWhoIsLost(const absl::Status& status) {
+    const int rank = EndOf(status).lost_rank();
+    if (rank < 0 && !absl::IsAborted(status)) return;
+    link_.SendPeerLost(highest_generation_, rank, std::string(status.message()));
+  }
+
   // Each rank writes what it measured, rank 0 puts it together. A profile that cannot be written
   // costs the profile, not the run.
   absl::Status WriteProfile(Communicator* communicator, int world, int rank) {
     const std::string run_dir = RunDir(bootstrap_.assignment());
     absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
     LS_RETURN_IF_ERROR(communicator->Barrier(
-        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
+        clock_->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
     if (written.ok() && rank == 0) {
       written = MergeProfiles(run_dir, world, job_.profile().sort());
     }
@@ -325,6 +362,7 @@ class Worker {
   const WorkerBootstrap bootstrap_;
   const JobSpec job_;
   LifePage* const life_;
+  Clock* const clock_;
   ProgressBoard board_;
   JobData data_;
   std::unique_ptr<Transport> transport_;
@@ -349,8 +387,8 @@ class Worker {
 
 }  // namespace
 
-int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life) {
-  Worker worker(bootstrap, life);
+int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock) {
+  Worker worker(bootstrap, life, clock);
   return worker.Conclude(worker.Run());
 }
 

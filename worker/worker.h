@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_WORKER_WORKER_H_
 #define LOCKSTEP_WORKER_WORKER_H_
 
+#include "common/clock.h"
 #include "common/life.h"
 #include "proto/coordinator.pb.h"
 
@@ -13,7 +14,7 @@ namespace lockstep::worker {
 
 // Runs the worker's life and returns what the process exits with: 0, the code the coordinator gave,
 // or 1 after a failure, which has been reported and printed. `life` may be null. Blocks.
-int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life);
+int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock);
 
 }  // namespace lockstep::worker
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "collectives/reduce.h"
 #include "common/status.h"
 
@@ -299,7 +298,8 @@ absl::Status FakeCommunicator::WaitCommitted(int64_t step, absl::Time deadline) 
 
 std::string FakeCommunicator::DescribeState() const {
   const auto record = recorder_->Latest();
-  return record.has_value() ? ToString(*record, absl::GetCurrentTimeNanos()) : "no operation yet";
+  return record.has_value() ? ToString(*record, absl::ToUnixNanos(Clock::Real()->Now()))
+                            : "no operation yet";
 }
 
 }  // namespace lockstep

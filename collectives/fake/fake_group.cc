@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "collectives/group_end.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -17,8 +18,9 @@ FakeGroup::FakeGroup(int world_size)
       committed_(world_size, -1) {}
 
 absl::Status FakeGroup::Wait(absl::Time deadline) {
-  if (absl::Now() >= deadline) return absl::DeadlineExceededError("");
-  changed_.WaitWithDeadline(&mu_, deadline);
+  const absl::Duration left = deadline - Clock::Real()->Now();
+  if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("");
+  changed_.WaitFor(&mu_, left);
   if (is_aborted_) return absl::AbortedError(reason_);
   return absl::OkStatus();
 }
@@ -32,8 +34,9 @@ absl::Status FakeGroup::Missing(const Operation& operation, const std::vector<in
                                        : "nothing",
                                    ")"));
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat(ToString(operation), ": waited in vain for ", absl::StrJoin(details, ", ")));
+  return WithEnd(absl::DeadlineExceededError(absl::StrCat(
+                     ToString(operation), ": waited in vain for ", absl::StrJoin(details, ", "))),
+                 {EndCause::kPeerMissing, ranks.empty() ? -1 : ranks.front()});
 }
 
 absl::StatusOr<std::vector<FakeCall>> FakeGroup::Exchange(int rank, const FakeCall& call,
@@ -47,7 +50,7 @@ absl::StatusOr<std::vector<FakeCall>> FakeGroup::Exchange(int rank, const FakeCa
     exchanged_ = calls_;
     present_.assign(world_size_, false);
     ++round_;
-    changed_.SignalAll();
+    changed_.NotifyAll();
   }
   while (round_ == round) {
     const absl::Status status = Wait(deadline);
@@ -66,7 +69,7 @@ absl::StatusOr<std::vector<FakeCall>> FakeGroup::Exchange(int rank, const FakeCa
 void FakeGroup::Post(int from, int to, FakeMessage message) {
   absl::MutexLock lock(&mu_);
   mail_[{from, to}].push_back(std::move(message));
-  changed_.SignalAll();
+  changed_.NotifyAll();
 }
 
 absl::StatusOr<FakeMessage> FakeGroup::Take(int from, int to, absl::Time deadline) {
@@ -77,7 +80,8 @@ absl::StatusOr<FakeMessage> FakeGroup::Take(int from, int to, absl::Time deadlin
     const absl::Status status = Wait(deadline);
     if (!box.empty()) break;
     if (absl::IsDeadlineExceeded(status)) {
-      return absl::DeadlineExceededError(absl::StrCat("waited in vain for rank ", from));
+      return WithEnd(absl::DeadlineExceededError(absl::StrCat("waited in vain for rank ", from)),
+                     {EndCause::kPeerMissing, from});
     }
     LS_RETURN_IF_ERROR(status);
   }
@@ -89,7 +93,7 @@ absl::StatusOr<FakeMessage> FakeGroup::Take(int from, int to, absl::Time deadlin
 void FakeGroup::Commit(int rank, int64_t step) {
   absl::MutexLock lock(&mu_);
   committed_[rank] = step;
-  changed_.SignalAll();
+  changed_.NotifyAll();
 }
 
 absl::Status FakeGroup::WaitCommitted(int64_t step, absl::Time deadline) {
@@ -122,7 +126,7 @@ void FakeGroup::Abort(const std::string& reason) {
   if (is_aborted_) return;
   is_aborted_ = true;
   reason_ = reason;
-  changed_.SignalAll();
+  changed_.NotifyAll();
 }
 
 absl::Status FakeGroup::aborted() const {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "collectives/operation.h"
+#include "common/cond_var.h"
 
 namespace lockstep {
 
@@ -56,7 +57,7 @@ class FakeGroup {
 
   const int world_size_;
   mutable absl::Mutex mu_;
-  absl::CondVar changed_;
+  CondVar changed_;
   bool is_aborted_ ABSL_GUARDED_BY(mu_) = false;
   std::string reason_ ABSL_GUARDED_BY(mu_);
   int64_t round_ ABSL_GUARDED_BY(mu_) = 0;

@@ -85,6 +85,7 @@ class NcclCommunicator : public Communicator {
   std::vector<int64_t> CommittedSteps() const override { return control_->CommittedSteps(); }
 
   std::optional<ReducedStep> NewestReduce() const override { return newest_; }
+  void ReleaseDead() override { control_->ReleaseDead(); }
 
   void Abort(const std::string& reason) override { control_->Abort(reason); }
   bool aborted() const override { return control_->aborted(); }

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "collectives/group_end.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
 
@@ -31,11 +32,12 @@ absl::Status NcclGroup::WaitUntil(const std::function<absl::StatusOr<bool>()>& d
     if (there) return absl::OkStatus();
     if (looks < kSpins) continue;
     if (wait.alive) LS_RETURN_IF_ERROR(wait.alive());
-    const absl::Time now = absl::Now();
+    const absl::Time now = Clock::Real()->Now();
     if (begin == absl::InfinitePast()) begin = now;
     if (now >= wait.deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(what, " on rank ", rank_, ": NCCL did not finish in time"));
+      return WithEnd(absl::DeadlineExceededError(
+                         absl::StrCat(what, " on rank ", rank_, ": NCCL did not finish in time")),
+                     {EndCause::kPeerMissing, -1});
     }
     if (!stalled && wait.on_stall && now - begin >= wait.stall_after) {
       stalled = true;
@@ -44,7 +46,7 @@ absl::Status NcclGroup::WaitUntil(const std::function<absl::StatusOr<bool>()>& d
     if (now - begin < kYieldFor) {
       ::sched_yield();
     } else {
-      absl::SleepFor(kPoll);
+      Clock::Real()->Sleep(kPoll);
     }
   }
 }
@@ -137,7 +139,7 @@ NcclGroup::~NcclGroup() {
     LS_LOG_WARNING << "NCCL's communicator could not be ended: " << api().error_string(ended);
   }
   NcclWait wait;
-  wait.deadline = absl::Now() + kEndWithin;
+  wait.deadline = Clock::Real()->Now() + kEndWithin;
   comm_ = nullptr;
   absl::Status left = queue_->Mark();
   if (left.ok()) {
@@ -189,7 +191,7 @@ bool NcclGroup::Revoke() {
   const bool first = !std::exchange(revoked_, true);
   if (api().revoke == nullptr || api().shrink == nullptr || !first) return false;
   NcclWait wait;
-  wait.deadline = absl::Now() + kEndWithin;
+  wait.deadline = Clock::Real()->Now() + kEndWithin;
   absl::Status status = Settle(api().revoke(comm_, 0), "revoking NCCL's communicator", wait);
   if (status.ok()) status = queue_->Mark();
   if (status.ok()) {

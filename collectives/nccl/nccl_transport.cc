@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "collectives/control_plane.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
 
@@ -199,7 +199,7 @@ absl::StatusOr<NcclUniqueId> NcclTransport::ShareId(
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::JoinByHeld(Communicator* control,
                                                                      const NcclJoin& join,
                                                                      NcclWait wait) {
-  wait.deadline = std::min(wait.deadline, absl::Now() + try_held_for_);
+  wait.deadline = std::min(wait.deadline, Clock::Real()->Now() + try_held_for_);
   const int world = control->world_size(), rank = control->rank();
   if (join.way == NcclJoin::Way::kShrink) {
     return NcclGroup::Shrink(held_.group.get(), join.excluded, world, rank, Config(), wait);

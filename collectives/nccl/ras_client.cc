@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/fd.h"
 #include "common/status.h"
 
@@ -104,7 +104,7 @@ class RasConnection {
  private:
   absl::Status Wait(short events) {
     pollfd waits{fd_.get(), events, 0};
-    const int64_t left = absl::ToInt64Milliseconds(deadline_ - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline_ - Clock::Real()->Now());
     const int ready = ::poll(&waits, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 60000)));
     if (ready > 0 || (ready < 0 && errno == EINTR)) return absl::OkStatus();
     return Failed("no answer in time");
@@ -127,7 +127,8 @@ absl::StatusOr<std::string> QueryRas(const std::string& address, absl::Time dead
     return connection.Failed("it is not NCCL that answers");
   }
   // How long the process waits for the others, in seconds; some of ours is kept for the answer.
-  const int64_t seconds = std::max<int64_t>(1, absl::ToInt64Seconds(deadline - absl::Now()) - 1);
+  const int64_t seconds =
+      std::max<int64_t>(1, absl::ToInt64Seconds(deadline - Clock::Real()->Now()) - 1);
   LS_RETURN_IF_ERROR(connection.Write(absl::StrCat("TIMEOUT ", seconds, "\n")));
   LS_ASSIGN_OR_RETURN(const std::string answer, connection.Read(false));
   if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(answer), "OK")) {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "collectives/nccl/ras_client.h"
+#include "common/clock.h"
 #include "common/log.h"
 
 namespace lockstep {
@@ -20,7 +20,8 @@ void StallReport::Begin() {
   if (asking_.exchange(true)) return;
   thread_.Join();  // it has said all that it had to
   thread_ = Thread("nccl-ras", [this] {
-    const absl::StatusOr<std::string> report = QueryRas(RasAddress(), absl::Now() + kPatience);
+    const absl::StatusOr<std::string> report =
+        QueryRas(RasAddress(), Clock::Real()->Now() + kPatience);
     if (report.ok()) {
       LS_LOG_WARNING << "a collective stands still; NCCL's watch says: "
                      << RasDigest(*report, kLines);

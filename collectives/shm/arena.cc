@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/shm/available_memory.h"
+#include "common/check.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -26,13 +29,22 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr int64_t kMemoryMargin = 64 << 20;
 // Reserved between two looks at what is left: several workers reserve at the same time.
 constexpr size_t kReservePiece = 64 << 20;
+// Between two looks while it is not enough.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
 
 // Takes the space now, so that a lack is an error here and not a SIGBUS or the OOM killer later.
-absl::Status Reserve(int fd, size_t from, size_t to, const std::string& what) {
+// What is not there may come within `patience`.
+absl::Status Reserve(int fd, size_t from, size_t to, absl::Duration patience,
+                     const std::string& what) {
+  const absl::Time deadline = Clock::Real()->Now() + patience;
   for (size_t begin = from; begin < to; begin += kReservePiece) {
-    const int64_t left = AvailableMemory();
     const auto rest = static_cast<int64_t>(to - begin);
-    if (left < kMemoryMargin || left - kMemoryMargin < rest) {
+    int64_t left = AvailableMemory();
+    while (left - kMemoryMargin < rest && Clock::Real()->Now() < deadline) {
+      Clock::Real()->Sleep(kLookAgain);
+      left = AvailableMemory();
+    }
+    if (left - kMemoryMargin < rest) {
       return absl::ResourceExhaustedError(absl::StrCat(
           what, ": ", left >> 20, " MiB are available, ", rest >> 20,
           " MiB more are needed: use fewer workers, a smaller model, or a host with more memory"));
@@ -58,8 +70,10 @@ absl::StatusOr<UniqueFd> ReadOnly(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, size_t loose_bytes) {
+absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, size_t loose_bytes,
+                                                           absl::Duration patience) {
   auto arena = std::unique_ptr<OwnArena>(new OwnArena());
+  arena->patience_ = patience;
   if (heap_bytes > SIZE_MAX / 4 || loose_bytes > SIZE_MAX / 4) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an arena of ", heap_bytes, " + ", loose_bytes, " bytes"));
@@ -73,7 +87,7 @@ absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, si
   if (fd < 0) return ErrnoStatus(errno, "memfd_create");
   const auto size = static_cast<off_t>(arena->bytes_);
   if (::ftruncate(fd, size) != 0) return ErrnoStatus(errno, what);
-  LS_RETURN_IF_ERROR(Reserve(fd, 0, arena->heap_end_, what));
+  LS_RETURN_IF_ERROR(Reserve(fd, 0, arena->heap_end_, patience, what));
   void* base = ::mmap(nullptr, arena->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return ErrnoStatus(errno, what);
   arena->base_ = static_cast<char*>(base);
@@ -122,7 +136,8 @@ absl::StatusOr<void*> OwnArena::AllocateLoose(size_t bytes, const std::string& w
 
 absl::Status OwnArena::Hold(void* data, size_t bytes, const std::string& what) {
   const auto begin = static_cast<size_t>(static_cast<char*>(data) - base_);
-  return Reserve(fd_.get(), begin / kPageBytes * kPageBytes, PagesOf(begin + bytes), what);
+  return Reserve(fd_.get(), begin / kPageBytes * kPageBytes, PagesOf(begin + bytes), patience_,
+                 what);
 }
 
 void OwnArena::Drop(void* data, size_t bytes) {
@@ -142,7 +157,7 @@ uint64_t OwnArena::OffsetOf(const void* data, size_t bytes) const {
   return address - base;
 }
 
-absl::StatusOr<std::shared_ptr<const PeerArena>> PeerArena::Map(UniqueFd fd) {
+absl::StatusOr<std::shared_ptr<PeerArena>> PeerArena::Map(UniqueFd fd) {
   struct stat status;
   if (::fstat(fd.get(), &status) != 0) return ErrnoStatus(errno, "fstat of a peer's arena");
   const auto bytes = static_cast<size_t>(status.st_size);
@@ -163,7 +178,40 @@ absl::StatusOr<std::shared_ptr<const PeerArena>> PeerArena::Map(UniqueFd fd) {
                      " bytes, this build has ", kLayoutVersion, " of ", kHeaderBytes,
                      ": run the same build on every rank"));
   }
-  return std::shared_ptr<const PeerArena>(std::move(arena));
+  return arena;
+}
+
+void PeerArena::Release(const std::vector<Range>& kept) {
+  if (std::exchange(released_, true)) return;
+  struct Copy {
+    size_t begin = 0, size = 0;
+    void* memory = MAP_FAILED;
+  };
+  std::vector<Copy> copies = {{0, kHeaderBytes, MAP_FAILED}};
+  for (const Range& range : kept) {
+    if (range.bytes == 0) continue;
+    const auto begin = static_cast<size_t>(static_cast<const char*>(range.data) - base_);
+    const size_t page = begin / kPageBytes * kPageBytes;
+    copies.push_back({page, PagesOf(begin + range.bytes) - page, MAP_FAILED});
+  }
+  constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
+  for (Copy& copy : copies) {
+    copy.memory = ::mmap(nullptr, copy.size, PROT_READ | PROT_WRITE, kPrivate, -1, 0);
+    if (copy.memory == MAP_FAILED) {
+      for (const Copy& made : copies) {
+        if (made.memory != MAP_FAILED) ::munmap(made.memory, made.size);
+      }
+      return;
+    }
+    std::memcpy(copy.memory, base_ + copy.begin, copy.size);
+  }
+  // The addresses stay ours, so that whoever reads what is gone reads nobody else's memory.
+  char* const base = const_cast<char*>(base_);
+  LS_CHECK(::mmap(base, bytes_, PROT_NONE, kPrivate | MAP_NORESERVE | MAP_FIXED, -1, 0) == base);
+  for (const Copy& copy : copies) {
+    LS_CHECK(::mremap(copy.memory, copy.size, copy.size, MREMAP_MAYMOVE | MREMAP_FIXED,
+                      base + copy.begin) == base + copy.begin);
+  }
 }
 
 PeerArena::~PeerArena() {

@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/shm/layout.h"
 #include "common/fd.h"
 
@@ -22,10 +24,11 @@ namespace lockstep {
 // This worker's own arena.
 class OwnArena {
  public:
-  // With `heap_bytes` for Allocate and `loose_bytes` for AllocateLoose. Errors: ResourceExhausted
-  // when the memory of the heap is not there.
-  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(size_t heap_bytes,
-                                                          size_t loose_bytes = 0);
+  // With `heap_bytes` for Allocate and `loose_bytes` for AllocateLoose. Memory that is short is
+  // waited for, here and in Hold, for `patience` at most. Errors: ResourceExhausted when the memory
+  // of the heap is not there.
+  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(
+      size_t heap_bytes, size_t loose_bytes = 0, absl::Duration patience = absl::ZeroDuration());
   ~OwnArena();
   OwnArena(const OwnArena&) = delete;
   OwnArena& operator=(const OwnArena&) = delete;
@@ -56,13 +59,19 @@ class OwnArena {
   size_t used_ = kHeapOffset;
   size_t heap_end_ = 0;  // where the loose memory begins
   size_t loose_used_ = 0;
+  absl::Duration patience_;
 };
 
-// A peer's arena, mapped read-only. It stays readable when its owner has died.
+// A peer's arena, mapped read-only. It stays readable when its owner has died, until Release.
 class PeerArena {
  public:
+  struct Range {
+    const void* data = nullptr;
+    size_t bytes = 0;
+  };
+
   // Errors: FailedPrecondition when it is not an arena of this build's layout.
-  static absl::StatusOr<std::shared_ptr<const PeerArena>> Map(UniqueFd fd);
+  static absl::StatusOr<std::shared_ptr<PeerArena>> Map(UniqueFd fd);
   ~PeerArena();
   PeerArena(const PeerArena&) = delete;
   PeerArena& operator=(const PeerArena&) = delete;
@@ -71,10 +80,17 @@ class PeerArena {
   const char* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
+  // For an arena whose owner has died: the header and the ranges `kept`, parts of it, become copies
+  // of this process's own, at the same addresses; the rest is given back to the system (as soon as
+  // all peers do so) and not to be read again. A second call does nothing. Where there is no memory
+  // for the copies the arena stays as it is.
+  void Release(const std::vector<Range>& kept);
+
  private:
   PeerArena() = default;
   const char* base_ = nullptr;
   size_t bytes_ = 0;
+  bool released_ = false;
 };
 
 }  // namespace lockstep

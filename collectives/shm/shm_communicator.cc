@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/shm/shm_communicator.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collectives/group_end.h"
 #include "common/check.h"
+#include "common/clock.h"
 
 namespace lockstep {
 namespace {
@@ -35,11 +35,7 @@ std::string DescribeCompleted(uint64_t word) {
                       word & 0xffffffffffffff);
 }
 
-int64_t NowNanos() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
+int64_t NowNanos() { return absl::ToUnixNanos(Clock::Real()->Now()); }
 
 }  // namespace
 
@@ -147,8 +143,9 @@ bool ShmCommunicator::HasLeft(const RankHeader& peer) const {
 }
 
 absl::Status ShmCommunicator::LeftError(int rank) const {
-  return absl::AbortedError(
-      absl::StrCat("rank ", rank, " has left generation ", generation(), " for a later one"));
+  return WithEnd(absl::AbortedError(absl::StrCat("rank ", rank, " has left generation ",
+                                                 generation(), " for a later one")),
+                 {EndCause::kPeerLeft, rank});
 }
 
 absl::Status ShmCommunicator::MissingError(const std::vector<int>& ranks) const {
@@ -159,9 +156,10 @@ absl::Status ShmCommunicator::MissingError(const std::vector<int>& ranks) const 
         "rank ", rank, " (pid ", group_.members[rank].pid, ", last completed ",
         DescribeCompleted(header(rank).completed.load(std::memory_order_acquire)), ")"));
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat(record.has_value() ? ToString(record->operation) : "", " on rank ", rank(),
-                   ": waited in vain for ", absl::StrJoin(details, ", ")));
+  return WithEnd(absl::DeadlineExceededError(absl::StrCat(
+                     record.has_value() ? ToString(record->operation) : "", " on rank ", rank(),
+                     ": waited in vain for ", absl::StrJoin(details, ", "))),
+                 {EndCause::kPeerMissing, ranks.empty() ? -1 : ranks.front()});
 }
 
 const RankHeader& ShmCommunicator::header(int rank) const {
@@ -243,6 +241,29 @@ std::vector<int64_t> ShmCommunicator::CommittedSteps() const {
       steps[r] = static_cast<int64_t>(StampValue(word)) - 1;
   }
   return steps;
+}
+
+void ShmCommunicator::ReleaseDead() {
+  if (group_.life == nullptr) return;
+  const uint64_t committed = own_->committed.load(std::memory_order_relaxed);
+  for (const GroupMember& member : group_.members) {
+    if (member.rank == rank() || member.life_slot < 0 ||
+        group_.life->Get(member.life_slot) != LifePage::State::kDead) {
+      continue;
+    }
+    PeerArena& arena = *group_.peers[static_cast<size_t>(member.rank)];
+    // The laggard rule: a rank that did its part of a reduction and has not committed its step may
+    // have to finish it, if anybody has. That needs the slice of a peer which did its part too; one
+    // that died before kept everybody from committing, and the step is done again.
+    std::vector<PeerArena::Range> kept;
+    const bool done = StampGeneration(committed) >= generation() && newest_.has_value() &&
+                      static_cast<int64_t>(StampValue(committed)) - 1 >= newest_->step;
+    if (newest_.has_value() && !done && Reached(*arena.header(), newest_tick_)) {
+      const Slice& slice = newest_->slices[static_cast<size_t>(member.rank)];
+      kept.push_back({slice.data, static_cast<size_t>(slice.end - slice.begin) * sizeof(float)});
+    }
+    arena.Release(kept);
+  }
 }
 
 std::string ShmCommunicator::DescribeState() const {

@@ -31,7 +31,7 @@ struct ShmGroup {
   int rank = 0;
   std::vector<GroupMember> members;
   OwnArena* own = nullptr;
-  std::vector<std::shared_ptr<const PeerArena>> peers;  // by rank; null for this rank
+  std::vector<std::shared_ptr<PeerArena>> peers;  // by rank; null for this rank
   const LifePage* life = nullptr;
   FlightRecorder* recorder = nullptr;
   std::shared_ptr<AbortFlag> abort;
@@ -72,6 +72,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   std::vector<int64_t> CommittedSteps() const override;
 
   std::optional<ReducedStep> NewestReduce() const override;
+  void ReleaseDead() override;
 
   ControlPlane* control_plane() override { return this; }
   Operation NewOperation(OpKind kind, int64_t count, DType dtype) const override;

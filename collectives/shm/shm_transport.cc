@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "collectives/group_end.h"
 #include "collectives/shm/shm_communicator.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -21,8 +22,8 @@ std::string Name(const GroupMember& member) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options) {
   auto transport = std::unique_ptr<ShmTransport>(new ShmTransport(options));
-  LS_ASSIGN_OR_RETURN(transport->arena_,
-                      OwnArena::Create(options.arena_bytes, options.loose_bytes));
+  LS_ASSIGN_OR_RETURN(transport->arena_, OwnArena::Create(options.arena_bytes, options.loose_bytes,
+                                                          options.memory_patience));
   LS_ASSIGN_OR_RETURN(transport->server_, ArenaServer::Start(transport->arena_->fd()));
   return transport;
 }
@@ -77,26 +78,28 @@ absl::Status ShmTransport::CheckMembers(int64_t generation, const std::vector<Gr
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const PeerArena>> ShmTransport::Reach(const GroupMember& member,
-                                                                     const AbortFlag& abort,
-                                                                     absl::Time deadline) {
+absl::StatusOr<std::shared_ptr<PeerArena>> ShmTransport::Reach(const GroupMember& member,
+                                                               const AbortFlag& abort,
+                                                               absl::Time deadline) {
   auto& known = peers_[member.shm_address];
   absl::Status last = absl::UnavailableError("not tried");
   while (known == nullptr) {
     if (abort.IsSet()) return abort.status();
     if (options_.life != nullptr && member.life_slot >= 0 &&
         options_.life->Get(member.life_slot) == LifePage::State::kDead) {
-      return absl::AbortedError(absl::StrCat(Name(member), " died"));
+      return WithEnd(absl::AbortedError(absl::StrCat(Name(member), " died")),
+                     {EndCause::kPeerDied, member.rank});
     }
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(Name(member), " is missing: ", last.message()));
+      return WithEnd(
+          absl::DeadlineExceededError(absl::StrCat(Name(member), " is missing: ", last.message())),
+          {EndCause::kPeerMissing, member.rank});
     }
     absl::StatusOr<UniqueFd> fd =
         FetchArena(member.shm_address, member.key, std::min(left, absl::Milliseconds(100)));
     if (fd.ok()) {
-      absl::StatusOr<std::shared_ptr<const PeerArena>> arena = PeerArena::Map(std::move(*fd));
+      absl::StatusOr<std::shared_ptr<PeerArena>> arena = PeerArena::Map(std::move(*fd));
       if (!arena.ok()) return Annotate(arena.status(), Name(member));
       known = *std::move(arena);
     } else if (!absl::IsUnavailable(fd.status())) {
@@ -146,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(
   const int ranks = std::max<int>(options_.local_ranks, static_cast<int>(members.size()));
   group.may_spin = ranks <= AllowedCpus();
   for (const GroupMember& member : members) {
-    std::shared_ptr<const PeerArena> arena;
+    std::shared_ptr<PeerArena> arena;
     if (member.rank != rank) {
       recorder_.Waiting(member.rank);
       LS_ASSIGN_OR_RETURN(arena, Reach(member, *abort, deadline));

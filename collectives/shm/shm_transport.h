@@ -38,6 +38,8 @@ class ShmTransport : public Transport {
     // waiting spins only when each has a CPU.
     int local_ranks = 0;
     size_t flight_records = 2048;
+    // How long memory that is short is waited for: others may be about to give theirs back.
+    absl::Duration memory_patience;
   };
 
   // Reserves the arena and serves it to peers. Errors: ResourceExhausted, Internal.
@@ -65,9 +67,8 @@ class ShmTransport : public Transport {
   absl::Status CheckMembers(int64_t generation, const std::vector<GroupMember>& members,
                             int rank) const;
   // Maps the arena of `member`, or finds it mapped.
-  absl::StatusOr<std::shared_ptr<const PeerArena>> Reach(const GroupMember& member,
-                                                         const AbortFlag& abort,
-                                                         absl::Time deadline);
+  absl::StatusOr<std::shared_ptr<PeerArena>> Reach(const GroupMember& member,
+                                                   const AbortFlag& abort, absl::Time deadline);
   // The flag of the attempt at `generation`, set already when the generation was aborted before.
   std::shared_ptr<AbortFlag> BeginConnect(int64_t generation);
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectRecorded(
@@ -79,7 +80,7 @@ class ShmTransport : public Transport {
   FlightRecorder recorder_;
   HostVectors vectors_{this};
   // By address. Used by the main thread only.
-  std::map<std::string, std::shared_ptr<const PeerArena>> peers_;
+  std::map<std::string, std::shared_ptr<PeerArena>> peers_;
 
   absl::Mutex mu_;
   int64_t aborted_generation_ ABSL_GUARDED_BY(mu_) = -1;

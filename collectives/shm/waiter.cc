@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "collectives/group_end.h"
+#include "common/clock.h"
 
 namespace lockstep {
 namespace {
@@ -69,7 +70,9 @@ absl::Status ShmWaiter::CheckAlive() const {
     const Peer& cause = FirstCause(peer);
     own_->accused.store(PackStamp(generation_, static_cast<uint64_t>(cause.rank) + 1),
                         std::memory_order_release);
-    return absl::AbortedError(absl::StrCat("rank ", cause.rank, " died (pid ", cause.pid, ")"));
+    return WithEnd(
+        absl::AbortedError(absl::StrCat("rank ", cause.rank, " died (pid ", cause.pid, ")")),
+        {EndCause::kPeerDied, cause.rank});
   }
   return absl::OkStatus();
 }
@@ -90,7 +93,7 @@ const ShmWaiter::Peer& ShmWaiter::FirstCause(const Peer& dead) const {
 
 absl::Status ShmWaiter::Pause(size_t peer, uint32_t bell, absl::Time deadline, Progress* progress) {
   LS_RETURN_IF_ERROR(CheckAlive());
-  const absl::Time now = absl::Now();
+  const absl::Time now = Clock::Real()->Now();
   if (now >= deadline) return absl::DeadlineExceededError("");
   if (progress->begin == absl::InfinitePast()) {
     progress->begin = now;

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/isa.h"
@@ -29,9 +29,9 @@ constexpr double kLongEnough = 0.02;  // seconds of the CPU
 absl::StatusOr<double> Shortest(const std::function<absl::Status()>& call) {
   double shortest = 0;
   for (int i = 0; i <= kRepeats; ++i) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = Clock::Real()->Now();
     LS_RETURN_IF_ERROR(call());
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
     if (i == 1 || (i > 1 && seconds < shortest)) shortest = seconds;
   }
   return std::max(shortest, 1e-9);

@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/durable_file.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -197,9 +198,9 @@ absl::Status ProductTuning::Lock() {
                    << " cannot be opened: " << (made.ok() ? std::strerror(errno) : made.ToString());
     return absl::OkStatus();
   }
-  const absl::Time deadline = absl::Now() + kLockDeadline;
+  const absl::Time deadline = Clock::Real()->Now() + kLockDeadline;
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (absl::Now() > deadline) {
+    if (Clock::Real()->Now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "another process has held ", path, " for ", absl::FormatDuration(kLockDeadline),
           " to measure matrix products: end it, or remove that file"));

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "collectives/communicator.h"
 #include "collectives/flight_recorder.h"
+#include "collectives/group_end.h"
 #include "collectives/reduce.h"
 #include "common/half.h"
 #include "gmock/gmock.h"
@@ -319,6 +320,7 @@ TEST_P(ErrorTest, AbortEndsEveryWait) {
       });
       const auto status = call(c);
       EXPECT_EQ(status, absl::AbortedError("generation 1 ended"));
+      EXPECT_EQ(EndOf(status), GroupEnd{});
       EXPECT_EQ(c.Barrier(Never()).code(), absl::StatusCode::kAborted);
       aborted = true;
     });
@@ -337,6 +339,8 @@ TEST_P(ErrorTest, TheDeadlineNamesWhoIsMissingAndWhatItCompleted) {
     const auto status = c.Barrier(absl::Now() + absl::Milliseconds(30));
     ++done;
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_EQ(EndOf(status), (GroupEnd{EndCause::kPeerMissing, 1}));
+    EXPECT_EQ(EndOf(c.Barrier(Never())).lost_rank(), 1) << "it stays so";
     EXPECT_THAT(std::string(status.message()), HasSubstr("barrier 2"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 ("));
     EXPECT_THAT(std::string(status.message()), HasSubstr("last completed barrier 1"));

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "collectives/group_end.h"
 #include "collectives/shm/shm_transport.h"
 #include "common/check.h"
 #include "common/fd_passing.h"
@@ -171,13 +173,15 @@ void KillInTheMiddle(const std::function<absl::Status(Communicator&)>& call) {
     LS_CHECK(SendFds(socket, "begun", {}).ok());
     absl::Status status;
     while (status.ok()) status = call(c);
-    return absl::StrCat(status.ToString(), "|", c.CommittedSteps().size());
+    LS_CHECK(EndOf(status).cause == EndCause::kPeerDied);
+    return absl::StrCat(std::string(status.message()), "|", EndOf(status).lost_rank(), "|",
+                        c.CommittedSteps().size());
   });
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
   job.Kill(1);
   EXPECT_TRUE(job.page().WaitForDeath(1, absl::Seconds(20)));
   for (const int r : {0, 2, 3}) {
-    EXPECT_THAT(job.Receive(r), testing::MatchesRegex("ABORTED: rank 1 died \\(pid [0-9]+\\)\\|4"));
+    EXPECT_THAT(job.Receive(r), testing::MatchesRegex("rank 1 died \\(pid [0-9]+\\)\\|1\\|4"));
   }
 }
 
@@ -246,6 +250,60 @@ TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
     EXPECT_THAT(message, testing::HasSubstr("last completed barrier 1"));
   }
 }
+
+// How many arenas this process has mapped from a file, so that their memory cannot go.
+int MappedArenas() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:lockstep-arena") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+// Rank 1 is killed after its part of the reduction of step 5, which the others have committed or,
+// if they are `behind`, may have to finish.
+void ReleaseAfterDeath(bool behind) {
+  constexpr int kWorld = 3;
+  constexpr int64_t kCount = 100'000;
+  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport& transport, int socket) {
+    auto* data = static_cast<float*>(transport.Allocate(kCount * 4, "a leaf").value());
+    for (int64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i + 10 * c.rank());
+    const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
+    TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount,
+                        data + SliceOf(kCount, kWorld, c.rank()).begin, 5, 0};
+    c.PublishCommitted(4);
+    LS_CHECK(c.TreeReduce(args, Never()).ok());
+    if (!behind) c.PublishCommitted(5);
+    LS_CHECK(SendFds(socket, "reduced", {}).ok());
+    if (c.rank() == 1) ::pause();
+    LS_CHECK(EndOf(c.Barrier(Never())).lost_rank() == 1);
+    const int before = MappedArenas();
+    c.ReleaseDead();
+    c.ReleaseDead();
+    const auto reduced = c.NewestReduce();
+    LS_CHECK(reduced.has_value() && reduced->whole);
+    int wrong = 0;
+    for (const Slice& slice : reduced->slices) {
+      if (!behind && &slice == &reduced->slices[1]) continue;  // its owner's, and not needed
+      for (int64_t i = slice.begin; i < slice.end; ++i) {
+        wrong += slice.data[i - slice.begin] == static_cast<float>(3 * i + 30) ? 0 : 1;
+      }
+    }
+    const std::string result =
+        absl::StrCat(before, " to ", MappedArenas(), " arenas, ", wrong, " wrong");
+    LS_CHECK(SendFds(socket, result, {}).ok());
+    ::pause();  // the other survivor must not find this one dead
+    return result;
+  });
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "reduced");
+  job.Kill(1);
+  for (const int r : {0, 2}) EXPECT_EQ(job.Receive(r), "3 to 2 arenas, 0 wrong");
+}
+
+TEST(ShmProcessesTest, SurvivorsGiveTheMemoryOfTheDeadBack) { ReleaseAfterDeath(false); }
+
+TEST(ShmProcessesTest, WhoIsBehindKeepsNoMoreOfTheDeadThanTheirSlices) { ReleaseAfterDeath(true); }
 
 TEST(ShmProcessesTest, WhoIsDoneMayLeave) {
   // A rank that ends after the last call is no reason for the others to fail in it.

@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "collectives/tree_sum.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "worker/json_text.h"
 #include "worker/offline/answers.h"
@@ -27,7 +27,7 @@ constexpr int kRounds = 5;
 constexpr int kWarmUps = 3;
 constexpr int64_t kFloat = sizeof(float);
 
-absl::Time Soon() { return absl::Now() + absl::Minutes(2); }
+absl::Time Soon() { return Clock::Real()->Now() + absl::Minutes(2); }
 
 // One size of one operation.
 struct Case {
@@ -210,9 +210,10 @@ class RankBench {
   absl::StatusOr<double> Time(const std::string& operation, const Case& size, int64_t calls) {
     const std::function<absl::Status()> call = CallOf(operation, size);
     LS_RETURN_IF_ERROR(communicator_->Barrier(Soon()));
-    const absl::Time start = absl::Now();
+    const absl::Time start = Clock::Real()->Now();
     for (int64_t i = 0; i < calls; ++i) LS_RETURN_IF_ERROR(call());
-    double seconds = absl::ToDoubleSeconds(absl::Now() - start) / static_cast<double>(calls);
+    double seconds =
+        absl::ToDoubleSeconds(Clock::Real()->Now() - start) / static_cast<double>(calls);
     LS_RETURN_IF_ERROR(communicator_->AllReduce(&seconds, 1, DType::kFloat64, ReduceOp::kMax,
                                                 ReduceOrder::kFixed, Soon()));
     return std::max(seconds, 1e-9);

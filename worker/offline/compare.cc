@@ -16,7 +16,7 @@
 #include "common/status.h"
 #include "worker/json_text.h"
 #include "worker/offline/saved_model.h"
-#include "worker/trainer.h"
+#include "worker/setup/compiled_job.h"
 
 namespace lockstep::worker {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/status.h"
+#include "worker/bytes_text.h"
 #include "worker/json_text.h"
-#include "worker/memory_need.h"
 #include "worker/offline/answers.h"
 #include "worker/offline/saved_model.h"
 

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/shm/shm_transport.h"
+#include "common/clock.h"
 #include "common/life.h"
 #include "common/status.h"
 
@@ -78,12 +79,12 @@ void Fail(const SharedBoard& board, const absl::Status& status) {
 
 absl::StatusOr<std::vector<GroupMember>> MembersOf(const ForkedRanks& options,
                                                    const SharedBoard& board) {
-  const absl::Time deadline = absl::Now() + kConnectWithin;
+  const absl::Time deadline = Clock::Real()->Now() + kConnectWithin;
   std::vector<GroupMember> members;
   for (int r = 0; r < options.ranks; ++r) {
     const Board::Rank& peer = board->ranks[r];
     while (!peer.ready.load(std::memory_order_acquire)) {
-      if (absl::Now() > deadline) {
+      if (Clock::Real()->Now() > deadline) {
         return absl::DeadlineExceededError(absl::StrCat("rank ", r, " did not start"));
       }
       absl::SleepFor(absl::Microseconds(200));
@@ -119,9 +120,9 @@ absl::Status RunRank(int rank, const ForkedRanks& options, const SharedBoard& bo
   own.ready.store(true, std::memory_order_release);
   LS_ASSIGN_OR_RETURN(const std::vector<GroupMember> members, MembersOf(options, board));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                      transport->Connect(1, members, rank, absl::Now() + kConnectWithin));
+                      transport->Connect(1, members, rank, Clock::Real()->Now() + kConnectWithin));
   LS_RETURN_IF_ERROR(body(*communicator, *transport));
-  return communicator->Barrier(absl::Now() + kConnectWithin);
+  return communicator->Barrier(Clock::Real()->Now() + kConnectWithin);
 }
 
 // Waits for one child; whether it ended well.

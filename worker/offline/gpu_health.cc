@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/cpu_list.h"
-#include "worker/memory_need.h"
+#include "worker/bytes_text.h"
 #include "worker/offline/host_gpus.h"
 
 namespace lockstep::worker {

@@ -11,6 +11,7 @@
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
 #include "engine/device/machine_peak.h"
+#include "worker/bytes_text.h"
 #include "worker/job_plan.h"
 #include "worker/json_text.h"
 #include "worker/shard_holders.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/trainer.h"
+#include "worker/setup/compiled_job.h"
 
 namespace lockstep::worker {
 

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "collectives/nccl/nccl_library.h"
 #include "collectives/nccl/nccl_transport.h"
 #include "collectives/shards.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "worker/cuda_queue.h"
 #include "worker/nccl_settings.h"
@@ -29,7 +29,7 @@ constexpr int kHostRanks = 2;
 // Room for alignment of a vector in the arena.
 constexpr size_t kPadding = 4096;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+absl::Time Soon() { return Clock::Real()->Now() + absl::Seconds(30); }
 
 // Whole numbers, so that sums are exact in any order.
 float ValueOf(int rank, int64_t i) { return static_cast<float>(rank + 1 + i % 5); }
@@ -71,10 +71,10 @@ absl::Status Reduce(Communicator& communicator, Transport& transport, double* se
   args.owned = result;
   for (int round = 0; round <= kRounds; ++round) {
     LS_RETURN_IF_ERROR(communicator.Barrier(Soon()));
-    const absl::Time start = absl::Now();
+    const absl::Time start = Clock::Real()->Now();
     LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> slices,
                         communicator.TreeReduce(args, Soon()));
-    const double took = absl::ToDoubleSeconds(absl::Now() - start);
+    const double took = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
     if (round == 0) {  // the first one also warms up
       LS_RETURN_IF_ERROR(CheckSums(slices, ranks, &vectors));
     } else if (round == 1 || took < *seconds) {

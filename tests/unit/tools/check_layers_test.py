@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from check_layers import LAYERS, check_file, check_include, owner
+from check_layers import LAYERS, check_clock, check_file, check_include, owner
 
 
 class CheckLayersTest(unittest.TestCase):
@@ -26,6 +26,18 @@ class CheckLayersTest(unittest.TestCase):
         self.allowed("coordinator/service/server.cc", "coordinator/core/state.h")
         self.allowed("common/status.cc", "absl/status/status.h")
         self.allowed("common/status.cc", "vector")
+
+    def test_deadlines_are_not_of_the_wall_clock(self):
+        for line in ("  if (absl::Now() > deadline) return;", "  mu_.AwaitWithTimeout(condition, timeout);",
+                     "  cv.WaitWithDeadline(&mu_, deadline);", "  done.WaitForNotificationWithTimeout(timeout);",
+                     "  ::clock_gettime(CLOCK_REALTIME, &now);", "  std::chrono::system_clock::now();",
+                     "  const int64_t now = absl::GetCurrentTimeNanos();", "  const time_t now = ::time(nullptr);"):
+            self.assertEqual([number for number, _ in check_clock("worker/telemetry.cc", "\n" + line)], [2], line)
+            self.assertEqual(check_clock("common/log.cc", line), [], "it stamps")
+            self.assertEqual(check_clock("tests/unit/common/clock_test.cc", line), [])
+        for line in ("  const absl::Time now = Clock::Real()->Now();", "  // absl::Now() would jump",
+                     "  wake_.AwaitFor(&mu_, interval_, due);", "  ::clock_gettime(CLOCK_MONOTONIC, &now);"):
+            self.assertEqual(check_clock("worker/telemetry.cc", line), [], line)
 
     def test_engine_and_collectives_never_meet(self):
         self.rejected("engine/exec/executor.cc", "collectives/communicator.h", "engine/")

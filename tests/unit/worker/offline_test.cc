@@ -8,12 +8,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/bytes_text.h"
 #include "worker/memory_need.h"
 #include "worker/model_writer.h"
 #include "worker/offline/compare.h"
 #include "worker/offline/job_report.h"
 #include "worker/offline/saved_model.h"
-#include "worker/trainer.h"
+#include "worker/setup/compiled_job.h"
 
 namespace lockstep::worker {
 namespace {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/group_end.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kUrl[] = "lockstep/group-end";
+
+}  // namespace
+
+absl::Status WithEnd(absl::Status status, GroupEnd end) {
+  LS_CHECK(!status.ok());
+  // One character for the cause, then the rank.
+  const char cause = static_cast<char>('a' + static_cast<int>(end.cause));
+  status.SetPayload(kUrl, absl::Cord(absl::StrCat(std::string(1, cause), end.rank)));
+  return status;
+}
+
+GroupEnd EndOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kUrl);
+  GroupEnd end;
+  if (!payload.has_value()) return end;
+  const std::string text(*payload);
+  LS_CHECK(absl::SimpleAtoi(text.substr(1), &end.rank)) << text;
+  end.cause = static_cast<EndCause>(text[0] - 'a');
+  return end;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wall clock is set while a job runs, by hours and in both directions: nobody is judged, no wait sticks."""
+
+import json
+import os
+import shutil
+import struct
+import time
+import unittest
+
+import harness
+from harness import wait_until
+
+PRELOADED = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
+HOURS = 3600 * 10**9
+DETECTION = 2.0  # seconds; who is silent for longer is judged
+JOB = dict(nproc=2, hidden="[64]", train_extra="  eval: {every: never}\n",
+           extra=f"failure_detection: {DETECTION:g}s\n")
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class SteppedClock(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.clock = os.path.join(self.dir, "clock")
+        self.step_clock(0)
+
+    def step_clock(self, hours):
+        """From now on the wall clock of the run's processes is off by this."""
+        with open(self.clock, "r+b" if os.path.exists(self.clock) else "wb") as file:
+            file.write(struct.pack("=q", hours * HOURS))
+
+    def metrics(self):
+        for root, _, files in os.walk(os.path.join(self.dir, "runs")):
+            if "metrics.jsonl" in files:
+                return os.path.getsize(os.path.join(root, "metrics.jsonl"))
+        return 0
+
+    def goes_on(self, child):
+        """Steps are made for longer than who is silent would be borne with."""
+        end = time.monotonic() + 1.5 * DETECTION
+        while time.monotonic() < end:
+            size = self.metrics()
+            wait_until(lambda: self.metrics() > size or child.poll() is not None, 4 * DETECTION, "steps are written down")
+            self.assertIsNone(child.poll(), "the job was over too soon for this test")
+
+    def steps_for_two(self, seconds):
+        """The steps that two workers make in about so many seconds."""
+        path = self.write("probe.yaml", harness.synthetic_job(name="probe", steps=3000, **JOB))
+        rate = self.train(path)["samples_per_second"] / harness.GLOBAL_BATCH
+        shutil.rmtree(os.path.join(self.dir, "runs"))
+        return int(seconds * rate)
+
+    def undisturbed(self, steps):
+        result = self.train(self.write("job.yaml", harness.synthetic_job(steps=steps, **JOB)), seconds=120)
+        shutil.rmtree(os.path.join(self.dir, "runs"))
+        return result
+
+    def start_stepped(self):
+        child = self.start("launcher", "-o", "json", "job.yaml",
+                           env={"LD_PRELOAD": PRELOADED, "LOCKSTEP_STEPPED_CLOCK": self.clock})
+        wait_until(lambda: self.metrics() > 0, 20, "the job trains")
+        return child
+
+    def result_of(self, child):
+        code, out, err = self.finish(child, 120)
+        self.assertEqual(code, 0, f"stdout:\n{out}\nstderr:\n{err}")
+        return json.loads(out.strip().splitlines()[-1])
+
+    def test_hours_forwards_and_backwards_change_nothing(self):
+        steps = self.steps_for_two(20)
+        undisturbed = self.undisturbed(steps)
+        child = self.start_stepped()
+        for hours in (2, -2):
+            self.step_clock(hours)
+            self.goes_on(child)
+        result = self.result_of(child)
+        self.assertEqual(result["faults"], [])
+        self.assertEqual(result["generations"], 1)
+        self.assertEqual(result["model"]["sha256"], undisturbed["model"]["sha256"])
+        self.assert_nothing_left()
+
+    def test_healing_does_not_wait_for_the_wall_clock(self):
+        steps = self.steps_for_two(15)
+        undisturbed = self.undisturbed(steps)
+        child = self.start_stepped()
+        for hours in (2, -2):
+            self.step_clock(hours)
+            size = self.metrics()
+            workers = self.processes("worker")
+            self.assertEqual(len(workers), 2)
+            workers[1].kill()
+            wait_until(lambda: len(self.processes("worker")) == 2 and self.metrics() > size, 20, "the job heals")
+        result = self.result_of(child)
+        self.assertEqual(len(result["faults"]), 2)
+        self.assertEqual(result["model"]["sha256"], undisturbed["model"]["sha256"])
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()

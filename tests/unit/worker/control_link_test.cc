@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control_link.h"
+
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/fake_session.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::SizeIs;
+
+constexpr absl::Duration kLong = absl::Minutes(5);
+
+WorkerBootstrap Bootstrap() {
+  WorkerBootstrap bootstrap;
+  bootstrap.set_coordinator_address("unix:here");
+  bootstrap.set_token("secret");
+  bootstrap.mutable_assignment()->set_incarnation("life");
+  return bootstrap;
+}
+
+class ControlLinkTest : public ::testing::Test {
+ protected:
+  ControlLinkTest() { link_.Start(); }
+  void Begin(int64_t generation) {
+    WorkerCommand command;
+    command.mutable_generation()->set_generation(generation);
+    command.mutable_generation()->add_members();
+    wire_.callbacks.on_command(command);
+  }
+  void Abort(int64_t generation) {
+    WorkerCommand command;
+    command.mutable_abort()->set_generation(generation);
+    command.mutable_abort()->set_reason("rank 1 died");
+    wire_.callbacks.on_command(command);
+  }
+  void Leave() {
+    WorkerCommand command;
+    command.mutable_exit()->set_reason("the job is over");
+    command.mutable_exit()->set_code(4);
+    wire_.callbacks.on_command(command);
+  }
+
+  FakeSession::Wire wire_;
+  ControlLink link_{Bootstrap(), FakeSession::On(&wire_)};
+};
+
+TEST_F(ControlLinkTest, TheTokenIsShownOnTheConnectionAndInHello) {
+  EXPECT_EQ(wire_.options.address, "unix:here");
+  EXPECT_EQ(wire_.options.token, "secret");
+  EXPECT_EQ(wire_.callbacks.hello().hello().token(), "secret");
+}
+
+TEST_F(ControlLinkTest, AWaitEndsWithTheGenerationThatComes) {
+  std::jthread coordinator([&] {
+    wire_.WaitForSent(1);
+    Begin(2);
+  });
+  link_.SendReady({});
+  const auto generation = link_.WaitForGeneration(0, kLong);
+  ASSERT_TRUE(generation.ok());
+  EXPECT_EQ((*generation)->generation(), 2);
+}
+
+TEST_F(ControlLinkTest, AWaitEndsWithoutOneAfterItsTime) {
+  const auto generation = link_.WaitForGeneration(0, absl::ZeroDuration());
+  ASSERT_TRUE(generation.ok());
+  EXPECT_FALSE(generation->has_value());
+}
+
+TEST_F(ControlLinkTest, AWaitEndsWithTheExit) {
+  Leave();
+  EXPECT_EQ(link_.WaitForGeneration(0, kLong).status(), absl::CancelledError("the job is over"));
+  EXPECT_EQ(link_.exit_requested()->code(), 4);
+}
+
+TEST_F(ControlLinkTest, AnAbortReachesTheWatchedGenerationOnly) {
+  std::string reason;
+  link_.WatchGeneration(2, [&](const std::string& why) { reason = why; });
+  Abort(1);
+  EXPECT_EQ(reason, "");
+  Abort(2);
+  EXPECT_EQ(reason, "rank 1 died");
+  reason.clear();
+  link_.UnwatchGeneration();
+  Abort(3);
+  EXPECT_EQ(reason, "");
+}
+
+TEST_F(ControlLinkTest, AReconnectSaysReadyAgain) {
+  wire_.callbacks.on_connection(true, "");
+  link_.SendReady({});
+  wire_.callbacks.on_connection(false, "gone");
+  wire_.callbacks.on_connection(true, "");
+  EXPECT_THAT(wire_.Sent(), SizeIs(2));
+  EXPECT_TRUE(wire_.Sent()[1].has_ready());
+}
+
+TEST_F(ControlLinkTest, FinishWaitsForTheExitOrTheGenerationsEnd) {
+  WorkerFinished finished;
+  finished.set_generation(5);
+  {
+    std::jthread coordinator([&] {
+      wire_.WaitForSent(1);
+      Abort(5);
+    });
+    EXPECT_FALSE(link_.FinishAndWait(finished).has_value()) << "it was not the end";
+  }
+  Leave();
+  EXPECT_EQ(link_.FinishAndWait(finished)->code(), 4);
+}
+
+TEST_F(ControlLinkTest, TheLostRankIsNamed) {
+  link_.SendPeerLost(5, 2, "rank 2 died");
+  const auto sent = wire_.Sent();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].incarnation(), "life");
+  EXPECT_EQ(sent[0].peer_lost().generation(), 5);
+  EXPECT_EQ(sent[0].peer_lost().rank(), 2);
+}
+
+TEST_F(ControlLinkTest, LastWordsLeaveBeforeTheWorker) {
+  link_.SendFailed(5, absl::NotFoundError("no data"));
+  const auto sent = wire_.Sent();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].failed().code(), static_cast<int>(absl::StatusCode::kNotFound));
+  EXPECT_EQ(sent[0].failed().message(), "no data");
+  absl::MutexLock lock(&wire_.mu);
+  EXPECT_TRUE(wire_.flushed);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/telemetry.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/fake_session.h"
+
+namespace lockstep::worker {
+namespace {
+
+// Longer than the test: no beat comes by itself.
+constexpr absl::Duration kNever = absl::Hours(2);
+
+class TelemetryTest : public ::testing::Test {
+ protected:
+  TelemetryTest() { link_.Start(); }
+
+  WorkerHeartbeat Last() { return wire_.Sent().back().heartbeat(); }
+
+  FakeSession::Wire wire_;
+  ControlLink link_{{}, FakeSession::On(&wire_)};
+  ProgressBoard board_;
+};
+
+TEST_F(TelemetryTest, BeatsByItself) {
+  Telemetry telemetry(&board_, &link_, absl::Milliseconds(1));
+  wire_.WaitForSent(3);
+  EXPECT_GT(Last().rss_bytes(), 0);
+}
+
+TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
+  Telemetry telemetry(&board_, &link_, kNever);
+  board_.generation = 4;
+  board_.step = 12;
+  board_.Moved();
+  telemetry.BeatSoon();
+  wire_.WaitForSent(1);
+  EXPECT_EQ(Last().generation(), 4);
+  EXPECT_EQ(Last().progress().step(), 12);
+  EXPECT_EQ(Last().progress_counter(), 1);
+  EXPECT_FALSE(Last().has_first_commit());
+}
+
+TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
+  FlightRecorder recorder;
+  Telemetry telemetry(&board_, &link_, kNever);
+  telemetry.SetRecorder(&recorder);
+  Operation operation;
+  operation.kind = OpKind::kBarrier;
+  operation.sequence = 7;
+  recorder.Begin(operation, 0);
+  recorder.Waiting(2);
+  telemetry.Flush();
+  EXPECT_EQ(Last().waiting_for(), 3);
+  EXPECT_EQ(Last().flight().operation(), "barrier");
+  EXPECT_EQ(Last().flight().sequence(), 7);
+  EXPECT_LT(Last().flight().open_us(), 3'600'000'000);
+  recorder.End(absl::StatusCode::kOk);
+  telemetry.Flush();
+  EXPECT_EQ(Last().waiting_for(), 0);
+  EXPECT_EQ(Last().flight().operation(), "");
+}
+
+TEST_F(TelemetryTest, BeatsOnceMoreAtItsEnd) {
+  { Telemetry telemetry(&board_, &link_, kNever); }
+  EXPECT_EQ(wire_.Sent().size(), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

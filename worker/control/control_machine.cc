@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/control_machine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr int kProtocolVersion = 1;
+
+}  // namespace
+
+ControlMachine::ControlMachine(const WorkerBootstrap& bootstrap, int64_t pid)
+    : bootstrap_(bootstrap), pid_(pid) {}
+
+WorkerMessage ControlMachine::NewMessage() const {
+  WorkerMessage message;
+  message.set_job_id(bootstrap_.assignment().job_id());
+  message.set_incarnation(bootstrap_.assignment().incarnation());
+  return message;
+}
+
+WorkerMessage ControlMachine::Hello() const {
+  WorkerMessage message = NewMessage();
+  WorkerHello* hello = message.mutable_hello();
+  hello->set_pid(pid_);
+  hello->set_host(bootstrap_.host());
+  hello->set_slot(bootstrap_.assignment().slot());
+  hello->set_node_id(bootstrap_.node_id());
+  hello->set_token(bootstrap_.token());
+  hello->set_protocol_version(kProtocolVersion);
+  hello->set_cluster_id(cluster_id_);
+  hello->set_epoch(epoch_);
+  return message;
+}
+
+ControlMachine::Effects ControlMachine::Connected() {
+  Effects effects;
+  if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
+  connected_before_ = true;
+  return effects;
+}
+
+bool ControlMachine::IsOutdated(const WorkerCommand& command) const {
+  return !command.cluster_id().empty() && command.cluster_id() == cluster_id_ &&
+         command.epoch() < epoch_;
+}
+
+ControlMachine::Effects ControlMachine::Command(const WorkerCommand& command) {
+  Effects effects;
+  if (IsOutdated(command)) {
+    effects.refused = absl::StrCat("a coordinator of epoch ", command.epoch(),
+                                   " is not obeyed: there is one of epoch ", epoch_);
+    return effects;
+  }
+  if (!command.cluster_id().empty()) {
+    cluster_id_ = command.cluster_id();
+    epoch_ = command.epoch();
+  }
+  switch (command.command_case()) {
+    case WorkerCommand::kGeneration: {
+      const Generation& generation = command.generation();
+      if (newest_.has_value() && newest_->generation() >= generation.generation()) break;
+      newest_ = generation;
+      End(generation.generation() - 1, "a newer generation began", &effects);
+      break;
+    }
+    case WorkerCommand::kAbort:
+      End(command.abort().generation(), command.abort().reason(), &effects);
+      break;
+    case WorkerCommand::kDrain:
+      drain_ = true;
+      break;
+    case WorkerCommand::kRegroup:
+      regroup_ = command.regroup().generation();
+      break;
+    case WorkerCommand::kExit:
+      if (!exit_.has_value()) exit_ = command.exit();
+      if (watched_ != 0) effects.abort = exit_->reason();
+      break;
+    case WorkerCommand::COMMAND_NOT_SET:
+      break;
+  }
+  return effects;
+}
+
+void ControlMachine::End(int64_t generation, const std::string& reason, Effects* effects) {
+  if (generation > ended_through_) {
+    ended_through_ = generation;
+    end_reason_ = reason;
+  }
+  if (watched_ != 0 && watched_ <= generation) effects->abort = reason;
+}
+
+ControlMachine::Effects ControlMachine::Ready(const WorkerReady& ready) {
+  standing_ = NewMessage();
+  *standing_->mutable_ready() = ready;
+  Effects effects;
+  effects.messages.push_back(*standing_);
+  return effects;
+}
+
+ControlMachine::Effects ControlMachine::Finished(const WorkerFinished& finished) {
+  standing_ = NewMessage();
+  *standing_->mutable_finished() = finished;
+  Effects effects;
+  effects.messages.push_back(*standing_);
+  return effects;
+}
+
+ControlMachine::Effects ControlMachine::Watch(int64_t generation) {
+  watched_ = generation;
+  Effects effects;
+  if (exit_.has_value()) {
+    effects.abort = exit_->reason();
+  } else if (HasEnded(generation)) {
+    effects.abort = end_reason_;
+  }
+  return effects;
+}
+
+bool ControlMachine::HasGeneration(int64_t after) const {
+  return ended_through_ > after || (newest_.has_value() && newest_->generation() > after);
+}
+
+Generation ControlMachine::TakeGeneration(int64_t after) {
+  LS_CHECK(HasGeneration(after)) << after;
+  standing_.reset();
+  if (newest_.has_value() && newest_->generation() > ended_through_) return *newest_;
+  Generation ended;
+  ended.set_generation(ended_through_);
+  return ended;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker's side of the control plane as a pure machine: events in (commands, connections, what
+// the main thread has to say), effects out (messages, the end of the watched generation), and a
+// mailbox that tells what the worker is part of. No threads, no network and no clock: nothing that
+// a worker does for its coordinator depends on time. ControlLink is the shell around it.
+//
+//   effects = machine.Command(command);   // and carry them out, in order
+//   generation = machine.TakeGeneration(after);
+//
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_WORKER_CONTROL_CONTROL_MACHINE_H_
+#define LOCKSTEP_WORKER_CONTROL_CONTROL_MACHINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::worker {
+
+class ControlMachine {
+ public:
+  // What an event brings about.
+  struct Effects {
+    std::vector<WorkerMessage> messages;  // to be sent, in order
+    std::optional<std::string> abort;     // the watched generation is to end, for this reason
+    std::string refused;                  // why the command was not obeyed; empty: it was
+  };
+
+  ControlMachine(const WorkerBootstrap& bootstrap, int64_t pid);
+
+  // ---- the session ----
+  // The first message of a connection.
+  WorkerMessage Hello() const;
+  // A connection is up. On all but the first the standing message is said again: the newest of
+  // ready and finished, while it is still true.
+  Effects Connected();
+  // A coordinator with a lower epoch than the newest that was obeyed, of the same cluster, is one
+  // that lives on beside its successor: it is not obeyed.
+  Effects Command(const WorkerCommand& command);
+
+  // ---- the main thread ----
+  // A message in this worker's name, still empty.
+  WorkerMessage NewMessage() const;
+  // It stands between generations.
+  Effects Ready(const WorkerReady& ready);
+  // All its work is done and durable.
+  Effects Finished(const WorkerFinished& finished);
+  // `generation` runs from now on: its end is an effect, now if it has ended already.
+  Effects Watch(int64_t generation);
+  void Unwatch() { watched_ = 0; }
+
+  // ---- the mailbox ----
+  // Whether TakeGeneration has something to give.
+  bool HasGeneration(int64_t after) const;
+  // A generation newer than `after`: the newest, or one without members that had ended before this
+  // worker could enter it. It stands between generations no more. REQUIRES: HasGeneration(after).
+  Generation TakeGeneration(int64_t after);
+  // Whether `generation` was ended.
+  bool HasEnded(int64_t generation) const { return ended_through_ >= generation; }
+  // With what the worker is to leave, if it is.
+  const std::optional<Exit>& exit() const { return exit_; }
+  // Whether the job is to stop after a step that all agree on.
+  bool drain() const { return drain_; }
+  // The generation that its members are to leave together; 0: none.
+  int64_t regroup() const { return regroup_; }
+
+ private:
+  bool IsOutdated(const WorkerCommand& command) const;
+  // Generations up to this one are over.
+  void End(int64_t generation, const std::string& reason, Effects* effects);
+
+  const WorkerBootstrap bootstrap_;
+  const int64_t pid_;
+  std::string cluster_id_;  // of the newest coordinator that was obeyed
+  int64_t epoch_ = 0;
+  bool connected_before_ = false;
+  std::optional<WorkerMessage> standing_;
+  std::optional<Generation> newest_;
+  std::optional<Exit> exit_;
+  bool drain_ = false;
+  int64_t regroup_ = 0;
+  int64_t watched_ = 0;
+  int64_t ended_through_ = 0;
+  std::string end_reason_;
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CONTROL_CONTROL_MACHINE_H_

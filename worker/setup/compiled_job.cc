@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/setup/compiled_job.h"
+
+#include <algorithm>
+
+#include "common/status.h"
+#include "worker/partial_sums.h"
+#include "worker/sharded_state.h"
+#include "worker/step_header.h"
+
+namespace lockstep::worker {
+namespace {
+
+// Room for alignment of each allocation in the transport's arena.
+constexpr size_t kPage = 4096;
+
+size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
+  JobData data;
+  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
+  LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain, AugmentOf(job.train())));
+  if (job.train().eval().every() != "never") {
+    LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
+  }
+  return data;
+}
+
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
+                                       GradientPlace place) {
+  CompiledJob compiled;
+  compiled.job = job;
+  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
+  compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
+  const std::string& every = job.train().eval().every();
+  LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
+  LS_ASSIGN_OR_RETURN(compiled.save_every, ParseEvery(job.checkpoint().every()));
+  LS_ASSIGN_OR_RETURN(compiled.verify_every, ParseEvery(job.verify_replicas()));
+  LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
+  spec.shard_moments = ShardsMoments(job);
+  const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
+  if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
+  LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
+  const int shards = job.train().shards();
+  compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
+  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
+  const int least = job.elastic().min_workers() > 0 ? job.elastic().min_workers() : workers;
+  compiled.gradient_buffers = PartialSums::BuffersForWorstDeal(
+      shards, std::min(least, workers), std::max(workers, job.elastic().max_workers()));
+  compiled.arena_bytes = kPage;
+  if (place == GradientPlace::kHost) {
+    compiled.arena_bytes +=
+        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float));
+  }
+  (spec.shard_moments ? compiled.loose_bytes : compiled.arena_bytes) +=
+      RoundUp(compiled.plan->state_bytes());
+  if (spec.shard_moments && place == GradientPlace::kHost) {
+    compiled.loose_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
+  } else if (spec.shard_moments) {
+    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double));
+  }
+  compiled.need =
+      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
+  if (automatic) {
+    // By the plan alone: what the arena may take is what the rest leaves of the limit.
+    const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
+    const auto limit = static_cast<size_t>(job.resources().memory());
+    spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
+    LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
+    compiled.need =
+        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
+  }
+  LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
+  return compiled;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker makes of its job before it reserves memory: the data opened, the step compiled, and
+// how much of everything it needs. Thread-safety: pure functions on their arguments.
+#ifndef LOCKSTEP_WORKER_SETUP_COMPILED_JOB_H_
+#define LOCKSTEP_WORKER_SETUP_COMPILED_JOB_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+#include "worker/job_plan.h"
+#include "worker/memory_need.h"
+
+namespace lockstep::worker {
+
+// Both splits of the job's data.
+struct JobData {
+  std::unique_ptr<data::Dataset> train;
+  std::unique_ptr<data::Dataset> test;
+};
+// Errors: those of data::Open.
+absl::StatusOr<JobData> OpenJobData(const JobSpec& job);
+
+// A job compiled for this worker, before it has memory.
+struct CompiledJob {
+  JobSpec job;
+  std::shared_ptr<const data::DistributedSampler> sampler;
+  std::shared_ptr<const engine::Plan> plan;
+  int64_t total_steps = 0;
+  Every eval_every;
+  Every save_every;
+  Every verify_every;
+  // The vector that is reduced: the plan's gradients, then the step header.
+  int64_t vector_count = 0;
+  int gradient_buffers = 0;
+  // Everything that the transport's arena holds, and its loose memory.
+  size_t arena_bytes = 0;
+  size_t loose_bytes = 0;
+  MemoryNeed need;
+  std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
+};
+// With the vectors that are reduced in `place`. Errors: InvalidArgument; ResourceExhausted when the
+// job cannot fit resources.memory or gpu_memory, naming both.
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
+                                       GradientPlace place = GradientPlace::kHost);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_SETUP_COMPILED_JOB_H_
