@@ -44,6 +44,26 @@ absl::StatusOr<FoundCheckpoint> ReadOne(Storage* storage, const std::string& pat
   return FoundCheckpoint{path, std::move(manifest)};
 }
 
+// Whether what is to be the checkpoint is there, as this host sees it: the manifest reads as
+// `text`, and its files, which their writers have read back, have their sizes.
+absl::Status CheckThere(Storage* storage, const std::string& path, const Manifest& manifest,
+                        const std::string& text) {
+  LS_ASSIGN_OR_RETURN(const std::string read,
+                      storage->Read(In(path, kManifestName), kMaxManifestBytes));
+  if (read != text) {
+    return absl::DataLossError(
+        absl::StrCat(In(path, kManifestName), " does not read as it was written"));
+  }
+  for (const FileRecord& record : manifest.files) {
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::Source> file,
+                        storage->Open(In(path, record.name)));
+    if (file->size() == record.bytes) continue;
+    return absl::DataLossError(absl::StrCat(In(path, record.name), " has ", file->size(),
+                                            " bytes, ", record.bytes, " were written"));
+  }
+  return absl::OkStatus();
+}
+
 // Takes a checkpoint away under another name first, so that it is never there in part.
 absl::Status RemoveCheckpoint(Storage* storage, const std::string& folder,
                               const std::string& name) {
@@ -70,6 +90,10 @@ std::string SavingName(int64_t step, const std::string& writer) {
   return absl::StrCat(kSavingPrefix, CheckpointName(step), "-", writer);
 }
 
+bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status);
+}
+
 absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::string& folder) {
   FolderContents contents;
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
@@ -77,6 +101,8 @@ absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::stri
     absl::StatusOr<FoundCheckpoint> found = ReadOne(storage, path);
     if (found.ok()) {
       contents.checkpoints.push_back(*std::move(found));
+    } else if (!IsDamage(found.status())) {
+      contents.unread.Update(found.status());
     } else {
       contents.damaged.push_back(absl::StrCat(path, ": ", found.status().message()));
     }
@@ -96,9 +122,10 @@ absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::stri
   return contents;
 }
 
-absl::Status CheckFile(const std::string& folder, const FileRecord& record, const GoOn& go_on) {
+absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRecord& record,
+                       const GoOn& go_on) {
   const std::string path = In(folder, record.name);
-  LS_ASSIGN_OR_RETURN(const HashedFile found, HashFile(path, go_on));
+  LS_ASSIGN_OR_RETURN(const HashedFile found, HashFile(storage, path, go_on));
   if (found.bytes != record.bytes) {
     return absl::DataLossError(
         absl::StrCat(path, " has ", found.bytes, " bytes, ", record.bytes, " were written"));
@@ -117,14 +144,18 @@ absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folde
         return go_on() ? file->Append(data, bytes) : absl::CancelledError("given up");
       }));
   LS_RETURN_IF_ERROR(file->Sync());
-  return FileRecord{name, streamed.bytes, streamed.sha256};
+  FileRecord record{name, streamed.bytes, streamed.sha256};
+  LS_RETURN_IF_ERROR(CheckFile(storage, folder, record, go_on));
+  return record;
 }
 
 absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
                                     const std::string& saving, const Manifest& manifest) {
   const std::string from = In(folder, saving);
   const std::string to = In(folder, CheckpointName(manifest.step));
-  LS_RETURN_IF_ERROR(WriteWhole(storage, In(from, kManifestName), FormatManifest(manifest)));
+  const std::string text = FormatManifest(manifest);
+  LS_RETURN_IF_ERROR(WriteWhole(storage, In(from, kManifestName), text));
+  LS_RETURN_IF_ERROR(CheckThere(storage, from, manifest, text));
   LS_RETURN_IF_ERROR(storage->SyncFolder(from));
   LS_RETURN_IF_ERROR(storage->Rename(from, to));
   LS_RETURN_IF_ERROR(storage->SyncFolder(folder));
@@ -133,8 +164,20 @@ absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
   return to;
 }
 
-absl::Status Prune(Storage* storage, const std::string& folder, int keep, const std::string& writer,
-                   int64_t settled) {
+absl::Status Tidy(Storage* storage, const std::string& folder, const std::string& writer,
+                  int64_t settled) {
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
+  for (const std::string& name : names) {
+    // Its other ranks may have made the folder and not yet said that they hold it.
+    if (StepOf(name, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
+    if (absl::StartsWith(name, kSavingPrefix) || absl::StartsWith(name, kRemovingPrefix)) {
+      LS_RETURN_IF_ERROR(RemoveLeft(storage, In(folder, name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Prune(Storage* storage, const std::string& folder, int keep) {
   LS_ASSIGN_OR_RETURN(const FolderContents contents, FindCheckpoints(storage, folder));
   // What cannot be read is nobody's to remove.
   std::set<std::string> removed;
@@ -152,14 +195,11 @@ absl::Status Prune(Storage* storage, const std::string& folder, int keep, const 
   }
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
   for (const std::string& name : names) {
-    // Its other ranks may have made the folder and not yet said that they hold it.
-    if (StepOf(name, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
-    if (absl::StartsWith(name, kSavingPrefix) || absl::StartsWith(name, kRemovingPrefix)) {
-      LS_RETURN_IF_ERROR(RemoveLeft(storage, In(folder, name)));
-    } else if (removed.count(name) > 0) {
+    if (removed.count(name) > 0) {
       LS_RETURN_IF_ERROR(RemoveCheckpoint(storage, folder, name));
     } else if (const int64_t step = StepOf(name, "best-", ".safetensors");
-               step >= 0 && step < newest_best && bests.count(step) == 0) {
+               step >= 0 && step < newest_best && bests.count(step) == 0 && contents.unread.ok()) {
+      // (A checkpoint that could not be looked at may know of it.)
       LS_RETURN_IF_ERROR(storage->Remove(In(folder, name)));
     }
   }

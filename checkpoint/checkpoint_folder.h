@@ -40,7 +40,13 @@ struct FoundCheckpoint {
 struct FolderContents {
   std::vector<FoundCheckpoint> checkpoints;  // newest first
   std::vector<std::string> damaged;          // why others are none, a sentence each
+  absl::Status unread;  // why others could not be looked at, which says nothing of them; the first
 };
+// Whether an error of reading a checkpoint says that it is damaged: bytes that are not what was
+// written, a file that is not there. Any other one (permission, memory, a disk that fails) says
+// nothing of what the checkpoint holds.
+bool IsDamage(const absl::Status& status);
+
 // The checkpoints in `folder` (none when it is not there), or `folder` itself when it is one.
 // Errors: those of reading the folder.
 absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::string& folder);
@@ -49,25 +55,33 @@ absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::stri
 using GoOn = std::function<bool()>;
 
 // Whether a file is the one that was written: its size and its hash. Errors: DataLoss naming it;
-// NotFound; Cancelled.
-absl::Status CheckFile(const std::string& folder, const FileRecord& record, const GoOn& go_on);
+// NotFound; Cancelled; those of reading it.
+absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRecord& record,
+                       const GoOn& go_on);
 
-// Writes one file of a checkpoint and makes it durable. Errors: those of the storage; Cancelled.
+// Writes one file of a checkpoint, makes it durable, and reads it back: it is what was written, as
+// far as this host sees it. Errors: those of the storage; Cancelled; DataLoss when it reads
+// differently.
 absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folder,
                                       const std::string& name,
                                       const std::vector<TensorView>& tensors, const GoOn& go_on);
 
 // Makes `saving`, a folder in `folder` whose files are durable, the checkpoint of `manifest`:
-// manifest, flush, rename, flush. A checkpoint of that step that was there is replaced. Returns its
-// path. Errors: those of the storage; what was there stays.
+// manifest, flush, rename, flush. Before the rename the manifest is read back, and the files are
+// there with their sizes. A checkpoint of that step that was there is replaced. Returns its path.
+// Errors: those of the storage; DataLoss; what was there stays.
 absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
                                     const std::string& saving, const Manifest& manifest);
 
-// Removes all checkpoints but the `keep` newest and that of their best step, the best weights that
-// none of them knows of, and what was left half done by writers that are gone; not what `writer`
-// puts together for a step after `settled`. Errors: those of the storage; a later call goes on.
-absl::Status Prune(Storage* storage, const std::string& folder, int keep, const std::string& writer,
-                   int64_t settled);
+// Removes what was left half done by writers that are gone; not what `writer` puts together for a
+// step after `settled`. Errors: those of the storage; a later call goes on.
+absl::Status Tidy(Storage* storage, const std::string& folder, const std::string& writer,
+                  int64_t settled);
+
+// Removes all checkpoints but the `keep` newest and that of their best step, and the best weights
+// that none of them knows of. The newest is there whole: whoever calls has read it back. Errors:
+// those of the storage; a later call goes on.
+absl::Status Prune(Storage* storage, const std::string& folder, int keep);
 
 }  // namespace lockstep::checkpoint
 

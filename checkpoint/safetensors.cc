@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/safetensors_header.h"
 #include "checkpoint/sha256.h"
+#include "common/check.h"
 #include "common/durable_file.h"
-#include "common/fd.h"
 #include "common/status.h"
 
 namespace lockstep::checkpoint {
@@ -102,51 +95,41 @@ absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
   return streamed->sha256;
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  struct stat info;
-  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
-  if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
-  }
-  const auto size = static_cast<uint64_t>(info.st_size);
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path,
+                                                                       Storage* storage) {
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile);
+  LS_ASSIGN_OR_RETURN(file->file_, storage->Open(path));
+  const uint64_t size = file->file_->size();
   if (size < kLengthBytes) {
     return absl::DataLossError(absl::StrCat(path, ": truncated, ", size, " bytes"));
   }
-  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile);
-  void* map = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (map == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", path));
-  file->map_ = map;
-  file->size_ = size;
-  const char* bytes = static_cast<const char*>(map);
   uint64_t length;
-  std::memcpy(&length, bytes, kLengthBytes);
+  LS_RETURN_IF_ERROR(file->file_->ReadAt(0, &length, kLengthBytes));
   if (length > kMaxHeaderBytes || length > size - kLengthBytes) {
     return absl::DataLossError(
         absl::StrCat(path, ": a header of ", length, " bytes in a file of ", size));
   }
-  auto header = ParseSafetensorsHeader(std::string_view(bytes + kLengthBytes, length),
-                                       size - kLengthBytes - length);
+  std::string text(length, '\0');
+  LS_RETURN_IF_ERROR(file->file_->ReadAt(kLengthBytes, text.data(), length));
+  file->data_ = kLengthBytes + length;
+  auto header = ParseSafetensorsHeader(text, size - file->data_);
   if (!header.ok()) return Annotate(header.status(), path);
-  for (TensorEntry& tensor : header->tensors) {
-    file->tensors_.push_back({std::move(tensor.name), std::move(tensor.dtype),
-                              std::move(tensor.shape), bytes + kLengthBytes + length + tensor.begin,
-                              tensor.end - tensor.begin});
-  }
+  file->tensors_ = std::move(header->tensors);
   file->metadata_ = std::move(header->metadata);
   return file;
 }
 
-SafetensorsFile::~SafetensorsFile() {
-  if (map_ != nullptr) ::munmap(map_, size_);
-}
-
-const TensorView* SafetensorsFile::Find(const std::string& name) const {
-  for (const TensorView& tensor : tensors_) {
+const TensorEntry* SafetensorsFile::Find(const std::string& name) const {
+  for (const TensorEntry& tensor : tensors_) {
     if (tensor.name == name) return &tensor;
   }
   return nullptr;
+}
+
+absl::Status SafetensorsFile::Read(const TensorEntry& tensor, uint64_t at, void* to,
+                                   size_t bytes) const {
+  LS_CHECK(at <= tensor.bytes() && bytes <= tensor.bytes() - at) << tensor.name;
+  return file_->ReadAt(data_ + tensor.begin + at, to, bytes);
 }
 
 }  // namespace lockstep::checkpoint

@@ -16,6 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/storage.h"
 
 namespace lockstep::checkpoint {
 
@@ -47,23 +49,29 @@ absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
                                              const std::vector<TensorView>& tensors,
                                              const std::map<std::string, std::string>& metadata);
 
+// A file whose tensors are read into memory of the caller's, so that one that is truncated
+// meanwhile, or on a disk that fails, is an error.
 class SafetensorsFile {
  public:
-  // Maps the file and checks the header and every range. A tensor's data may be unaligned when the
-  // writer put smaller dtypes before it. Errors: NotFound, FailedPrecondition, DataLoss.
-  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
-  ~SafetensorsFile();
+  // Opens the file and checks the header and every range. Errors: NotFound, FailedPrecondition,
+  // DataLoss, those of reading; all name the file.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path,
+                                                               Storage* storage = Storage::Disk());
+  uint64_t bytes() const { return file_->size(); }
   // In the order of their data.
-  const std::vector<TensorView>& tensors() const { return tensors_; }
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // The tensor of that name, nullptr when there is none; as long as the file.
-  const TensorView* Find(const std::string& name) const;
+  const TensorEntry* Find(const std::string& name) const;
+  // Reads bytes [at, at + bytes) of a tensor of this file. Blocks for the disk. Thread-safe.
+  // Errors: DataLoss when the file was truncated meanwhile; those of reading; all name the file.
+  absl::Status Read(const TensorEntry& tensor, uint64_t at, void* to, size_t bytes) const;
 
  private:
   SafetensorsFile() = default;
-  void* map_ = nullptr;
-  size_t size_ = 0;
-  std::vector<TensorView> tensors_;
+  std::unique_ptr<Storage::Source> file_;
+  uint64_t data_ = 0;  // where the tensors' bytes begin
+  std::vector<TensorEntry> tensors_;
   std::map<std::string, std::string> metadata_;
 };
 

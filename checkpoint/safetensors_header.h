@@ -21,6 +21,7 @@ struct TensorEntry {
   std::vector<int64_t> shape;
   uint64_t begin = 0;  // bytes, from the end of the header
   uint64_t end = 0;
+  uint64_t bytes() const { return end - begin; }
 };
 
 struct SafetensorsHeader {

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/sha256.h"
 
-#include <fcntl.h>
 #include <openssl/evp.h>
-#include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/fd.h"
 #include "common/status.h"
 
 namespace lockstep::checkpoint {
@@ -44,28 +40,21 @@ std::string Sha256Hex(std::string_view data) {
   return hash.FinishHex();
 }
 
-absl::StatusOr<HashedFile> HashFile(const std::string& path, const std::function<bool()>& go_on) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+absl::StatusOr<HashedFile> HashFile(Storage* storage, const std::string& path,
+                                    const std::function<bool()>& go_on) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::Source> file, storage->Open(path));
   Sha256 hash;
   HashedFile hashed;
   std::vector<char> buffer(256 << 10);
-  while (true) {
+  while (hashed.bytes < file->size()) {
     if (go_on != nullptr && !go_on()) return absl::CancelledError("given up");
-    const ssize_t n = ::read(fd.get(), buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
-    if (n == 0) break;
-    hash.Update(buffer.data(), static_cast<size_t>(n));
-    hashed.bytes += static_cast<uint64_t>(n);
+    const size_t piece = std::min<uint64_t>(buffer.size(), file->size() - hashed.bytes);
+    LS_RETURN_IF_ERROR(file->ReadAt(hashed.bytes, buffer.data(), piece));
+    hash.Update(buffer.data(), piece);
+    hashed.bytes += piece;
   }
   hashed.sha256 = hash.FinishHex();
   return hashed;
-}
-
-absl::StatusOr<std::string> Sha256OfFile(const std::string& path) {
-  LS_ASSIGN_OR_RETURN(HashedFile hashed, HashFile(path, nullptr));
-  return std::move(hashed.sha256);
 }
 
 }  // namespace lockstep::checkpoint

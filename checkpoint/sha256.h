@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/storage.h"
 
 namespace lockstep::checkpoint {
 
@@ -39,12 +40,9 @@ struct HashedFile {
   std::string sha256;  // hex
 };
 // Reads a whole file. `go_on`, which may be empty, is asked between pieces of 256 KiB; false ends
-// it with Cancelled. Blocks for the disk. Errors: NotFound, FailedPrecondition, Internal.
-absl::StatusOr<HashedFile> HashFile(const std::string& path, const std::function<bool()>& go_on);
-
-// The digest of a file's content. Blocks for the disk. Errors: NotFound, FailedPrecondition,
-// Internal.
-absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
+// it with Cancelled. Blocks for the disk. Errors: those of Storage::Open and Source::ReadAt.
+absl::StatusOr<HashedFile> HashFile(Storage* storage, const std::string& path,
+                                    const std::function<bool()>& go_on);
 
 }  // namespace lockstep::checkpoint
 

@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,6 +51,35 @@ class DiskFile : public Storage::File {
   const UniqueFd fd_;
 };
 
+class DiskSource : public Storage::Source {
+ public:
+  DiskSource(std::string path, UniqueFd fd, uint64_t size)
+      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+
+  uint64_t size() const override { return size_; }
+  absl::Status ReadAt(uint64_t offset, void* to, size_t bytes) override {
+    char* next = static_cast<char*>(to);
+    while (bytes > 0) {
+      const ssize_t n = ::pread(fd_.get(), next, bytes, static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed("read", path_);
+      if (n == 0) {
+        return absl::DataLossError(absl::StrCat(path_, " was truncated while in use: it ends at ",
+                                                offset, ", it had ", size_, " bytes"));
+      }
+      next += n;
+      offset += static_cast<uint64_t>(n);
+      bytes -= static_cast<size_t>(n);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  const UniqueFd fd_;
+  const uint64_t size_;
+};
+
 class DiskHold : public Storage::Hold {
  public:
   explicit DiskHold(UniqueFd fd) : fd_(std::move(fd)) {}
@@ -55,6 +87,47 @@ class DiskHold : public Storage::Hold {
  private:
   const UniqueFd fd_;  // the lock is the descriptor's
 };
+
+std::string ParentOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// The deepest folder on the way to the absolute `path` that is there, without links in its name.
+absl::StatusOr<std::string> DeepestOf(std::string path) {
+  while (true) {
+    char* const real = ::realpath(path.c_str(), nullptr);
+    if (real != nullptr) {
+      std::string found = real;
+      std::free(real);
+      return found;
+    }
+    if (errno != ENOENT && errno != ENOTDIR) return Failed("look at", path);
+    struct stat info;
+    if (::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) {
+      return absl::UnavailableError(
+          absl::StrCat(path, " is a link to something that is not there (not mounted?)"));
+    }
+    path = ParentOf(path);
+  }
+}
+
+// Whether the folder `path` is where a file system is mounted. Bind mounts have their folder's
+// device, so that the kernel's word is better, where it gives one (Linux 5.8).
+absl::StatusOr<bool> IsMountPoint(const std::string& path) {
+  struct statx info {};
+  if (::statx(AT_FDCWD, path.c_str(), AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &info) != 0) {
+    return Failed("stat", path);
+  }
+  if ((info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {
+    return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  }
+  struct statx above {};
+  if (::statx(AT_FDCWD, ParentOf(path).c_str(), AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &above) != 0) {
+    return Failed("stat", ParentOf(path));
+  }
+  return info.stx_dev_major != above.stx_dev_major || info.stx_dev_minor != above.stx_dev_minor;
+}
 
 absl::Status RemoveOne(const std::string& path, int flags) {
   if (::unlinkat(AT_FDCWD, path.c_str(), flags) == 0 || errno == ENOENT) return absl::OkStatus();
@@ -90,6 +163,18 @@ class DiskStorage : public Storage {
     return ::rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : Failed("rename to", to);
   }
 
+  absl::StatusOr<std::unique_ptr<Source>> Open(const std::string& path) override {
+    // O_NONBLOCK: a FIFO in the file's place must not hang the open.
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid()) return Failed("open", path);
+    struct stat info;
+    if (::fstat(fd.get(), &info) != 0) return Failed("stat", path);
+    if (!S_ISREG(info.st_mode)) {
+      return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
+    }
+    return std::make_unique<DiskSource>(path, std::move(fd), static_cast<uint64_t>(info.st_size));
+  }
+
   absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) override {
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) return Failed("open", path);
@@ -114,13 +199,31 @@ class DiskStorage : public Storage {
       if (errno == ENOENT || errno == ENOTDIR) return names;
       return Failed("open", path);
     }
-    while (const dirent* entry = ::readdir(folder)) {
+    while (true) {
+      errno = 0;  // the end and an error look alike otherwise
+      const dirent* const entry = ::readdir(folder);
+      if (entry == nullptr) break;
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
     }
+    absl::Status read = errno == 0 ? absl::OkStatus() : Failed("read the folder", path);
     ::closedir(folder);
+    LS_RETURN_IF_ERROR(read);
     std::sort(names.begin(), names.end());
     return names;
+  }
+
+  absl::StatusOr<std::string> MountPoint(const std::string& path) override {
+    std::error_code error;
+    const std::string absolute = std::filesystem::absolute(path, error).string();
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("look at ", path));
+    LS_ASSIGN_OR_RETURN(std::string at, DeepestOf(absolute));
+    while (at != "/") {
+      LS_ASSIGN_OR_RETURN(const bool mounted, IsMountPoint(at));
+      if (mounted) return at;
+      at = ParentOf(at);
+    }
+    return at;
   }
 
   absl::Status Remove(const std::string& path) override {

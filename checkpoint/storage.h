@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The few file operations that checkpoints are made of, behind an interface so that tests can make
 // each of them fail and see their order. Errors name the path and have the codes of ErrnoStatus:
-// ResourceExhausted for a full disk, FailedPrecondition for permission, NotFound.
+// ResourceExhausted for a full disk, FailedPrecondition for permission, NotFound, Unavailable for a
+// disk or a server that fails.
 //
-// Thread-safety: a Storage is thread-safe; a File and a Hold are thread-compatible.
+// Thread-safety: a Storage is thread-safe; a File and a Hold are thread-compatible; a Source may be
+// read by several threads.
 #ifndef LOCKSTEP_CHECKPOINT_STORAGE_H_
 #define LOCKSTEP_CHECKPOINT_STORAGE_H_
 
@@ -31,6 +33,16 @@ class Storage {
     // the kernel may have dropped the pages.
     virtual absl::Status Sync() = 0;
   };
+  // A file that is being read; closed by its destructor.
+  class Source {
+   public:
+    virtual ~Source() = default;
+    // Its bytes when it was opened.
+    virtual uint64_t size() const = 0;
+    // Reads `bytes` bytes from `offset` on. Blocks for the disk. Errors: DataLoss when the file
+    // ends before that, because it was truncated meanwhile.
+    virtual absl::Status ReadAt(uint64_t offset, void* to, size_t bytes) = 0;
+  };
   // Says that a folder is in use, until it is destroyed or the process ends.
   class Hold {
    public:
@@ -48,10 +60,15 @@ class Storage {
   // Gives a folder that name. When there is a folder of that name already, the two change their
   // names at once.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  // Opens a regular file for reading. Errors: also FailedPrecondition when it is none.
+  virtual absl::StatusOr<std::unique_ptr<Source>> Open(const std::string& path) = 0;
   // The file's content. Errors: also DataLoss when it is longer than `limit`.
   virtual absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) = 0;
   // The names in a folder, sorted. A folder that is not there has none.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
+  // Where the file system is mounted that `path` lies on, or would lie on: a folder above it need
+  // not be there. Errors: Unavailable when a link on the way leads nowhere.
+  virtual absl::StatusOr<std::string> MountPoint(const std::string& path) = 0;
   // Removes a file, or a folder with the files in it. What is not there is fine.
   virtual absl::Status Remove(const std::string& path) = 0;
   // A second name for a file, which replaces what had it. A copy where the file system has no

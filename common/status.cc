@@ -35,6 +35,13 @@ absl::StatusCode CodeOf(int error_number) {
     case EPIPE:
     case ENETUNREACH:
     case EHOSTUNREACH:
+    // A disk, or the server of a mounted file system, that does not answer as it should.
+    case EIO:
+    case EREMOTEIO:
+    case ESTALE:
+    case ENOTCONN:
+    case ENODEV:
+    case ENXIO:
       return absl::StatusCode::kUnavailable;
     case ETIMEDOUT:
       return absl::StatusCode::kDeadlineExceeded;
@@ -43,24 +50,28 @@ absl::StatusCode CodeOf(int error_number) {
   }
 }
 
-bool IsLimited(int resource) {
-  rlimit limit{};
-  return ::getrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0 &&
-         limit.rlim_cur != RLIM_INFINITY;
-}
-
-// The limit of this process that may be behind the error.
-const char* LimitOf(int error_number) {
-  switch (error_number) {
-    case EMFILE:
-      return " (the limit is ulimit -n)";
-    case EFBIG:
-      return IsLimited(RLIMIT_FSIZE) ? " (the limit is ulimit -f)" : "";
-    case ENOMEM:
-      return IsLimited(RLIMIT_AS) ? " (or beyond the limit ulimit -v)" : "";
-    default:
-      return "";
+// The limit of this process that such an error comes from, for people; empty: none is set.
+std::string LimitBehind(int error_number) {
+  struct Limit {
+    int error_number;
+    decltype(RLIMIT_FSIZE) resource;
+    const char* text;  // before and after the number
+    const char* unit;
+  };
+  constexpr Limit kLimits[] = {
+      {EFBIG, RLIMIT_FSIZE, "files may have ", " bytes: ulimit -f"},
+      {EMFILE, RLIMIT_NOFILE, "", " open files are allowed: ulimit -n"},
+      {ENOMEM, RLIMIT_AS, "", " bytes of address space are allowed: ulimit -v"},
+  };
+  for (const Limit& limit : kLimits) {
+    rlimit value{};
+    if (limit.error_number != error_number || ::getrlimit(limit.resource, &value) != 0 ||
+        value.rlim_cur == RLIM_INFINITY) {
+      continue;
+    }
+    return absl::StrCat(" (", limit.text, value.rlim_cur, limit.unit, ")");
   }
+  return "";
 }
 
 }  // namespace
@@ -69,7 +80,7 @@ absl::Status ErrnoStatus(int error_number, std::string_view what) {
   return absl::Status(
       CodeOf(error_number),
       absl::StrCat(std::string(what), ": ", std::generic_category().message(error_number),
-                   LimitOf(error_number)));
+                   LimitBehind(error_number)));
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view context) {

@@ -22,9 +22,9 @@
 
 namespace lockstep {
 
-// The status for `error_number` (an errno value): NotFound for ENOENT, FailedPrecondition for
-// EACCES/EPERM/EROFS/EISDIR/ENOTDIR, ResourceExhausted for ENOSPC/EDQUOT/EFBIG/ENOMEM/EMFILE,
-// Unavailable for connection errors, Internal otherwise. The message is "<what>: <strerror>".
+// The status for an errno value: NotFound (ENOENT), FailedPrecondition (EACCES, EPERM, EROFS,
+// EISDIR, ENOTDIR), ResourceExhausted (ENOSPC, EDQUOT, EFBIG, ENOMEM, EMFILE), Unavailable (EIO,
+// ESTALE, connections), else Internal: "<what>: <strerror>", and the limit where one is to blame.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 // `status` with "<context>: " before its message; OK stays OK. Payloads are kept.

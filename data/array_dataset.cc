@@ -52,7 +52,7 @@ class ArrayDataset : public Dataset {
       out += elements_;
       labels[i] = samples_.labels[static_cast<size_t>(index)];
     }
-    return absl::OkStatus();
+    return samples_.check ? samples_.check() : absl::OkStatus();
   }
 
  private:

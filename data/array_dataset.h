@@ -7,6 +7,7 @@
 #define LOCKSTEP_DATA_ARRAY_DATASET_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct ArraySamples {
   std::vector<float> scale = {1};
   std::vector<float> shift = {0};
   std::shared_ptr<const void> owner;  // keeps the memory
+  // Whether what was read of the stretches is good, where they are mapped files. May be empty.
+  std::function<absl::Status()> check;
 };
 
 // scale and shift for (value - mean) / std; uint8 values are first divided by 255. `mean` and `std`

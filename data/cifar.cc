@@ -59,12 +59,17 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const Cifar10Source& source
     }
     LS_ASSIGN_OR_RETURN(MappedBytes file, MappedBytes::OpenFile(path));
     const absl::StatusOr<std::vector<int32_t>> labels = ParseCifar(file.span());
+    LS_RETURN_IF_ERROR(file.Check());
     if (!labels.ok()) return Annotate(labels.status(), path);
     samples.labels.insert(samples.labels.end(), labels->begin(), labels->end());
     samples.stretches.push_back(
         {file.data() + 1, kCifarRecord, static_cast<int64_t>(labels->size())});
     files->push_back(std::move(file));
   }
+  samples.check = [files = files.get()] {
+    for (const MappedBytes& file : *files) LS_RETURN_IF_ERROR(file.Check());
+    return absl::OkStatus();
+  };
   samples.owner = std::move(files);
   LS_RETURN_IF_ERROR(SetNormalisation("data.cifar10",
                                       source.mean.empty() ? Cifar10Mean() : source.mean,

@@ -140,6 +140,7 @@ absl::StatusOr<CsvTable> ReadTable(const std::string& path, const CsvSource& sou
   LS_ASSIGN_OR_RETURN(const MappedBytes file, MappedBytes::OpenFile(path));
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   absl::StatusOr<CsvTable> table = ParseCsv(text, source.label, source.header);
+  LS_RETURN_IF_ERROR(file.Check());
   if (!table.ok()) return Annotate(table.status(), path);
   return table;
 }

@@ -106,11 +106,12 @@ absl::StatusOr<DecodedCopy> Make(const std::string& path, CopyHeader header,
     LS_ASSIGN_OR_RETURN(MappedBytes bytes, MappedBytes::MapFd(fd.get(), total, true, temporary));
     *decode_status = decode(bytes.writable().subspan(kOffset));
     LS_RETURN_IF_ERROR(*decode_status);
+    LS_RETURN_IF_ERROR(bytes.Check());
     header.payload_crc = libdeflate_crc32(0, bytes.data() + kOffset, header.bytes);
     header.header_crc = HeaderCrc(header);
     std::memcpy(bytes.writable().data(), &header, sizeof(header));
     // Maps again, read-only: a stray write must not reach what others share.
-    LS_ASSIGN_OR_RETURN(bytes, MappedBytes::MapFd(fd.get(), total, false, temporary));
+    LS_ASSIGN_OR_RETURN(bytes, MappedBytes::MapFd(fd.get(), total, false, path));
     if (::rename(temporary.c_str(), path.c_str()) != 0) {
       return ErrnoStatus(errno, absl::StrCat("rename to ", path));
     }

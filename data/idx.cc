@@ -31,9 +31,25 @@ class MappedIdx : public IdxArray {
  public:
   MappedIdx(IdxHeader header, MappedBytes bytes, size_t offset)
       : IdxArray(std::move(header), bytes.data() + offset), bytes_(std::move(bytes)) {}
+  absl::Status Check() const override { return bytes_.Check(); }
 
  private:
-  MappedBytes bytes_;
+  const MappedBytes bytes_;
+};
+
+class DecodedIdx : public IdxArray {
+ public:
+  DecodedIdx(IdxHeader header, DecodedCopy copy)
+      : IdxArray(std::move(header), copy.bytes.data() + copy.offset), copy_(std::move(copy)) {}
+  absl::Status Check() const override {
+    absl::Status good = copy_.bytes.Check();
+    if (good.ok()) return good;
+    return absl::UnavailableError(
+        absl::StrCat(good.message(), "; this decoded copy is made again at the next start"));
+  }
+
+ private:
+  const DecodedCopy copy_;
 };
 
 // Decodes one gzip member after the other; most files have one.
@@ -158,18 +174,22 @@ absl::StatusOr<std::unique_ptr<IdxArray>> IdxArray::Open(const std::string& path
   LS_ASSIGN_OR_RETURN(MappedBytes file, MappedBytes::OpenFile(path));
   if (!IsGzip(file.span())) {
     absl::StatusOr<IdxHeader> header = ParseIdx(file.span());
+    LS_RETURN_IF_ERROR(file.Check());
     if (!header.ok()) return Annotate(header.status(), path);
     return std::make_unique<MappedIdx>(*std::move(header), std::move(file), 0);
   }
   const auto header = ParseIdxGzHeader(file.span());
+  LS_RETURN_IF_ERROR(file.Check());
   if (!header.ok()) return Annotate(header.status(), path);
   const size_t bytes = header->total_bytes();
   const auto decode = [&](absl::Span<uint8_t> out) {
-    return DecodeIdxGz(file.span(), *header, out);
+    absl::Status decoded = DecodeIdxGz(file.span(), *header, out);
+    absl::Status read = file.Check();
+    return read.ok() ? decoded : read;
   };
   if (bytes >= kCacheFrom) {
     LS_ASSIGN_OR_RETURN(DecodedCopy copy, OpenDecodedCopy(path, bytes, decode));
-    return std::make_unique<MappedIdx>(*header, std::move(copy.bytes), copy.offset);
+    return std::make_unique<DecodedIdx>(*header, std::move(copy));
   }
   LS_ASSIGN_OR_RETURN(MappedBytes memory, MappedBytes::Anonymous(bytes));
   if (absl::Status status = decode(memory.writable()); !status.ok()) return Annotate(status, path);

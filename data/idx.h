@@ -60,6 +60,9 @@ class IdxArray {
 
   const std::vector<int64_t>& dims() const { return header_.dims; }
   absl::Span<const uint8_t> values() const { return values_; }
+  // Asked after reading values. Errors: as MappedBytes::Check; Unavailable for a decoded copy,
+  // which is made again by whoever opens the file next.
+  virtual absl::Status Check() const = 0;
   // Where the values begin in the (decoded) file, for messages.
   size_t header_bytes() const { return header_.header_bytes; }
 

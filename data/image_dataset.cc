@@ -56,7 +56,8 @@ class ImageDataset : public Dataset {
                            samples + static_cast<int64_t>(i) * sample_size_);
       labels[i] = classes[index];
     }
-    return absl::OkStatus();
+    LS_RETURN_IF_ERROR(images_->Check());
+    return labels_->Check();
   }
 
  private:
@@ -92,6 +93,7 @@ absl::Status CheckLabels(const IdxArray& labels, const std::string& path, int64_
   }
   const auto bad = std::find_if(labels.values().begin(), labels.values().end(),
                                 [&](uint8_t label) { return label >= classes; });
+  LS_RETURN_IF_ERROR(labels.Check());
   if (bad == labels.values().end()) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat(path, ": label ", int{*bad}, " at offset ",
@@ -169,10 +171,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split 
     return int64_t{*std::max_element(array.values().begin(), array.values().end())} + 1;
   };
   int64_t classes = count(*labels);
+  LS_RETURN_IF_ERROR(labels->Check());
   if (!train && !source.train_labels.empty()) {
     LS_ASSIGN_OR_RETURN(const std::string file, FindEither(source.train_labels, kIdxAdvice));
     LS_ASSIGN_OR_RETURN(const std::unique_ptr<IdxArray> train_labels, IdxArray::Open(file));
     classes = count(*train_labels);
+    LS_RETURN_IF_ERROR(train_labels->Check());
   }
   return OpenPair(files, std::move(labels), classes, source.mean, source.std);
 }
@@ -193,6 +197,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, 
   samples.labels.assign(static_cast<size_t>(images->dims()[0]), 0);
   samples.classes = 1;
   LS_RETURN_IF_ERROR(SetNormalisation(path, {mean}, {std}, 1, &samples));
+  samples.check = [images = images.get()] { return images->Check(); };
   samples.owner = std::move(images);
   return MakeArrayDataset(std::move(samples));
 }

@@ -201,6 +201,7 @@ std::string FormatNpyHeader(NpyType type, const std::vector<int64_t>& shape) {
 absl::StatusOr<std::unique_ptr<NpyArray>> NpyArray::Open(const std::string& path) {
   LS_ASSIGN_OR_RETURN(MappedBytes file, MappedBytes::OpenFile(path));
   absl::StatusOr<NpyHeader> header = ParseNpy(file.span());
+  LS_RETURN_IF_ERROR(file.Check());
   if (!header.ok()) return Annotate(header.status(), path);
   return std::unique_ptr<NpyArray>(new NpyArray(*std::move(header), std::move(file)));
 }

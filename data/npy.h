@@ -49,6 +49,8 @@ class NpyArray {
   const std::vector<int64_t>& shape() const { return header_.shape; }
   // The values in C order; may be unaligned.
   const uint8_t* values() const { return file_.data() + header_.header_bytes; }
+  // Asked after reading values. Errors: as MappedBytes::Check.
+  absl::Status Check() const { return file_.Check(); }
 
  private:
   NpyArray(NpyHeader header, MappedBytes file)

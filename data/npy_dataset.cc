@@ -43,6 +43,7 @@ absl::StatusOr<std::vector<int32_t>> LabelsOf(const std::string& path) {
   if (array->type() == NpyType::kUInt8) status = ReadLabels<uint8_t>(*array, &labels);
   if (array->type() == NpyType::kInt32) status = ReadLabels<int32_t>(*array, &labels);
   if (array->type() == NpyType::kInt64) status = ReadLabels<int64_t>(*array, &labels);
+  LS_RETURN_IF_ERROR(array->Check());
   if (!status.ok()) return Annotate(status, path);
   return labels;
 }
@@ -66,6 +67,7 @@ absl::StatusOr<ArraySamples> InputsOf(const std::string& path, const NpySource& 
   samples.stretches = {{array->values(), stride, array->shape()[0]}};
   const int64_t channels = samples.shape.size() == 3 ? samples.shape[0] : 1;
   LS_RETURN_IF_ERROR(SetNormalisation("data.npy", source.mean, source.std, channels, &samples));
+  samples.check = [array = array.get()] { return array->Check(); };
   samples.owner = std::move(array);
   return samples;
 }

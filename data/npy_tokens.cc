@@ -48,16 +48,19 @@ class Numbers {
     std::memcpy(&value, at, sizeof value);
     return value;
   }
-  // Errors: DataLoss, naming the first number outside [least, limit).
+  // Asked after reading numbers. Errors: as MappedBytes::Check.
+  absl::Status Check() const { return array_->Check(); }
+  // Errors: DataLoss, naming the first number outside [least, limit); those of Check.
   absl::Status CheckRange(int64_t least, int64_t limit) const {
     for (int64_t i = 0, n = count(); i < n; ++i) {
       const int64_t value = At(i);
       if (value >= least && value < limit) continue;
+      LS_RETURN_IF_ERROR(Check());
       const int64_t row = n / std::max<int64_t>(shape()[0], 1);
       return absl::DataLossError(absl::StrCat(path_, ": sample ", i / row, " has the number ",
                                               value, "; it must be in [", least, ", ", limit, ")"));
     }
-    return absl::OkStatus();
+    return Check();
   }
 
  private:
@@ -111,7 +114,8 @@ class TokenArrays : public Dataset {
       }
       tokens += length_;
     }
-    return absl::OkStatus();
+    LS_RETURN_IF_ERROR(tokens_.Check());
+    return labels_ == nullptr ? absl::OkStatus() : labels_->Check();
   }
 
  private:
@@ -139,6 +143,7 @@ absl::StatusOr<int64_t> ClassesOf(const Numbers& labels) {
   LS_RETURN_IF_ERROR(labels.CheckRange(0, std::numeric_limits<int32_t>::max()));
   int64_t classes = 1;
   for (int64_t i = 0; i < labels.count(); ++i) classes = std::max(classes, labels.At(i) + 1);
+  LS_RETURN_IF_ERROR(labels.Check());
   return classes;
 }
 

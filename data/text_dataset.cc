@@ -35,6 +35,18 @@ class Text {
   }
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+  // Asked after reading the `count` > 0 bytes from `at` on. `last`, at first -1, is the file that
+  // was asked last: windows of one file are asked about once. Errors: as MappedBytes::Check.
+  absl::Status Check(int64_t at, int64_t count, int64_t* last) const {
+    const auto first = std::upper_bound(ends_.begin(), ends_.end(), at) - ends_.begin();
+    for (auto file = first; file < std::ssize(files_); ++file) {
+      const auto place = static_cast<size_t>(file);
+      if (file > first && ends_[place - 1] >= at + count) break;
+      if (std::exchange(*last, file) == file) continue;
+      LS_RETURN_IF_ERROR(files_[place].Check());
+    }
+    return absl::OkStatus();
+  }
   // Bytes [at, at + count) as numbers.
   void Read(int64_t at, int64_t count, int32_t* out) const {
     auto file =
@@ -118,6 +130,10 @@ class TextDataset : public Dataset {
       tokens += length_;
       labels += length_;
     }
+    int64_t last = -1;
+    for (const int64_t index : request.indices) {
+      LS_RETURN_IF_ERROR(text_->Check((range_.first + index) * length_, length_ + 1, &last));
+    }
     return absl::OkStatus();
   }
 
@@ -158,6 +174,10 @@ class MaskedTextDataset : public Dataset {
       int32_t* tokens = static_cast<int32_t*>(fields[0]) + offset;
       ReadWindow(index, tokens, static_cast<int32_t*>(fields[1]) + offset);
       Hide(request, offset, tokens, static_cast<int32_t*>(fields[2]) + offset);
+    }
+    int64_t last = -1;
+    for (const int64_t index : request.indices) {
+      LS_RETURN_IF_ERROR(text_->Check((range_.first + index) * (length_ - 3), length_ - 3, &last));
     }
     return absl::OkStatus();
   }

@@ -41,6 +41,7 @@ absl::StatusOr<TokenFile> OpenFile(const std::string& path) {
   const auto size = static_cast<int64_t>(file.bytes.size());
   int32_t header[3] = {};
   if (size >= kHeaderBytes) std::memcpy(header, file.bytes.data(), sizeof(header));
+  LS_RETURN_IF_ERROR(file.bytes.Check());
   const bool wide = header[0] == kMagic32;
   if (!wide && header[0] != kMagic16) {
     if (size % 2 != 0) {
@@ -86,6 +87,7 @@ class FileDataset : public Dataset {
         const int64_t at = index * length_ + t;
         const uint32_t token = At(at);
         if (token >= static_cast<uint64_t>(vocab_)) {
+          LS_RETURN_IF_ERROR(file_.bytes.Check());
           return absl::DataLossError(absl::StrCat(path_, ": token ", token, " at place ", at,
                                                   ", but data.tokens.vocab is ", vocab_));
         }
@@ -95,7 +97,7 @@ class FileDataset : public Dataset {
       tokens += length_;
       labels += length_;
     }
-    return absl::OkStatus();
+    return file_.bytes.Check();
   }
 
  private:

@@ -25,6 +25,7 @@ std::string PartName(int part) { return absl::StrFormat("part-%05d.json", part +
 std::string SavingAdvice(const absl::Status& why) {
   if (absl::IsResourceExhausted(why)) return "free some space there, or change checkpoint.dir";
   if (absl::IsFailedPrecondition(why)) return "make it writable, or change checkpoint.dir";
+  if (absl::IsUnavailable(why)) return "see that it is mounted and sound, or change checkpoint.dir";
   return "look at the disk, or change checkpoint.dir";
 }
 
@@ -76,8 +77,18 @@ void CheckpointJob::Fail(const absl::Status& why) {
   state_.store(State::kFailed, std::memory_order_release);
 }
 
+absl::Status CheckpointJob::CheckMounted() const {
+  if (settings_.mount_point.empty()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(const std::string now, settings_.storage->MountPoint(settings_.folder));
+  if (now == settings_.mount_point) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      settings_.folder, " lies on the file system mounted at ", now, ", and lay on that of ",
+      settings_.mount_point, " when this worker began: is that mounted?"));
+}
+
 absl::Status CheckpointJob::WriteFiles() {
   checkpoint::Storage* const storage = settings_.storage;
+  LS_RETURN_IF_ERROR(CheckMounted());
   LS_RETURN_IF_ERROR(storage->MakeFolder(saving_path()));
   LS_ASSIGN_OR_RETURN(hold_, storage->TakeHold(saving_path(), /*exclusive=*/false));
   if (hold_ == nullptr) return absl::CancelledError("somebody removes it");
@@ -133,51 +144,59 @@ absl::StatusOr<std::vector<checkpoint::FileRecord>> CheckpointJob::Collect() {
   return all;
 }
 
-std::string CheckpointJob::BestHash() {
+absl::StatusOr<std::string> CheckpointJob::BestHash() {
   if (settings_.manifest.best_step == 0) return "";
   auto hashed = checkpoint::HashFile(
+      settings_.storage,
       absl::StrCat(settings_.folder, "/", checkpoint::BestName(settings_.manifest.best_step)),
       [this] {
         GoOn();
         return true;
       });
-  if (!hashed.ok()) return "";
+  if (absl::IsNotFound(hashed.status())) return "";
+  LS_RETURN_IF_ERROR(hashed.status());
   return std::move(hashed->sha256);
 }
 
-absl::StatusOr<std::string> CheckpointJob::Publish() {
-  const auto publish = [this]() -> absl::StatusOr<std::string> {
-    checkpoint::Manifest manifest = settings_.manifest;
-    LS_ASSIGN_OR_RETURN(manifest.files, Collect());
-    manifest.best_sha256 = BestHash();
+absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
+  const auto publish = [this]() -> absl::StatusOr<checkpoint::FoundCheckpoint> {
+    checkpoint::FoundCheckpoint made{"", settings_.manifest};
+    LS_ASSIGN_OR_RETURN(made.manifest.files, Collect());
+    LS_ASSIGN_OR_RETURN(made.manifest.best_sha256, BestHash());
     LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
                         checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
-    manifest.sequence =
-        others.checkpoints.empty() ? 1 : others.checkpoints[0].manifest.sequence + 1;
-    return checkpoint::Publish(settings_.storage, settings_.folder, saving(), manifest);
+    if (!others.checkpoints.empty()) {
+      made.manifest.sequence =
+          std::max(made.manifest.sequence, others.checkpoints[0].manifest.sequence);
+    }
+    ++made.manifest.sequence;
+    LS_ASSIGN_OR_RETURN(made.path, checkpoint::Publish(settings_.storage, settings_.folder,
+                                                       saving(), made.manifest));
+    return made;
   };
-  absl::StatusOr<std::string> path = publish();
-  if (!path.ok()) {
+  absl::StatusOr<checkpoint::FoundCheckpoint> made = publish();
+  if (!made.ok()) {
     Remove();
-    Fail(path.status());
-    return path;
+    Fail(made.status());
+    return made;
   }
   hold_.reset();
   state_.store(State::kPublished, std::memory_order_release);
-  checkpoint::Storage* const storage = settings_.storage;
-  absl::Status tidied =
-      checkpoint::Prune(storage, settings_.folder, settings_.keep, settings_.writer, step());
-  if (tidied.ok()) {
-    tidied = storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step()));
-  }
-  if (tidied.ok() && settings_.manifest.best_step > 0) {
-    tidied = storage->Point(settings_.folder + "/best",
-                            checkpoint::BestName(settings_.manifest.best_step));
-  }
-  if (!tidied.ok()) {
+  if (const absl::Status tidied = RemoveOld(); !tidied.ok()) {
     LS_LOG_WARNING << "old checkpoints stay in " << settings_.folder << ": " << tidied.message();
   }
-  return path;
+  return made;
+}
+
+absl::Status CheckpointJob::RemoveOld() {
+  checkpoint::Storage* const storage = settings_.storage;
+  LS_RETURN_IF_ERROR(checkpoint::Tidy(storage, settings_.folder, settings_.writer, step()));
+  LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep));
+  LS_RETURN_IF_ERROR(
+      storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step())));
+  if (settings_.manifest.best_step == 0) return absl::OkStatus();
+  return storage->Point(settings_.folder + "/best",
+                        checkpoint::BestName(settings_.manifest.best_step));
 }
 
 void CheckpointJob::Remove() {

@@ -34,8 +34,10 @@ class CheckpointJob {
     std::string writer;  // names what is being put together, as for SavingName
     std::shared_ptr<const CheckpointLayout> layout;
     int part = 0;
-    checkpoint::Manifest manifest;  // but for the files, the sequence and the hash of the best
+    // But for the files and the hash of the best; the sequence is the highest that is known.
+    checkpoint::Manifest manifest;
     int keep = 1;
+    std::string mount_point;  // of the folder's file system; empty: not known
   };
   enum class State { kWorking, kDurable, kPublished, kFailed };
 
@@ -56,8 +58,8 @@ class CheckpointJob {
   // Writes and flushes this rank's part. The checkpoint thread. A failure is said once.
   void Write();
   // Makes the checkpoint, whose parts are all there, and removes old ones. The checkpoint thread of
-  // the rank that writes part 0. Returns its path.
-  absl::StatusOr<std::string> Publish();
+  // the rank that writes part 0.
+  absl::StatusOr<checkpoint::FoundCheckpoint> Publish();
   // Removes what there is of the checkpoint. The checkpoint thread.
   void Remove();
 
@@ -80,10 +82,16 @@ class CheckpointJob {
     moves_.fetch_add(1, std::memory_order_relaxed);
     return !cancelled_.load(std::memory_order_relaxed);
   }
+  // Errors: Unavailable when the folder's file system is not mounted any more: what would be
+  // written then would be hidden when it is again.
+  absl::Status CheckMounted() const;
   absl::Status WriteFiles();
   absl::StatusOr<std::vector<checkpoint::FileRecord>> Collect();
-  // The hash of the best weights beside the checkpoint; empty when they are not there.
-  std::string BestHash();
+  // The hash of the best weights beside the checkpoint; empty when they are not there. Errors:
+  // those of reading them.
+  absl::StatusOr<std::string> BestHash();
+  // After it was made: what is older, and the links for people.
+  absl::Status RemoveOld();
   std::string saving() const {
     return checkpoint::SavingName(settings_.manifest.step, settings_.writer);
   }

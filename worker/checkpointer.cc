@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_place.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -46,6 +47,7 @@ Checkpointer::Checkpointer(const Settings& settings, std::unique_ptr<checkpoint:
     : settings_(settings),
       snapshot_(std::move(snapshot)),
       newest_(settings.clock->Now()),
+      mount_point_(settings.storage->MountPoint(settings.folder).value_or("")),
       thread_("checkpoint", [this] {
         snapshot_->Touch(settings_.ready_bytes, [this] { return writing_.load() == 0; });
       }) {}
@@ -76,17 +78,25 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (saved) restored_step_ = step;
   if (std::exchange(entered_, true)) return;
   newest_ = settings_.clock->Now();
-  if (rank_ == 0) {
-    thread_.Post([this, writer = Writer()] {
-      absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
-      if (ready.ok()) {
-        ready = checkpoint::Prune(settings_.storage, settings_.folder, settings_.keep, writer, -1);
-      }
-      if (ready.ok()) return;
-      LS_LOG_WARNING << "checkpoints cannot be saved now: " << ready.message()
-                     << "; training goes on: " << SavingAdvice(ready);
-    });
-  }
+  if (rank_ == 0) thread_.Post([this, writer = Writer()] { Prepare(writer); });
+}
+
+void Checkpointer::Prepare(const std::string& writer) {
+  // Older checkpoints stay: none of this run is there yet to take their place.
+  absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
+  if (ready.ok()) ready = checkpoint::Tidy(settings_.storage, settings_.folder, writer, -1);
+  if (ready.ok()) return;
+  LS_LOG_WARNING << "checkpoints cannot be saved now: " << ready.message()
+                 << "; training goes on: " << SavingAdvice(ready);
+}
+
+void Checkpointer::NotePlace() {
+  if (settings_.run_dir.empty() || std::exchange(noted_, true)) return;
+  const absl::Status noted =
+      checkpoint::NoteCheckpointPlace(settings_.storage, settings_.run_dir, settings_.folder);
+  if (noted.ok()) return;
+  LS_LOG_WARNING << "not noted where checkpoints are: " << noted.message()
+                 << "; a folder that is not mounted would look like an empty one";
 }
 
 bool Checkpointer::WantsSave() const {
@@ -162,8 +172,10 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.layout = layout_;
   own.part = rank_;
   own.keep = settings_.keep;
+  own.mount_point = mount_point_;
   own.manifest = settings_.identity;
   own.manifest.step = step;
+  own.manifest.sequence = sequence_.load();
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
   if (decided.eval.has_value()) own.manifest.eval = JsonOf(*decided.eval);
@@ -188,12 +200,14 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
 }
 
 void Checkpointer::Publish(CheckpointJob* job, absl::Time begun) {
-  const absl::StatusOr<std::string> path = job->Publish();
-  if (!path.ok()) return;  // said
+  const absl::StatusOr<checkpoint::FoundCheckpoint> made = job->Publish();
+  if (!made.ok()) return;  // said
+  sequence_.store(made->manifest.sequence);
+  NotePlace();
   const absl::Time now = settings_.clock->Now();
   const std::string line = absl::StrFormat(
       "saved the state after step %d as %s: %s, held the steps for %.1f ms, durable after %.3f s",
-      job->step(), *path, BytesText(static_cast<double>(settings_.plan->state_bytes())),
+      job->step(), made->path, BytesText(static_cast<double>(settings_.plan->state_bytes())),
       absl::ToDoubleMilliseconds(job->held()), absl::ToDoubleSeconds(now - begun));
   if (now - told_ < kLineEvery) {
     LS_LOG_DEBUG << line;

@@ -49,6 +49,7 @@ class Checkpointer {
     checkpoint::Storage* storage = checkpoint::Storage::Disk();
     Clock* clock = Clock::Real();
     std::string folder;
+    std::string run_dir;  // of this run, which notes there where its checkpoints are; empty: not
     int keep = 3;
     absl::Duration every = absl::InfiniteDuration();  // by the clock
     checkpoint::Manifest identity;                    // of the job
@@ -123,6 +124,10 @@ class Checkpointer {
   void Drop();
   // Makes the checkpoint of `job`, and says so. In the thread.
   void Publish(CheckpointJob* job, absl::Time begun);
+  // Makes the folder and removes what is left in it of dead writers. In the thread.
+  void Prepare(const std::string& writer);
+  // Notes once where the checkpoints of this run are. In the thread.
+  void NotePlace();
   // Blocks until the thread has nothing to do, or does not get on.
   void WaitForThread();
   // Brings the checkpoint under way to an end, good or bad. Collective.
@@ -144,6 +149,9 @@ class Checkpointer {
   bool entered_ = false;                    // some generation
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
+  bool noted_ = false;                      // where checkpoints are; the thread's
+  std::atomic<int64_t> sequence_{0};        // the highest of a checkpoint made here
+  std::string mount_point_;                 // of the folder's file system; empty: not known
   std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one
   bool copying_ = false;                    // that job's copy may still be made
   int64_t restored_step_ = -1;              // that the state was taken from

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -62,6 +63,7 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is an error of the write
   const lockstep::UniqueFd offline_fd(NumberFlag(argc, argv, "--offline-fd"));
   lockstep::OfflineRequest request;
   if (offline_fd.valid() && ReadMessage(offline_fd.get(), &request)) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_place.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/sha256.h"
 #include "checkpoint/storage.h"
@@ -29,6 +30,20 @@ using checkpoint::SafetensorsFile;
 
 constexpr size_t kPiece = size_t{4} << 20;
 
+std::string ReadingAdvice(const absl::Status& why) {
+  if (absl::IsFailedPrecondition(why)) return "make it readable";
+  if (absl::IsResourceExhausted(why)) return "raise the limit or make room";
+  return "see that its file system is mounted and sound";
+}
+
+// An error of reading what may be whole, for people.
+absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why) {
+  return absl::Status(
+      why.code(), absl::StrCat("rank ", rank, " cannot read ", path, ": ", why.message(),
+                               "; it may be whole, so no older state is used: ", ReadingAdvice(why),
+                               ", then start the job again"));
+}
+
 // What rank 0 tells the others; it travels as bytes.
 struct Choice {
   enum What : int32_t { kNone, kTry, kRefuse };
@@ -44,6 +59,10 @@ class Candidates {
   absl::Status Find() {
     const bool automatic = source_.resume == "auto";
     LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
+    if (found_.empty() && damaged_.empty()) {
+      LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
+                                                     source_.folder, /*earlier=*/automatic));
+    }
     if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
     given_ = true;
     LS_RETURN_IF_ERROR(Add(source_.resume, false));
@@ -84,8 +103,11 @@ class Candidates {
 
  private:
   absl::Status Add(const std::string& folder, bool own_alone) {
-    LS_ASSIGN_OR_RETURN(checkpoint::FolderContents contents,
-                        checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder));
+    absl::StatusOr<checkpoint::FolderContents> looked =
+        checkpoint::FindCheckpoints(source_.storage, folder);
+    absl::Status read = looked.ok() ? looked->unread : looked.status();
+    if (!read.ok()) return Unreadable(0, folder, read);
+    checkpoint::FolderContents contents = *std::move(looked);
     for (FoundCheckpoint& found : contents.checkpoints) {
       if (own_alone && found.manifest.run != source_.identity.run) continue;
       found_.push_back(std::move(found));
@@ -104,8 +126,8 @@ class Candidates {
   bool given_ = false;
 };
 
-absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorView& tensor) {
-  if (tensor.dtype == TensorDtype(entry) && tensor.bytes == entry.bytes &&
+absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorEntry& tensor) {
+  if (tensor.dtype == TensorDtype(entry) && tensor.bytes() == entry.bytes &&
       tensor.shape == entry.shape) {
     return absl::OkStatus();
   }
@@ -129,20 +151,27 @@ std::vector<engine::StateRange> PresentOf(const engine::StateEntry& entry,
   return ranges;
 }
 
+// A tensor, and the file that has it.
+struct Stored {
+  const SafetensorsFile* file = nullptr;
+  const checkpoint::TensorEntry* tensor = nullptr;
+};
+
 // Fills the state from tensors by name.
-absl::Status Fill(const std::map<std::string, const checkpoint::TensorView*>& tensors,
-                  const StateTarget& target, ProgressBoard* board) {
+absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarget& target,
+                  ProgressBoard* board) {
   char* const state = static_cast<char*>(target.state);
   for (const engine::StateEntry& entry : target.plan->state()) {
     const auto found = tensors.find(TensorName(entry));
     if (found == tensors.end()) {
       return absl::DataLossError(absl::StrCat("tensor '", TensorName(entry), "' is missing"));
     }
-    LS_RETURN_IF_ERROR(Fits(entry, *found->second));
+    const Stored& stored = found->second;
+    LS_RETURN_IF_ERROR(Fits(entry, *stored.tensor));
     for (const engine::StateRange& range : PresentOf(entry, target)) {
       for (size_t at = range.begin; at < range.end; at += kPiece) {
-        std::memcpy(state + at, static_cast<const char*>(found->second->data) + (at - entry.offset),
-                    std::min(kPiece, range.end - at));
+        LS_RETURN_IF_ERROR(stored.file->Read(*stored.tensor, at - entry.offset, state + at,
+                                             std::min(kPiece, range.end - at)));
         board->Moved();
       }
     }
@@ -183,41 +212,65 @@ absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates
   return choice;
 }
 
-absl::StatusOr<checkpoint::Manifest> ReadManifest(const std::string& path) {
-  LS_ASSIGN_OR_RETURN(
-      const std::string text,
-      checkpoint::Storage::Disk()->Read(absl::StrCat(path, "/", checkpoint::kManifestName),
-                                        checkpoint::kMaxManifestBytes));
+absl::StatusOr<checkpoint::Manifest> ReadManifest(checkpoint::Storage* storage,
+                                                  const std::string& path) {
+  LS_ASSIGN_OR_RETURN(const std::string text,
+                      storage->Read(absl::StrCat(path, "/", checkpoint::kManifestName),
+                                    checkpoint::kMaxManifestBytes));
   return checkpoint::ParseManifest(text);
 }
 
-// Whether every rank has done it.
-absl::StatusOr<bool> AllAre(Communicator* communicator, bool mine, absl::Time deadline) {
-  int32_t least = mine ? 1 : 0;
-  LS_RETURN_IF_ERROR(communicator->AllReduce(&least, 1, DType::kInt32, ReduceOp::kMin,
+// A file that is missing is damage, in a folder that is there. Rank 0 has seen the folder: where it
+// is not, it cannot be reached.
+absl::Status WithoutFolder(checkpoint::Storage* storage, const std::string& path,
+                           const absl::Status& loaded) {
+  if (!absl::IsNotFound(loaded)) return loaded;
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(path));
+  if (!names.empty()) return loaded;
+  return absl::UnavailableError(absl::StrCat(
+      path,
+      " is not there, though rank 0 has read it (several hosts need a checkpoint.dir that all",
+      " of them share; is it mounted?)"));
+}
+
+enum Outcome : int32_t { kLoaded, kDamaged, kUnreadable };
+
+// The worst outcome of all ranks, and one that had it.
+struct Verdict {
+  Outcome worst = kLoaded;
+  int rank = 0;
+};
+absl::StatusOr<Verdict> Agree(Communicator* communicator, const absl::Status& mine,
+                              absl::Time deadline) {
+  constexpr int32_t kRanks = 1 << 24;
+  Outcome outcome = kLoaded;
+  if (!mine.ok()) outcome = checkpoint::IsDamage(mine) ? kDamaged : kUnreadable;
+  int32_t worst = outcome * kRanks + communicator->rank();
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&worst, 1, DType::kInt32, ReduceOp::kMax,
                                              ReduceOrder::kFixed, deadline));
-  return least == 1;
+  return Verdict{static_cast<Outcome>(worst / kRanks), worst % kRanks};
 }
 
 }  // namespace
 
-absl::Status LoadCheckpoint(const std::string& path, const checkpoint::Manifest& manifest,
-                            int share, int shares, const StateTarget& target,
-                            ProgressBoard* board) {
+absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
+                            const checkpoint::Manifest& manifest, int share, int shares,
+                            const StateTarget& target, ProgressBoard* board) {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
-  std::map<std::string, const checkpoint::TensorView*> tensors;
+  std::map<std::string, Stored> tensors;
   int number = 0;
   for (const checkpoint::FileRecord& record : manifest.files) {
     if (number++ % shares == share) {
-      LS_RETURN_IF_ERROR(checkpoint::CheckFile(path, record, [board] {
+      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, [board] {
         board->Moved();
         return true;
       }));
     }
     if (!absl::EndsWith(record.name, ".safetensors")) continue;
-    LS_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(absl::StrCat(path, "/", record.name)));
-    for (const checkpoint::TensorView& tensor : file->tensors()) {
-      if (tensors.emplace(tensor.name, &tensor).second) continue;
+    LS_ASSIGN_OR_RETURN(auto file,
+                        SafetensorsFile::Open(absl::StrCat(path, "/", record.name), storage));
+    for (const checkpoint::TensorEntry& tensor : file->tensors()) {
+      if (tensors.emplace(tensor.name, Stored{file.get(), &tensor}).second) continue;
       return absl::DataLossError(absl::StrCat("tensor '", tensor.name, "' is there twice"));
     }
     files.push_back(std::move(file));
@@ -231,31 +284,40 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      const ResumeSource& source,
                                                      const StateTarget& target,
                                                      ProgressBoard* board, absl::Time deadline) {
+  const int rank = communicator->rank();
   Candidates candidates(source);
   absl::Status found;
-  if (communicator->rank() == 0) found = candidates.Find();
-  LS_ASSIGN_OR_RETURN(const bool any, AllAre(communicator, found.ok(), deadline));
+  if (rank == 0) found = candidates.Find();
+  LS_ASSIGN_OR_RETURN(const Verdict looked, Agree(communicator, found, deadline));
   LS_RETURN_IF_ERROR(found);
-  if (!any) return absl::AbortedError("rank 0 found no way to resume");
+  if (looked.worst != kLoaded) return absl::AbortedError("rank 0 found no way to resume");
   while (true) {
     LS_ASSIGN_OR_RETURN(const Choice choice, Choose(communicator, &candidates, deadline));
     if (choice.what == Choice::kNone) return std::optional<Restored>();
     Restored restored{choice.text, {}};
-    absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(restored.path);
+    absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(source.storage, restored.path);
     absl::Status loaded = manifest.status();
     target.executor->BeginLoad();
     if (loaded.ok()) {
-      loaded = LoadCheckpoint(restored.path, *manifest, communicator->rank(),
+      loaded = LoadCheckpoint(source.storage, restored.path, *manifest, rank,
                               communicator->world_size(), target, board);
     }
     target.executor->EndLoad();
-    const absl::StatusOr<bool> all = AllAre(communicator, loaded.ok(), deadline);
-    if (all.ok() && *all) {
+    loaded = WithoutFolder(source.storage, restored.path, loaded);
+    const absl::StatusOr<Verdict> verdict = Agree(communicator, loaded, deadline);
+    if (verdict.ok() && verdict->worst == kLoaded) {
       restored.manifest = *std::move(manifest);
       return std::optional<Restored>(std::move(restored));
     }
     target.executor->InitState();
-    LS_RETURN_IF_ERROR(all.status());
+    if (!loaded.ok() && !checkpoint::IsDamage(loaded)) {
+      return Unreadable(rank, restored.path, loaded);
+    }
+    LS_RETURN_IF_ERROR(verdict.status());
+    if (verdict->worst == kUnreadable) {
+      return absl::AbortedError(
+          absl::StrCat("rank ", verdict->rank, " cannot read the checkpoint ", restored.path));
+    }
     if (!loaded.ok()) {
       LS_LOG_WARNING << "the checkpoint " << restored.path
                      << " is damaged, the one before it is used: " << loaded.message();
@@ -274,28 +336,31 @@ std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest) {
   return eval;
 }
 
-void BringBest(const Restored& restored, const std::string& path, Checkpointer* checkpointer) {
+absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
+                       const std::string& path, Checkpointer* checkpointer) {
   const checkpoint::Manifest& manifest = restored.manifest;
-  if (manifest.best_step == 0) return;
+  if (manifest.best_step == 0) return absl::OkStatus();
   const std::string folder = restored.path.substr(0, restored.path.rfind('/') + 1);
   const std::string from = folder + checkpoint::BestName(manifest.best_step);
-  const absl::StatusOr<std::string> sha256 = checkpoint::Sha256OfFile(from);
-  absl::Status brought = sha256.status();
-  if (brought.ok() && *sha256 != manifest.best_sha256) {
+  const absl::StatusOr<checkpoint::HashedFile> hashed =
+      checkpoint::HashFile(storage, from, nullptr);
+  absl::Status brought = hashed.status();
+  if (!brought.ok() && !checkpoint::IsDamage(brought)) return Unreadable(0, from, brought);
+  if (brought.ok() && hashed->sha256 != manifest.best_sha256) {
     brought = absl::DataLossError(from + " is not what was written: its sha256 differs");
   }
-  checkpoint::Storage* const disk = checkpoint::Storage::Disk();
-  if (brought.ok()) brought = disk->MakeFolder(path.substr(0, path.rfind('/')));
-  if (brought.ok()) brought = disk->Link(from, path);
+  if (brought.ok()) brought = storage->MakeFolder(path.substr(0, path.rfind('/')));
+  if (brought.ok()) brought = storage->Link(from, path);
   if (!brought.ok()) {
     LS_LOG_WARNING << "the weights of step " << manifest.best_step
                    << ", the best so far, are not there: " << brought.message()
                    << "; best.safetensors comes with the next better ones";
-    return;
+    return absl::OkStatus();
   }
   if (from != checkpointer->BestPath(manifest.best_step)) {
     checkpointer->KeepBest(manifest.best_step, path);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the members of a generation in which nobody has any state find a checkpoint and take the
 // state from it, together: rank 0 chooses, every rank reads all tensors, and the hashes of the
-// files are checked by the ranks in turn. A checkpoint that is damaged is left for the one before.
+// files are checked by the ranks in turn. A checkpoint that is damaged is left for the one before;
+// one that a rank cannot read for another reason (permission, memory, a disk that fails) may be
+// whole, so that this ends the attempt.
 //
 // Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_WORKER_RESTORE_H_
@@ -14,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/storage.h"
 #include "collectives/communicator.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
@@ -30,6 +33,9 @@ struct ResumeSource {
   std::string resume = "auto";
   checkpoint::Manifest identity;  // of the job
   bool reproducible = true;       // refuse what would give other bits; else it is a warning
+  // Of this run, where it and its sister runs note where their checkpoints are. May be empty.
+  std::string run_dir = {};
+  checkpoint::Storage* storage = checkpoint::Storage::Disk();
 };
 
 struct Restored {
@@ -49,25 +55,30 @@ struct StateTarget {
 // All ranks call it with the same source, and get the same. Empty: there is no checkpoint, and the
 // state is the initial one. Blocks. Errors: InvalidArgument when the newest checkpoint is of
 // another job, naming what differs; NotFound or DataLoss when a path was given that is none;
-// Aborted on the ranks that did not look, and when the generation ended. After an error the state
-// is the initial one.
+// FailedPrecondition, ResourceExhausted, Unavailable on a rank that cannot read what may be whole,
+// or finds nothing where there should be some (CheckNoneIsLost), with rank, file and advice;
+// Aborted on the other ranks, and when the generation ended. After an error the state is the
+// initial one.
 absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      const ResumeSource& source,
                                                      const StateTarget& target,
                                                      ProgressBoard* board, absl::Time deadline);
 
 // Fills the state from the files of the checkpoint at `path`, of which part `share` of `shares` are
-// checked with their hashes. Errors: DataLoss, saying what is wrong; NotFound. After an error the
-// state is undefined.
-absl::Status LoadCheckpoint(const std::string& path, const checkpoint::Manifest& manifest,
-                            int share, int shares, const StateTarget& target, ProgressBoard* board);
+// checked with their hashes. Errors: DataLoss, saying what is wrong; NotFound; those of reading.
+// After an error the state is undefined.
+absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
+                            const checkpoint::Manifest& manifest, int share, int shares,
+                            const StateTarget& target, ProgressBoard* board);
 
 // The newest evaluation that the manifest knows of.
 std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest);
 
 // Puts the best weights that the checkpoint knows of at `path` again, and among those that
 // `checkpointer` keeps. When they are not there, that is said: the next better ones replace them.
-void BringBest(const Restored& restored, const std::string& path, Checkpointer* checkpointer);
+// Errors: those of reading them, when they may be there.
+absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
+                       const std::string& path, Checkpointer* checkpointer);
 
 }  // namespace lockstep::worker
 

@@ -27,7 +27,7 @@ std::string Number(double value) {
 
 absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, path);
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   return fd;
 }
 
@@ -49,9 +49,10 @@ std::unique_ptr<RunRecord> RunRecord::Remember(const std::string& run_dir, int64
 
 absl::Status RunRecord::OpenFiles() {
   absl::MutexLock lock(&file_mu_);
-  if (metrics_fd_.valid() && ledger_fd_.valid()) return absl::OkStatus();
-  LS_ASSIGN_OR_RETURN(metrics_fd_, OpenForAppend(run_dir_ + "/metrics.jsonl"));
-  LS_ASSIGN_OR_RETURN(ledger_fd_, OpenForAppend(run_dir_ + "/ledger.bin"));
+  for (Output* output : {&metrics_file_, &ledger_file_}) {
+    if (output->fd.valid()) continue;
+    LS_ASSIGN_OR_RETURN(output->fd, OpenForAppend(absl::StrCat(run_dir_, "/", output->name)));
+  }
   return absl::OkStatus();
 }
 
@@ -70,8 +71,8 @@ absl::Status RunRecord::SetWriter(bool writes, bool remembered) {
     pieces_.clear();
   }
   absl::MutexLock lock(&file_mu_);
-  Append(metrics_fd_.get(), metrics);
-  Append(ledger_fd_.get(), ledger);
+  Append(&metrics_file_, metrics);
+  Append(&ledger_file_, ledger);
   return absl::OkStatus();
 }
 
@@ -138,25 +139,36 @@ void RunRecord::Write() {
       return;
     }
   }
-  Append(metrics_fd_.get(), metrics);
-  Append(ledger_fd_.get(), ledger);
+  Append(&metrics_file_, metrics);
+  Append(&ledger_file_, ledger);
 }
 
-void RunRecord::Append(int fd, const std::string& bytes) {
+void RunRecord::Append(Output* output, const std::string& bytes) {
+  // Whole batches alone are left out, so that lines and records stay whole.
+  if (output->kept.size() + bytes.size() <= kMostKept) {
+    output->kept += bytes;
+  } else {
+    output->lossy = true;
+  }
   size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+  while (done < output->kept.size()) {
+    const ssize_t n =
+        ::write(output->fd.get(), output->kept.data() + done, output->kept.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      if (!warned_) {
-        LS_LOG_WARNING << "metrics and ledger are incomplete, training goes on: "
-                       << ErrnoStatus(errno, "write").message();
+      if (!std::exchange(output->failing, true)) {
+        LS_LOG_WARNING
+            << ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/", output->name)).message()
+            << "; training goes on, and it is tried again: make room there";
       }
-      warned_ = true;
-      return;
+      break;
     }
     done += static_cast<size_t>(n);
   }
+  output->kept.erase(0, done);
+  if (!output->kept.empty() || !std::exchange(output->failing, false)) return;
+  LS_LOG_INFO << run_dir_ << "/" << output->name << " is written again"
+              << (std::exchange(output->lossy, false) ? "; some of it is missing" : "");
 }
 
 }  // namespace lockstep::worker

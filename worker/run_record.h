@@ -55,8 +55,8 @@ class RunRecord {
   void Eval(const EvalResult& eval);
   void Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash);
 
-  // Hands what has been collected to the file system. A full disk costs lines, never the run: it is
-  // said once.
+  // Hands what has been collected to the file system. What a full disk or a limit does not take is
+  // kept, up to 8 MiB a file, and tried again by the next call: it is said, and never ends the run.
   void Write();
 
  private:
@@ -68,15 +68,23 @@ class RunRecord {
     std::string ledger;
   };
   static constexpr size_t kPieces = 32;  // remembered: seconds, at some beats a second
+  // A file that is added to.
+  struct Output {
+    const char* name = nullptr;
+    UniqueFd fd;
+    std::string kept;      // not taken yet; a part of its first line or record may be
+    bool failing = false;  // and that was said
+    bool lossy = false;    // lines or records are missing
+  };
+  static constexpr size_t kMostKept = 8 << 20;
   absl::Status OpenFiles();
-  void Append(int fd, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
+  void Append(Output* output, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
 
   const std::string run_dir_;
   const int64_t total_steps_;
-  UniqueFd metrics_fd_;
-  UniqueFd ledger_fd_;
   absl::Mutex file_mu_;  // one writer at a time; before mu_
-  bool warned_ ABSL_GUARDED_BY(file_mu_) = false;
+  Output metrics_file_ ABSL_GUARDED_BY(file_mu_) = {"metrics.jsonl", {}, {}};
+  Output ledger_file_ ABSL_GUARDED_BY(file_mu_) = {"ledger.bin", {}, {}};
 
   absl::Mutex mu_;
   bool writes_ ABSL_GUARDED_BY(mu_) = true;

@@ -214,8 +214,8 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   board_->resumed_step.store(step, std::memory_order_relaxed);
   if (communicator->rank() != 0) return absl::OkStatus();
   LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << restored->path;
-  BringBest(*restored, run_dir + "/model/best.safetensors", checkpointer_);
-  return absl::OkStatus();
+  return BringBest(resume_source_->storage, *restored, run_dir + "/model/best.safetensors",
+                   checkpointer_);
 }
 
 void Trainer::NoteFirstCommit() {
@@ -410,10 +410,16 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
   board_->Enter(SAVING);
   LS_RETURN_IF_ERROR(executor_->PublishState());
   const std::string path = record->run_dir() + "/model/best.safetensors";
-  LS_RETURN_IF_ERROR(
+  const absl::Status written =
       WriteWeights(path, *compiled_.plan, state_,
                    BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
-          .status());
+          .status();
+  if (!written.ok()) {
+    LS_LOG_WARNING << "the weights of step " << result.step()
+                   << ", the best so far, are not saved: " << written.message()
+                   << "; training goes on, best.safetensors comes with the next better ones";
+    return absl::OkStatus();
+  }
   if (checkpointer_ != nullptr) checkpointer_->KeepBest(result.step(), path);
   return absl::OkStatus();
 }

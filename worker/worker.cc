@@ -154,6 +154,7 @@ class Worker {
     LS_ASSIGN_OR_RETURN(const Every every, ParseEvery(job_.checkpoint().every()));
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
+    settings.run_dir = RunDir(bootstrap_.assignment());
     settings.keep = std::max(1, job_.checkpoint().keep());
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
@@ -177,7 +178,8 @@ class Worker {
       if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
     };
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
-               !job_.train().has_reproducible() || job_.train().reproducible()};
+               !job_.train().has_reproducible() || job_.train().reproducible(),
+               settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);

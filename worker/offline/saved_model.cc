@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
 #include "common/half.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
@@ -26,6 +25,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr uint64_t kMostConfigBytes = 16 << 20;
 
 bool IsFolder(const std::string& path) {
   struct stat info;
@@ -33,17 +33,17 @@ bool IsFolder(const std::string& path) {
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+  const absl::StatusOr<std::string> text =
+      checkpoint::Storage::Disk()->Read(path, kMostConfigBytes);
+  if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(
         "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
   }
-  std::stringstream text;
-  text << file.rdbuf();
+  LS_RETURN_IF_ERROR(text.status());
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // of later versions
   ModelConfig config;
-  const auto status = google::protobuf::util::JsonStringToMessage(text.str(), &config, options);
+  const auto status = google::protobuf::util::JsonStringToMessage(*text, &config, options);
   if (!status.ok() || config.format() != "lockstep") {
     return absl::DataLossError(absl::StrCat(path, " is not the config of a saved model",
                                             status.ok() ? "" : ": ",
@@ -79,19 +79,33 @@ engine::InputSpec InputOf(const ModelConfig& config) {
   return input;
 }
 
-}  // namespace
-
-namespace {
+constexpr size_t kPiece = size_t{4} << 20;
 
 // Weights that are stored in 16 bits are saved as fp32, which has them exactly.
-void NarrowWeights(const engine::StateEntry& entry, const void* from, void* to) {
-  const bool bfloat = entry.type == engine::StateEntry::Type::kBFloat16;
-  auto* bits = static_cast<uint16_t*>(to);
-  for (size_t i = 0; i < entry.bytes / sizeof(uint16_t); ++i) {
-    float value;
-    std::memcpy(&value, static_cast<const char*>(from) + i * sizeof(float), sizeof(float));
-    bits[i] = bfloat ? BFloat16::FromFloat(value).bits : Float16::FromFloat(value).bits;
+void NarrowWeights(bool bfloat, const std::vector<float>& from, uint16_t* bits) {
+  for (const float value : from) {
+    *bits++ = bfloat ? BFloat16::FromFloat(value).bits : Float16::FromFloat(value).bits;
   }
+}
+
+// Reads a tensor to where `entry` lies. Errors: those of SafetensorsFile::Read.
+absl::Status ReadWeights(const checkpoint::SafetensorsFile& file,
+                         const checkpoint::TensorEntry& tensor, const engine::StateEntry& entry,
+                         char* to) {
+  using Type = engine::StateEntry::Type;
+  const bool narrow = entry.type == Type::kBFloat16 || entry.type == Type::kFloat16;
+  std::vector<float> wide(narrow ? std::min(kPiece, tensor.bytes()) / sizeof(float) : 0);
+  for (uint64_t at = 0; at < tensor.bytes(); at += kPiece) {
+    const size_t bytes = std::min(kPiece, tensor.bytes() - at);
+    if (!narrow) {
+      LS_RETURN_IF_ERROR(file.Read(tensor, at, to + at, bytes));
+      continue;
+    }
+    wide.resize(bytes / sizeof(float));
+    LS_RETURN_IF_ERROR(file.Read(tensor, at, wide.data(), bytes));
+    NarrowWeights(entry.type == Type::kBFloat16, wide, reinterpret_cast<uint16_t*>(to + at / 2));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -153,7 +167,7 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
   absl::Status status;
   for (const engine::StateEntry& entry : plan_->state()) {
     if (entry.role == engine::StateEntry::Role::kScalar) continue;
-    const checkpoint::TensorView* tensor = tensors->Find(entry.name);
+    const checkpoint::TensorEntry* tensor = tensors->Find(entry.name);
     using Type = engine::StateEntry::Type;
     const char* const dtype = entry.type == Type::kInt64 ? "I64" : "F32";
     if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
@@ -163,11 +177,8 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
           absl::StrJoin(entry.shape, ","), "]"));
       break;
     }
-    if (entry.type == Type::kBFloat16 || entry.type == Type::kFloat16) {
-      NarrowWeights(entry, tensor->data, state + entry.offset);
-    } else {
-      std::memcpy(state + entry.offset, tensor->data, entry.bytes);
-    }
+    status = ReadWeights(*tensors, *tensor, entry, state + entry.offset);
+    if (!status.ok()) break;
     ++used;
   }
   executor_->EndLoad();

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_folder.h"
 
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "checkpoint/checkpoint_place.h"
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/checkpoint/recording_storage.h"
@@ -134,7 +143,7 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
   }
   Touch("notes.txt");
   Touch("step-me");
-  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 3).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 2));
   EXPECT_THAT(Names(),
               ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
@@ -142,7 +151,7 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
                           "best-0000000006.safetensors", "notes.txt", "step-0000000002",
                           "step-0000000004", "step-0000000005", "step-0000000006", "step-me"))
       << "a best one that is newer than every checkpoint is the next one's";
-  ASSERT_TRUE(Prune(&storage_, folder_, 1, "me", -1).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 2));
 }
 
@@ -150,7 +159,7 @@ TEST_F(CheckpointFolderTest, WhatCannotBeReadIsLeftAlone) {
   ASSERT_TRUE(Save(100, 1).ok());
   ASSERT_TRUE(Save(200, 2).ok());
   fs::resize_file(folder_ + "/step-0000000100/manifest.json", 20);
-  ASSERT_TRUE(Prune(&storage_, folder_, 1, "me", -1).ok());
+  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
   EXPECT_THAT(Names(), ElementsAre("step-0000000100", "step-0000000200"));
   const auto found = FindCheckpoints(&storage_, folder_);
   ASSERT_THAT(found->damaged, SizeIs(1));
@@ -169,12 +178,12 @@ TEST_F(CheckpointFolderTest, WhatTheDeadLeftGoesAndWhatTheLivingWriteStays) {
   auto hold = storage_.TakeHold(alive, /*exclusive=*/false);
   ASSERT_TRUE(hold.ok() && *hold != nullptr);
   EXPECT_EQ(*storage_.TakeHold(alive, /*exclusive=*/true), nullptr);
-  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
+  ASSERT_TRUE(Tidy(&storage_, folder_, "me", -1).ok());
   EXPECT_THAT(Names(), ElementsAre(SavingName(200, "alive"), "step-0000000100"));
   hold->reset();
-  ASSERT_TRUE(Prune(&storage_, folder_, 3, "alive", 100).ok());
+  ASSERT_TRUE(Tidy(&storage_, folder_, "alive", 100).ok());
   EXPECT_THAT(Names(), ElementsAre(SavingName(200, "alive"), "step-0000000100"));
-  ASSERT_TRUE(Prune(&storage_, folder_, 3, "me", -1).ok());
+  ASSERT_TRUE(Tidy(&storage_, folder_, "me", -1).ok());
   EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
 }
 
@@ -183,8 +192,9 @@ TEST_F(CheckpointFolderTest, FilesAreCheckedByTheirHash) {
   const auto found = FindCheckpoints(&storage_, folder_);
   const FoundCheckpoint& one = found->checkpoints[0];
   const FileRecord& file = one.manifest.files[0];
-  EXPECT_TRUE(CheckFile(one.path, file, Always).ok());
-  EXPECT_EQ(CheckFile(one.path, file, [] { return false; }).code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(CheckFile(&storage_, one.path, file, Always).ok());
+  EXPECT_EQ(CheckFile(&storage_, one.path, file, [] { return false; }).code(),
+            absl::StatusCode::kCancelled);
   const std::string path = one.path + "/" + file.name;
   const auto size = fs::file_size(path);
   for (uintmax_t at = 0; at < size; ++at) {
@@ -194,16 +204,141 @@ TEST_F(CheckpointFolderTest, FilesAreCheckedByTheirHash) {
     stream.seekp(static_cast<std::streamoff>(at));
     stream.put(static_cast<char>(byte ^ 1));
     stream.close();
-    EXPECT_EQ(CheckFile(one.path, file, Always).code(), absl::StatusCode::kDataLoss) << at;
+    EXPECT_EQ(CheckFile(&storage_, one.path, file, Always).code(), absl::StatusCode::kDataLoss)
+        << at;
     stream.open(path, std::ios::in | std::ios::out | std::ios::binary);
     stream.seekp(static_cast<std::streamoff>(at));
     stream.put(byte);
   }
-  EXPECT_TRUE(CheckFile(one.path, file, Always).ok());
+  EXPECT_TRUE(CheckFile(&storage_, one.path, file, Always).ok());
   fs::resize_file(path, size - 1);
-  EXPECT_THAT(CheckFile(one.path, file, Always).message(), HasSubstr("bytes"));
+  EXPECT_THAT(CheckFile(&storage_, one.path, file, Always).message(), HasSubstr("bytes"));
   fs::remove(path);
-  EXPECT_EQ(CheckFile(one.path, file, Always).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(CheckFile(&storage_, one.path, file, Always).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointFolderTest, AReadThatFailsSaysNothingOfACheckpoint) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  ASSERT_TRUE(Save(200, 2, /*best=*/50).ok());
+  ASSERT_TRUE(Save(300, 3, /*best=*/60).ok());
+  Touch("best-0000000050.safetensors");
+  for (const int error : {EIO, EACCES, ENOMEM, ESTALE, EMFILE}) {
+    storage_.BeforeReads([error](const std::string& path) {
+      return absl::StrContains(path, "0200/") ? ErrnoStatus(error, "open " + path)
+                                              : absl::OkStatus();
+    });
+    const auto found = FindCheckpoints(&storage_, folder_);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_THAT(found->damaged, IsEmpty());
+    EXPECT_EQ(found->checkpoints[0].manifest.step, 300);
+    EXPECT_FALSE(found->unread.ok() || IsDamage(found->unread)) << found->unread;
+    EXPECT_THAT(found->unread.message(), HasSubstr("step-0000000200/manifest.json"));
+    // What could not be looked at stays, and the best weights that it may know of.
+    ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+    EXPECT_THAT(Names(), testing::IsSupersetOf({"step-0000000200", "best-0000000050.safetensors"}));
+  }
+}
+
+TEST_F(CheckpointFolderTest, PermissionsAreNoDamage) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  const std::string one = folder_ + "/step-0000000100";
+  const auto as_nobody = [&](const std::function<bool()>& body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      // Root may read everything.
+      if (::geteuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) ::_exit(2);
+      ::_exit(body() ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  };
+  ASSERT_EQ(::chmod(one.c_str(), 0), 0);
+  EXPECT_TRUE(as_nobody([&] {
+    const auto found = FindCheckpoints(&storage_, folder_);
+    return found.ok() && found->damaged.empty() && absl::IsFailedPrecondition(found->unread);
+  }));
+  ASSERT_EQ(::chmod(one.c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(folder_.c_str(), 0), 0);
+  EXPECT_TRUE(as_nobody(
+      [&] { return absl::IsFailedPrecondition(FindCheckpoints(&storage_, folder_).status()); }));
+  ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+}
+
+TEST_F(CheckpointFolderTest, WhatReadsBackDifferentlyIsNotSaved) {
+  ASSERT_TRUE(Save(100, 1).ok());
+  for (const char* name : {"model.safetensors", "manifest.json"}) {
+    storage_.FlipReads(name);
+    storage_.BeforeReads(nullptr);
+    if (std::string(name) == "manifest.json") {
+      // The manifest is read whole: something else wrote over it.
+      storage_.BeforeReads([&](const std::string& path) {
+        if (absl::StrContains(path, ".saving-") && absl::EndsWith(path, "manifest.json")) {
+          fs::resize_file(path, 10);
+        }
+        return absl::OkStatus();
+      });
+    }
+    EXPECT_EQ(Save(200, 2).code(), absl::StatusCode::kDataLoss) << name;
+  }
+  storage_.FlipReads("");
+  storage_.BeforeReads(nullptr);
+  EXPECT_THAT(Steps(), ElementsAre(100));
+}
+
+TEST(MountPointTest, IsThatOfTheDeepestFolderThatIsThere) {
+  Storage* const disk = Storage::Disk();
+  EXPECT_EQ(*disk->MountPoint("/proc/self/no/such/file"), "/proc");
+  EXPECT_EQ(*disk->MountPoint("/no-such-folder/below"), "/");
+  const std::string link = std::string(::testing::TempDir()) + "/dangling";
+  fs::remove(link);
+  fs::create_symlink("/no-such-folder", link);
+  EXPECT_EQ(disk->MountPoint(link + "/below").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(disk->MountPoint(link).status().message(), HasSubstr("dangling is a link"));
+  fs::remove(link);
+}
+
+class CheckpointPlaceTest : public ::testing::Test {
+ protected:
+  CheckpointPlaceTest() : runs_(::testing::TempDir() + "runs-" + std::to_string(::getpid())) {
+    fs::remove_all(runs_);
+    for (const char* run : {"/tiny-1a", "/tiny-2b", "/other-3c"})
+      fs::create_directories(runs_ + run);
+    storage_.SetMountPoint("/mnt/disk");
+    EXPECT_TRUE(NoteCheckpointPlace(&storage_, runs_ + "/tiny-1a", folder_).ok());
+  }
+  ~CheckpointPlaceTest() override { fs::remove_all(runs_); }
+  absl::Status Check(const std::string& run, bool earlier) {
+    return CheckNoneIsLost(&storage_, runs_ + run, folder_, earlier);
+  }
+
+  const std::string runs_;
+  const std::string folder_ = "/mnt/disk/saved";
+  RecordingStorage storage_;
+};
+
+TEST_F(CheckpointPlaceTest, WhatWasRemovedBeforeARunIsNoConcernOfIts) {
+  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok());
+  EXPECT_TRUE(CheckNoneIsLost(&storage_, "", folder_, true).ok());
+}
+
+TEST_F(CheckpointPlaceTest, ARunMissesItsOwn) {
+  const absl::Status missed = Check("/tiny-1a", /*earlier=*/false);
+  EXPECT_EQ(missed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(missed.message(), HasSubstr(folder_));
+}
+
+TEST_F(CheckpointPlaceTest, AFileSystemThatIsNotMountedIsNotAnEmptyFolder) {
+  storage_.SetMountPoint("/");
+  for (const char* run : {"/tiny-1a", "/tiny-2b"}) {
+    const absl::Status missed = Check(run, /*earlier=*/true);
+    EXPECT_EQ(missed.code(), absl::StatusCode::kUnavailable) << run;
+    EXPECT_THAT(missed.message(), HasSubstr("mounted at /mnt/disk and is not now")) << run;
+  }
+  EXPECT_TRUE(Check("/other-3c", /*earlier=*/true).ok()) << "another job's";
+  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/false).ok()) << "a run that begins anew";
+  std::ofstream(runs_ + "/tiny-1a/" + kPlaceName) << "{not json";
+  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok()) << "what cannot be read says nothing";
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk, with a list of what was done to it, that can be told to fail from some operation on, as
 // a full disk does, or to stand for a process that dies there: nothing reaches the disk any more.
+// Reads are not in the list; they can be told to fail, or to be preceded by something.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_
 #define LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +26,22 @@ class RecordingStorage : public Storage {
     fail_at_ = at;
     all_ = all;
     count_ = 0;
+  }
+  // What is asked before a file, whose path is given, is opened, read or listed; an error takes the
+  // place of the read. Empty: nothing is.
+  void BeforeReads(std::function<absl::Status(const std::string& path)> before) {
+    absl::MutexLock lock(&mu_);
+    before_reads_ = std::move(before);
+  }
+  // Files whose path contains `part` read with a bit changed.
+  void FlipReads(const std::string& part) {
+    absl::MutexLock lock(&mu_);
+    flipped_ = part;
+  }
+  // Every path lies on the file system mounted there. Empty: as it is.
+  void SetMountPoint(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    mount_point_ = path;
   }
   std::vector<std::string> done() const {
     absl::MutexLock lock(&mu_);
@@ -53,9 +71,22 @@ class RecordingStorage : public Storage {
     return s.ok() ? Disk()->Rename(from, to) : s;
   }
   absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) override {
+    if (absl::Status s = BeforeRead(path); !s.ok()) return s;
     return Disk()->Read(path, limit);
   }
+  absl::StatusOr<std::unique_ptr<Source>> Open(const std::string& path) override {
+    if (absl::Status s = BeforeRead(path); !s.ok()) return s;
+    auto file = Disk()->Open(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<ReadFile>(this, path, *std::move(file));
+  }
+  absl::StatusOr<std::string> MountPoint(const std::string& path) override {
+    absl::MutexLock lock(&mu_);
+    if (!mount_point_.empty()) return mount_point_;
+    return Disk()->MountPoint(path);
+  }
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    if (absl::Status s = BeforeRead(path); !s.ok()) return s;
     return Disk()->List(path);
   }
   absl::Status Remove(const std::string& path) override {
@@ -94,6 +125,37 @@ class RecordingStorage : public Storage {
     const std::unique_ptr<File> file_;
   };
 
+  class ReadFile : public Source {
+   public:
+    ReadFile(RecordingStorage* storage, std::string path, std::unique_ptr<Source> file)
+        : storage_(storage), path_(std::move(path)), file_(std::move(file)) {}
+    uint64_t size() const override { return file_->size(); }
+    absl::Status ReadAt(uint64_t offset, void* to, size_t bytes) override {
+      if (absl::Status s = storage_->BeforeRead(path_); !s.ok()) return s;
+      absl::Status read = file_->ReadAt(offset, to, bytes);
+      if (read.ok() && bytes > 0 && storage_->Flips(path_)) *static_cast<char*>(to) ^= 1;
+      return read;
+    }
+
+   private:
+    RecordingStorage* const storage_;
+    const std::string path_;
+    const std::unique_ptr<Source> file_;
+  };
+
+  absl::Status BeforeRead(const std::string& path) {
+    std::function<absl::Status(const std::string&)> before;
+    {
+      absl::MutexLock lock(&mu_);
+      before = before_reads_;
+    }
+    return before ? before(path) : absl::OkStatus();
+  }
+  bool Flips(const std::string& path) const {
+    absl::MutexLock lock(&mu_);
+    return !flipped_.empty() && path.find(flipped_) != std::string::npos;
+  }
+
   absl::Status Note(const std::string& what, const std::string& path) {
     absl::MutexLock lock(&mu_);
     const int number = count_++;
@@ -109,6 +171,9 @@ class RecordingStorage : public Storage {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
   int fail_at_ ABSL_GUARDED_BY(mu_) = -1;
   bool all_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<absl::Status(const std::string&)> before_reads_ ABSL_GUARDED_BY(mu_);
+  std::string flipped_ ABSL_GUARDED_BY(mu_);
+  std::string mount_point_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep::checkpoint

@@ -63,7 +63,7 @@ TEST_F(SafetensorsTest, BytesAreExactlyThese) {
   expected += std::string("\0\0\x80\x3f\0\0\0\xc0\x07\0\0\0\0\0\0\0", 16);
   EXPECT_EQ(Read(), expected);
   EXPECT_EQ(*hash, Sha256Hex(expected));
-  EXPECT_EQ(*Sha256OfFile(path_), *hash);
+  EXPECT_EQ(HashFile(Storage::Disk(), path_, nullptr)->sha256, *hash);
 }
 
 TEST_F(SafetensorsTest, ReadsWhatItWrote) {
@@ -72,11 +72,30 @@ TEST_F(SafetensorsTest, ReadsWhatItWrote) {
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_EQ((*file)->tensors().size(), 3u);
   EXPECT_EQ((*file)->metadata().at("k"), "v");
-  const TensorView* w = (*file)->Find("w");
+  const TensorEntry* w = (*file)->Find("w");
   ASSERT_NE(w, nullptr);
   EXPECT_EQ(w->shape, (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(std::memcmp(w->data, weight_, 8), 0);
+  float read[2];
+  ASSERT_TRUE((*file)->Read(*w, 0, read, sizeof(read)).ok());
+  EXPECT_EQ(std::memcmp(read, weight_, 8), 0);
+  ASSERT_TRUE((*file)->Read(*w, 4, read, 4).ok());
+  EXPECT_EQ(std::memcmp(read, reinterpret_cast<const char*>(weight_) + 4, 4), 0);
   EXPECT_EQ((*file)->Find("x"), nullptr);
+}
+
+TEST_F(SafetensorsTest, AFileTruncatedWhileInUseIsAnErrorThatNamesIt) {
+  ASSERT_TRUE(WriteSafetensors(path_, tensors_, {}).ok());
+  const auto file = SafetensorsFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::filesystem::resize_file(path_, 20);
+  for (const TensorEntry& tensor : (*file)->tensors()) {
+    std::vector<char> bytes(tensor.bytes());
+    const absl::Status read = (*file)->Read(tensor, 0, bytes.data(), bytes.size());
+    if (bytes.empty()) continue;
+    EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss) << tensor.name;
+    EXPECT_THAT(std::string(read.message()),
+                testing::HasSubstr(path_ + " was truncated while in use"));
+  }
 }
 
 TEST_F(SafetensorsTest, WrongArgumentsAreRefused) {

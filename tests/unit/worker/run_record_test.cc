@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/run_record.h"
 
+#include <sys/resource.h>
+
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -71,6 +74,37 @@ TEST_F(RunRecordTest, RemembersTheNewestAndWritesThemWhenAsked) {
   }
   ASSERT_TRUE(record->SetWriter(true, true).ok());
   EXPECT_LT(Read("ledger.bin").size(), 60 * 24u);  // the newest seconds alone
+}
+
+// What a limit or a full disk has cut in two is made whole, and nothing is missing.
+TEST_F(RunRecordTest, WhatTheDiskDidNotTakeComesLater) {
+  auto record = RunRecord::Open(dir_, 1000);
+  ASSERT_TRUE(record.ok());
+  rlimit old;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, old.rlim_max};  // no multiple of a record's 24 bytes
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  testing::internal::CaptureStderr();
+  for (int64_t step = 1; step <= 50; ++step) {
+    (*record)->Ledger(step, 0, 1, static_cast<uint64_t>(step));
+    (*record)->Write();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(Read("ledger.bin").size(), 1000u);
+  EXPECT_THAT(said, HasSubstr("write " + dir_ + "/ledger.bin: File too large"));
+  EXPECT_THAT(said, HasSubstr("files may have 1000 bytes: ulimit -f"));
+  EXPECT_EQ(said.find("ledger.bin"), said.rfind("ledger.bin")) << "said once: " << said;
+  (*record)->Write();
+  const std::string ledger = Read("ledger.bin");
+  ASSERT_EQ(ledger.size(), 50 * 24u);
+  for (int64_t step = 1; step <= 50; ++step) {
+    int64_t read;
+    std::memcpy(&read, ledger.data() + (step - 1) * 24, 8);
+    EXPECT_EQ(read, step);
+  }
 }
 
 TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_place.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/durable_file.h"
+#include "common/status.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMostBytes = 1 << 16;
+
+struct Place {
+  std::string folder;  // absolute
+  std::string mount_point;
+};
+
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+// What the run of `run_dir` has noted; nothing when it has not, or nothing that can be read.
+std::optional<Place> PlaceOf(Storage* storage, const std::string& run_dir) {
+  const auto text = storage->Read(absl::StrCat(run_dir, "/", kPlaceName), kMostBytes);
+  if (!text.ok()) return std::nullopt;
+  const json whole = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!whole.is_object()) return std::nullopt;
+  const auto text_of = [&whole](const char* name) {
+    const auto found = whole.find(name);
+    return found != whole.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  Place place{text_of("folder"), text_of("mount_point")};
+  if (place.folder.empty() || place.mount_point.empty()) return std::nullopt;
+  return place;
+}
+
+absl::Status NotMounted(const std::string& folder, const Place& place, const std::string& run_dir) {
+  return absl::UnavailableError(
+      absl::StrCat("there is no checkpoint in ", folder, ", but the run of ", run_dir,
+                   " has saved some there, on a file system that was mounted at ",
+                   place.mount_point, " and is not now: mount it, then start the job again"));
+}
+
+}  // namespace
+
+absl::Status NoteCheckpointPlace(Storage* storage, const std::string& run_dir,
+                                 const std::string& folder) {
+  LS_ASSIGN_OR_RETURN(const std::string mount_point, storage->MountPoint(folder));
+  const json note =
+      json::object({{"schema", 1}, {"folder", Absolute(folder)}, {"mount_point", mount_point}});
+  return WriteFileDurably(absl::StrCat(run_dir, "/", kPlaceName),
+                          note.dump(1, ' ', true, json::error_handler_t::replace) + "\n");
+}
+
+absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir,
+                             const std::string& folder, bool earlier) {
+  // A link that leads nowhere is an error here.
+  LS_ASSIGN_OR_RETURN(const std::string mounted_at, storage->MountPoint(folder));
+  if (run_dir.empty()) return absl::OkStatus();
+  const std::string absolute = Absolute(folder);
+  const auto own = PlaceOf(storage, run_dir);
+  if (own.has_value() && own->folder == absolute) {
+    if (own->mount_point != mounted_at) return NotMounted(folder, *own, run_dir);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this run has saved checkpoints in ", folder,
+        ", and there is none any more: bring them back, or start the job again to begin anew"));
+  }
+  if (!earlier) return absl::OkStatus();
+  // The job's other runs lie beside this one: NAME-ID.
+  const size_t slash = run_dir.rfind('/'), dash = run_dir.rfind('-');
+  if (slash == std::string::npos || dash == std::string::npos || dash < slash) {
+    return absl::OkStatus();
+  }
+  const std::string runs = run_dir.substr(0, slash);
+  const std::string name = run_dir.substr(slash + 1, dash - slash);
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> siblings, storage->List(runs));
+  for (const std::string& sibling : siblings) {
+    if (!absl::StartsWith(sibling, name)) continue;
+    const std::string other = absl::StrCat(runs, "/", sibling);
+    const auto place = PlaceOf(storage, other);
+    if (!place.has_value() || place->folder != absolute || place->mount_point == mounted_at) {
+      continue;
+    }
+    return Annotate(NotMounted(folder, *place, other), "checkpoint.resume: auto");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::checkpoint

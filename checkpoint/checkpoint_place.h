@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run notes in its folder about where its checkpoints are. A folder without checkpoints
+// begins a job anew; one that had some and is only not mounted must not.
+//
+// Thread-safety: pure functions of the files.
+#ifndef LOCKSTEP_CHECKPOINT_CHECKPOINT_PLACE_H_
+#define LOCKSTEP_CHECKPOINT_CHECKPOINT_PLACE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "checkpoint/storage.h"
+
+namespace lockstep::checkpoint {
+
+// The file in a run's folder.
+inline constexpr const char* kPlaceName = "checkpoint_folder.json";
+
+// Notes in `run_dir` that this run has checkpoints in `folder`, and where its file system is
+// mounted. Blocks until it is durable. Errors: those of the storage.
+absl::Status NoteCheckpointPlace(Storage* storage, const std::string& run_dir,
+                                 const std::string& folder);
+
+// There is no checkpoint in `folder`: is that so because there never was one, or because they were
+// removed before this run began? Errors: FailedPrecondition when the run of `run_dir` itself had
+// some there; Unavailable when they are on a file system that is not mounted now, by the word of
+// this run or, with `earlier`, of an earlier one of the job; those of looking.
+absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir,
+                             const std::string& folder, bool earlier);
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_CHECKPOINT_PLACE_H_

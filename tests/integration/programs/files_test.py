@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are truncated while in use, disks that fail or are full, folders that are not mounted."""
+
+import gzip
+import json
+import os
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import unittest
+
+import harness
+from harness import wait_until
+
+FAULTS = os.environ.get("LOCKSTEP_FILE_FAULTS", "")
+STEPS = 60
+CHECKPOINT = "checkpoint: {every: 20 steps, keep: 3}\n"
+SAVED = "runs/tiny"
+
+
+def npy(descr, shape, data):
+    """A .npy file, by the format's definition."""
+    text = "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }" % (descr, "".join(f"{n}, " for n in shape))
+    text += " " * (63 - (10 + len(text)) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + data
+
+
+class Files(harness.ProgramTest):
+    def in_dir(self, *parts):
+        return os.path.join(self.dir, *parts)
+
+    def write_bytes(self, name, data):
+        with open(self.in_dir(name), "wb") as file:
+            file.write(data)
+
+    def faulty(self, fault):
+        self.assertTrue(os.path.exists(FAULTS), "LOCKSTEP_FILE_FAULTS names no library")
+        return {"LD_PRELOAD": FAULTS, "LOCKSTEP_FILE_FAULT": fault}
+
+    def checkpoints(self, folder=SAVED):
+        return sorted(name for name in os.listdir(self.in_dir(folder)) if name.startswith("step-"))
+
+    def assert_clear_failure(self, code, said, *parts):
+        self.assertNotEqual(code, 0, said)
+        for part in parts:
+            self.assertIn(part, said)
+        self.assertNotIn("SIGBUS", said)
+        self.assertNotEqual(code, 128 + 7, said)
+
+    def array_job(self, steps):
+        samples, features = 4000, 64
+        inputs = b"".join(struct.pack("<f", (i * 7 % 13) / 13) for i in range(samples * features))
+        self.write_bytes("x.npy", npy("<f4", (samples, features), inputs))
+        self.write_bytes("y.npy", npy("|u1", (samples,), bytes(i % 5 for i in range(samples))))
+        text = harness.synthetic_job(steps=steps)
+        data = "data: {npy: {train_inputs: x.npy, train_labels: y.npy, test_inputs: x.npy, test_labels: y.npy}}"
+        return self.write("tiny.yaml", re.sub(r"data: .*", data, text))
+
+    def has_metrics(self):
+        return any("metrics.jsonl" in files and os.path.getsize(os.path.join(root, "metrics.jsonl")) > 0
+                   for root, _, files in os.walk(self.in_dir("runs")))
+
+    def test_data_truncated_while_it_is_read(self):
+        for length in (0, 300_000):
+            child = self.start("launcher", self.array_job(steps=100_000_000))
+            wait_until(self.has_metrics, 30, "it trains")
+            os.truncate(self.in_dir("x.npy"), length)
+            code, _, said = self.finish(child)
+            self.assert_clear_failure(code, said, "x.npy was truncated while in use")
+            self.assert_nothing_left(5)
+            shutil.rmtree(self.in_dir("runs"))
+
+    def test_a_decoded_copy_truncated_while_it_is_read_is_made_again(self):
+        pixels = 28 * 28
+        images = bytes((i * 31 + i // 7) % 251 for i in range(2000 * pixels))
+        for name, data in (("images.gz", struct.pack(">IIII", 0x803, 2000, 28, 28) + images),
+                           ("labels.gz", struct.pack(">II", 0x801, 2000) + bytes(i % 10 for i in range(2000)))):
+            with gzip.open(self.in_dir(name), "wb", compresslevel=1) as file:
+                file.write(data)
+        data = ("data: {idx: {train_images: images.gz, train_labels: labels.gz, test_images: images.gz, "
+                "test_labels: labels.gz}}")
+        text = re.sub(r"data: .*", data, harness.synthetic_job(steps=3000, extra="restart: {max_restarts: 9}\n"))
+        path = self.write("tiny.yaml", text)
+        wanted = self.train(path)["model"]["sha256"]
+        shutil.rmtree(self.in_dir("runs"))
+        child = self.start("launcher", "-o", "json", path)
+        wait_until(self.has_metrics, 30, "it trains")
+        (copy,) = [os.path.join(root, name) for root, _, names in os.walk(self.in_dir("cache")) for name in names
+                   if name.startswith("images") and name.endswith(".decoded")]
+        os.truncate(copy, 5000)
+        code, out, said = self.finish(child)
+        self.assertEqual(code, 0, said)
+        self.assertNotIn("SIGBUS", said)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], wanted)
+
+    def saved_run(self):
+        path = self.write("tiny.yaml", harness.synthetic_job(steps=STEPS, extra=CHECKPOINT))
+        return path, self.train(path)["model"]["sha256"]
+
+    def test_a_disk_that_fails_stops_the_restore_and_changes_nothing(self):
+        path, wanted = self.saved_run()
+        before = self.checkpoints()
+        for name in (f"{before[-1]}/model.safetensors", f"{before[-1]}/training.safetensors"):
+            code, _, said = self.launch(path, env=self.faulty(f"{name}:5:0"))
+            self.assert_clear_failure(code, said, name, "Input/output error", "no older state is used")
+            self.assertNotIn("goes on after step", said)
+            self.assertEqual(self.checkpoints(), before)
+        code, out, said = self.launch("-o", "json", path)
+        self.assertEqual(code, 0, said)
+        self.assertIn(f"goes on after step {STEPS}", said)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], wanted)
+
+    def test_a_checkpoint_truncated_while_it_is_read_is_damaged(self):
+        path, wanted = self.saved_run()
+        newest, older = self.checkpoints()[-1], self.checkpoints()[-2]
+        code, out, said = self.launch("-o", "json", path,
+                                      env=self.faulty(f"{newest}/training.safetensors:truncate:3"))
+        self.assertEqual(code, 0, said)
+        self.assertIn(f"{newest} is damaged", said)
+        self.assertIn(f"goes on after step {int(older[5:])} ", said)
+        self.assertNotIn("SIGBUS", said)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], wanted)
+
+    def test_a_model_truncated_while_it_is_read(self):
+        path, _ = self.saved_run()
+        (run,) = [name for name in os.listdir(self.in_dir("runs")) if name.startswith("tiny-")]
+        model = self.in_dir("runs", run, "model")
+        kept = self.in_dir("kept")
+        shutil.copytree(model, kept)
+        for verb in (["eval", kept], ["predict", kept]):
+            shutil.copy(os.path.join(model, "model.safetensors"), kept)
+            code, _, said = self.launch(*verb, env=self.faulty("kept/model.safetensors:truncate:2"))
+            self.assert_clear_failure(code, said, "model.safetensors was truncated while in use")
+            shutil.copy(os.path.join(model, "model.safetensors"), kept)
+            code, _, said = self.launch(*verb, env=self.faulty("kept/model.safetensors:5:2"))
+            self.assert_clear_failure(code, said, "model.safetensors: Input/output error")
+        self.assertTrue(os.path.exists(path))
+
+    def mounted(self, size):
+        disk = self.in_dir("disk")
+        os.makedirs(disk, exist_ok=True)
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],
+                                               check=False, capture_output=True).returncode != 0:
+            self.skipTest("a disk of its own needs root and mount(8)")
+        self.addCleanup(subprocess.run, ["umount", disk], check=False, capture_output=True)
+        return disk
+
+    def test_a_folder_that_is_not_mounted_is_not_an_empty_one(self):
+        disk = self.mounted("8m")
+        path = self.write("tiny.yaml", harness.synthetic_job(steps=STEPS, extra=CHECKPOINT))
+        there = ["--set", "checkpoint.dir=disk/saved", path]
+        wanted = self.train(*there)["model"]["sha256"]
+        subprocess.run(["umount", disk], check=True)
+        code, _, said = self.launch(*there)
+        self.assert_clear_failure(code, said, f"mounted at {os.path.realpath(disk)} and is not now")
+        self.assertEqual(os.listdir(disk), [])
+        result = self.train("--set", "checkpoint.resume=never", *there)
+        self.assertEqual(result["model"]["sha256"], wanted)
+
+    def test_a_removed_folder_is_missed_by_the_run_that_had_it(self):
+        # Without a worker's life there is nothing to go on from but the checkpoints.
+        path = self.write("tiny.yaml", harness.synthetic_job(
+            steps=200, extra=CHECKPOINT + "restart: {max_restarts: 9}\n"))
+        child = self.start("launcher", "chaos", "--hang", "rank:1@step:150", "--set", "failure_detection=60s", path)
+        last = self.in_dir(SAVED, "last")
+        wait_until(lambda: os.path.lexists(last) and int(os.readlink(last)[5:]) >= 140, 30, "checkpoints")
+        shutil.rmtree(self.in_dir(SAVED))
+        for worker in self.processes("worker"):
+            worker.kill()
+        code, _, said = self.finish(child)
+        self.assert_clear_failure(code, said, "this run has saved checkpoints in", "there is none any more")
+
+    def test_a_full_disk_costs_lines_and_names_the_model(self):
+        disk = self.mounted("3m")
+        path = self.write("tiny.yaml", harness.synthetic_job(steps=50_000_000, extra=""))
+        shutil.copy(path, disk)
+        child = self.start("launcher", os.path.join(disk, "tiny.yaml"), cwd=disk)
+        wait_until(lambda: any("ledger.bin" in files for _, _, files in os.walk(disk)), 30, "it trains")
+        with open(os.path.join(disk, "filler"), "wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(bytes(4096))
+            except OSError:
+                pass
+        said = []
+        wait_until(lambda: said.append(child.stderr.readline())
+                   or re.search(r"(metrics\.jsonl|ledger\.bin): No space left", said[-1]), 30, "it is said")
+        self.assertIn("training goes on", said[-1])
+        child.send_signal(2)  # it ends, and has no room for its model
+        code, _, rest = self.finish(child)
+        self.assertNotEqual(code, 0)
+        self.assertIn("No space left", rest)
+        self.assertIn("model", rest)
+
+    def test_a_limit_on_files_is_named(self):
+        path = self.write("tiny.yaml", harness.synthetic_job(steps=20, hidden="[2000]"))
+        limit = 300 << 10
+        code, _, said = self.launch(
+            path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assert_clear_failure(code, said, "File too large", "ulimit -f")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

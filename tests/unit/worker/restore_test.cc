@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/restore.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/checkpoint_life.h"
+
+namespace lockstep::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class RestoreTest : public CheckpointerTest {};
+
+TEST_F(RestoreTest, ADamagedOneIsLeftForTheOneBefore) {
+  std::string first;
+  Job job(folder_, 2);
+  job.Enter();
+  job.Step();
+  job.Complete();
+  first = job.State();
+  job.Step();
+  job.Complete();
+  EXPECT_EQ(Resumed(3, "auto", job.State()), 2);
+  Flip("step-0000000002/training-00002-of-00002.safetensors");
+  EXPECT_EQ(Resumed(3, "auto", first), 1);
+  fs::remove(folder_ + "/step-0000000001/manifest.json");
+  EXPECT_EQ(Resumed(2, "auto", first), -1) << "none is whole: from the start";
+}
+
+TEST_F(RestoreTest, WhereARunLooks) {
+  Job job(folder_, 1);
+  job.Enter();
+  job.Step();
+  job.Complete();
+  const std::string state = job.State();
+  EXPECT_EQ(Resumed(2, "never", state, "another run"), -1);
+  EXPECT_EQ(Resumed(2, "never", state), 1) << "its own, after the loss of all its workers";
+  const std::string moved = folder_ + "/moved";
+  fs::create_directory(moved);
+  fs::rename(folder_ + "/step-0000000001", moved + "/step-0000000001");
+  EXPECT_EQ(Resumed(2, "auto", state), -1);
+  EXPECT_EQ(Resumed(2, moved, state), 1);
+  EXPECT_EQ(Resumed(2, moved + "/step-0000000001", state), 1);
+  Job missing(folder_, 2);
+  const auto results = missing.Restore(folder_ + "/nowhere");
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
+  Flip("moved/step-0000000001/model.safetensors");
+  Job damaged(folder_, 2);
+  EXPECT_EQ(damaged.Restore(moved)[0].status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(RestoreTest, AnotherJobsIsRefused) {
+  {
+    Job job(folder_, 1);
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  Job other(folder_, 2);
+  other.identity().plan_hash = "another";
+  const std::string before = other.State();
+  const auto results = other.Restore("auto");
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(results[0].status().message(), HasSubstr("another plan"));
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(other.State(), before);
+}
+
+// A life of two workers whose rank `rank` gets `error` when it reads a file with `part` in its
+// path.
+class FailingReads : public RestoreTest {
+ protected:
+  void SetUp() override {
+    Job job(folder_, 2);
+    job.Enter();
+    for (int i = 0; i < 2; ++i) {
+      job.Step();
+      job.Complete();
+    }
+    state_ = job.State();
+  }
+  static void Fail(Job* job, int rank, const std::string& part, int error) {
+    job->ranks()[rank].storage->BeforeReads([part, error](const std::string& path) {
+      return absl::StrContains(path, part) ? ErrnoStatus(error, "read " + path) : absl::OkStatus();
+    });
+  }
+  std::string state_;
+  int looks_ = 0;
+};
+
+TEST_F(FailingReads, StopTheRestoreAndNameFileAndRank) {
+  struct Case {
+    int error;
+    absl::StatusCode code;
+  };
+  constexpr Case kCases[] = {{EIO, absl::StatusCode::kUnavailable},
+                             {ESTALE, absl::StatusCode::kUnavailable},
+                             {EACCES, absl::StatusCode::kFailedPrecondition},
+                             {ENOMEM, absl::StatusCode::kResourceExhausted},
+                             {EMFILE, absl::StatusCode::kResourceExhausted}};
+  const char* const kFiles[] = {"0002/manifest.json", "0002/model-00001-of-00002.safetensors",
+                                "0002/training-00002-of-00002.safetensors", "0001/manifest.json"};
+  for (const Case& each : kCases) {
+    for (const char* file : kFiles) {
+      for (int broken = 0; broken < 2; ++broken) {
+        SCOPED_TRACE(absl::StrCat("errno ", each.error, ", ", file, ", rank ", broken));
+        Job job(folder_, 2);
+        const std::string initial = job.State();
+        Fail(&job, broken, file, each.error);
+        const auto results = job.Restore("auto");
+        if (broken == 1 && absl::StartsWith(file, "0001")) {
+          EXPECT_TRUE(results[1].ok()) << "rank 0 alone looks at older ones";
+          continue;
+        }
+        const absl::Status& failed = results[broken].status();
+        EXPECT_EQ(failed.code(), each.code);
+        EXPECT_THAT(std::string(failed.message()), HasSubstr(file));
+        EXPECT_THAT(std::string(failed.message()), HasSubstr(absl::StrCat("rank ", broken)));
+        EXPECT_THAT(std::string(failed.message()), HasSubstr("no older state is used"));
+        EXPECT_EQ(results[1 - broken].status().code(), absl::StatusCode::kAborted);
+        for (int r = 0; r < 2; ++r) EXPECT_EQ(job.State(r), initial);
+      }
+    }
+  }
+  EXPECT_EQ(Resumed(2, "auto", state_), 2) << "nothing was changed";
+}
+
+TEST_F(FailingReads, AListingThatFailsIsNoEmptyFolder) {
+  Job job(folder_, 2);
+  Fail(&job, 0, folder_, EIO);
+  const auto results = job.Restore("auto");
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(FailingReads, AFolderThatOneRankDoesNotSeeIsNoDamage) {
+  Job job(folder_, 2);
+  // As on a host where it is not mounted.
+  job.ranks()[1].storage->BeforeReads([](const std::string& path) {
+    return absl::StrContains(path, "manifest.json") ? ErrnoStatus(ENOENT, "open " + path)
+                                                    : absl::OkStatus();
+  });
+  job.ranks()[0].storage->BeforeReads([this](const std::string& path) {
+    // Gone for both once rank 0 has chosen.
+    if (absl::EndsWith(path, "0002/manifest.json") && ++looks_ == 2)
+      fs::rename(folder_, folder_ + "-away");
+    return absl::OkStatus();
+  });
+  const auto results = job.Restore("auto");
+  fs::rename(folder_ + "-away", folder_);
+  EXPECT_FALSE(results[0].ok());
+  EXPECT_FALSE(results[1].ok());
+  EXPECT_TRUE(absl::IsUnavailable(results[0].status()) || absl::IsAborted(results[0].status()))
+      << results[0].status();
+  EXPECT_THAT(
+      std::string(results[0].status().message()) + std::string(results[1].status().message()),
+      HasSubstr("though rank 0 has read it"));
+}
+
+TEST_F(FailingReads, AFileTruncatedWhileItIsReadIsDamage) {
+  std::string first;
+  {
+    Job job(folder_, 1);
+    fs::rename(folder_ + "/step-0000000002", folder_ + "-two");
+    ASSERT_TRUE(job.Restore("auto")[0].ok());
+    first = job.State();
+    fs::rename(folder_ + "-two", folder_ + "/step-0000000002");
+  }
+  Job job(folder_, 1);
+  const std::string file = folder_ + "/step-0000000002/model-00002-of-00002.safetensors";
+  int reads = 0;
+  job.ranks()[0].storage->BeforeReads([&](const std::string& path) {
+    // Hash, then header and tensors: it is cut short between the header and the tensors.
+    if (path == file && ++reads == 6) fs::resize_file(path, fs::file_size(path) / 2);
+    return absl::OkStatus();
+  });
+  const auto results = job.Restore("auto");
+  ASSERT_TRUE(results[0].ok()) << results[0].status();
+  EXPECT_GE(reads, 6);
+  EXPECT_EQ((*results[0])->manifest.step, 1);
+  EXPECT_EQ(job.State(), first);
+}
+
+TEST_F(RestoreTest, ARunMissesTheCheckpointsThatItHad) {
+  const std::string run_dir = folder_ + "-runs/tiny-1";
+  const std::string next_dir = folder_ + "-runs/tiny-2";
+  fs::create_directories(run_dir);
+  fs::create_directories(next_dir);
+  {
+    Job job(folder_, 2, "run", run_dir);
+    EXPECT_TRUE(job.Restore("auto")[0].ok()) << "there were none";
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  fs::remove_all(folder_);
+  {
+    Job job(folder_, 2, "run", run_dir);
+    const auto results = job.Restore("auto");
+    EXPECT_EQ(results[0].status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(results[0].status().message()), HasSubstr("this run has saved"));
+    EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
+  }
+  Job next(folder_, 1, "run 2", next_dir);
+  EXPECT_TRUE(next.Restore("auto")[0].ok()) << "who removes checkpoints begins anew";
+  next.ranks()[0].storage->SetMountPoint("/elsewhere");
+  EXPECT_EQ(next.Restore("auto")[0].status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(next.Restore("never")[0].ok());
+  fs::remove_all(folder_ + "-runs");
+}
+
+}  // namespace
+}  // namespace lockstep::worker
