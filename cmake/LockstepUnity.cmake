@@ -4,8 +4,7 @@
 #
 # Sources that define the same name on their outermost level (helpers in unnamed namespaces, mostly) never
 # share a unit, nor do those with flags of their own or with SKIP_UNITY_BUILD_INCLUSION (for names that clash
-# with a header's). The names are read when CMake runs, so it runs again
-# when a source changes.
+# with a header's). The names are read when CMake runs, so it runs again when a source changes.
 
 set(LOCKSTEP_UNITY_FILES 10)        # at most so many sources in one unit
 set(LOCKSTEP_UNITY_BYTES 90000)     # and so much text: units are compiled side by side
