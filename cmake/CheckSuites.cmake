@@ -1,5 +1,6 @@
 # cmake -DPROGRAM=.. "-DSUITES=A;B" -P CheckSuites.cmake: fails when the tests of PROGRAM have a suite that
 # SUITES lacks, which then nothing would run.
+cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "\n[A-Za-z_0-9/]+\\." found "\n${listing}")
 if(NOT found)

@@ -12,9 +12,10 @@ else()
   set(LOCKSTEP_SANITIZED_LABELS "unit|conformance|scenarios|sanitize")
 endif()
 
-# `programs` builds what a user runs, without tests; `lockstep_generated` the headers that tools which
-# only read the sources need.
+# `programs` builds what a user runs, without tests; `benchmarks` what ./dev bench runs beside it;
+# `lockstep_generated` the headers that tools which only read the sources need.
 add_custom_target(programs)
+add_custom_target(benchmarks)
 add_custom_target(lockstep_generated)
 
 # Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
@@ -85,7 +86,11 @@ function(lockstep_program)
   add_executable(lockstep_bin_${ARG_NAME} ${ARG_SRCS})
   set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
   target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
-  add_dependencies(programs lockstep_bin_${ARG_NAME})
+  if(CMAKE_CURRENT_SOURCE_DIR STREQUAL "${CMAKE_SOURCE_DIR}/bench")
+    add_dependencies(benchmarks lockstep_bin_${ARG_NAME})
+  else()
+    add_dependencies(programs lockstep_bin_${ARG_NAME})
+  endif()
   if(LOCKSTEP_SANITIZE STREQUAL "thread")
     set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
