@@ -31,6 +31,7 @@ from source_files import ROOT
 FENCE = re.compile(r"^(```|~~~)\s*(\w*)\s*$")
 MARK = re.compile(r"^<!-- (not run|before): (.+?) -->$")
 COMMAND = re.compile(r"^(\$ |\./dev |\.ci/run|(build/\w+/bin/)?(launcher|coordinator|worker) )")
+HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 STAYS = re.compile(r"^(\S*/)?(coordinator|launcher join)(?!.*(--help|--version))\b|(^|[^&])&$")
 COMMAND_SECONDS = 180
 FIRST_WORD_SECONDS = 10
@@ -45,14 +46,24 @@ class Block:
 
 
 def logical_lines(lines):
-    """(number, command) of numbered lines, those that end in a backslash joined with the next."""
-    whole, first = "", 0
+    """(number, command) of numbered lines; one that ends in a backslash, or begins a here-document, goes on."""
+    whole, first, end = "", 0, None
     for number, line in lines:
         first = first if whole else number
-        whole += line
-        if whole.endswith("\\"):
-            whole = whole[:-1]
+        if end:
+            whole += "\n" + line
+            if line != end:
+                continue
+            end = None
+        elif line.endswith("\\"):
+            whole += line[:-1]
             continue
+        else:
+            whole += line
+            here = HERE_DOCUMENT.search(line)
+            if here:
+                end = here.group(1)
+                continue
         if whole.strip() and not whole.lstrip().startswith("#"):
             yield first, whole.strip()
         whole = ""
@@ -114,7 +125,7 @@ class Reader:
             os.mkdir(self.environment[name], 0o700)
 
     def start(self, command, output):
-        return subprocess.Popen(["bash", "-c", command], cwd=self.here, env=self.environment,
+        return subprocess.Popen(["bash", "-o", "pipefail", "-c", command], cwd=self.here, env=self.environment,
                                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                 start_new_session=True)
 
@@ -183,7 +194,8 @@ def run_document(path, programs):
             for line, command in block.before + block.commands:
                 start = time.monotonic()
                 wrong, output = reader.type(command)
-                print(f"{path}:{line}: {wrong or 'ok'}, {time.monotonic() - start:.1f} s: {command}", flush=True)
+                print(f"{path}:{line}: {wrong or 'ok'}, {time.monotonic() - start:.1f} s: "
+                      f"{command.splitlines()[0]}", flush=True)
                 if wrong:
                     print("".join(output.splitlines(True)[-30:]))
                     failed = True

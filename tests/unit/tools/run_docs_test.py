@@ -33,6 +33,10 @@ class RunDocsTest(unittest.TestCase):
         self.assertEqual([n for n, _ in blocks[1].commands], [13])
         self.assertIn("plan   job.yaml", blocks[1].commands[0][1])
 
+    def test_here_documents(self):
+        blocks, _ = blocks_of("```sh\ncat >a <<'END'\nx: 1\n# y\nEND\ncat a\n```\n")
+        self.assertEqual(blocks[0].commands, [(2, "cat >a <<'END'\nx: 1\n# y\nEND"), (6, "cat a")])
+
     def test_commands_elsewhere_are_found(self):
         self.assertEqual(blocks_of("```\nlauncher list\n```\n")[1],
                          [(2, "a command outside a ```sh block: no test runs it")])
