@@ -12,9 +12,10 @@ else()
   set(LOCKSTEP_SANITIZED_LABELS "unit|conformance|scenarios|sanitize")
 endif()
 
-# `programs` builds what a user runs, without tests; `lockstep_generated` the headers that tools which
-# only read the sources need.
+# `programs` builds what a user runs, without tests; `benchmarks` what ./dev bench runs beside it;
+# `lockstep_generated` the headers that tools which only read the sources need.
 add_custom_target(programs)
+add_custom_target(benchmarks)
 add_custom_target(lockstep_generated)
 
 # Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
@@ -62,10 +63,15 @@ function(lockstep_library)
     if(LOCKSTEP_SANITIZE)
       set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
-    if("${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker)")
+    if("${ARG_PRIVATE_DEPS}" MATCHES "proto_grpc")
+      # gRPC's flags are not those that the headers were precompiled with.
+    elseif("${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker)")
       lockstep_precompile(${target} proto)
     else()
       lockstep_precompile(${target} base)
+    endif()
+    if(LOCKSTEP_UNITY)  # once the folder has given its sources their flags
+      cmake_language(EVAL CODE "cmake_language(DEFER CALL lockstep_unite ${target})")
     endif()
   else()
     add_library(${target} INTERFACE)
@@ -80,7 +86,11 @@ function(lockstep_program)
   add_executable(lockstep_bin_${ARG_NAME} ${ARG_SRCS})
   set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
   target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
-  add_dependencies(programs lockstep_bin_${ARG_NAME})
+  if(CMAKE_CURRENT_SOURCE_DIR STREQUAL "${CMAKE_SOURCE_DIR}/bench")
+    add_dependencies(benchmarks lockstep_bin_${ARG_NAME})
+  else()
+    add_dependencies(programs lockstep_bin_${ARG_NAME})
+  endif()
   if(LOCKSTEP_SANITIZE STREQUAL "thread")
     set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
@@ -102,6 +112,18 @@ function(lockstep_test)
     set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+  # What it is run by may be decided at the end of the folder: see LockstepUnity.cmake.
+  set_target_properties(${ARG_NAME} PROPERTIES LOCKSTEP_RUNS_IN ${ARG_NAME} LOCKSTEP_FILTER "")
+  add_test(NAME ${ARG_NAME}
+           COMMAND $<TARGET_FILE:$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_RUNS_IN>>
+                   "$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_FILTER>" COMMAND_EXPAND_LISTS)
+  if(LOCKSTEP_UNITY)
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    get_property(tests DIRECTORY PROPERTY LOCKSTEP_TESTS_HERE)
+    if(NOT tests)
+      cmake_language(DEFER CALL lockstep_group_tests)
+    endif()
+    set_property(DIRECTORY APPEND PROPERTY LOCKSTEP_TESTS_HERE ${ARG_NAME})
+  endif()
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

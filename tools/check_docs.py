@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rejects undocumented headers, sources without a licence line and dead links in the documents.
+"""Rejects undocumented headers, sources without a licence line, dead links in the documents, and commands
+in them that no test runs (see run_docs.py).
 
 Headers of the product open with the licence line, a description and a `Thread-safety:` line; each
 public class and function has a comment of its own or shares that of the declarations right above it.
@@ -12,6 +13,7 @@ import os
 import re
 import sys
 
+from run_docs import blocks_of
 from source_files import ROOT, read, repository_files
 
 CODE_ENDINGS = (".h", ".cc", ".c", ".cu", ".cuh", ".proto", ".py", ".sh", ".cmake")
@@ -235,6 +237,7 @@ def check(files, reader, exists):
             if path.endswith((".h", ".cuh")) and not path.startswith(UNDOCUMENTED_FOLDERS):
                 problems += [(path, *p) for p in check_header(text)]
         elif path.endswith(".md"):
+            problems += [(path, *p) for p in blocks_of(reader(path))[1]]
             problems += [(path, *p) for p in check_links(path, reader(path), exists, reader)]
     return problems, warnings
 

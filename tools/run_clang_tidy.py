@@ -3,10 +3,12 @@
 """Runs clang-tidy with .clang-tidy over the product's sources, several at a time.
 
 Only files of the repository that the compilation database knows are looked at (generated ones are
-not), the slowest first; tests and benchmarks are not, because GoogleTest's headers alone would take
-half of the time, and the sanitizers run the tests anyway. A file that passed is not looked at again
-until it, a header of ours, the checks or its flags change: the record is in the build folder.
---changed takes only files that differ from the newest commit of the main line.
+not); tests and benchmarks are not, because GoogleTest's headers alone would take half of the time,
+and the sanitizers run the tests anyway. Most of the work is in the headers, so the sources of one
+unit of the build (LOCKSTEP_UNITY) are looked at together, and one by one where that shows anything:
+what is printed is always what a source shows alone. A file that passed is not looked at again until
+it, a header of ours, the checks or its flags change: the record is in the build folder. --changed
+takes only files that differ from the newest commit of the main line.
 """
 import argparse
 import concurrent.futures
@@ -17,7 +19,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 
 from source_files import ROOT, cxx_files, read
 
@@ -44,15 +45,48 @@ def own_headers(path, texts, seen=None):
     return seen
 
 
-def write_database(build, entries):
-    """Writes the compilation database as clang can read it, and returns its folder."""
-    folder = os.path.join(ROOT, build, "clang_tidy")
+def split_units(database, read_file):
+    """The entries by source, relative to the repository, and the unit that each is compiled in.
+
+    An entry of a unit stands for the sources that it includes, with its flags.
+    """
+    entries, units = {}, {}
+    for entry in database:
+        file = os.path.join(entry["directory"], entry["file"])
+        members = [file]
+        if os.path.basename(file).startswith("unity_"):
+            members = [m for m in INCLUDE.findall(read_file(file)) if os.path.isabs(m)]
+        for member in members:
+            name = os.path.relpath(member, ROOT)
+            command = PRECOMPILED.sub("", entry["command"].replace(entry["file"], member))
+            entries.setdefault(name, {**entry, "file": member, "command": command})
+            units.setdefault(name, file)
+    return entries, units
+
+
+def write_batches(folder, files, entries, units):
+    """Writes the compilation database of `files` as clang reads it, and of what is looked at first.
+
+    Returns the latter: (path, the files in it), a unit's files together, the largest first.
+    """
     os.makedirs(folder, exist_ok=True)
-    for entry in entries:
-        entry["command"] = PRECOMPILED.sub("", entry["command"])
+    by_unit = {}
+    for name in files:
+        by_unit.setdefault(units[name], []).append(name)
+    batches, database = [], [entries[name] for name in files]
+    for number, members in enumerate(by_unit.values()):
+        if len(members) == 1:
+            batches.append((members[0], members))
+            continue
+        first = entries[members[0]]
+        path = os.path.join(folder, f"batch_{number}.cc")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f'#include "{entries[m]["file"]}"\n' for m in members)
+        database.append({**first, "file": path, "command": first["command"].replace(first["file"], path)})
+        batches.append((path, members))
     with open(os.path.join(folder, "compile_commands.json"), "w", encoding="utf-8") as file:
-        json.dump(entries, file)
-    return folder
+        json.dump(database, file)
+    return sorted(batches, key=lambda batch: -len(batch[1]))
 
 
 def fingerprint(path, entry, texts, config):
@@ -83,24 +117,33 @@ def changed_files():
     return set(names + new) - {""}
 
 
-def tidy(path, build):
-    start = time.monotonic()
-    result = subprocess.run(["clang-tidy", "--quiet", "-p", build, *EXTRA, path], cwd=ROOT, text=True,
+def look_at(path, database):
+    """What clang-tidy finds in `path`, "" if nothing."""
+    result = subprocess.run(["clang-tidy", "--quiet", "-p", database, *EXTRA, path], cwd=ROOT, text=True,
                             capture_output=True)
-    return path, result.returncode, result.stdout, result.stderr, time.monotonic() - start
+    if result.returncode == 0 and "warning:" not in result.stdout:
+        return ""
+    return result.stdout.strip() or result.stderr.strip() or f"{path}: clang-tidy failed"
+
+
+def look_at_batch(batch, look):
+    """(file, findings) of the files of a batch, which are looked at alone if it is not clean."""
+    path, members = batch
+    if len(members) > 1 and not look(path):
+        return [(name, "") for name in members]
+    return [(name, look(name)) for name in members]
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("-p", dest="build", default="build/release")
+    parser.add_argument("-p", dest="build", default="build/lint")
     parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count())
     parser.add_argument("--changed", action="store_true")
     args = parser.parse_args()
 
     with open(os.path.join(ROOT, args.build, "compile_commands.json"), encoding="utf-8") as file:
         database = json.load(file)
-    folder = write_database(args.build, database)
-    entries = {os.path.relpath(os.path.join(e["directory"], e["file"]), ROOT): e for e in database}
+    entries, units = split_units(database, lambda path: read("/", path))
     texts = {name: read(ROOT, name) for name in cxx_files()}
     config = read(ROOT, ".clang-tidy") + " ".join(EXTRA)
     record_path = os.path.join(ROOT, args.build, "clang_tidy_passed.json")
@@ -115,21 +158,23 @@ def main():
         wanted = [f for f in wanted if f in different or own_headers(f, texts) & different]
     prints = {f: fingerprint(f, entries[f], texts, config) for f in wanted}
     todo = [f for f in wanted if passed.get(f) != prints[f]]
-    # gRPC's headers take longest.
-    todo.sort(key=lambda f: ("grpc" not in texts[f], "proto/" not in texts[f], f))
+    folder = os.path.join(ROOT, args.build, "clang_tidy")
+    batches = write_batches(folder, todo, entries, units)
 
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for path, code, out, err, _ in pool.map(lambda f: tidy(f, folder), todo):
-            if code == 0 and "warning:" not in out:
-                passed[path] = prints[path]
-                continue
-            failed += 1
-            print(out.strip() or err.strip(), flush=True)
+        found = pool.map(lambda b: look_at_batch(b, lambda path: look_at(path, folder)), batches)
+        for results in found:
+            for name, findings in results:
+                if not findings:
+                    passed[name] = prints[name]
+                    continue
+                failed += 1
+                print(findings, flush=True)
     with open(record_path, "w", encoding="utf-8") as file:
         json.dump({f: p for f, p in passed.items() if f in texts}, file)
-    print(f"clang-tidy: {len(todo)} files looked at, {len(wanted) - len(todo)} unchanged since they "
-          f"passed, {failed} with findings")
+    print(f"clang-tidy: {len(todo)} files looked at in {len(batches)} batches, "
+          f"{len(wanted) - len(todo)} unchanged since they passed, {failed} with findings")
     return 1 if failed else 0
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import unittest
 
-from run_clang_tidy import clang_arguments, fingerprint, is_product, own_headers
+from run_clang_tidy import (ROOT, clang_arguments, fingerprint, is_product, look_at_batch, own_headers,
+                            split_units)
 
 
 class RunClangTidyTest(unittest.TestCase):
@@ -26,6 +28,30 @@ class RunClangTidyTest(unittest.TestCase):
         self.assertTrue(is_product("engine/ops/linear.cc"))
         self.assertFalse(is_product("tests/unit/engine/graph_test.cc"))
         self.assertFalse(is_product("bench/peak.cc"))
+
+    def test_a_unit_stands_for_its_sources(self):
+        one, two = os.path.join(ROOT, "a/one.cc"), os.path.join(ROOT, "a/two.cc")
+        unit = "/b/Unity/unity_a_0_cxx.cxx"
+        database = [{"directory": "/b", "file": unit, "command": f"g++ -DX=1 -o u.o -c {unit}"},
+                    {"directory": "/b", "file": "/b/alone.cc", "command": "g++ -c /b/alone.cc"}]
+        entries, units = split_units(database, lambda path: f'#include "{one}"\n#include "{two}"\n')
+        self.assertEqual(entries["a/two.cc"]["command"], f"g++ -DX=1 -o u.o -c {two}")
+        self.assertEqual(units["a/one.cc"], units["a/two.cc"])
+        self.assertEqual(len(entries), 3)
+
+    def test_a_batch_with_findings_is_looked_at_file_by_file(self):
+        looked = []
+
+        def look(path):
+            looked.append(path)
+            return "" if path == "a.cc" else "a finding"
+
+        self.assertEqual(look_at_batch(("batch.cc", ["a.cc", "b.cc"]), look),
+                         [("a.cc", ""), ("b.cc", "a finding")])
+        self.assertEqual(looked, ["batch.cc", "a.cc", "b.cc"])
+        self.assertEqual(look_at_batch(("batch.cc", ["a.cc", "b.cc"]), lambda path: ""),
+                         [("a.cc", ""), ("b.cc", "")])
+        self.assertEqual(look_at_batch(("a.cc", ["a.cc"]), lambda path: "one"), [("a.cc", "one")])
 
     def test_arguments(self):
         self.assertEqual(clang_arguments(self.ENTRY), ["-DX=1"])

@@ -1,0 +1,21 @@
+# cmake -DPROGRAM=.. "-DSUITES=A;B" -P CheckSuites.cmake: fails when the tests of PROGRAM have a suite that
+# SUITES lacks, which then nothing would run.
+cmake_minimum_required(VERSION 3.25)
+execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\n[A-Za-z_0-9/]+\\." found "\n${listing}")
+if(NOT found)
+  message(FATAL_ERROR "${PROGRAM} lists no tests")
+endif()
+foreach(suite IN LISTS found)
+  string(REGEX REPLACE "[\n.]" "" suite "${suite}")
+  string(REPLACE "/" ";" parts "${suite}")  # instantiation/suite/type
+  set(known OFF)
+  foreach(part IN LISTS parts)
+    if(part IN_LIST SUITES)
+      set(known ON)
+    endif()
+  endforeach()
+  if(NOT known)
+    message(FATAL_ERROR "the suite ${suite} of ${PROGRAM} is run by no test: TEST(..) must start its line")
+  endif()
+endforeach()
