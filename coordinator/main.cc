@@ -259,6 +259,7 @@ int Main(int argc, char** argv) {
   // Before any thread starts, so that all of them inherit it.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is a full disk
   return Serve(*flags, signals);
 }
 

@@ -51,7 +51,7 @@ class Journal(harness.ProgramTest):
         job = self.submit()
         self.await_steps(job)
         self.disk("full")
-        for verb in (("cancel", job), ("scale", "--workers=1", job), ("cancel", "--kill", job)):
+        for verb in (("cancel", job), ("scale", job, "1"), ("cancel", "--kill", job)):
             code, out, err = self.verb(*verb)
             self.assertNotEqual(code, 0, out + err)
             self.assertIn("journal.db", err)
