@@ -25,8 +25,8 @@
 #include "launcher/agent/identity.h"
 #include "launcher/agent/life_watch.h"
 #include "launcher/agent/limits.h"
+#include "launcher/agent/log_forwarder.h"
 #include "launcher/agent/machine.h"
-#include "launcher/agent/output.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/agent/usage.h"
 #include "launcher/agent/worker_process.h"
@@ -36,16 +36,11 @@ namespace {
 
 constexpr int kHeartbeatKind = 1;
 constexpr int kProtocolVersion = 1;
-// Log lines that may wait to be forwarded, and go on doing so.
-constexpr int64_t kForwardBytes = 16 << 20;
-constexpr int64_t kForwardBytesPerSecond = 8 << 20;
 
 class AgentImpl : public Agent {
  public:
   explicit AgentImpl(AgentOptions options)
-      : options_(std::move(options)),
-        incarnation_(RandomId()),
-        budget_(kForwardBytes, kForwardBytesPerSecond) {}
+      : options_(std::move(options)), incarnation_(RandomId()) {}
   ~AgentImpl() override;
   absl::Status Init();
 
@@ -82,7 +77,7 @@ class AgentImpl : public Agent {
   void OnDied(uint64_t id);
   void OnExit(WorkerProcess* worker, const Spawner::Exit& exit);
   void OnStartFailed(WorkerProcess* worker, const absl::Status& why);
-  void OnLines(WorkerProcess* worker, bool is_stderr, std::vector<std::string> lines);
+  void OnLines(WorkerProcess* worker, bool is_stderr, const std::vector<std::string>& lines);
   // Closes what the worker has open. Returns its place among the deaths of its job here.
   int64_t Conclude(WorkerProcess* worker);
   void Send(const AgentMessage& message);
@@ -112,8 +107,7 @@ class AgentImpl : public Agent {
   std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;  // by incarnation
   std::map<std::string, std::weak_ptr<LifePage>> pages_;           // by job
   uint64_t next_worker_id_ = 1;
-  ForwardBudget budget_;
-  int64_t lines_dropped_ = 0;
+  LogForwarder forwarder_{host_};
   std::set<std::string> warned_;
 
   absl::Mutex mu_;
@@ -180,8 +174,9 @@ void AgentImpl::SetUpNode() {
   node_.on_started = [this](WorkerProcess* worker, pid_t pid) { OnStarted(worker, pid); };
   node_.on_exit = [this](WorkerProcess* w, const Spawner::Exit& exit) { OnExit(w, exit); };
   node_.on_start_failed = [this](WorkerProcess* w, const absl::Status& s) { OnStartFailed(w, s); };
-  node_.on_lines = [this](WorkerProcess* worker, bool is_stderr, std::vector<std::string> lines) {
-    OnLines(worker, is_stderr, std::move(lines));
+  node_.on_lines = [this](WorkerProcess* worker, bool is_stderr,
+                          const std::vector<std::string>& lines) {
+    OnLines(worker, is_stderr, lines);
   };
   node_.on_warning = [this](const absl::Status& status) {
     WarnOnce(std::string(status.message()));
@@ -248,7 +243,7 @@ AgentMessage AgentImpl::Hello() {
 absl::Time AgentImpl::AfterEvents() {
   const absl::Time now = Clock::Real()->Now();
   if (now >= next_) Feed(agent_event::Tick{});
-  if (machine_->connected()) budget_.Fill(now);
+  if (machine_->connected()) forwarder_.Fill(now);
   return next_;
 }
 
@@ -396,28 +391,10 @@ void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why) {
   Feed(std::move(event));
 }
 
-void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr, std::vector<std::string> lines) {
-  AgentMessage message;
-  LogChunk* chunk = message.mutable_log();
-  chunk->set_job_id(worker->assignment().job_id());
-  chunk->set_worker_incarnation(worker->incarnation());
-  LogLines* out = chunk->mutable_lines();
-  out->set_slot(worker->assignment().slot());
-  out->set_host(host_);
-  out->set_is_stderr(is_stderr);
-  for (const std::string& line : lines) {
-    if (!budget_.Take(static_cast<int64_t>(line.size()) + 16)) {
-      ++lines_dropped_;
-      continue;
-    }
-    if (lines_dropped_ > 0) {
-      out->add_lines(absl::StrCat("[", lines_dropped_, " lines are not shown here, they came too ",
-                                  "fast; the log files have all of them]"));
-      lines_dropped_ = 0;
-    }
-    out->add_lines(ToUtf8(line));
-  }
-  if (out->lines_size() > 0) Send(message);
+void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr,
+                        const std::vector<std::string>& lines) {
+  const auto message = forwarder_.Forward(worker->assignment(), is_stderr, lines);
+  if (message.has_value()) Send(*message);
 }
 
 void AgentImpl::WarnOnce(const std::string& message) {

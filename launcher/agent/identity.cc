@@ -82,9 +82,10 @@ absl::StatusOr<std::string> DefaultStateFolder(const std::string& host, bool roo
 }
 
 absl::StatusOr<NodeIdentity> OpenNodeIdentity(const std::string& folder, const std::string& host) {
+  const bool was_there = ::access(folder.c_str(), F_OK) == 0;
   LS_RETURN_IF_ERROR(
       Annotate(CreateFolders(folder), "the agent's state folder (--state-dir names another one)"));
-  ::chmod(folder.c_str(), 0700);  // of another user: opening the lock says so
+  if (!was_there) ::chmod(folder.c_str(), 0700);
   NodeIdentity identity;
   identity.file = absl::StrCat(folder, "/node-id");
   LS_ASSIGN_OR_RETURN(identity.lock, Lock(folder));

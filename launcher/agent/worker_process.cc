@@ -128,7 +128,7 @@ bool WorkerProcess::ReadOutput(int stream) {
     from.splitter.Feed(std::string_view(buffer, static_cast<size_t>(n)), &lines);
     total += static_cast<size_t>(n);
   }
-  HandleLines(stream, std::move(lines));
+  HandleLines(stream, lines);
   return open;
 }
 
@@ -139,16 +139,16 @@ void WorkerProcess::FinishOutput() {
     if (streams_[stream].fd.valid()) ReadOutput(stream);
     std::vector<std::string> lines;
     streams_[stream].splitter.Finish(&lines);
-    HandleLines(stream, std::move(lines));
+    HandleLines(stream, lines);
     streams_[stream].fd.reset();
   }
 }
 
-void WorkerProcess::HandleLines(int stream, std::vector<std::string> lines) {
+void WorkerProcess::HandleLines(int stream, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   for (const std::string& line : lines) last_lines_.Add(stream == 1, line);
   if (absl::Status logged = log_.Append(lines); !logged.ok()) node_->on_warning(logged);
-  node_->on_lines(this, stream == 1, std::move(lines));
+  node_->on_lines(this, stream == 1, lines);
 }
 
 }  // namespace lockstep::launcher

@@ -47,7 +47,7 @@ class WorkerProcess {
     std::function<void(WorkerProcess*, pid_t)> on_started;
     std::function<void(WorkerProcess*, const Spawner::Exit&)> on_exit;
     std::function<void(WorkerProcess*, const absl::Status&)> on_start_failed;
-    std::function<void(WorkerProcess*, bool is_stderr, std::vector<std::string>)> on_lines;
+    std::function<void(WorkerProcess*, bool is_stderr, const std::vector<std::string>&)> on_lines;
     std::function<void(const absl::Status&)> on_warning;
   };
 
@@ -91,7 +91,7 @@ class WorkerProcess {
     UniqueFd fd;
     LineSplitter splitter;
   };
-  void HandleLines(int stream, std::vector<std::string> lines);
+  void HandleLines(int stream, const std::vector<std::string>& lines);
   WorkerBootstrap Bootstrap() const;
 
   Node* const node_;

@@ -2,6 +2,7 @@
 // The small pieces of common/: status, clock, philox, descriptors over sockets, checks, log lines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -52,6 +53,16 @@ TEST(StatusTest, ErrnoHasOneCode) {
   EXPECT_EQ(ErrnoStatus(ECONNREFUSED, "x").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrnoStatus(EINVAL, "x").code(), absl::StatusCode::kInternal);
   EXPECT_EQ(ErrnoStatus(ENOENT, "open a").message(), "open a: No such file or directory");
+}
+
+TEST(StatusTest, ErrnoNamesTheLimitBehindIt) {
+  EXPECT_THAT(ErrnoStatus(EMFILE, "open a").message(), HasSubstr("(the limit is ulimit -n)"));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit low{1 << 30, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  EXPECT_THAT(ErrnoStatus(EFBIG, "write a").message(), HasSubstr("ulimit -f"));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
 TEST(StatusTest, AnnotateKeepsCodeAndPayload) {

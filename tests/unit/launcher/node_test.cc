@@ -68,6 +68,13 @@ TEST_F(NodeIdentityTest, TheIdIsKept) {
   EXPECT_NE(other->node_id, id);
 }
 
+TEST_F(NodeIdentityTest, AFolderThatWasThereKeepsItsMode) {
+  ASSERT_EQ(::chmod(path.c_str(), 0755), 0);
+  ASSERT_TRUE(OpenNodeIdentity(path, "tiger").ok());
+  EXPECT_EQ(Mode(path), 0755u);
+  EXPECT_EQ(Mode(path + "/lock"), 0600u);
+}
+
 TEST_F(NodeIdentityTest, ASecondAgentIsRefusedAndToldWhatToDo) {
   const auto first = OpenNodeIdentity(path, "tiger");
   ASSERT_TRUE(first.ok());

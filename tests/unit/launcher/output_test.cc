@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/log_forwarder.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/spawner/wire.h"
 
@@ -57,6 +58,27 @@ TEST(ForwardBudgetTest, FillsWithTime) {
   budget.Fill(start + absl::Seconds(2));
   EXPECT_TRUE(budget.Take(20));
   EXPECT_FALSE(budget.Take(1));
+}
+
+TEST(LogForwarderTest, SaysHowManyLinesWereLeftOut) {
+  LogForwarder forwarder("tiger", /*capacity=*/40, /*bytes_per_second=*/40);
+  WorkerAssignment worker;
+  worker.set_job_id("j");
+  worker.set_slot(2);
+  const absl::Time start = absl::UnixEpoch();
+  forwarder.Fill(start);
+  auto message = forwarder.Forward(worker, true, {"abc\xFF", "0123456789", "x"});
+  ASSERT_TRUE(message.has_value());
+  EXPECT_EQ(message->log().lines().host(), "tiger");
+  EXPECT_EQ(message->log().lines().slot(), 2);
+  EXPECT_TRUE(message->log().lines().is_stderr());
+  EXPECT_THAT(message->log().lines().lines(),
+              ElementsAre("abc?", testing::HasSubstr("[1 lines"), "x"));
+  EXPECT_FALSE(forwarder.Forward(worker, false, {"y", "z"}).has_value());
+  forwarder.Fill(start + absl::Seconds(1));
+  message = forwarder.Forward(worker, false, {"z"});
+  ASSERT_TRUE(message.has_value());
+  EXPECT_THAT(message->log().lines().lines(), ElementsAre(testing::HasSubstr("[2 lines"), "z"));
 }
 
 TEST(ToUtf8Test, ReplacesWhatIsNoCharacter) {
