@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/checkpointer.h"
+#include "worker/checkpoint/checkpointer.h"
 
 #include <cstring>
 #include <filesystem>
@@ -17,7 +17,7 @@
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
-#include "worker/restore.h"
+#include "worker/checkpoint/restore.h"
 
 namespace lockstep::worker {
 namespace {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/run_record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr int64_t kEveryStepUntil = 100;
+constexpr int64_t kLinesOfARun = 1000;
+
+std::string Number(double value) {
+  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
+}
+
+absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, path);
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunRecord>> RunRecord::Open(const std::string& run_dir,
+                                                           int64_t total_steps) {
+  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
+  LS_RETURN_IF_ERROR(record->OpenFiles());
+  return record;
+}
+
+std::unique_ptr<RunRecord> RunRecord::Remember(const std::string& run_dir, int64_t total_steps) {
+  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
+  absl::MutexLock lock(&record->mu_);
+  record->writes_ = false;
+  return record;
+}
+
+absl::Status RunRecord::OpenFiles() {
+  absl::MutexLock lock(&file_mu_);
+  if (metrics_fd_.valid() && ledger_fd_.valid()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(metrics_fd_, OpenForAppend(run_dir_ + "/metrics.jsonl"));
+  LS_ASSIGN_OR_RETURN(ledger_fd_, OpenForAppend(run_dir_ + "/ledger.bin"));
+  return absl::OkStatus();
+}
+
+absl::Status RunRecord::SetWriter(bool writes, bool remembered) {
+  if (writes || remembered) LS_RETURN_IF_ERROR(OpenFiles());
+  Write();
+  std::string metrics, ledger;
+  {
+    absl::MutexLock lock(&mu_);
+    writes_ = writes;
+    if (!remembered) return absl::OkStatus();
+    for (const Piece& piece : pieces_) {
+      metrics += piece.metrics;
+      ledger += piece.ledger;
+    }
+    pieces_.clear();
+  }
+  absl::MutexLock lock(&file_mu_);
+  Append(metrics_fd_.get(), metrics);
+  Append(ledger_fd_.get(), ledger);
+  return absl::OkStatus();
+}
+
+bool RunRecord::WantsStep(int64_t step) const {
+  if (step <= kEveryStepUntil || step == total_steps_) return true;
+  return step % std::max<int64_t>(1, total_steps_ / kLinesOfARun) == 0;
+}
+
+void RunRecord::Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
+                     double loss_scale, bool overflow) {
+  std::string scaling;
+  if (loss_scale > 0) {
+    scaling = absl::StrCat(",\"loss_scale\":", absl::StrFormat("%.17g", loss_scale),
+                           ",\"skipped\":", overflow ? "true" : "false");
+  }
+  const std::string line =
+      absl::StrCat("{\"kind\":\"step\",\"step\":", step, ",\"epoch\":", Number(epoch),
+                   ",\"loss\":", Number(loss), ",\"lr\":", Number(learning_rate),
+                   ",\"samples\":", samples, scaling, "}\n");
+  absl::MutexLock lock(&mu_);
+  metrics_ += line;
+}
+
+namespace {
+
+std::string Numbers(const EvalResult& eval) {
+  return absl::StrCat("\"loss\":", Number(eval.loss()), ",\"accuracy\":", Number(eval.accuracy()),
+                      ",\"top5_accuracy\":", Number(eval.top5_accuracy()));
+}
+
+}  // namespace
+
+void RunRecord::Eval(const EvalResult& eval) {
+  const std::string average =
+      eval.has_ema() ? absl::StrCat(",\"ema\":{", Numbers(eval.ema()), "}") : "";
+  const std::string line =
+      absl::StrCat("{\"kind\":\"eval\",\"step\":", eval.step(), ",\"epoch\":", Number(eval.epoch()),
+                   ",", Numbers(eval), ",\"samples\":", eval.samples(), average, "}\n");
+  absl::MutexLock lock(&mu_);
+  metrics_ += line;
+}
+
+void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash) {
+  char record[24];
+  const int32_t shard32 = shard, generation32 = static_cast<int32_t>(generation);
+  std::memcpy(record, &step, 8);
+  std::memcpy(record + 8, &shard32, 4);
+  std::memcpy(record + 12, &generation32, 4);
+  std::memcpy(record + 16, &ids_hash, 8);
+  absl::MutexLock lock(&mu_);
+  ledger_.append(record, sizeof(record));
+}
+
+void RunRecord::Write() {
+  absl::MutexLock files(&file_mu_);
+  std::string metrics, ledger;
+  {
+    absl::MutexLock lock(&mu_);
+    metrics.swap(metrics_);
+    ledger.swap(ledger_);
+    if (!writes_) {
+      pieces_.push_back({std::move(metrics), std::move(ledger)});
+      if (pieces_.size() > kPieces) pieces_.pop_front();
+      return;
+    }
+  }
+  Append(metrics_fd_.get(), metrics);
+  Append(ledger_fd_.get(), ledger);
+}
+
+void RunRecord::Append(int fd, const std::string& bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      if (!warned_) {
+        LS_LOG_WARNING << "metrics and ledger are incomplete, training goes on: "
+                       << ErrnoStatus(errno, "write").message();
+      }
+      warned_ = true;
+      return;
+    }
+    done += static_cast<size_t>(n);
+  }
+}
+
+}  // namespace lockstep::worker
