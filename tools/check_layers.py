@@ -55,6 +55,22 @@ INNER_WALLS = {
     "coordinator/client": ["coordinator/core", "coordinator/service", "coordinator/store",
                            "coordinator/web"],
 }
+# The groups of the worker -> those that each may include; what lies in none (worker.cc, main.cc)
+# joins them.
+WORKER_GROUPS = {
+    "text": [],
+    "profile": ["text"],
+    "control": ["text"],
+    "state": ["control", "text"],
+    "checkpoint": ["control", "state", "text"],
+    "setup": ["checkpoint", "control", "state", "text"],
+    "step": ["checkpoint", "control", "profile", "setup", "state", "text"],
+    "commands": ["checkpoint", "control", "profile", "setup", "state", "text"],
+}
+INNER_WALLS.update({
+    f"worker/{group}": ["worker/worker.h"] + [f"worker/{other}" for other in WORKER_GROUPS
+                                              if other != group and other not in allowed]
+    for group, allowed in WORKER_GROUPS.items()})
 
 # Reads the wall clock, or waits for a time of it: Abseil's timed waits do, whatever they are given.
 WALL_CLOCK = re.compile(
@@ -66,7 +82,7 @@ CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "work
 WALL_CLOCK_FILES = {
     "common/clock.cc": "where Clock::Real begins to count",
     "common/log.cc": "the time of a line",
-    "worker/fault_injector.cc": "when a fault was carried out",
+    "worker/step/fault_injector.cc": "when a fault was carried out",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
@@ -95,7 +111,7 @@ def check_include(path, header):
     row = owner(path, LAYERS)
     for wall in INNER_WALLS.get(owner(path, INNER_WALLS) or "", []):
         if within(header, wall):
-            return f"{row}/ must not include {wall}/"
+            return f"{owner(path, INNER_WALLS)}/ must not include {wall}"
     top = path.split("/")[0]
     if within(header, top) or any(within(header, a) for a in LAYERS[row]):
         return None

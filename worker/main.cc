@@ -24,10 +24,10 @@
 #include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
-#include "worker/cpu_binding.h"
-#include "worker/device_choice.h"
-#include "worker/nccl_settings.h"
-#include "worker/offline/offline.h"
+#include "worker/commands/offline.h"
+#include "worker/setup/cpu_binding.h"
+#include "worker/setup/device_choice.h"
+#include "worker/setup/nccl_settings.h"
 #include "worker/worker.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data plane between the workers of one host: each owns an arena that its peers read in place.
-// A dead peer's memory stays mapped until a generation begins in which it is no member and the
-// communicators that used it are gone.
+// A dead peer's memory stays mapped until the communicators that used it are gone and a generation
+// begins in which it is no member, or until ShmCommunicator::ReleaseDead.
 // Thread-safety: as Transport.
 #ifndef LOCKSTEP_COLLECTIVES_SHM_SHM_TRANSPORT_H_
 #define LOCKSTEP_COLLECTIVES_SHM_SHM_TRANSPORT_H_

@@ -13,8 +13,8 @@
 #include "common/durable_file.h"
 #include "common/status.h"
 #include "engine/device/machine_peak.h"
-#include "worker/bytes_text.h"
-#include "worker/json_text.h"
+#include "worker/text/bytes_text.h"
+#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "common/status.h"
-#include "worker/partial_sums.h"
-#include "worker/sharded_state.h"
-#include "worker/step_header.h"
+#include "worker/control/step_header.h"
+#include "worker/state/partial_sums.h"
+#include "worker/state/sharded_state.h"
 
 namespace lockstep::worker {
 namespace {

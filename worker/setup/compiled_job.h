@@ -15,8 +15,8 @@
 #include "data/sampler.h"
 #include "engine/engine.h"
 #include "proto/job.pb.h"
-#include "worker/job_plan.h"
-#include "worker/memory_need.h"
+#include "worker/setup/job_plan.h"
+#include "worker/setup/memory_need.h"
 
 namespace lockstep::worker {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/state/replicated_state.h"
 
-#include "worker/replica_check.h"
+#include "worker/state/replica_check.h"
 
 namespace lockstep::worker {
 

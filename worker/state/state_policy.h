@@ -24,7 +24,7 @@
 #include "absl/types/span.h"
 #include "collectives/communicator.h"
 #include "engine/engine.h"
-#include "worker/recovery.h"
+#include "worker/state/recovery.h"
 
 namespace lockstep::worker {
 

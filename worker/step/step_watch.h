@@ -17,9 +17,9 @@
 
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
-#include "worker/fault_injector.h"
+#include "worker/control/progress_board.h"
 #include "worker/profile/step_profiler.h"
-#include "worker/progress_board.h"
+#include "worker/step/fault_injector.h"
 
 namespace lockstep::worker {
 

@@ -32,12 +32,22 @@ class CheckLayersTest(unittest.TestCase):
                      "  cv.WaitWithDeadline(&mu_, deadline);", "  done.WaitForNotificationWithTimeout(timeout);",
                      "  ::clock_gettime(CLOCK_REALTIME, &now);", "  std::chrono::system_clock::now();",
                      "  const int64_t now = absl::GetCurrentTimeNanos();", "  const time_t now = ::time(nullptr);"):
-            self.assertEqual([number for number, _ in check_clock("worker/telemetry.cc", "\n" + line)], [2], line)
+            self.assertEqual([number for number, _ in check_clock("worker/control/telemetry.cc", "\n" + line)], [2], line)
             self.assertEqual(check_clock("common/log.cc", line), [], "it stamps")
             self.assertEqual(check_clock("tests/unit/common/clock_test.cc", line), [])
         for line in ("  const absl::Time now = Clock::Real()->Now();", "  // absl::Now() would jump",
                      "  wake_.AwaitFor(&mu_, interval_, due);", "  ::clock_gettime(CLOCK_MONOTONIC, &now);"):
-            self.assertEqual(check_clock("worker/telemetry.cc", line), [], line)
+            self.assertEqual(check_clock("worker/control/telemetry.cc", line), [], line)
+
+    def test_the_workers_groups_are_apart(self):
+        self.allowed("worker/step/trainer.cc", "worker/state/state_policy.h")
+        self.allowed("worker/setup/memory_need.cc", "worker/checkpoint/checkpointer.h")
+        self.allowed("worker/worker.cc", "worker/step/trainer.h")
+        self.allowed("worker/state/recovery.cc", "worker/state/replica_check.h")
+        self.rejected("worker/control/control_link.cc", "worker/step/trainer.h", "worker/control/")
+        self.rejected("worker/checkpoint/checkpointer.cc", "worker/setup/memory_need.h", "worker/setup")
+        self.rejected("worker/commands/eval.cc", "worker/step/trainer.h", "worker/step")
+        self.rejected("worker/step/trainer.cc", "worker/worker.h", "worker/worker.h")
 
     def test_engine_and_collectives_never_meet(self):
         self.rejected("engine/exec/executor.cc", "collectives/communicator.h", "engine/")

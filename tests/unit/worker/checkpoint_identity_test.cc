@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/checkpoint_identity.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 
 #include <memory>
 #include <set>
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
-#include "worker/checkpoint_layout.h"
+#include "worker/checkpoint/checkpoint_layout.h"
 
 namespace lockstep::worker {
 namespace {

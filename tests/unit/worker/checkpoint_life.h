@@ -21,8 +21,8 @@
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
-#include "worker/checkpointer.h"
-#include "worker/restore.h"
+#include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/restore.h"
 
 namespace lockstep::worker {
 

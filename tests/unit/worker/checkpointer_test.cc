@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/checkpointer.h"
+#include "worker/checkpoint/checkpointer.h"
 
 #include <filesystem>
 #include <string>

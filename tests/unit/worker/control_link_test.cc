@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/control_link.h"
+#include "worker/control/control_link.h"
 
 #include <optional>
 #include <string>

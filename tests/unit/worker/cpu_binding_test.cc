@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/cpu_binding.h"
+#include "worker/setup/cpu_binding.h"
 
 #include <thread>
 

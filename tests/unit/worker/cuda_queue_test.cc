@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU as the NCCL transport uses it, on the emulated one.
-#include "worker/cuda_queue.h"
+#include "worker/setup/cuda_queue.h"
 
 #include <cstring>
 #include <limits>

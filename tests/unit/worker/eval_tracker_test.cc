@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/eval_tracker.h"
+#include "worker/step/eval_tracker.h"
 
 #include <cmath>
 

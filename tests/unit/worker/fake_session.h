@@ -10,7 +10,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "coordinator/client/client.h"
-#include "worker/control_link.h"
+#include "worker/control/control_link.h"
 
 namespace lockstep::worker {
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "worker/json_text.h"
-#include "worker/offline/saved_model.h"
-#include "worker/offline/text_writer.h"
-#include "worker/offline/token_sampler.h"
+#include "worker/commands/saved_model.h"
+#include "worker/commands/text_writer.h"
+#include "worker/commands/token_sampler.h"
+#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `launcher doctor` makes of what a driver says, here one that is not there.
-#include "worker/offline/gpu_health.h"
+#include "worker/commands/gpu_health.h"
 
 #include <unistd.h>
 

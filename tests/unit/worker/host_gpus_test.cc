@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernel says of GPUs, in made folders.
-#include "worker/offline/host_gpus.h"
+#include "worker/commands/host_gpus.h"
 
 #include <filesystem>
 #include <fstream>

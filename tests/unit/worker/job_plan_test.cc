@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/job_plan.h"
+#include "worker/setup/job_plan.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variables that a job's nccl section stands for.
-#include "worker/nccl_settings.h"
+#include "worker/setup/nccl_settings.h"
 
 #include <cstdlib>
 #include <string>

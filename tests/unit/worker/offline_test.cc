@@ -8,13 +8,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/bytes_text.h"
-#include "worker/memory_need.h"
-#include "worker/model_writer.h"
-#include "worker/offline/compare.h"
-#include "worker/offline/job_report.h"
-#include "worker/offline/saved_model.h"
+#include "worker/checkpoint/model_writer.h"
+#include "worker/commands/compare.h"
+#include "worker/commands/job_report.h"
+#include "worker/commands/saved_model.h"
 #include "worker/setup/compiled_job.h"
+#include "worker/setup/memory_need.h"
+#include "worker/text/bytes_text.h"
 
 namespace lockstep::worker {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/partial_sums.h"
+#include "worker/state/partial_sums.h"
 
 #include <cstring>
 #include <random>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/recovery.h"
+#include "worker/state/recovery.h"
 
 #include <cstring>
 #include <memory>

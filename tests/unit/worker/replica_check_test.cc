@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/replica_check.h"
+#include "worker/state/replica_check.h"
 
 #include <thread>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/restore.h"
+#include "worker/checkpoint/restore.h"
 
 #include <cerrno>
 #include <filesystem>

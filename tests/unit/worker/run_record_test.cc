@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/run_record.h"
+#include "worker/control/run_record.h"
 
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/shard_holders.h"
+#include "worker/state/shard_holders.h"
 
 #include <algorithm>
 #include <set>

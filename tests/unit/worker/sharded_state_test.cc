@@ -2,7 +2,7 @@
 // Ranks with parts of the moments, through steps, deaths at every point, joins and losses: what
 // they have is always, bit for bit, what a worker that holds everything has. With vectors that
 // peers read in place, and with such as GPUs have (spread).
-#include "worker/sharded_state.h"
+#include "worker/state/sharded_state.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/spread_deal.h"
+#include "worker/state/spread_deal.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/step_header.h"
+#include "worker/control/step_header.h"
 
 #include <vector>
 

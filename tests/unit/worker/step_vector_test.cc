@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/step_vector.h"
+#include "worker/state/step_vector.h"
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/telemetry.h"
+#include "worker/control/telemetry.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

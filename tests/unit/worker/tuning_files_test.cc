@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/tuning_files.h"
+#include "worker/setup/tuning_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/checkpoint_identity.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/message_differencer.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr size_t kNamed = 6;  // differences that are named one by one
+
+// Without what decides no number.
+Train Deciding(Train train) {
+  train.clear_reproducible();
+  train.clear_zero_stage();
+  train.mutable_data()->clear_loader();
+  return train;
+}
+
+bool ReadTrain(const std::string& json, Train* train) {
+  google::protobuf::util::JsonParseOptions options;
+  return google::protobuf::util::JsonStringToMessage(json, train, options).ok();
+}
+
+// "modified: optimizer.sgd.lr: 0.1 -> 0.05" as "train.optimizer.sgd.lr: 0.1 -> 0.05".
+std::string Told(absl::string_view line) {
+  if (absl::ConsumePrefix(&line, "modified: ")) return absl::StrCat("train.", line);
+  if (absl::ConsumePrefix(&line, "added: ")) return absl::StrCat("train.", line, " is new");
+  if (absl::ConsumePrefix(&line, "deleted: ")) return absl::StrCat("train.", line, " is gone");
+  return std::string(line);
+}
+
+}  // namespace
+
+checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
+                                const engine::Plan& plan, const std::string& device_hash,
+                                const std::string& device) {
+  checkpoint::Manifest manifest;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  const auto printed =
+      google::protobuf::util::MessageToJsonString(job.train(), &manifest.train, options);
+  LS_CHECK(printed.ok()) << "the train section does not print";
+  manifest.run = run;
+  manifest.plan_hash = plan.hash();
+  manifest.device_hash = device_hash;
+  manifest.device = device;
+  manifest.threads = plan.spec().threads;
+  return manifest;
+}
+
+std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
+  Train before, now;
+  if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) {
+    return "its train section has fields that this version of lockstep does not know";
+  }
+  std::string report;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&report);
+  std::vector<std::string> differences;
+  if (!differencer.Compare(Deciding(before), Deciding(now))) {
+    for (const absl::string_view line : absl::StrSplit(report, '\n', absl::SkipEmpty())) {
+      if (differences.size() == kNamed) {
+        differences.push_back("and more");
+        break;
+      }
+      differences.push_back(Told(line));
+    }
+  }
+  if (saved.threads != job.threads) {
+    differences.push_back(
+        absl::StrCat("resources.cpus_per_proc: ", saved.threads, " -> ", job.threads));
+  }
+  if (differences.empty() && saved.plan_hash != job.plan_hash) {
+    differences.push_back("this build of lockstep compiles another plan for the same job");
+  }
+  if (differences.empty() && saved.device_hash != job.device_hash) {
+    differences.push_back(
+        absl::StrCat("the device computes other bits: ", saved.device, " -> ", job.device));
+  }
+  return absl::StrJoin(differences, "; ");
+}
+
+}  // namespace lockstep::worker

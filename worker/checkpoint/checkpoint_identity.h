@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint is of, and whether a job may go on from it. A job may when going on gives the
+// bits that it would have had without a stop: the same `train` section, plan, threads and kind of
+// device. How many workers there were and are does not matter.
+//
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
+
+#include <string>
+
+#include "checkpoint/manifest.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+// What this job's checkpoints say of themselves; step, files and evaluations are not set.
+checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
+                                const engine::Plan& plan, const std::string& device_hash,
+                                const std::string& device);
+
+// What of the math differs between a checkpoint and the job that would go on from it, such as
+// "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.
+std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/checkpoint_job.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "checkpoint/sha256.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;  // of the copy
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
+// What a rank says of its part to the one that publishes.
+std::string PartName(int part) { return absl::StrFormat("part-%05d.json", part + 1); }
+
+}  // namespace
+
+std::string SavingAdvice(const absl::Status& why) {
+  if (absl::IsResourceExhausted(why)) return "free some space there, or change checkpoint.dir";
+  if (absl::IsFailedPrecondition(why)) return "make it writable, or change checkpoint.dir";
+  if (absl::IsUnavailable(why)) return "see that it is mounted and sound, or change checkpoint.dir";
+  return "look at the disk, or change checkpoint.dir";
+}
+
+CheckpointJob::Locate CheckpointJob::In(const void* state) {
+  return [state](size_t offset, size_t*) { return static_cast<const char*>(state) + offset; };
+}
+
+CheckpointJob::CheckpointJob(Settings settings, const Locate& locate,
+                             checkpoint::Snapshot* snapshot)
+    : settings_(std::move(settings)), snapshot_(snapshot) {
+  size_t to = 0;
+  for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
+    for (const engine::StateEntry* entry : file.entries) {
+      for (size_t at = 0; at < entry->bytes;) {
+        size_t bytes = std::min(kPiece, entry->bytes - at);
+        const char* const from = locate(entry->offset + at, &bytes);
+        pieces_.push_back({from, to, bytes});
+        to += bytes;
+        at += bytes;
+      }
+    }
+  }
+  copied_ = pieces_.empty();
+}
+
+void CheckpointJob::Copy() {
+  while (true) {
+    const size_t number = next_piece_.fetch_add(1, std::memory_order_relaxed);
+    if (number >= pieces_.size()) return;
+    const Piece& piece = pieces_[number];
+    std::memcpy(snapshot_->data() + piece.to, piece.from, piece.bytes);
+    if (copied_pieces_.fetch_add(1, std::memory_order_acq_rel) + 1 < pieces_.size()) continue;
+    absl::MutexLock lock(&mu_);
+    copied_ = true;
+  }
+}
+
+void CheckpointJob::WaitForCopy() {
+  Copy();
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&copied_));
+}
+
+void CheckpointJob::Fail(const absl::Status& why) {
+  if (!absl::IsCancelled(why)) {
+    LS_LOG_WARNING << "the checkpoint after step " << step() << " is not saved: " << why.message()
+                   << "; training goes on and older checkpoints stay: " << SavingAdvice(why);
+  }
+  state_.store(State::kFailed, std::memory_order_release);
+}
+
+absl::Status CheckpointJob::CheckMounted() const {
+  if (settings_.mount_point.empty()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(const std::string now, settings_.storage->MountPoint(settings_.folder));
+  if (now == settings_.mount_point) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      settings_.folder, " lies on the file system mounted at ", now, ", and lay on that of ",
+      settings_.mount_point, " when this worker began: is that mounted?"));
+}
+
+absl::Status CheckpointJob::WriteFiles() {
+  checkpoint::Storage* const storage = settings_.storage;
+  LS_RETURN_IF_ERROR(CheckMounted());
+  LS_RETURN_IF_ERROR(storage->MakeFolder(saving_path()));
+  LS_ASSIGN_OR_RETURN(hold_, storage->TakeHold(saving_path(), /*exclusive=*/false));
+  if (hold_ == nullptr) return absl::CancelledError("somebody removes it");
+  const char* from = snapshot_->data();
+  for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
+    std::vector<checkpoint::TensorView> tensors;
+    for (const engine::StateEntry* entry : file.entries) {
+      tensors.push_back(
+          {TensorName(*entry), TensorDtype(*entry), entry->shape, from, entry->bytes});
+      from += entry->bytes;
+    }
+    LS_ASSIGN_OR_RETURN(checkpoint::FileRecord record,
+                        checkpoint::WriteShard(storage, saving_path(), file.name, tensors,
+                                               [this] { return GoOn(); }));
+    records_.push_back(std::move(record));
+  }
+  if (settings_.part == 0) return absl::OkStatus();  // it is this rank that collects
+  return checkpoint::WriteWhole(storage, absl::StrCat(saving_path(), "/", PartName(settings_.part)),
+                                checkpoint::FormatFileRecords(records_));
+}
+
+void CheckpointJob::Write() {
+  WaitForCopy();
+  const absl::Status written = GoOn() ? WriteFiles() : absl::CancelledError("given up");
+  if (written.ok()) {
+    state_.store(State::kDurable, std::memory_order_release);
+    return;
+  }
+  // What is there of it takes the space of others.
+  for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
+    settings_.storage->Remove(absl::StrCat(saving_path(), "/", file.name)).IgnoreError();
+  }
+  hold_.reset();
+  Fail(cancelled_.load(std::memory_order_relaxed) ? absl::CancelledError("given up") : written);
+}
+
+absl::StatusOr<std::vector<checkpoint::FileRecord>> CheckpointJob::Collect() {
+  std::vector<checkpoint::FileRecord> all = records_;
+  for (int part = 1; part < parts(); ++part) {
+    const std::string path = absl::StrCat(saving_path(), "/", PartName(part));
+    LS_ASSIGN_OR_RETURN(const std::string text,
+                        settings_.storage->Read(path, checkpoint::kMaxManifestBytes));
+    LS_ASSIGN_OR_RETURN(const auto records, checkpoint::ParseFileRecords(text));
+    all.insert(all.end(), records.begin(), records.end());
+    LS_RETURN_IF_ERROR(settings_.storage->Remove(path));
+  }
+  const std::string index = settings_.layout->Index();
+  if (!index.empty()) {
+    LS_RETURN_IF_ERROR(checkpoint::WriteWhole(settings_.storage,
+                                              absl::StrCat(saving_path(), "/", kIndexName), index));
+    all.push_back({kIndexName, index.size(), checkpoint::Sha256Hex(index)});
+  }
+  return all;
+}
+
+absl::StatusOr<std::string> CheckpointJob::BestHash() {
+  if (settings_.manifest.best_step == 0) return "";
+  auto hashed = checkpoint::HashFile(
+      settings_.storage,
+      absl::StrCat(settings_.folder, "/", checkpoint::BestName(settings_.manifest.best_step)),
+      [this] {
+        GoOn();
+        return true;
+      });
+  if (absl::IsNotFound(hashed.status())) return "";
+  LS_RETURN_IF_ERROR(hashed.status());
+  return std::move(hashed->sha256);
+}
+
+absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
+  const auto publish = [this]() -> absl::StatusOr<checkpoint::FoundCheckpoint> {
+    checkpoint::FoundCheckpoint made{"", settings_.manifest};
+    LS_ASSIGN_OR_RETURN(made.manifest.files, Collect());
+    LS_ASSIGN_OR_RETURN(made.manifest.best_sha256, BestHash());
+    LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
+                        checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
+    if (!others.checkpoints.empty()) {
+      made.manifest.sequence =
+          std::max(made.manifest.sequence, others.checkpoints[0].manifest.sequence);
+    }
+    ++made.manifest.sequence;
+    LS_ASSIGN_OR_RETURN(made.path, checkpoint::Publish(settings_.storage, settings_.folder,
+                                                       saving(), made.manifest));
+    return made;
+  };
+  absl::StatusOr<checkpoint::FoundCheckpoint> made = publish();
+  if (!made.ok()) {
+    Remove();
+    Fail(made.status());
+    return made;
+  }
+  hold_.reset();
+  state_.store(State::kPublished, std::memory_order_release);
+  if (const absl::Status tidied = RemoveOld(); !tidied.ok()) {
+    LS_LOG_WARNING << "old checkpoints stay in " << settings_.folder << ": " << tidied.message();
+  }
+  return made;
+}
+
+absl::Status CheckpointJob::RemoveOld() {
+  checkpoint::Storage* const storage = settings_.storage;
+  LS_RETURN_IF_ERROR(checkpoint::Tidy(storage, settings_.folder, settings_.writer, step()));
+  LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep));
+  LS_RETURN_IF_ERROR(
+      storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step())));
+  if (settings_.manifest.best_step == 0) return absl::OkStatus();
+  return storage->Point(settings_.folder + "/best",
+                        checkpoint::BestName(settings_.manifest.best_step));
+}
+
+void CheckpointJob::Remove() {
+  settings_.storage->Remove(saving_path()).IgnoreError();
+  hold_.reset();
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/checkpointer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_place.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "worker/text/bytes_text.h"
+
+namespace lockstep::worker {
+namespace {
+
+// A copy up to this is made at once: handing it over costs as much.
+constexpr size_t kCopyAtOnce = size_t{8} << 20;
+// One line about a checkpoint in so long; the others are for debugging.
+constexpr absl::Duration kLineEvery = absl::Seconds(10);
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+// A disk that has taken nothing for so long is given up at the end of the run.
+constexpr absl::Duration kPatience = absl::Minutes(10);
+
+std::string JsonOf(const EvalResult& eval) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto printed = google::protobuf::util::MessageToJsonString(eval, &text, options);
+  LS_CHECK(printed.ok()) << "an evaluation does not print";
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Settings& settings) {
+  // The range for any number of workers; memory comes with a part's size.
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Snapshot> snapshot,
+                      checkpoint::Snapshot::Reserve(settings.plan->state_bytes()));
+  return std::unique_ptr<Checkpointer>(new Checkpointer(settings, std::move(snapshot)));
+}
+
+Checkpointer::Checkpointer(const Settings& settings, std::unique_ptr<checkpoint::Snapshot> snapshot)
+    : settings_(settings),
+      snapshot_(std::move(snapshot)),
+      newest_(settings.clock->Now()),
+      mount_point_(settings.storage->MountPoint(settings.folder).value_or("")),
+      thread_("checkpoint", [this] {
+        snapshot_->Touch(settings_.ready_bytes, [this] { return writing_.load() == 0; });
+      }) {}
+
+Checkpointer::~Checkpointer() {
+  if (job_ != nullptr && job_->parts() > 1) job_->Cancel();
+}
+
+size_t Checkpointer::CopyBytes(const engine::Plan& plan, int least_workers) {
+  return CheckpointLayout(&plan, CheckpointLayout::PartsFor(plan.state_bytes(), least_workers))
+      .MostBytes();
+}
+
+std::string Checkpointer::Writer() const {
+  return absl::StrCat(settings_.identity.run, "-g", generation_);
+}
+
+void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool saved) {
+  // A checkpoint that rank 0 writes alone is whole without the others. Whoever does not know how
+  // it ended asks for another.
+  if (std::exchange(under_way_, false)) {
+    owed_ = true;
+    if (parts_ > 1) Drop();
+  }
+  rank_ = communicator.rank();
+  world_ = communicator.world_size();
+  generation_ = communicator.generation();
+  if (saved) restored_step_ = step;
+  if (std::exchange(entered_, true)) return;
+  newest_ = settings_.clock->Now();
+  if (rank_ == 0) thread_.Post([this, writer = Writer()] { Prepare(writer); });
+}
+
+void Checkpointer::Prepare(const std::string& writer) {
+  // Older checkpoints stay: none of this run is there yet to take their place.
+  absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
+  if (ready.ok()) ready = checkpoint::Tidy(settings_.storage, settings_.folder, writer, -1);
+  if (ready.ok()) return;
+  LS_LOG_WARNING << "checkpoints cannot be saved now: " << ready.message()
+                 << "; training goes on: " << SavingAdvice(ready);
+}
+
+void Checkpointer::NotePlace() {
+  if (settings_.run_dir.empty() || std::exchange(noted_, true)) return;
+  const absl::Status noted =
+      checkpoint::NoteCheckpointPlace(settings_.storage, settings_.run_dir, settings_.folder);
+  if (noted.ok()) return;
+  LS_LOG_WARNING << "not noted where checkpoints are: " << noted.message()
+                 << "; a folder that is not mounted would look like an empty one";
+}
+
+bool Checkpointer::WantsSave() const {
+  if (under_way_) return false;
+  if (owed_) return writing_.load() == 0;
+  return settings_.every != absl::InfiniteDuration() &&
+         settings_.clock->Now() - newest_ >= settings_.every;
+}
+
+SavedPart Checkpointer::part() const {
+  if (!under_way_) return SavedPart::kNone;
+  if (busy_) return SavedPart::kFailed;
+  if (job_ == nullptr) return SavedPart::kNone;
+  switch (job_->state()) {
+    case CheckpointJob::State::kFailed:
+      return SavedPart::kFailed;
+    case CheckpointJob::State::kPublished:
+      return SavedPart::kDurable;
+    case CheckpointJob::State::kDurable:
+      return parts_ > 1 ? SavedPart::kDurable : SavedPart::kNone;
+    case CheckpointJob::State::kWorking:
+      break;
+  }
+  return SavedPart::kNone;
+}
+
+void Checkpointer::AtBoundary(int64_t step, bool due, const StepHeader::Contents& header,
+                              const Decided& decided) {
+  if (under_way_) {
+    if (header.parts_failed > 0) {
+      owed_ = busy_;
+      Drop();
+    } else if (header.parts_durable == parts_) {
+      under_way_ = false;
+      if (rank_ == 0 && parts_ > 1) {
+        thread_.Post([this, job = job_, begun = newest_] { Publish(job.get(), begun); });
+      }
+    }
+  }
+  if (!due && !header.save) return;
+  if (under_way_) {
+    owed_ = true;
+  } else {
+    Begin(step, decided);
+  }
+}
+
+void Checkpointer::Begin(int64_t step, const Decided& decided) {
+  parts_ = Parts();
+  owed_ = busy_ = false;
+  under_way_ = true;
+  newest_ = settings_.clock->Now();
+  job_.reset();
+  if (rank_ >= parts_) return;
+  if (writing_.load() > 0) {  // for an earlier generation
+    busy_ = true;
+    return;
+  }
+  if (settings_.publish) {
+    if (const absl::Status published = settings_.publish(); !published.ok()) {
+      LS_LOG_ERROR << "no checkpoint of step " << step << ": " << published.message();
+      busy_ = true;
+      return;
+    }
+  }
+  if (layout_ == nullptr || layout_->parts() != parts_) {
+    layout_ = std::make_shared<CheckpointLayout>(settings_.plan, parts_);
+  }
+  CheckpointJob::Settings own;
+  own.storage = settings_.storage;
+  own.folder = settings_.folder;
+  own.writer = Writer();
+  own.layout = layout_;
+  own.part = rank_;
+  own.keep = settings_.keep;
+  own.mount_point = mount_point_;
+  own.manifest = settings_.identity;
+  own.manifest.step = step;
+  own.manifest.sequence = sequence_.load();
+  own.manifest.evaluated_step = decided.evaluated_step;
+  own.manifest.best_step = decided.best_step;
+  if (decided.eval.has_value()) own.manifest.eval = JsonOf(*decided.eval);
+  job_ = std::make_shared<CheckpointJob>(
+      std::move(own),
+      settings_.locate != nullptr ? settings_.locate : CheckpointJob::In(settings_.state),
+      snapshot_.get());
+  copying_ = layout_->BytesOf(rank_) > kCopyAtOnce;
+  if (!copying_) {
+    job_->Copy();
+    job_->NoteHeld(settings_.clock->Now() - newest_);
+  }
+  writing_.fetch_add(1);
+  thread_.Post([this, job = job_, copy = copying_, begun = newest_, first = rank_ == 0] {
+    if (copy) job->Copy();
+    job->Write();
+    writing_.fetch_sub(1);
+    if (job->state() != CheckpointJob::State::kDurable) return;
+    if (settings_.on_durable != nullptr) settings_.on_durable(job->step(), first);
+    if (job->parts() == 1) Publish(job.get(), begun);
+  });
+}
+
+void Checkpointer::Publish(CheckpointJob* job, absl::Time begun) {
+  const absl::StatusOr<checkpoint::FoundCheckpoint> made = job->Publish();
+  if (!made.ok()) return;  // said
+  sequence_.store(made->manifest.sequence);
+  NotePlace();
+  const absl::Time now = settings_.clock->Now();
+  const std::string line = absl::StrFormat(
+      "saved the state after step %d as %s: %s, held the steps for %.1f ms, durable after %.3f s",
+      job->step(), made->path, BytesText(static_cast<double>(settings_.plan->state_bytes())),
+      absl::ToDoubleMilliseconds(job->held()), absl::ToDoubleSeconds(now - begun));
+  if (now - told_ < kLineEvery) {
+    LS_LOG_DEBUG << line;
+    return;
+  }
+  told_ = now;
+  LS_LOG_INFO << line;
+}
+
+void Checkpointer::Drop() {
+  under_way_ = false;
+  WaitForCopy();
+  if (job_ == nullptr || job_->state() == CheckpointJob::State::kPublished) return;
+  job_->Cancel();
+  if (rank_ == 0) thread_.Post([job = job_] { job->Remove(); });
+  job_.reset();
+}
+
+void Checkpointer::WaitForCopy() {
+  if (!std::exchange(copying_, false)) return;
+  const absl::Time start = settings_.clock->Now();
+  job_->WaitForCopy();
+  job_->NoteHeld(settings_.clock->Now() - start);
+}
+
+void Checkpointer::WaitForThread() {
+  int64_t moves = -1;
+  absl::Time moved = settings_.clock->Now();
+  while (!thread_.WaitIdle(kLook)) {
+    settings_.board->Moved();  // a flush says nothing of how far it is
+    const absl::Time now = settings_.clock->Now();
+    const int64_t seen = job_ == nullptr ? 0 : job_->moves();
+    if (std::exchange(moves, seen) != seen) moved = now;
+    if (now - moved < kPatience) continue;
+    LS_LOG_WARNING << "the disk of " << settings_.folder << " has taken nothing for "
+                   << absl::FormatDuration(kPatience) << "; the last checkpoint is given up";
+    return;
+  }
+}
+
+absl::Status Checkpointer::Settle(Communicator* communicator, absl::Time deadline) {
+  WaitForThread();
+  const bool good = !busy_ && (job_ == nullptr || job_->state() == CheckpointJob::State::kDurable ||
+                               job_->state() == CheckpointJob::State::kPublished);
+  int32_t all = good ? 1 : 0;
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&all, 1, DType::kInt32, ReduceOp::kMin,
+                                             ReduceOrder::kFixed, deadline));
+  if (all == 0) {
+    Drop();
+  } else if (rank_ == 0 && parts_ > 1) {
+    thread_.Post([this, job = job_, begun = newest_] { Publish(job.get(), begun); });
+  }
+  under_way_ = false;
+  WaitForThread();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Checkpointer::SavedStep(Communicator* communicator, absl::Time deadline) {
+  int64_t step = restored_step_;
+  if (job_ != nullptr && job_->state() == CheckpointJob::State::kPublished) step = job_->step();
+  LS_RETURN_IF_ERROR(communicator->Broadcast(&step, 1, DType::kInt64, 0, deadline));
+  return step;
+}
+
+absl::Status Checkpointer::Complete(Communicator* communicator, int64_t step,
+                                    const Decided& decided, absl::Time deadline) {
+  settings_.board->Enter(SAVING);
+  WaitForThread();
+  if (under_way_) LS_RETURN_IF_ERROR(Settle(communicator, deadline));
+  LS_ASSIGN_OR_RETURN(const int64_t saved, SavedStep(communicator, deadline));
+  if (saved == step) return absl::OkStatus();
+  Begin(step, decided);
+  WaitForCopy();
+  LS_RETURN_IF_ERROR(Settle(communicator, deadline));
+  // Nobody leaves before it is known to be whole, or not.
+  return SavedStep(communicator, deadline).status();
+}
+
+std::string Checkpointer::BestPath(int64_t step) const {
+  return absl::StrCat(settings_.folder, "/", checkpoint::BestName(step));
+}
+
+void Checkpointer::KeepBest(int64_t step, const std::string& path) {
+  absl::Status kept = settings_.storage->MakeFolder(settings_.folder);
+  if (kept.ok()) kept = settings_.storage->Link(path, BestPath(step));
+  if (kept.ok()) return;
+  LS_LOG_WARNING << "the weights of step " << step
+                 << ", the best so far, are not kept with the checkpoints: " << kept.message()
+                 << "; training goes on: " << SavingAdvice(kept);
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves the training state while training goes on. After a step on which all ranks agree each
+// copies its part of the state; a thread of its own writes and flushes the copy, and when the step
+// header has told that all parts are durable, rank 0's publishes the checkpoint. The copy is made
+// beside the next step's forward and backward pass, which never write the state; the update waits
+// for it.
+//
+//   at each step:    wishes.save = WantsSave(), wishes.part = part()   // into the step header
+//   before updates:  WaitForCopy()
+//   after each step: AtBoundary(step, due, header, decided)
+//   at the end:      Complete(communicator, decided)
+//
+// One checkpoint is under way at a time; one that falls due meanwhile is saved after it. What a
+// generation's end cut short is saved in the next one. A checkpoint that cannot be written costs
+// the checkpoint and a warning, never the run.
+//
+// Thread-safety: confined to the worker's main thread, but for the thread "checkpoint" that it
+// owns.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINTER_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINTER_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/snapshot.h"
+#include "checkpoint/storage.h"
+#include "checkpoint/task_thread.h"
+#include "collectives/communicator.h"
+#include "common/clock.h"
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "worker/checkpoint/checkpoint_job.h"
+#include "worker/checkpoint/checkpoint_layout.h"
+#include "worker/control/progress_board.h"
+#include "worker/control/step_header.h"
+
+namespace lockstep::worker {
+
+class Checkpointer {
+ public:
+  struct Settings {
+    checkpoint::Storage* storage = checkpoint::Storage::Disk();
+    Clock* clock = Clock::Real();
+    std::string folder;
+    std::string run_dir;  // of this run, which notes there where its checkpoints are; empty: not
+    int keep = 3;
+    absl::Duration every = absl::InfiniteDuration();  // by the clock
+    checkpoint::Manifest identity;                    // of the job
+    const engine::Plan* plan = nullptr;
+    const void* state = nullptr;  // the state region
+    // Where the state's bytes lie when that is not there alone. May be empty.
+    CheckpointJob::Locate locate;
+    // Brings the state region up to date before it is copied. May be empty.
+    std::function<absl::Status()> publish;
+    ProgressBoard* board = nullptr;
+    size_t part_bytes = CheckpointLayout::kPartBytes;
+    // Bytes of the copy that get their memory now, not with the first checkpoint.
+    size_t ready_bytes = 0;
+    // Called by the thread when this rank's part is durable and the checkpoint is not whole yet:
+    // `first` on the rank of part 0, which makes it whole. May be empty.
+    std::function<void(int64_t step, bool first)> on_durable;
+  };
+  // What has been decided about evaluations at a boundary.
+  struct Decided {
+    std::optional<EvalResult> eval;
+    int64_t evaluated_step = 0;
+    int64_t best_step = 0;
+  };
+
+  // Reserves the copy's address range and starts the thread. What `settings` points to outlives
+  // this. Errors: ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const Settings& settings);
+  // Waits for what is being written.
+  ~Checkpointer();
+
+  // A generation begins in which this rank's state is that after `step`; `saved` says whether it
+  // came from a checkpoint.
+  void Enter(const Communicator& communicator, int64_t step, bool saved);
+
+  // Whether this rank would like a checkpoint after the step that begins.
+  bool WantsSave() const;
+  // How far this rank's part of the checkpoint under way is.
+  SavedPart part() const;
+
+  // All ranks stand after `step`, whose header was `header`; `due` says whether the job asks for a
+  // checkpoint there. Blocks no longer than a copy of 8 MiB takes.
+  void AtBoundary(int64_t step, bool due, const StepHeader::Contents& header,
+                  const Decided& decided);
+
+  // Blocks until no copy is being made. Before anything writes the state, or lets peers write
+  // theirs where it is read.
+  void WaitForCopy();
+
+  // All ranks stand after `step`, the last one: the checkpoint after it is saved, if that can be,
+  // when this returns. Collective. Errors: those of the communicator.
+  absl::Status Complete(Communicator* communicator, int64_t step, const Decided& decided,
+                        absl::Time deadline);
+
+  // Keeps the weights in the file `path` as those of the best evaluation, of `step`.
+  void KeepBest(int64_t step, const std::string& path);
+  // The file that holds them, whether it is there or not.
+  std::string BestPath(int64_t step) const;
+
+  // Bytes of the largest copy that a worker of a job with so many workers may have to make.
+  static size_t CopyBytes(const engine::Plan& plan, int least_workers);
+
+ private:
+  Checkpointer(const Settings& settings, std::unique_ptr<checkpoint::Snapshot> snapshot);
+  // Who puts together what this generation saves.
+  std::string Writer() const;
+  // Parts of a checkpoint of this generation.
+  int Parts() const {
+    return CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_, settings_.part_bytes);
+  }
+  void Begin(int64_t step, const Decided& decided);
+  // Gives up the checkpoint under way.
+  void Drop();
+  // Makes the checkpoint of `job`, and says so. In the thread.
+  void Publish(CheckpointJob* job, absl::Time begun);
+  // Makes the folder and removes what is left in it of dead writers. In the thread.
+  void Prepare(const std::string& writer);
+  // Notes once where the checkpoints of this run are. In the thread.
+  void NotePlace();
+  // Blocks until the thread has nothing to do, or does not get on.
+  void WaitForThread();
+  // Brings the checkpoint under way to an end, good or bad. Collective.
+  absl::Status Settle(Communicator* communicator, absl::Time deadline);
+  // The newest step that is saved, as rank 0 knows it. Collective.
+  absl::StatusOr<int64_t> SavedStep(Communicator* communicator, absl::Time deadline);
+
+  const Settings settings_;
+  std::unique_ptr<checkpoint::Snapshot> snapshot_;
+  std::shared_ptr<const CheckpointLayout> layout_;
+  int rank_ = 0;
+  int world_ = 1;
+  int64_t generation_ = 0;
+  bool under_way_ = false;                  // a checkpoint is, on all ranks
+  int parts_ = 1;                           // of it
+  bool owed_ = false;                       // one is to be begun as soon as can be
+  bool busy_ = false;                       // the copy's memory was not free for the one under way
+  std::atomic<int> writing_{0};             // jobs that use the copy's memory
+  bool entered_ = false;                    // some generation
+  absl::Time newest_;                       // when the newest was begun
+  absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
+  bool noted_ = false;                      // where checkpoints are; the thread's
+  std::atomic<int64_t> sequence_{0};        // the highest of a checkpoint made here
+  std::string mount_point_;                 // of the folder's file system; empty: not known
+  std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one
+  bool copying_ = false;                    // that job's copy may still be made
+  int64_t restored_step_ = -1;              // that the state was taken from
+  checkpoint::TaskThread thread_;           // last: uses the rest
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINTER_H_

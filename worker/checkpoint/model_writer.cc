@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/model_writer.h"
+
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/safetensors.h"
+#include "common/durable_file.h"
+#include "common/half.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace lockstep::worker {
+namespace {
+
+// One message as JSON with the proto's names.
+absl::StatusOr<std::string> Json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return text;
+  return absl::InternalError("config.json: a part of the job does not print");
+}
+
+// A ModelConfig (proto/model.proto), with numbers as numbers.
+absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& plan) {
+  LS_ASSIGN_OR_RETURN(const std::string model, Json(job.train().model()));
+  LS_ASSIGN_OR_RETURN(const std::string data, Json(job.train().data()));
+  const engine::InputSpec& input = plan.spec().input;
+  std::vector<std::string> fields;
+  for (const FieldSpec& field : input.fields) {
+    fields.push_back(absl::StrCat("{\"name\":\"", field.name, "\",\"type\":\"",
+                                  field.type == FieldSpec::Type::kFloat32 ? "float32" : "int32",
+                                  "\",\"shape\":[", absl::StrJoin(field.shape, ","),
+                                  "],\"limit\":", field.limit, "}"));
+  }
+  return absl::StrCat("{\"format\":\"lockstep\",\"schema\":1,\"model\":", model,
+                      ",\"input_shape\":[", absl::StrJoin(input.fields[0].shape, ","),
+                      "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
+                      ",\"fields\":[", absl::StrJoin(fields, ","), "],\"data\":", data,
+                      ",\"precision\":\"", plan.spec().precision, "\",\"seed\":\"",
+                      job.train().seed(), "\",\"eval_block\":", plan.spec().eval_block, "}\n");
+}
+
+// Files have fp32 in every precision: 16-bit weights are exact in it.
+std::vector<float> Widened(const engine::StateEntry& entry, const char* data) {
+  std::vector<float> values(entry.bytes / sizeof(uint16_t));
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, data + i * sizeof(bits), sizeof(bits));
+    values[i] = entry.type == engine::StateEntry::Type::kBFloat16 ? BFloat16{bits}.ToFloat()
+                                                                  : Float16{bits}.ToFloat();
+  }
+  return values;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
+                                         const void* state, engine::Weights weights) {
+  using Role = engine::StateEntry::Role;
+  const Role role = weights == engine::Weights::kAverage ? Role::kAverage : Role::kParameter;
+  // The averages have the parameters' order; they are written under the parameters' names.
+  std::vector<std::string> names;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role == Role::kParameter) names.push_back(entry.name);
+  }
+  std::vector<checkpoint::TensorView> tensors;
+  std::vector<std::vector<float>> widened;
+  size_t weight = 0;
+  for (const engine::StateEntry& entry : plan.state()) {
+    const bool statistic = entry.role == Role::kStatistic;
+    if (entry.role != role && !statistic) continue;
+    using Type = engine::StateEntry::Type;
+    const bool count = entry.type == Type::kInt64;
+    const char* data = static_cast<const char*>(state) + entry.offset;
+    size_t bytes = entry.bytes;
+    if (entry.type == Type::kBFloat16 || entry.type == Type::kFloat16) {
+      widened.push_back(Widened(entry, data));
+      data = reinterpret_cast<const char*>(widened.back().data());
+      bytes = widened.back().size() * sizeof(float);
+    }
+    tensors.push_back({statistic ? entry.name : names[weight++], count ? "I64" : "F32", entry.shape,
+                       data, bytes});
+  }
+  // Nothing about this run goes in: the file is equal for equal weights.
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  return checkpoint::WriteSafetensors(path, tensors, metadata);
+}
+
+absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
+                                        const engine::Plan& plan, const void* state) {
+  WrittenModel written;
+  written.path = dir + "/model.safetensors";
+  LS_ASSIGN_OR_RETURN(written.sha256,
+                      WriteWeights(written.path, plan, state, engine::Weights::kCurrent));
+  if (plan.spec().ema_decay > 0) {
+    LS_RETURN_IF_ERROR(
+        WriteWeights(dir + "/ema.safetensors", plan, state, engine::Weights::kAverage).status());
+  }
+  LS_ASSIGN_OR_RETURN(const std::string config, ConfigJson(job, plan));
+  LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", config));
+  return written;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trained model as files that the ecosystem reads: model.safetensors (parameters under their
+// usual names) and config.json (what the model is). The bytes depend on the job and the state
+// alone. Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_MODEL_WRITER_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_MODEL_WRITER_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+struct WrittenModel {
+  std::string path;    // of model.safetensors
+  std::string sha256;  // of its bytes
+};
+
+// Writes the weights alone to `path`, under the parameters' names. Returns the sha256. Blocks until
+// the file is durable. REQUIRES: kAverage only when the plan has averages. Errors: those of the
+// file system, naming the file.
+absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
+                                         const void* state, engine::Weights weights);
+
+// Writes into `dir` (made if it is not there). Blocks until all files are durable:
+// model.safetensors, config.json, and ema.safetensors where there are averages. Errors: those of
+// the file system, naming the file.
+absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
+                                        const engine::Plan& plan, const void* state);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_MODEL_WRITER_H_

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/restore.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_place.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/sha256.h"
+#include "checkpoint/storage.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "worker/checkpoint/checkpoint_identity.h"
+#include "worker/checkpoint/checkpoint_layout.h"
+
+namespace lockstep::worker {
+namespace {
+
+using checkpoint::FoundCheckpoint;
+using checkpoint::SafetensorsFile;
+
+constexpr size_t kPiece = size_t{4} << 20;
+
+std::string ReadingAdvice(const absl::Status& why) {
+  if (absl::IsFailedPrecondition(why)) return "make it readable";
+  if (absl::IsResourceExhausted(why)) return "raise the limit or make room";
+  return "see that its file system is mounted and sound";
+}
+
+// An error of reading what may be whole, for people.
+absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why) {
+  return absl::Status(
+      why.code(), absl::StrCat("rank ", rank, " cannot read ", path, ": ", why.message(),
+                               "; it may be whole, so no older state is used: ", ReadingAdvice(why),
+                               ", then start the job again"));
+}
+
+// What rank 0 tells the others; it travels as bytes.
+struct Choice {
+  enum What : int32_t { kNone, kTry, kRefuse };
+  int32_t what = kNone;
+  char text[4092] = {};  // the path
+};
+
+// The checkpoints that rank 0 would take, in order.
+class Candidates {
+ public:
+  explicit Candidates(const ResumeSource& source) : source_(source) {}
+
+  absl::Status Find() {
+    const bool automatic = source_.resume == "auto";
+    LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
+    if (found_.empty() && damaged_.empty()) {
+      LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
+                                                     source_.folder, /*earlier=*/automatic));
+    }
+    if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
+    given_ = true;
+    LS_RETURN_IF_ERROR(Add(source_.resume, false));
+    if (!found_.empty()) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
+                                            source_.resume, damaged_.empty() ? "" : ": ",
+                                            absl::StrJoin(damaged_, "; ")));
+  }
+
+  // The next one to try. Errors: InvalidArgument when it is of another job.
+  absl::StatusOr<const FoundCheckpoint*> Next() {
+    if (next_ == found_.size()) return nullptr;
+    const FoundCheckpoint& found = found_[next_++];
+    const std::string difference = DifferenceOf(found.manifest, source_.identity);
+    if (difference.empty()) return &found;
+    if (source_.reproducible) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the checkpoint ", found.path, " is of another training: ", difference,
+          "; take the job as it was, another checkpoint.dir, or resume: never to begin anew",
+          " (train.reproducible: false goes on with other numbers)"));
+    }
+    LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
+                   << difference;
+    return &found;
+  }
+
+  // Nothing is left, and it was the user who named it.
+  absl::Status Exhausted() const {
+    if (!given_) {
+      if (!found_.empty() || !damaged_.empty()) {
+        LS_LOG_WARNING << "no checkpoint in " << source_.folder << " is whole; begins at step 0";
+      }
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(
+        absl::StrCat("checkpoint.resume: no checkpoint at ", source_.resume, " is whole"));
+  }
+
+ private:
+  absl::Status Add(const std::string& folder, bool own_alone) {
+    absl::StatusOr<checkpoint::FolderContents> looked =
+        checkpoint::FindCheckpoints(source_.storage, folder);
+    absl::Status read = looked.ok() ? looked->unread : looked.status();
+    if (!read.ok()) return Unreadable(0, folder, read);
+    checkpoint::FolderContents contents = *std::move(looked);
+    for (FoundCheckpoint& found : contents.checkpoints) {
+      if (own_alone && found.manifest.run != source_.identity.run) continue;
+      found_.push_back(std::move(found));
+    }
+    for (const std::string& why : contents.damaged) {
+      LS_LOG_WARNING << "not a whole checkpoint: " << why;
+    }
+    damaged_ = std::move(contents.damaged);
+    return absl::OkStatus();
+  }
+
+  const ResumeSource& source_;
+  std::vector<FoundCheckpoint> found_;
+  std::vector<std::string> damaged_;
+  size_t next_ = 0;
+  bool given_ = false;
+};
+
+absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorEntry& tensor) {
+  if (tensor.dtype == TensorDtype(entry) && tensor.bytes() == entry.bytes &&
+      tensor.shape == entry.shape) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      "tensor '", tensor.name, "' is ", tensor.dtype, "[", absl::StrJoin(tensor.shape, ","),
+      "], this job has ", TensorDtype(entry), "[", absl::StrJoin(entry.shape, ","), "]"));
+}
+
+// The bytes of the region that hold `entry` here.
+std::vector<engine::StateRange> PresentOf(const engine::StateEntry& entry,
+                                          const StateTarget& target) {
+  const engine::StateRange whole{entry.offset, entry.offset + entry.bytes};
+  if (target.present == nullptr) return {whole};
+  std::vector<engine::StateRange> ranges;
+  auto range = std::upper_bound(
+      target.present->begin(), target.present->end(), whole.begin,
+      [](size_t at, const engine::StateRange& present) { return at < present.end; });
+  for (; range != target.present->end() && range->begin < whole.end; ++range) {
+    ranges.push_back({std::max(range->begin, whole.begin), std::min(range->end, whole.end)});
+  }
+  return ranges;
+}
+
+// A tensor, and the file that has it.
+struct Stored {
+  const SafetensorsFile* file = nullptr;
+  const checkpoint::TensorEntry* tensor = nullptr;
+};
+
+// Fills the state from tensors by name.
+absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarget& target,
+                  ProgressBoard* board) {
+  char* const state = static_cast<char*>(target.state);
+  for (const engine::StateEntry& entry : target.plan->state()) {
+    const auto found = tensors.find(TensorName(entry));
+    if (found == tensors.end()) {
+      return absl::DataLossError(absl::StrCat("tensor '", TensorName(entry), "' is missing"));
+    }
+    const Stored& stored = found->second;
+    LS_RETURN_IF_ERROR(Fits(entry, *stored.tensor));
+    for (const engine::StateRange& range : PresentOf(entry, target)) {
+      for (size_t at = range.begin; at < range.end; at += kPiece) {
+        LS_RETURN_IF_ERROR(stored.file->Read(*stored.tensor, at - entry.offset, state + at,
+                                             std::min(kPiece, range.end - at)));
+        board->Moved();
+      }
+    }
+  }
+  if (tensors.size() == target.plan->state().size()) return absl::OkStatus();
+  return absl::DataLossError("it has tensors that this job has not");
+}
+
+// What rank 0 does about the next candidate; all ranks get the same.
+absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates,
+                              absl::Time deadline) {
+  Choice choice;
+  absl::Status refused;
+  if (communicator->rank() == 0) {
+    const absl::StatusOr<const FoundCheckpoint*> next = candidates->Next();
+    refused = next.status();
+    std::string text;
+    if (!refused.ok()) {
+      choice.what = Choice::kRefuse;
+    } else if (*next != nullptr) {
+      choice.what = Choice::kTry;
+      text = (*next)->path;
+    } else {
+      refused = candidates->Exhausted();
+      choice.what = refused.ok() ? Choice::kNone : Choice::kRefuse;
+    }
+    if (text.size() >= sizeof(choice.text)) {
+      refused = absl::InvalidArgumentError("checkpoint.dir: the path is too long");
+      choice.what = Choice::kRefuse;
+      text.clear();
+    }
+    std::memcpy(choice.text, text.data(), text.size());
+  }
+  LS_RETURN_IF_ERROR(communicator->Broadcast(&choice, sizeof(choice), DType::kUInt8, 0, deadline));
+  LS_RETURN_IF_ERROR(refused);
+  if (choice.what == Choice::kRefuse) return absl::AbortedError("rank 0 found no way to resume");
+  choice.text[sizeof(choice.text) - 1] = '\0';
+  return choice;
+}
+
+absl::StatusOr<checkpoint::Manifest> ReadManifest(checkpoint::Storage* storage,
+                                                  const std::string& path) {
+  LS_ASSIGN_OR_RETURN(const std::string text,
+                      storage->Read(absl::StrCat(path, "/", checkpoint::kManifestName),
+                                    checkpoint::kMaxManifestBytes));
+  return checkpoint::ParseManifest(text);
+}
+
+// A file that is missing is damage, in a folder that is there. Rank 0 has seen the folder: where it
+// is not, it cannot be reached.
+absl::Status WithoutFolder(checkpoint::Storage* storage, const std::string& path,
+                           const absl::Status& loaded) {
+  if (!absl::IsNotFound(loaded)) return loaded;
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(path));
+  if (!names.empty()) return loaded;
+  return absl::UnavailableError(absl::StrCat(
+      path,
+      " is not there, though rank 0 has read it (several hosts need a checkpoint.dir that all",
+      " of them share; is it mounted?)"));
+}
+
+enum Outcome : int32_t { kLoaded, kDamaged, kUnreadable };
+
+// The worst outcome of all ranks, and one that had it.
+struct Verdict {
+  Outcome worst = kLoaded;
+  int rank = 0;
+};
+absl::StatusOr<Verdict> Agree(Communicator* communicator, const absl::Status& mine,
+                              absl::Time deadline) {
+  constexpr int32_t kRanks = 1 << 24;
+  Outcome outcome = kLoaded;
+  if (!mine.ok()) outcome = checkpoint::IsDamage(mine) ? kDamaged : kUnreadable;
+  int32_t worst = outcome * kRanks + communicator->rank();
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&worst, 1, DType::kInt32, ReduceOp::kMax,
+                                             ReduceOrder::kFixed, deadline));
+  return Verdict{static_cast<Outcome>(worst / kRanks), worst % kRanks};
+}
+
+}  // namespace
+
+absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
+                            const checkpoint::Manifest& manifest, int share, int shares,
+                            const StateTarget& target, ProgressBoard* board) {
+  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  std::map<std::string, Stored> tensors;
+  int number = 0;
+  for (const checkpoint::FileRecord& record : manifest.files) {
+    if (number++ % shares == share) {
+      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, [board] {
+        board->Moved();
+        return true;
+      }));
+    }
+    if (!absl::EndsWith(record.name, ".safetensors")) continue;
+    LS_ASSIGN_OR_RETURN(auto file,
+                        SafetensorsFile::Open(absl::StrCat(path, "/", record.name), storage));
+    for (const checkpoint::TensorEntry& tensor : file->tensors()) {
+      if (tensors.emplace(tensor.name, Stored{file.get(), &tensor}).second) continue;
+      return absl::DataLossError(absl::StrCat("tensor '", tensor.name, "' is there twice"));
+    }
+    files.push_back(std::move(file));
+  }
+  LS_RETURN_IF_ERROR(Fill(tensors, target, board));
+  if (target.executor->committed_step() == manifest.step) return absl::OkStatus();
+  return absl::DataLossError("its step is not that of its manifest");
+}
+
+absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
+                                                     const ResumeSource& source,
+                                                     const StateTarget& target,
+                                                     ProgressBoard* board, absl::Time deadline) {
+  const int rank = communicator->rank();
+  Candidates candidates(source);
+  absl::Status found;
+  if (rank == 0) found = candidates.Find();
+  LS_ASSIGN_OR_RETURN(const Verdict looked, Agree(communicator, found, deadline));
+  LS_RETURN_IF_ERROR(found);
+  if (looked.worst != kLoaded) return absl::AbortedError("rank 0 found no way to resume");
+  while (true) {
+    LS_ASSIGN_OR_RETURN(const Choice choice, Choose(communicator, &candidates, deadline));
+    if (choice.what == Choice::kNone) return std::optional<Restored>();
+    Restored restored{choice.text, {}};
+    absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(source.storage, restored.path);
+    absl::Status loaded = manifest.status();
+    target.executor->BeginLoad();
+    if (loaded.ok()) {
+      loaded = LoadCheckpoint(source.storage, restored.path, *manifest, rank,
+                              communicator->world_size(), target, board);
+    }
+    target.executor->EndLoad();
+    loaded = WithoutFolder(source.storage, restored.path, loaded);
+    const absl::StatusOr<Verdict> verdict = Agree(communicator, loaded, deadline);
+    if (verdict.ok() && verdict->worst == kLoaded) {
+      restored.manifest = *std::move(manifest);
+      return std::optional<Restored>(std::move(restored));
+    }
+    target.executor->InitState();
+    if (!loaded.ok() && !checkpoint::IsDamage(loaded)) {
+      return Unreadable(rank, restored.path, loaded);
+    }
+    LS_RETURN_IF_ERROR(verdict.status());
+    if (verdict->worst == kUnreadable) {
+      return absl::AbortedError(
+          absl::StrCat("rank ", verdict->rank, " cannot read the checkpoint ", restored.path));
+    }
+    if (!loaded.ok()) {
+      LS_LOG_WARNING << "the checkpoint " << restored.path
+                     << " is damaged, the one before it is used: " << loaded.message();
+    }
+  }
+}
+
+std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest) {
+  EvalResult eval;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (manifest.eval.empty() ||
+      !google::protobuf::util::JsonStringToMessage(manifest.eval, &eval, options).ok()) {
+    return std::nullopt;
+  }
+  return eval;
+}
+
+absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
+                       const std::string& path, Checkpointer* checkpointer) {
+  const checkpoint::Manifest& manifest = restored.manifest;
+  if (manifest.best_step == 0) return absl::OkStatus();
+  const std::string folder = restored.path.substr(0, restored.path.rfind('/') + 1);
+  const std::string from = folder + checkpoint::BestName(manifest.best_step);
+  const absl::StatusOr<checkpoint::HashedFile> hashed =
+      checkpoint::HashFile(storage, from, nullptr);
+  absl::Status brought = hashed.status();
+  if (!brought.ok() && !checkpoint::IsDamage(brought)) return Unreadable(0, from, brought);
+  if (brought.ok() && hashed->sha256 != manifest.best_sha256) {
+    brought = absl::DataLossError(from + " is not what was written: its sha256 differs");
+  }
+  if (brought.ok()) brought = storage->MakeFolder(path.substr(0, path.rfind('/')));
+  if (brought.ok()) brought = storage->Link(from, path);
+  if (!brought.ok()) {
+    LS_LOG_WARNING << "the weights of step " << manifest.best_step
+                   << ", the best so far, are not there: " << brought.message()
+                   << "; best.safetensors comes with the next better ones";
+    return absl::OkStatus();
+  }
+  if (from != checkpointer->BestPath(manifest.best_step)) {
+    checkpointer->KeepBest(manifest.best_step, path);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the members of a generation in which nobody has any state find a checkpoint and take the
+// state from it, together: rank 0 chooses, every rank reads all tensors, and the hashes of the
+// files are checked by the ranks in turn. A checkpoint that is damaged is left for the one before;
+// one that a rank cannot read for another reason (permission, memory, a disk that fails) may be
+// whole, so that this ends the attempt.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_RESTORE_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_RESTORE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/storage.h"
+#include "collectives/communicator.h"
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "worker/checkpoint/checkpointer.h"
+#include "worker/control/progress_board.h"
+
+namespace lockstep::worker {
+
+// Where a job looks for checkpoints.
+struct ResumeSource {
+  std::string folder;  // the job's own
+  // "auto": the newest in the folder. "never": the newest of this run there, so that a run which
+  // lost all its workers goes on. A path: as "never", else the checkpoint or folder at that path.
+  std::string resume = "auto";
+  checkpoint::Manifest identity;  // of the job
+  bool reproducible = true;       // refuse what would give other bits; else it is a warning
+  // Of this run, where it and its sister runs note where their checkpoints are. May be empty.
+  std::string run_dir = {};
+  checkpoint::Storage* storage = checkpoint::Storage::Disk();
+};
+
+struct Restored {
+  std::string path;
+  checkpoint::Manifest manifest;
+};
+
+// The state region of an executor.
+struct StateTarget {
+  const engine::Plan* plan = nullptr;
+  engine::Executor* executor = nullptr;
+  void* state = nullptr;
+  // What is there of it, ascending; null: all.
+  const std::vector<engine::StateRange>* present = nullptr;
+};
+
+// All ranks call it with the same source, and get the same. Empty: there is no checkpoint, and the
+// state is the initial one. Blocks. Errors: InvalidArgument when the newest checkpoint is of
+// another job, naming what differs; NotFound or DataLoss when a path was given that is none;
+// FailedPrecondition, ResourceExhausted, Unavailable on a rank that cannot read what may be whole,
+// or finds nothing where there should be some (CheckNoneIsLost), with rank, file and advice;
+// Aborted on the other ranks, and when the generation ended. After an error the state is the
+// initial one.
+absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
+                                                     const ResumeSource& source,
+                                                     const StateTarget& target,
+                                                     ProgressBoard* board, absl::Time deadline);
+
+// Fills the state from the files of the checkpoint at `path`, of which part `share` of `shares` are
+// checked with their hashes. Errors: DataLoss, saying what is wrong; NotFound; those of reading.
+// After an error the state is undefined.
+absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
+                            const checkpoint::Manifest& manifest, int share, int shares,
+                            const StateTarget& target, ProgressBoard* board);
+
+// The newest evaluation that the manifest knows of.
+std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest);
+
+// Puts the best weights that the checkpoint knows of at `path` again, and among those that
+// `checkpointer` keeps. When they are not there, that is said: the next better ones replace them.
+// Errors: those of reading them, when they may be there.
+absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
+                       const std::string& path, Checkpointer* checkpointer);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_RESTORE_H_

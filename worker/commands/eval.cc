@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "worker/commands/answers.h"
+#include "worker/commands/saved_model.h"
+#include "worker/text/bytes_text.h"
+#include "worker/text/json_text.h"
+
+namespace lockstep::worker {
+absl::Status AnswerEval(const EvalRequest& request, bool json) {
+  const bool other = request.has_data();
+  const int64_t wanted = request.data().train().eval().block();
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SavedModel> model,
+      SavedModel::Open(request.model(), request.threads(), request.device(), other ? wanted : 0));
+  const Data& data = other ? request.data().train().data() : model->config().data();
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<data::Dataset> dataset,
+      OpenTestSplit(data, other ? request.data().train().seed() : model->config().seed()));
+  const absl::Time start = Clock::Real()->Now();
+  // As in training: losses in block order in fp64, counts as integers.
+  double loss = 0;
+  int64_t correct = 0, samples = 0;
+  LS_RETURN_IF_ERROR(model->ForEachBlock(
+      *dataset, [&](engine::Fields fields, int64_t, int64_t valid) -> absl::Status {
+        engine::EvalSums sums;
+        LS_RETURN_IF_ERROR(model->executor()->Evaluate(fields, valid, &sums));
+        loss += sums.loss;
+        correct += sums.correct;
+        samples += sums.samples;
+        return absl::OkStatus();
+      }));
+  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
+  const double count = static_cast<double>(samples > 0 ? samples : 1);
+  const size_t memory = model->plan().state_bytes() + model->plan().arena_bytes();
+  std::string text;
+  if (json) {
+    text = absl::StrCat("{\"schema\":1,\"ok\":true,\"model\":", JsonString(request.model()),
+                        ",\"samples\":", samples, ",\"loss\":", JsonNumber(loss / count),
+                        ",\"accuracy\":", JsonNumber(static_cast<double>(correct) / count),
+                        ",\"seconds\":", JsonNumber(seconds), ",\"memory_bytes\":", memory, "}\n");
+  } else {
+    text =
+        absl::StrFormat("accuracy  %.2f %%\nloss      %.5f\nsamples   %d in %.2f s\nmemory    %s\n",
+                        100.0 * static_cast<double>(correct) / count, loss / count, samples,
+                        seconds, BytesText(static_cast<double>(memory)));
+  }
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

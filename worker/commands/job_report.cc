@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/commands/job_report.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "collectives/communicator.h"
+#include "collectives/shards.h"
+#include "engine/device/machine_peak.h"
+#include "worker/setup/job_plan.h"
+#include "worker/state/shard_holders.h"
+#include "worker/text/bytes_text.h"
+#include "worker/text/json_text.h"
+
+namespace lockstep::worker {
+namespace {
+
+// The roofline of one micro-batch: each node takes the longer of its arithmetic and its traffic.
+double MicroBatchSeconds(const engine::Plan& plan, const MachineSpeed& machine) {
+  const int threads = plan.spec().threads;
+  double seconds = 0;
+  for (const engine::NodeInfo& node : plan.Nodes(engine::ProgramKind::kTraining)) {
+    seconds += std::max(node.flops / (machine.flops * threads), node.bytes / machine.bytes);
+  }
+  return seconds;
+}
+
+// Bytes that `rank` takes from others in one reduction: every other rank's nodes of its slice, then
+// the sums of the other slices.
+double BytesIn(int shards, int world, int rank, int64_t count) {
+  const ElementRange own = SliceOf(count, world, rank);
+  double bytes = 0;
+  for (int other = 0; other < world; ++other) {
+    if (other == rank) continue;
+    const auto nodes = WholeNodes(shards, DealShards(shards, world, other)).size();
+    const ElementRange slice = SliceOf(count, world, other);
+    bytes += static_cast<double>(nodes) * static_cast<double>(own.end - own.begin) * 4;
+    bytes += static_cast<double>(slice.end - slice.begin) * 4;
+  }
+  return bytes;
+}
+
+std::string Count(double value) {
+  const char* units[] = {"", " k", " M", " G", " T"};
+  int unit = 0;
+  while (value >= 1000 && unit < 4) {
+    value /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.2f%s", value, units[unit]);
+}
+
+std::string Seconds(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.1f us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.2f ms", seconds * 1e3);
+  return absl::StrFormat("%.2f s", seconds);
+}
+
+// What zero_stage means for this job.
+std::string Sharding(const CompiledJob& compiled) {
+  if (compiled.job.train().zero_stage() == 0) return "";
+  const int least = LeastWorkers(compiled.job);
+  if (!compiled.plan->spec().shard_moments || least < 3) {
+    return absl::StrCat(" (zero_stage 1 spares nothing: the job goes on with ", least,
+                        least == 1 ? " worker" : " workers", ", and two have everything)");
+  }
+  const int shards = OptimizerShards(MostWorkers(compiled.job));
+  return absl::StrCat(" (zero_stage 1: ", MostHeld(shards, least), " of ", shards,
+                      " parts of the moments with ", least, " workers, the fewest)");
+}
+
+std::string GpuLines(const JobReport& report) {
+  const GpuNeed& gpu = report.need.gpu;
+  if (gpu.total() == 0) return "";
+  const auto bytes = [](size_t value) { return BytesText(static_cast<double>(value)); };
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&text, "%-14s%s\n", name, value);
+  };
+  line("GPU memory",
+       absl::StrCat(
+           bytes(gpu.total()), " in each worker",
+           report.gpu_limit > 0
+               ? absl::StrCat(" of ", bytes(static_cast<size_t>(report.gpu_limit)), " allowed")
+               : ""));
+  line("  plan", absl::StrCat(bytes(gpu.plan), report.offload));
+  if (gpu.vectors > 0) {
+    line("  gradients", absl::StrCat(bytes(gpu.vectors), ", which NCCL reduces there"));
+  }
+  return text;
+}
+
+}  // namespace
+
+MachineSpeed MeasureMachine() {
+  MachineSpeed machine;
+  machine.flops = engine::MeasureFmaPeak();
+  machine.bytes = engine::MeasureMemoryBandwidth();
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) machine.cpus = std::max(1, CPU_COUNT(&set));
+  return machine;
+}
+
+JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const MachineSpeed& machine) {
+  const engine::Plan& plan = *compiled.plan;
+  const Resources& resources = compiled.job.resources();
+  JobReport report;
+  report.name = compiled.job.name();
+  report.device = engine::DescribeDevice(plan.spec().threads);
+  report.plan_hash = plan.hash();
+  report.parameters = plan.parameter_count();
+  report.dataset_size = dataset_size;
+  report.total_steps = compiled.total_steps;
+  report.micro_batch = plan.spec().micro_batch;
+  report.accumulate = plan.spec().accumulate;
+  report.memory_limit = resources.memory();
+  report.gpu_limit = resources.gpu_memory();
+  report.need = compiled.need;
+  report.precision = plan.spec().precision;
+  report.fp8 = plan.spec().fp8;
+  report.recompute_level = plan.recompute_level();
+  report.arena_bytes = plan.arena_bytes();
+  report.without_recompute = plan.arena_bytes();
+  if (report.recompute_level > 0) {
+    engine::TrainSpec spec = plan.spec();
+    spec.recompute = {};
+    const auto whole = engine::Plan::Compile(spec);
+    if (whole.ok()) report.without_recompute = (*whole)->arena_bytes();
+  }
+  report.sharding = Sharding(compiled);
+  if (plan.spec().offload_moments) {
+    report.offload = " (the optimizer's moments stay in the host's memory)";
+  }
+  report.machine = machine;
+  const int shards = compiled.job.train().shards();
+  const int world = std::max(1, resources.nodes() * resources.nproc_per_node());
+  const int here = std::max(1, resources.nproc_per_node());
+  // More threads than cores share them.
+  const double crowd =
+      std::max(1.0, static_cast<double>(here) * plan.spec().threads / machine.cpus);
+  const double micro = MicroBatchSeconds(plan, machine);
+  // The update reads gradients and state and writes the state.
+  const double update = (static_cast<double>(compiled.vector_count) * 4 +
+                         2.0 * static_cast<double>(plan.state_bytes())) /
+                        machine.bytes;
+  for (int rank = 0; rank < world; ++rank) {
+    RankCost cost;
+    cost.rank = rank;
+    cost.shards = DealShards(shards, world, rank).size();
+    const double micros = static_cast<double>(cost.shards) * plan.spec().accumulate;
+    cost.flops = plan.flops() * micros;
+    cost.bytes_in = BytesIn(shards, world, rank, compiled.vector_count);
+    cost.step_seconds = crowd * (micro * micros + cost.bytes_in / machine.bytes + update);
+    report.flops += cost.flops;
+    report.ranks.push_back(cost);
+  }
+  return report;
+}
+
+std::string ReportText(const JobReport& report) {
+  const MemoryNeed& need = report.need;
+  const auto bytes = [](size_t value) { return BytesText(static_cast<double>(value)); };
+  std::string text;
+  const auto line = [&](const std::string& name, const std::string& value) {
+    absl::StrAppendFormat(&text, "%-14s%s\n", name, value);
+  };
+  line("job", report.name);
+  line("parameters", Count(static_cast<double>(report.parameters)));
+  line("samples", absl::StrCat(report.dataset_size, ", ", report.total_steps, " steps of ",
+                               report.ranks.size(), " ranks, micro-batches of ", report.micro_batch,
+                               " x ", report.accumulate));
+  line("memory",
+       absl::StrCat(bytes(need.total()), " in each worker",
+                    report.memory_limit > 0
+                        ? absl::StrCat(" of ", BytesText(static_cast<double>(report.memory_limit)),
+                                       " allowed")
+                        : ""));
+  line("  weights", bytes(need.weights));
+  line("  gradients", bytes(need.gradients));
+  line("  optimizer", absl::StrCat(bytes(need.optimizer), report.sharding));
+  line("  activations", bytes(need.activations));
+  line("  workspace", bytes(need.workspace));
+  line("  data", bytes(need.data));
+  if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
+  text += GpuLines(report);
+  line("precision",
+       absl::StrCat(report.precision,
+                    report.fp8 ? ", linear layers but the first and last in fp8" : ""));
+  if (report.recompute_level > 0) {
+    line("recompute", absl::StrCat(report.recompute_level == 1
+                                       ? "what is cheap"
+                                       : absl::StrCat("what is cheap, and ",
+                                                      report.recompute_level - 1, " whole blocks"),
+                                   ": activations and workspace take ", bytes(report.arena_bytes),
+                                   " instead of ", bytes(report.without_recompute)));
+  }
+  line("arithmetic", absl::StrCat(Count(report.flops), "FLOP a step"));
+  line("machine", absl::StrFormat("%sFLOP/s and %s/s on one thread, %d CPUs (measured just now)",
+                                  Count(report.machine.flops), BytesText(report.machine.bytes),
+                                  report.machine.cpus));
+  absl::StrAppendFormat(&text, "\n%-6s%-8s%-14s%-18s%s\n", "RANK", "SHARDS", "FLOP/STEP",
+                        "RECEIVED/STEP", "STEP (ESTIMATE)");
+  double slowest = 0;
+  for (const RankCost& rank : report.ranks) {
+    slowest = std::max(slowest, rank.step_seconds);
+    absl::StrAppendFormat(&text, "%-6d%-8d%-14s%-18s%s\n", rank.rank, rank.shards,
+                          Count(rank.flops), BytesText(rank.bytes_in), Seconds(rank.step_seconds));
+  }
+  absl::StrAppend(&text, "\nAbout ", Seconds(slowest * static_cast<double>(report.total_steps)),
+                  " for all steps at the least: an estimate from the measured peaks of this "
+                  "machine, not a run.\n");
+  return text;
+}
+
+std::string ReportJson(const JobReport& report) {
+  const MemoryNeed& need = report.need;
+  std::vector<std::string> ranks;
+  for (const RankCost& rank : report.ranks) {
+    ranks.push_back(absl::StrCat(
+        "{\"rank\":", rank.rank, ",\"shards\":", rank.shards, ",\"flops\":", JsonNumber(rank.flops),
+        ",\"bytes_received\":", JsonNumber(rank.bytes_in),
+        ",\"step_seconds_estimate\":", JsonNumber(rank.step_seconds), "}"));
+  }
+  return absl::StrCat(
+      "{\"schema\":1,\"ok\":true,\"job\":", JsonString(report.name),
+      ",\"parameters\":", report.parameters, ",\"samples\":", report.dataset_size,
+      ",\"steps\":", report.total_steps, ",\"micro_batch\":", report.micro_batch,
+      ",\"accumulate\":", report.accumulate, ",\"memory\":{\"total\":", need.total(),
+      ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
+      ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
+      ",\"workspace\":", need.workspace, ",\"data\":", need.data,
+      ",\"checkpoint\":", need.checkpoint, ",\"without_recompute\":", report.without_recompute,
+      ",\"limit\":", report.memory_limit, "},\"gpu_memory\":{\"total\":", need.gpu.total(),
+      ",\"plan\":", need.gpu.plan, ",\"vectors\":", need.gpu.vectors,
+      ",\"limit\":", report.gpu_limit, "},\"precision\":", JsonString(report.precision),
+      ",\"fp8\":", report.fp8 ? "true" : "false", ",\"recompute_level\":", report.recompute_level,
+      ",\"flops_per_step\":", JsonNumber(report.flops),
+      ",\"machine\":{\"device\":", JsonString(report.device),
+      ",\"flops_per_second\":", JsonNumber(report.machine.flops),
+      ",\"bytes_per_second\":", JsonNumber(report.machine.bytes), ",\"cpus\":", report.machine.cpus,
+      "},\"plan_hash\":", JsonString(report.plan_hash), ",\"ranks\":[", absl::StrJoin(ranks, ","),
+      "]}\n");
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/commands/offline.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "worker/commands/answers.h"
+#include "worker/commands/compare.h"
+#include "worker/commands/doctor.h"
+#include "worker/commands/job_report.h"
+#include "worker/setup/data_plane.h"
+#include "worker/text/json_text.h"
+
+namespace lockstep::worker {
+namespace {
+
+// The launcher's exit codes (docs/exit_codes.md).
+constexpr int kFailure = 1;
+constexpr int kBadJobFile = 3;
+constexpr int kCannotFit = 5;
+
+absl::Status AnswerPlan(const PlanRequest& request, bool json) {
+  LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(request.spec()));
+  LS_ASSIGN_OR_RETURN(const CompiledJob compiled,
+                      CompileJob(request.spec(), *data.train, ExpectedPlace(request.spec())));
+  std::string text;
+  if (request.dump() == "text") {
+    text = compiled.plan->DumpText();
+  } else if (request.dump() == "dot") {
+    text = compiled.plan->DumpDot();
+  } else {
+    const JobReport report = ReportOf(compiled, data.train->size(), MeasureMachine());
+    text = json ? ReportJson(report) : ReportText(report);
+  }
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+int CodeOf(const absl::Status& status) {
+  if (status.ok()) return 0;
+  if (absl::IsInvalidArgument(status)) return kBadJobFile;
+  return absl::IsResourceExhausted(status) ? kCannotFit : kFailure;
+}
+
+}  // namespace
+
+int ThreadsOf(const OfflineRequest& request) {
+  switch (request.verb_case()) {
+    case OfflineRequest::kPlan:
+      return std::max(1, request.plan().spec().resources().cpus_per_proc());
+    case OfflineRequest::kCompare:
+      return std::max(1, request.compare().spec().resources().cpus_per_proc());
+    case OfflineRequest::kEval:
+      return std::max(1, request.eval().threads());
+    case OfflineRequest::kPredict:
+      return std::max(1, request.predict().threads());
+    case OfflineRequest::kGenerate:
+      return std::max(1, request.generate().threads());
+    case OfflineRequest::kBenchCollectives:
+    case OfflineRequest::kDoctor:
+    case OfflineRequest::VERB_NOT_SET:
+      break;
+  }
+  return 1;
+}
+
+int RunOffline(const OfflineRequest& request) {
+  absl::Status status;
+  bool differs = false;
+  switch (request.verb_case()) {
+    case OfflineRequest::kPlan:
+      status = AnswerPlan(request.plan(), request.json());
+      break;
+    case OfflineRequest::kEval:
+      status = AnswerEval(request.eval(), request.json());
+      break;
+    case OfflineRequest::kPredict:
+      status = AnswerPredict(request.predict());
+      break;
+    case OfflineRequest::kCompare:
+      status = AnswerCompare(request.compare(), request.json(), &differs);
+      break;
+    case OfflineRequest::kGenerate:
+      status = AnswerGenerate(request.generate(), request.json());
+      break;
+    case OfflineRequest::kBenchCollectives:
+      status = AnswerBenchCollectives(request.bench_collectives(), request.json());
+      break;
+    case OfflineRequest::kDoctor:
+      differs = !AnswerDoctor(request.json());
+      break;
+    case OfflineRequest::VERB_NOT_SET:
+      status = absl::InternalError("the request has no verb");
+      break;
+  }
+  if (!status.ok()) {
+    const std::string message(status.message());
+    if (request.json()) {
+      std::printf("{\"schema\":1,\"ok\":false,\"error\":%s}\n", JsonString(message).c_str());
+    }
+    std::fprintf(stderr, "error: %s\n", message.c_str());
+  }
+  if (std::fflush(stdout) != 0 && status.ok()) return kFailure;
+  return status.ok() && differs ? kFailure : CodeOf(status);
+}
+
+}  // namespace lockstep::worker

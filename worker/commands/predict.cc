@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/durable_file.h"
+#include "common/status.h"
+#include "data/cifar.h"
+#include "data/image_dataset.h"
+#include "data/npy.h"
+#include "data/npy_dataset.h"
+#include "worker/commands/answers.h"
+#include "worker/commands/saved_model.h"
+#include "worker/setup/job_plan.h"
+#include "worker/text/json_text.h"
+
+namespace lockstep::worker {
+namespace {
+
+// How the model's training data was normalised, for inputs that come without a job.
+data::NpySource NormalisationOf(const data::Source& source) {
+  data::NpySource like;
+  if (const auto* fashion = std::get_if<data::FashionMnistSource>(&source)) {
+    like.mean = {fashion->mean};
+    like.std = {fashion->std};
+  } else if (const auto* idx = std::get_if<data::IdxSource>(&source)) {
+    like.mean = {idx->mean};
+    like.std = {idx->std};
+  } else if (const auto* cifar = std::get_if<data::Cifar10Source>(&source)) {
+    like.mean = cifar->mean.empty() ? data::Cifar10Mean() : cifar->mean;
+    like.std = cifar->std.empty() ? data::Cifar10Std() : cifar->std;
+  } else if (const auto* npy = std::get_if<data::NpySource>(&source)) {
+    like.mean = npy->mean;
+    like.std = npy->std;
+    like.vocab = npy->vocab;
+    like.padding = npy->padding;
+  }
+  return like;
+}
+
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& request,
+                                                          const SavedModel& model) {
+  const Data& data = request.has_data() ? request.data().train().data() : model.config().data();
+  if (request.inputs().empty()) {
+    return OpenTestSplit(
+        data, request.has_data() ? request.data().train().seed() : model.config().seed());
+  }
+  Train train;
+  *train.mutable_data() = data;
+  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
+  const data::NpySource like = NormalisationOf(source);
+  if (absl::EndsWith(request.inputs(), ".npy")) return data::OpenNpyInputs(request.inputs(), like);
+  return data::OpenIdxInputs(request.inputs(), like.mean.empty() ? 0 : like.mean[0],
+                             like.std.empty() ? 1 : like.std[0]);
+}
+
+// Where the answers go: stdout or a file that appears whole.
+class Output {
+ public:
+  absl::Status Open(const std::string& path) {
+    if (path.empty()) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
+    file_ = std::make_unique<DurableFile>(std::move(file));
+    return absl::OkStatus();
+  }
+  absl::Status Write(std::string_view text) {
+    if (file_ != nullptr) return file_->Append(text);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return absl::OkStatus();
+    return absl::UnavailableError("stdout was closed");
+  }
+  absl::Status Close() { return file_ != nullptr ? file_->Commit() : absl::OkStatus(); }
+
+ private:
+  std::unique_ptr<DurableFile> file_;
+};
+
+// In fp64 from the largest logit down, then rounded once.
+void Softmax(absl::Span<const float> logits, std::vector<float>* probabilities) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> powers;
+  double sum = 0;
+  for (const float logit : logits) {
+    powers.push_back(std::exp(static_cast<double>(logit) - top));
+    sum += powers.back();
+  }
+  probabilities->clear();
+  for (const double power : powers) probabilities->push_back(static_cast<float>(power / sum));
+}
+
+// One line of JSON for one target.
+std::string Line(int64_t index, const std::vector<float>& probabilities, bool all) {
+  const auto best = std::max_element(probabilities.begin(), probabilities.end());
+  std::string line = absl::StrCat("{\"index\":", index, ",\"label\":", best - probabilities.begin(),
+                                  ",\"probability\":", JsonNumber(*best));
+  if (all) {
+    absl::StrAppend(&line, ",\"probabilities\":[");
+    for (size_t i = 0; i < probabilities.size(); ++i) {
+      absl::StrAppend(&line, i > 0 ? "," : "", JsonNumber(probabilities[i]));
+    }
+    absl::StrAppend(&line, "]");
+  }
+  return line + "}\n";
+}
+
+}  // namespace
+
+absl::Status AnswerPredict(const PredictRequest& request) {
+  const bool npy = absl::EndsWith(request.out(), ".npy");
+  if (!npy && !request.out().empty() && !absl::EndsWith(request.out(), ".jsonl")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--out ", request.out(), ": the name must end in .npy or .jsonl"));
+  }
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SavedModel> model,
+      SavedModel::Open(request.model(), request.threads(), request.device(), /*block=*/0));
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
+  LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
+  Output output;
+  LS_RETURN_IF_ERROR(output.Open(request.out()));
+  const int64_t classes = model->config().classes();
+  const int64_t targets = dataset->fields().back().elements();
+  if (npy) {
+    LS_RETURN_IF_ERROR(output.Write(
+        data::FormatNpyHeader(data::NpyType::kFloat32, {dataset->size() * targets, classes})));
+  }
+  std::vector<float> probabilities;
+  LS_RETURN_IF_ERROR(model->ForEachBlock(
+      *dataset, [&](engine::Fields fields, int64_t first, int64_t valid) -> absl::Status {
+        LS_ASSIGN_OR_RETURN(const absl::Span<const float> logits,
+                            model->executor()->Predict(fields, valid));
+        // Columns beyond the classes are rows of a padded table.
+        const size_t columns =
+            logits.size() / static_cast<size_t>(model->plan().spec().eval_block * targets);
+        for (int64_t row = 0; row < valid * targets; ++row) {
+          Softmax(logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes)),
+                  &probabilities);
+          const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
+                                       probabilities.size() * sizeof(float));
+          LS_RETURN_IF_ERROR(output.Write(
+              npy ? std::string(bytes)
+                  : Line(first * targets + row, probabilities, request.probabilities())));
+        }
+        return absl::OkStatus();
+      }));
+  return output.Close();
+}
+
+}  // namespace lockstep::worker

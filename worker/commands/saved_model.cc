@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/commands/saved_model.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
+#include "common/half.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "worker/setup/job_plan.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr uint64_t kMostConfigBytes = 16 << 20;
+
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& path) {
+  const absl::StatusOr<std::string> text =
+      checkpoint::Storage::Disk()->Read(path, kMostConfigBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
+  }
+  LS_RETURN_IF_ERROR(text.status());
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // of later versions
+  ModelConfig config;
+  const auto status = google::protobuf::util::JsonStringToMessage(*text, &config, options);
+  if (!status.ok() || config.format() != "lockstep") {
+    return absl::DataLossError(absl::StrCat(path, " is not the config of a saved model",
+                                            status.ok() ? "" : ": ",
+                                            std::string(status.message())));
+  }
+  if (config.schema() != 1 || config.fields().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has schema ", config.schema(), " and ", config.fields_size(),
+                     " fields; this version reads schema 1 with fields"));
+  }
+  return config;
+}
+
+// How many samples are run at once where nobody says it. A config that does not tell is of a
+// version that evaluated 1,000 at once, or 4,096 tokens.
+int64_t BlockOf(const ModelConfig& config) {
+  if (config.eval_block() > 0) return config.eval_block();
+  const ModelField& first = config.fields(0);
+  if (first.name() != "tokens" || first.shape().empty()) return 1000;
+  return std::max<int64_t>(1, 4096 / std::max<int64_t>(1, first.shape(0)));
+}
+
+engine::InputSpec InputOf(const ModelConfig& config) {
+  engine::InputSpec input;
+  for (const ModelField& field : config.fields()) {
+    input.fields.push_back(
+        {field.name(),
+         field.type() == "int32" ? FieldSpec::Type::kInt32 : FieldSpec::Type::kFloat32,
+         {field.shape().begin(), field.shape().end()},
+         field.limit()});
+  }
+  input.classes = config.classes();
+  return input;
+}
+
+constexpr size_t kPiece = size_t{4} << 20;
+
+// Weights that are stored in 16 bits are saved as fp32, which has them exactly.
+void NarrowWeights(bool bfloat, const std::vector<float>& from, uint16_t* bits) {
+  for (const float value : from) {
+    *bits++ = bfloat ? BFloat16::FromFloat(value).bits : Float16::FromFloat(value).bits;
+  }
+}
+
+// Reads a tensor to where `entry` lies. Errors: those of SafetensorsFile::Read.
+absl::Status ReadWeights(const checkpoint::SafetensorsFile& file,
+                         const checkpoint::TensorEntry& tensor, const engine::StateEntry& entry,
+                         char* to) {
+  using Type = engine::StateEntry::Type;
+  const bool narrow = entry.type == Type::kBFloat16 || entry.type == Type::kFloat16;
+  std::vector<float> wide(narrow ? std::min(kPiece, tensor.bytes()) / sizeof(float) : 0);
+  for (uint64_t at = 0; at < tensor.bytes(); at += kPiece) {
+    const size_t bytes = std::min(kPiece, tensor.bytes() - at);
+    if (!narrow) {
+      LS_RETURN_IF_ERROR(file.Read(tensor, at, to + at, bytes));
+      continue;
+    }
+    wide.resize(bytes / sizeof(float));
+    LS_RETURN_IF_ERROR(file.Read(tensor, at, wide.data(), bytes));
+    NarrowWeights(entry.type == Type::kBFloat16, wide, reinterpret_cast<uint16_t*>(to + at / 2));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+AlignedMemory AllocateAligned(size_t bytes) {
+  const size_t rounded = std::max((bytes + kPage - 1) / kPage * kPage, kPage);
+  AlignedMemory memory(std::aligned_alloc(kPage, rounded), std::free);
+  if (memory != nullptr) std::memset(memory.get(), 0, rounded);
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& path, int threads,
+                                                             const std::string& device,
+                                                             int64_t block, bool decode) {
+  if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is a job file: name a saved model, such as the folder model/ of a run"));
+  }
+  if (::access(path.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
+  }
+  const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
+  const size_t slash = file.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);
+  std::unique_ptr<SavedModel> model(new SavedModel());
+  LS_ASSIGN_OR_RETURN(model->config_, ReadConfig(folder + "/config.json"));
+  engine::TrainSpec spec;
+  LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(model->config_.model()));
+  spec.input = InputOf(model->config_);
+  spec.eval_block = block > 0 ? block : BlockOf(model->config_);
+  spec.decode = decode;
+  spec.threads = std::max(1, threads);
+  if (!model->config_.precision().empty()) spec.precision = model->config_.precision();
+  const bool cuda = absl::StartsWith(device, "cuda");
+  if (cuda) spec.device = engine::DeviceKind::kCuda;
+  LS_ASSIGN_OR_RETURN(model->plan_, engine::Plan::CompileInference(spec));
+  model->state_ = AllocateAligned(model->plan_->state_bytes());
+  if (!cuda) model->arena_ = AllocateAligned(model->plan_->arena_bytes());
+  if (model->state_ == nullptr || (!cuda && model->arena_ == nullptr)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the model: its weights take ", model->plan_->state_bytes(),
+                     " bytes, a block ", model->plan_->arena_bytes()));
+  }
+  engine::Memory memory{model->state_.get(), model->arena_.get()};
+  if (cuda && device.size() > 5 && !absl::SimpleAtoi(device.substr(5), &memory.gpu)) {
+    return absl::InvalidArgumentError(absl::StrCat("no device is named ", device));
+  }
+  LS_ASSIGN_OR_RETURN(model->executor_, engine::Executor::Create(model->plan_, memory));
+  LS_RETURN_IF_ERROR(model->LoadWeights(file));
+  return model;
+}
+
+absl::Status SavedModel::LoadWeights(const std::string& file) {
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::SafetensorsFile> tensors,
+                      checkpoint::SafetensorsFile::Open(file));
+  size_t used = 0;
+  auto* const state = static_cast<char*>(executor_->BeginLoad());
+  absl::Status status;
+  for (const engine::StateEntry& entry : plan_->state()) {
+    if (entry.role == engine::StateEntry::Role::kScalar) continue;
+    const checkpoint::TensorEntry* tensor = tensors->Find(entry.name);
+    using Type = engine::StateEntry::Type;
+    const char* const dtype = entry.type == Type::kInt64 ? "I64" : "F32";
+    if (tensor == nullptr || tensor->dtype != dtype || tensor->shape != entry.shape) {
+      status = absl::DataLossError(absl::StrCat(
+          file, ": ", tensor == nullptr ? "has no tensor " : "another shape or type of ",
+          entry.name, "; config.json's model has it as ", dtype, " [",
+          absl::StrJoin(entry.shape, ","), "]"));
+      break;
+    }
+    status = ReadWeights(*tensors, *tensor, entry, state + entry.offset);
+    if (!status.ok()) break;
+    ++used;
+  }
+  executor_->EndLoad();
+  if (status.ok() && used != tensors->tensors().size()) {
+    status = absl::DataLossError(absl::StrCat(file, " has ", tensors->tensors().size(),
+                                              " tensors, but config.json's model has ", used));
+  }
+  return status;
+}
+
+absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
+  const std::vector<FieldSpec>& takes = plan_->spec().input.fields;
+  const std::vector<FieldSpec>& has = dataset.fields();
+  bool fits = takes.size() == has.size();
+  for (size_t f = 0; fits && f < takes.size(); ++f) {
+    fits = takes[f].name == has[f].name && takes[f].type == has[f].type &&
+           takes[f].elements() == has[f].elements();
+  }
+  if (fits) return absl::OkStatus();
+  const auto list = [](const std::vector<FieldSpec>& fields) {
+    std::vector<std::string> texts;
+    for (const FieldSpec& field : fields) {
+      texts.push_back(absl::StrCat(field.name, "[", absl::StrJoin(field.shape, ","), "]"));
+    }
+    return absl::StrJoin(texts, ", ");
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model takes samples of ", list(takes), ", but the data has ", list(has)));
+}
+
+absl::Status SavedModel::ForEachBlock(
+    const data::Dataset& dataset,
+    const std::function<absl::Status(engine::Fields, int64_t first, int64_t valid)>& run) {
+  LS_RETURN_IF_ERROR(CheckFits(dataset));
+  const int64_t block = plan_->spec().eval_block;
+  std::vector<AlignedMemory> memory;
+  std::vector<void*> fields;
+  for (const FieldSpec& field : dataset.fields()) {
+    memory.push_back(AllocateAligned(static_cast<size_t>(block) * field.bytes()));
+    if (memory.back() == nullptr) return absl::ResourceExhaustedError("no memory for a block");
+    fields.push_back(memory.back().get());
+  }
+  const std::vector<const void*> read_only(fields.begin(), fields.end());
+  std::vector<int64_t> indices(static_cast<size_t>(block));
+  for (int64_t first = 0; first < dataset.size(); first += block) {
+    const int64_t valid = std::min(block, dataset.size() - first);
+    std::iota(indices.begin(), indices.begin() + valid, first);
+    LS_RETURN_IF_ERROR(dataset.ReadBatch(
+        {absl::MakeConstSpan(indices.data(), static_cast<size_t>(valid))}, fields));
+    LS_RETURN_IF_ERROR(run(read_only, first, valid));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed) {
+  Train train;
+  *train.mutable_data() = data;
+  train.set_seed(seed);
+  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
+  return data::Open(source, data::Split::kTest);
+}
+
+}  // namespace lockstep::worker

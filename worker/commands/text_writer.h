@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A text of a saved gpt, one token after another. Thread-safety: confined to one thread.
+#ifndef LOCKSTEP_WORKER_COMMANDS_TEXT_WRITER_H_
+#define LOCKSTEP_WORKER_COMMANDS_TEXT_WRITER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/engine.h"
+
+namespace lockstep::worker {
+
+class TextWriter {
+ public:
+  // Both outlive it. REQUIRES: a plan that decodes.
+  TextWriter(const engine::Plan* plan, engine::Executor* executor)
+      : plan_(plan), executor_(executor) {}
+
+  // Appends the prompt; of one longer than the model's positions the last ones count. The logits of
+  // the token that follows, [classes], are valid until the next call. REQUIRES: `tokens` is not
+  // empty. Errors: InvalidArgument for a token that the model does not know.
+  absl::StatusOr<absl::Span<const float>> Begin(absl::Span<const int32_t> tokens);
+  // Appends a token; as Begin. When all positions are taken, the newer half of the text moves to
+  // the front and the older is forgotten.
+  absl::StatusOr<absl::Span<const float>> Append(int32_t token);
+
+ private:
+  // Decodes `tokens` from position 0 on.
+  absl::StatusOr<absl::Span<const float>> Restart(absl::Span<const int32_t> tokens);
+  absl::StatusOr<absl::Span<const float>> Decode(int32_t token);
+
+  const engine::Plan* const plan_;
+  engine::Executor* const executor_;
+  std::vector<int32_t> kept_;  // the tokens at positions 0 and on
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_COMMANDS_TEXT_WRITER_H_

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/control_link.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "common/log.h"
+
+namespace lockstep::worker {
+namespace {
+constexpr int kHeartbeatKind = 1;
+constexpr absl::Duration kFarewell = absl::Seconds(1);
+}  // namespace
+
+ControlLink::ControlLink(const WorkerBootstrap& bootstrap, Open open)
+    : options_{bootstrap.coordinator_address(), bootstrap.token()},
+      open_(std::move(open)),
+      machine_(bootstrap, ::getpid()) {}
+
+ControlLink::~ControlLink() {
+  if (session_ != nullptr) session_->Close(kFarewell);
+}
+
+void ControlLink::Start() {
+  coordinator::WorkerSession::Callbacks callbacks;
+  callbacks.hello = [this] {
+    absl::MutexLock lock(&mu_);
+    return machine_.Hello();
+  };
+  callbacks.on_command = [this](const WorkerCommand& command) { OnCommand(command); };
+  callbacks.on_connection = [this](bool connected, const std::string&) { OnConnection(connected); };
+  session_ = open_(options_, callbacks);
+}
+
+void ControlLink::OnConnection(bool connected) {
+  if (!connected) return;
+  absl::MutexLock lock(&mu_);
+  CarryOut(machine_.Connected());
+}
+
+void ControlLink::OnCommand(const WorkerCommand& command) {
+  {
+    absl::MutexLock lock(&mu_);
+    CarryOut(machine_.Command(command));
+    drain_.store(machine_.drain(), std::memory_order_relaxed);
+    regroup_.store(machine_.regroup(), std::memory_order_relaxed);
+  }
+  changed_.NotifyAll();
+}
+
+void ControlLink::CarryOut(const ControlMachine::Effects& effects) {
+  for (const WorkerMessage& message : effects.messages) session_->Send(message);
+  if (effects.abort.has_value() && abort_ != nullptr) abort_(*effects.abort);
+  if (!effects.refused.empty()) {
+    LS_LOG_WARNING << effects.refused;
+  }
+}
+
+void ControlLink::SendReady(const WorkerReady& ready) {
+  absl::MutexLock lock(&mu_);
+  CarryOut(machine_.Ready(ready));
+}
+
+absl::StatusOr<std::optional<Generation>> ControlLink::WaitForGeneration(int64_t after,
+                                                                         absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  changed_.AwaitFor(&mu_, timeout, [this, after]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return machine_.exit().has_value() || machine_.HasGeneration(after);
+  });
+  if (machine_.exit().has_value()) return absl::CancelledError(machine_.exit()->reason());
+  if (!machine_.HasGeneration(after)) return std::optional<Generation>();
+  return std::make_optional(machine_.TakeGeneration(after));
+}
+
+void ControlLink::WatchGeneration(int64_t generation,
+                                  std::function<void(const std::string&)> abort) {
+  absl::MutexLock lock(&mu_);
+  abort_ = std::move(abort);
+  CarryOut(machine_.Watch(generation));
+}
+
+void ControlLink::UnwatchGeneration() {
+  absl::MutexLock lock(&mu_);
+  machine_.Unwatch();
+  abort_ = nullptr;
+}
+
+std::optional<Exit> ControlLink::exit_requested() const {
+  absl::MutexLock lock(&mu_);
+  return machine_.exit();
+}
+
+void ControlLink::SendHeartbeat(const WorkerHeartbeat& heartbeat) {
+  absl::MutexLock lock(&mu_);
+  WorkerMessage message = machine_.NewMessage();
+  *message.mutable_heartbeat() = heartbeat;
+  session_->SendLatest(kHeartbeatKind, message);
+}
+
+void ControlLink::SendEval(const EvalResult& eval) {
+  absl::MutexLock lock(&mu_);
+  WorkerMessage message = machine_.NewMessage();
+  *message.mutable_eval() = eval;
+  session_->Send(message);
+}
+
+void ControlLink::SendPeerLost(int64_t generation, int rank, const std::string& detail) {
+  absl::MutexLock lock(&mu_);
+  WorkerMessage message = machine_.NewMessage();
+  message.mutable_peer_lost()->set_generation(generation);
+  message.mutable_peer_lost()->set_rank(rank);
+  message.mutable_peer_lost()->set_detail(detail);
+  session_->Send(message);
+}
+
+std::optional<Exit> ControlLink::FinishAndWait(const WorkerFinished& finished) {
+  absl::MutexLock lock(&mu_);
+  CarryOut(machine_.Finished(finished));
+  const int64_t generation = finished.generation();
+  const auto told = [this, generation]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return machine_.exit().has_value() || machine_.HasEnded(generation);
+  };
+  mu_.Await(absl::Condition(&told));
+  return machine_.exit();
+}
+
+void ControlLink::SendFailed(int64_t generation, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    WorkerMessage message = machine_.NewMessage();
+    message.mutable_failed()->set_generation(generation);
+    message.mutable_failed()->set_code(static_cast<int>(status.code()));
+    message.mutable_failed()->set_message(std::string(status.message()));
+    session_->Send(message);
+  }
+  session_->Flush(kFarewell);
+}
+
+}  // namespace lockstep::worker

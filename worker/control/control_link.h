@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker's session with its coordinator: the shell around ControlMachine, which decides, and a
+// mailbox that the main thread looks into. A step never waits here. Losing the coordinator changes
+// nothing for a running generation: the session reconnects by itself and reports again.
+//
+// Thread-safety: thread-safe. The session's thread fills the mailbox and aborts the communicator of
+// an ended generation; the main thread does the rest.
+#ifndef LOCKSTEP_WORKER_CONTROL_CONTROL_LINK_H_
+#define LOCKSTEP_WORKER_CONTROL_CONTROL_LINK_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/cond_var.h"
+#include "coordinator/client/client.h"
+#include "proto/coordinator.pb.h"
+#include "worker/control/control_machine.h"
+
+namespace lockstep::worker {
+
+class ControlLink {
+ public:
+  // Opens the session; tests bring their own.
+  using Open = std::function<std::unique_ptr<coordinator::WorkerSession>(
+      const coordinator::ClientOptions&, coordinator::WorkerSession::Callbacks)>;
+
+  explicit ControlLink(const WorkerBootstrap& bootstrap,
+                       Open open = coordinator::OpenWorkerSession);
+  ~ControlLink();
+
+  // Connects in the background and says hello.
+  void Start();
+
+  // Says that the worker stands between generations with this state. Said again by itself after a
+  // reconnect, until a generation is entered.
+  void SendReady(const WorkerReady& ready);
+
+  // Blocks until a generation newer than `after` that has this worker as a member is there, for
+  // `timeout` at most: then there is none. One without members has ended before this worker could
+  // enter it: it counts as seen. Errors: Cancelled when the worker is told to exit.
+  absl::StatusOr<std::optional<Generation>> WaitForGeneration(int64_t after,
+                                                              absl::Duration timeout);
+
+  // While a generation runs, `abort` is called (on the session's thread, with a lock held: it does
+  // not call back) with the reason when the coordinator ends the generation or wants the worker to
+  // leave. At most one at a time; called at once if it has ended already.
+  void WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort);
+  void UnwatchGeneration();
+
+  // Whether the job is to stop after a step that all agree on.
+  bool drain_requested() const { return drain_.load(std::memory_order_relaxed); }
+  // Whether the members are to leave `generation` together after a step that all agree on.
+  bool regroup_requested(int64_t generation) const {
+    return regroup_.load(std::memory_order_relaxed) == generation;
+  }
+  // Whether the worker was told to exit, and with what.
+  std::optional<Exit> exit_requested() const;
+
+  // Queue a message and return at once. A heartbeat replaces one that has not left yet.
+  void SendHeartbeat(const WorkerHeartbeat& heartbeat);
+  void SendEval(const EvalResult& eval);
+  // `rank` is to blame for the end of the generation; -1: it is not known who is.
+  void SendPeerLost(int64_t generation, int rank, const std::string& detail);
+  // Says that all is done and durable, and blocks until the coordinator lets the worker go. The
+  // message is repeated after a reconnect. Empty: the generation was aborted, because the worker
+  // that writes the result failed; the work is not done.
+  std::optional<Exit> FinishAndWait(const WorkerFinished& finished);
+  // Says why the worker gives up; waits a moment for the message to leave.
+  void SendFailed(int64_t generation, const absl::Status& status);
+
+ private:
+  void OnCommand(const WorkerCommand& command);
+  void OnConnection(bool connected);
+  // Sends in the order in which the machine was asked.
+  void CarryOut(const ControlMachine::Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const coordinator::ClientOptions options_;
+  const Open open_;
+  std::atomic<bool> drain_{false};
+  std::atomic<int64_t> regroup_{0};
+
+  mutable absl::Mutex mu_;
+  CondVar changed_;  // what the machine was told by the session
+  ControlMachine machine_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const std::string&)> abort_ ABSL_GUARDED_BY(mu_);
+
+  std::unique_ptr<coordinator::WorkerSession> session_;  // last: its thread uses the rest
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CONTROL_CONTROL_LINK_H_

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/run_record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr int64_t kEveryStepUntil = 100;
+constexpr int64_t kLinesOfARun = 1000;
+
+std::string Number(double value) {
+  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
+}
+
+absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunRecord>> RunRecord::Open(const std::string& run_dir,
+                                                           int64_t total_steps) {
+  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
+  LS_RETURN_IF_ERROR(record->OpenFiles());
+  return record;
+}
+
+std::unique_ptr<RunRecord> RunRecord::Remember(const std::string& run_dir, int64_t total_steps) {
+  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
+  absl::MutexLock lock(&record->mu_);
+  record->writes_ = false;
+  return record;
+}
+
+absl::Status RunRecord::OpenFiles() {
+  absl::MutexLock lock(&file_mu_);
+  for (Output* output : {&metrics_file_, &ledger_file_}) {
+    if (output->fd.valid()) continue;
+    LS_ASSIGN_OR_RETURN(output->fd, OpenForAppend(absl::StrCat(run_dir_, "/", output->name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunRecord::SetWriter(bool writes, bool remembered) {
+  if (writes || remembered) LS_RETURN_IF_ERROR(OpenFiles());
+  Write();
+  std::string metrics, ledger;
+  {
+    absl::MutexLock lock(&mu_);
+    writes_ = writes;
+    if (!remembered) return absl::OkStatus();
+    for (const Piece& piece : pieces_) {
+      metrics += piece.metrics;
+      ledger += piece.ledger;
+    }
+    pieces_.clear();
+  }
+  absl::MutexLock lock(&file_mu_);
+  Append(&metrics_file_, metrics);
+  Append(&ledger_file_, ledger);
+  return absl::OkStatus();
+}
+
+bool RunRecord::WantsStep(int64_t step) const {
+  if (step <= kEveryStepUntil || step == total_steps_) return true;
+  return step % std::max<int64_t>(1, total_steps_ / kLinesOfARun) == 0;
+}
+
+void RunRecord::Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
+                     double loss_scale, bool overflow) {
+  std::string scaling;
+  if (loss_scale > 0) {
+    scaling = absl::StrCat(",\"loss_scale\":", absl::StrFormat("%.17g", loss_scale),
+                           ",\"skipped\":", overflow ? "true" : "false");
+  }
+  const std::string line =
+      absl::StrCat("{\"kind\":\"step\",\"step\":", step, ",\"epoch\":", Number(epoch),
+                   ",\"loss\":", Number(loss), ",\"lr\":", Number(learning_rate),
+                   ",\"samples\":", samples, scaling, "}\n");
+  absl::MutexLock lock(&mu_);
+  metrics_ += line;
+}
+
+namespace {
+
+std::string Numbers(const EvalResult& eval) {
+  return absl::StrCat("\"loss\":", Number(eval.loss()), ",\"accuracy\":", Number(eval.accuracy()),
+                      ",\"top5_accuracy\":", Number(eval.top5_accuracy()));
+}
+
+}  // namespace
+
+void RunRecord::Eval(const EvalResult& eval) {
+  const std::string average =
+      eval.has_ema() ? absl::StrCat(",\"ema\":{", Numbers(eval.ema()), "}") : "";
+  const std::string line =
+      absl::StrCat("{\"kind\":\"eval\",\"step\":", eval.step(), ",\"epoch\":", Number(eval.epoch()),
+                   ",", Numbers(eval), ",\"samples\":", eval.samples(), average, "}\n");
+  absl::MutexLock lock(&mu_);
+  metrics_ += line;
+}
+
+void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash) {
+  char record[24];
+  const int32_t shard32 = shard, generation32 = static_cast<int32_t>(generation);
+  std::memcpy(record, &step, 8);
+  std::memcpy(record + 8, &shard32, 4);
+  std::memcpy(record + 12, &generation32, 4);
+  std::memcpy(record + 16, &ids_hash, 8);
+  absl::MutexLock lock(&mu_);
+  ledger_.append(record, sizeof(record));
+}
+
+void RunRecord::Write() {
+  absl::MutexLock files(&file_mu_);
+  std::string metrics, ledger;
+  {
+    absl::MutexLock lock(&mu_);
+    metrics.swap(metrics_);
+    ledger.swap(ledger_);
+    if (!writes_) {
+      pieces_.push_back({std::move(metrics), std::move(ledger)});
+      if (pieces_.size() > kPieces) pieces_.pop_front();
+      return;
+    }
+  }
+  Append(&metrics_file_, metrics);
+  Append(&ledger_file_, ledger);
+}
+
+void RunRecord::Append(Output* output, const std::string& bytes) {
+  // Whole batches alone are left out, so that lines and records stay whole.
+  if (output->kept.size() + bytes.size() <= kMostKept) {
+    output->kept += bytes;
+  } else {
+    output->lossy = true;
+  }
+  size_t done = 0;
+  while (done < output->kept.size()) {
+    const ssize_t n =
+        ::write(output->fd.get(), output->kept.data() + done, output->kept.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      if (!std::exchange(output->failing, true)) {
+        LS_LOG_WARNING
+            << ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/", output->name)).message()
+            << "; training goes on, and it is tried again: make room there";
+      }
+      break;
+    }
+    done += static_cast<size_t>(n);
+  }
+  output->kept.erase(0, done);
+  if (!output->kept.empty() || !std::exchange(output->failing, false)) return;
+  LS_LOG_INFO << run_dir_ << "/" << output->name << " is written again"
+              << (std::exchange(output->lossy, false) ? "; some of it is missing" : "");
+}
+
+}  // namespace lockstep::worker

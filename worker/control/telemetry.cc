@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/telemetry.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "collectives/reduce.h"
+#include "common/clock.h"
+
+namespace lockstep::worker {
+namespace {
+
+int64_t ResidentBytes() {
+  // The second number of statm is the resident pages.
+  long size = 0, resident = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "re")) {
+    if (std::fscanf(file, "%ld %ld", &size, &resident) != 2) resident = 0;
+    std::fclose(file);
+  }
+  return int64_t{resident} * ::sysconf(_SC_PAGESIZE);
+}
+
+// What the operation that the worker is in says of itself.
+void Describe(const FlightRecord& record, FlightState* flight) {
+  const Operation& operation = record.operation;
+  flight->set_operation(std::string(OpKindName(operation.kind)));
+  if (IsNumbered(operation.kind)) flight->set_sequence(operation.sequence);
+  if (operation.count > 0) {
+    flight->set_dtype(std::string(DTypeName(operation.dtype)));
+    flight->set_count(operation.count);
+  }
+  flight->set_step(operation.step);
+  flight->set_bucket(operation.bucket);
+  flight->set_moving(record.stage == OpStage::kMoving);
+  const int64_t now = absl::ToUnixNanos(Clock::Real()->Now());
+  flight->set_open_us(std::max<int64_t>(0, now - record.enqueued_ns) / 1000);
+}
+
+// The newest record in a compact form.
+void ReadRecorder(const FlightRecorder& recorder, WorkerHeartbeat* heartbeat) {
+  FlightState* flight = heartbeat->mutable_flight();
+  flight->set_last_completed(recorder.LastCompleted(heartbeat->generation()));
+  const std::optional<FlightRecord> latest = recorder.Latest();
+  if (latest.has_value() && latest->stage < OpStage::kDone) {
+    heartbeat->set_waiting_for(latest->waiting_for + 1);
+    Describe(*latest, flight);
+  }
+  const ArrivalCounts counts = recorder.Arrivals();
+  heartbeat->mutable_arrivals()->set_reductions(counts.reductions);
+  heartbeat->mutable_arrivals()->set_last(counts.last);
+  heartbeat->mutable_arrivals()->set_waited_us(counts.waited_ns / 1000);
+}
+
+}  // namespace
+
+Telemetry::Telemetry(const ProgressBoard* board, ControlLink* link, absl::Duration interval)
+    : board_(board), link_(link), interval_(interval), thread_("telemetry", [this] { Loop(); }) {}
+
+Telemetry::~Telemetry() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  wake_.NotifyAll();
+  thread_.Join();
+  Beat();
+}
+
+void Telemetry::SetRecord(RunRecord* record) {
+  absl::MutexLock beat(&beat_mu_);
+  absl::MutexLock lock(&mu_);
+  record_ = record;
+}
+
+void Telemetry::Flush() { Beat(); }
+
+void Telemetry::SetRecorder(const FlightRecorder* recorder) {
+  absl::MutexLock beat(&beat_mu_);
+  absl::MutexLock lock(&mu_);
+  recorder_ = recorder;
+}
+
+void Telemetry::BeatSoon() {
+  {
+    absl::MutexLock lock(&mu_);
+    soon_ = true;
+  }
+  wake_.NotifyAll();
+}
+
+void Telemetry::Loop() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      wake_.AwaitFor(&mu_, interval_,
+                     [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || soon_; });
+      if (stop_) return;
+      soon_ = false;
+    }
+    Beat();
+  }
+}
+
+void Telemetry::Beat() {
+  absl::MutexLock beat(&beat_mu_);
+  WorkerHeartbeat heartbeat;
+  heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
+  if (const int64_t nanos = board_->first_commit.load(std::memory_order_relaxed); nanos != 0) {
+    heartbeat.mutable_first_commit()->set_seconds(nanos / 1'000'000'000);
+    heartbeat.mutable_first_commit()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  }
+  heartbeat.set_resumed_step(board_->resumed_step.load(std::memory_order_relaxed));
+  heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed));
+  heartbeat.set_rss_bytes(ResidentBytes());
+  board_->Read(heartbeat.mutable_progress());
+  RunRecord* record;
+  const FlightRecorder* recorder;
+  {
+    absl::MutexLock lock(&mu_);
+    record = record_;
+    recorder = recorder_;
+  }
+  heartbeat.set_activity(static_cast<Activity>(board_->activity.load(std::memory_order_relaxed)));
+  if (recorder != nullptr) ReadRecorder(*recorder, &heartbeat);
+  link_->SendHeartbeat(heartbeat);
+  if (record != nullptr) record->Write();
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which transport carries a job's gradients: the host's memory, or NCCL between GPUs.
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_SETUP_DATA_PLANE_H_
+#define LOCKSTEP_WORKER_SETUP_DATA_PLANE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "common/life.h"
+#include "proto/coordinator.pb.h"
+#include "worker/setup/compiled_job.h"
+
+namespace lockstep::worker {
+
+// Since this version of NCCL several ranks may share a GPU, when it is told so.
+inline constexpr int kNcclSharesGpus = 23000;
+
+// Whether gradients of `job` on the assigned device go by NCCL. When they do not and could have
+// been meant to, `why` says why. Errors: FailedPrecondition when the job insists.
+absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
+                                   std::string* why);
+
+// Where they are reduced; rank 0 logs why not by NCCL. Errors: as ReducesByNccl.
+absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
+                                               const WorkerAssignment& assignment);
+
+// The same before there are workers, for a job that each worker has a GPU of its own for: by what
+// the job says, and whether NCCL is on this host.
+GradientPlace ExpectedPlace(const JobSpec& job);
+
+// The data plane of a job that was compiled for `place`, with room for its state and gradients.
+// `life` outlives it. Memory that is short is waited for, for `patience` at most: who survives the
+// worker that this one replaces gives its memory back when it has seen its death. Errors:
+// ResourceExhausted; FailedPrecondition, Internal of the GPU.
+absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
+                                                         GradientPlace place,
+                                                         const WorkerAssignment& assignment,
+                                                         const LifePage* life,
+                                                         absl::Duration patience);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_SETUP_DATA_PLANE_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the job's message to the plain values of the engine and the data: the one place that knows
+// both. Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_SETUP_JOB_PLAN_H_
+#define LOCKSTEP_WORKER_SETUP_JOB_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+// When something happens: after every `steps` steps, after every `epochs` epochs, every so long by
+// the clock, or never.
+struct Every {
+  int64_t steps = 0;
+  int64_t epochs = 0;
+  absl::Duration time = absl::InfiniteDuration();
+  bool never() const { return steps == 0 && epochs == 0 && time == absl::InfiniteDuration(); }
+};
+
+// "500 steps", "1 epoch", "30s" (also ms, m, h, d), "never"; empty: never. Errors: InvalidArgument.
+absl::StatusOr<Every> ParseEvery(const std::string& text);
+
+// The samples that the job names. Errors: InvalidArgument when there is no data.
+absl::StatusOr<data::Source> DataSource(const Train& train);
+
+// The model as the engine takes it. Errors: InvalidArgument when there is none.
+absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model);
+
+// How its training images are changed at random.
+data::Augment AugmentOf(const Train& train);
+
+// `job`'s train part with what the opened data says about a sample; total_steps is the run's
+// length. Errors: InvalidArgument for what this version does not train.
+absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
+                                             int64_t total_steps);
+
+// How the job deals `dataset_size` samples. REQUIRES: a resolved job.
+// Errors: InvalidArgument when a dropped tail leaves an epoch without a step.
+absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Train& train,
+                                                                      int64_t dataset_size);
+
+// Steps of the whole run.
+int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler);
+
+// The most workers that the job may have at once, without spares.
+int MostWorkers(const JobSpec& job);
+// The fewest workers that it goes on with.
+int LeastWorkers(const JobSpec& job);
+// Whether its moments are sharded: train.zero_stage is 1 and there can be enough workers for it.
+bool ShardsMoments(const JobSpec& job);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_SETUP_JOB_PLAN_H_

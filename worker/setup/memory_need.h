@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that a compiled job needs in each worker, known before anything runs, and the check
+// against what the job may use. Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_SETUP_MEMORY_NEED_H_
+#define LOCKSTEP_WORKER_SETUP_MEMORY_NEED_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "data/dataset.h"
+#include "engine/engine.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+// Where the vectors lie that workers reduce.
+enum class GradientPlace {
+  kHost,  // in memory that the workers of a host share
+  kGpu,   // with the GPUs, between which NCCL moves them
+};
+
+// Bytes of a worker's GPU: all that it allocates there, but what the driver and the libraries take
+// themselves.
+struct GpuNeed {
+  size_t plan = 0;     // Plan::device_bytes
+  size_t vectors = 0;  // with GradientPlace::kGpu: partial sums, and what they are reduced to
+  size_t total() const { return plan + vectors; }
+};
+
+// Bytes of one worker at its peak.
+struct MemoryNeed {
+  size_t weights = 0;
+  size_t gradients = 0;    // of the shard and the partial sums that a worker may hold
+  size_t optimizer = 0;    // moments and the scalars of the training state
+  size_t activations = 0;  // the arena but for the workspace
+  size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
+  size_t data = 0;         // batches that are prepared ahead, an evaluation block
+  size_t checkpoint = 0;   // the copy of the state that is written
+  GpuNeed gpu;             // which is none of the rest; zeros on the CPU
+  size_t total() const {
+    return weights + gradients + optimizer + activations + workspace + data + checkpoint;
+  }
+};
+
+// `gradient_buffers` vectors of `vector_count` floats are held in `place` at the worst deal of
+// shards.
+MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
+                        int64_t vector_count, GradientPlace place);
+
+// The most bytes of moments that a worker of a job with sharded moments ever holds, each stretch of
+// them rounded up to 64; 0: all of them.
+size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
+
+// Whether `need` fits `job`'s resources.memory and gpu_memory (0: not checked). Errors:
+// ResourceExhausted that names the need and the limit and says what would make the job fit.
+absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_SETUP_MEMORY_NEED_H_

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/state/recovery.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash_bytes.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+// What each rank says of itself; it travels as bytes.
+struct Row {
+  int64_t committed;
+  int64_t evaluated;
+  // Holders may stand before and after the evaluation of the step, so this is taken from one.
+  engine::Tracking tracking;
+};
+
+template <typename T>
+absl::StatusOr<std::vector<T>> Exchange(Communicator* communicator, const T& mine,
+                                        absl::Time deadline) {
+  std::vector<T> all(static_cast<size_t>(communicator->world_size()));
+  LS_RETURN_IF_ERROR(
+      communicator->AllGather(&mine, all.data(), sizeof(T), DType::kUInt8, deadline));
+  return all;
+}
+
+}  // namespace
+
+absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
+                       const std::vector<int>& holders, bool have, absl::Time deadline) {
+  const int count = static_cast<int>(holders.size());
+  const auto slice_hash = [&](int holder) {
+    const ElementRange slice = SliceOf(bytes, count, holder);
+    return HashBytes(state + slice.begin, static_cast<size_t>(slice.size()));
+  };
+  uint64_t mine = 0;
+  for (int i = 0; i < count; ++i) {
+    if (holders[i] == communicator->rank()) mine = slice_hash(i);
+  }
+  LS_RETURN_IF_ERROR(communicator->Replicate(state, bytes, have, deadline));
+  LS_ASSIGN_OR_RETURN(const std::vector<uint64_t> hashes, Exchange(communicator, mine, deadline));
+  for (int i = 0; i < count && !have; ++i) {
+    if (slice_hash(i) == hashes[holders[i]]) continue;
+    return absl::DataLossError(absl::StrCat("rank ", communicator->rank(),
+                                            ": the part of the training state copied from rank ",
+                                            holders[i], " is not what that rank has"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::Executor* executor,
+                                            void* state, size_t bytes, int64_t start_step,
+                                            int64_t evaluated_step, absl::Time deadline) {
+  const Row row{executor->committed_step(), evaluated_step, executor->tracking()};
+  LS_ASSIGN_OR_RETURN(const std::vector<Row> rows, Exchange(communicator, row, deadline));
+  std::vector<int> holders;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    if (rows[rank].committed == start_step) holders.push_back(static_cast<int>(rank));
+  }
+  if (holders.empty()) {
+    return absl::InternalError(absl::StrCat("no member of generation ", communicator->generation(),
+                                            " has the state after step ", start_step,
+                                            ", where it is to go on"));
+  }
+  StateAgreement agreement;
+  agreement.first_holder = holders.front();
+  agreement.evaluated_step = rows[holders.front()].evaluated;
+  for (const int holder : holders) {
+    agreement.evaluated_step = std::min(agreement.evaluated_step, rows[holder].evaluated);
+  }
+  if (holders.size() == rows.size()) return agreement;
+  const bool have = row.committed == start_step;
+  agreement.copied = !have;
+  if (!have) executor->BeginLoad();
+  const absl::Status copied = CopyState(communicator, static_cast<char*>(state),
+                                        static_cast<int64_t>(bytes), holders, have, deadline);
+  if (!have) executor->EndLoad();
+  if (!copied.ok() && !have) executor->InitState();
+  LS_RETURN_IF_ERROR(copied);
+  if (!have) executor->SetTracking(rows[holders.front()].tracking);
+  return agreement;
+}
+
+}  // namespace lockstep::worker

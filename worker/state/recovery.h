@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the members of a generation come to have the same state. Each says which step its state is
+// after. Those whose state is that of the start step hold it; whoever has another one, because it
+// is new, copies it: a disjoint slice from each holder, verified by the holders' hashes.
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_STATE_RECOVERY_H_
+#define LOCKSTEP_WORKER_STATE_RECOVERY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "engine/engine.h"
+
+namespace lockstep::worker {
+
+struct StateAgreement {
+  // The lowest rank that held the state.
+  int first_holder = 0;
+  bool copied = false;  // this worker had to copy it
+  // The newest step whose evaluation every holder has counted.
+  int64_t evaluated_step = 0;
+};
+
+// Blocks until this rank has the state after `start_step`. `evaluated_step` is the newest step that
+// this rank has evaluated. Errors: those of the communicator; Internal when nobody holds the state;
+// DataLoss when a copy is damaged. After an error while copying the state is the initial one.
+// `state` is the executor's region of `bytes` in the transport's arena.
+absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::Executor* executor,
+                                            void* state, size_t bytes, int64_t start_step,
+                                            int64_t evaluated_step, absl::Time deadline);
+
+// Gives the `bytes` at `state` (in the transport's arena) of the ranks `holders` to those that do
+// not `have` them: a slice from each, compared with its hash. Blocks. Errors: those of the
+// communicator; DataLoss when a slice is not what its holder has.
+absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
+                       const std::vector<int>& holders, bool have, absl::Time deadline);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_STATE_RECOVERY_H_

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// ShardedState::Agree: how the members of a generation come to have the same state when each has a
+// part of the moments. All of them see the same rows, so all decide alike.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "worker/state/sharded_state.h"
+
+namespace lockstep::worker {
+namespace {
+
+bool Contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+ShardedState::Row ShardedState::MyRow(int64_t evaluated_step) const {
+  Row row{};
+  row.committed = parts_.executor->committed_step();
+  row.begun = parts_.executor->begun_step();
+  row.evaluated = evaluated_step;
+  row.tracking = parts_.executor->tracking();
+  row.own_begin = own_.begin;
+  row.own_end = own_.end;
+  for (int shard = 0; shard < parts_.shards; ++shard) {
+    if (Holds(shard)) row.holds[shard / 64] |= uint64_t{1} << shard % 64;
+  }
+  return row;
+}
+
+ShardHolders ShardedState::HoldersIn(const std::vector<Row>& rows, int64_t start_step) const {
+  ShardHolders holders(static_cast<size_t>(parts_.shards));
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    if (rows[rank].begun != start_step) continue;
+    for (int shard = 0; shard < parts_.shards; ++shard) {
+      const bool holds = (rows[rank].holds[shard / 64] >> shard % 64 & 1) != 0;
+      if (holds) holders[static_cast<size_t>(shard)].push_back(static_cast<int>(rank));
+    }
+  }
+  return holders;
+}
+
+absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, int64_t start_step,
+                                                   int64_t evaluated_step, absl::Time deadline) {
+  std::vector<Communicator::SharedPiece> pieces = {{parts_.state, plan().state_bytes()}};
+  if (spread()) {
+    pieces.push_back({parts_.sums, plan().SumBlocks().size() * sizeof(double)});
+  } else {
+    pieces.push_back({parts_.gradients, static_cast<size_t>(parts_.vector_count) * sizeof(float)});
+    pieces.push_back({parts_.spill, SpillBytes(parts_.vector_count)});
+  }
+  LS_ASSIGN_OR_RETURN(shared_, communicator->Share(pieces, deadline));
+  const Row mine = MyRow(evaluated_step);
+  std::vector<Row> rows(static_cast<size_t>(communicator->world_size()));
+  LS_RETURN_IF_ERROR(
+      communicator->AllGather(&mine, rows.data(), sizeof(Row), DType::kUInt8, deadline));
+
+  std::vector<int> bound;
+  bool half_done = false;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    if (rows[rank].begun != start_step) continue;
+    bound.push_back(static_cast<int>(rank));
+    half_done |= rows[rank].committed != start_step;
+  }
+  if (bound.empty()) {
+    return absl::InternalError(absl::StrCat("no member of generation ", communicator->generation(),
+                                            " has the state after step ", start_step,
+                                            ", where it is to go on"));
+  }
+  StateAgreement agreement;
+  agreement.first_holder = bound.front();
+  agreement.evaluated_step = rows[static_cast<size_t>(bound.front())].evaluated;
+  for (const int rank : bound) {
+    agreement.evaluated_step =
+        std::min(agreement.evaluated_step, rows[static_cast<size_t>(rank)].evaluated);
+  }
+  agreement.copied = !Contains(bound, communicator->rank());
+  if (start_step == 0) {
+    LS_RETURN_IF_ERROR(BeginFresh(communicator));
+    return agreement;
+  }
+  const ShardHolders before = HoldersIn(rows, start_step);
+  for (size_t shard = 0; shard < before.size(); ++shard) {
+    const bool needed = half_done || !moments_[shard].empty();
+    if (!before[shard].empty() || !needed) continue;
+    return GiveUp(absl::StrCat("both holders of part ", shard + 1, " of ", before.size(),
+                               " of the optimizer's state after step ", start_step, " are gone"));
+  }
+  if (half_done) {
+    LS_RETURN_IF_ERROR(FinishHalfDone(communicator, rows, before, start_step, deadline));
+  }
+  LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, bound, deadline));
+  ShardHolders after = DealHolders(before, communicator->world_size());
+  LS_RETURN_IF_ERROR(Transfer(communicator, before, after, deadline));
+  LS_RETURN_IF_ERROR(SetHolders(*communicator, std::move(after)));
+  return agreement;
+}
+
+absl::Status ShardedState::BeginFresh(Communicator* communicator) {
+  const ShardHolders nobody(static_cast<size_t>(parts_.shards));
+  ShardHolders holders = DealHolders(nobody, communicator->world_size());
+  std::vector<engine::StateRange> ranges;
+  for (size_t shard = 0; shard < holders.size(); ++shard) {
+    if (!Contains(holders[shard], communicator->rank())) continue;
+    ranges.insert(ranges.end(), moments_[shard].begin(), moments_[shard].end());
+  }
+  LS_RETURN_IF_ERROR(TakeMoments(ranges));
+  parts_.executor->BeginLoad();
+  for (const engine::StateRange& range : ranges) {
+    std::memset(parts_.state + range.begin, 0, range.end - range.begin);
+  }
+  parts_.executor->EndLoad();
+  return SetHolders(*communicator, std::move(holders));
+}
+
+absl::Status ShardedState::GiveUp(const std::string& why) {
+  parts_.executor->InitState();
+  LS_RETURN_IF_ERROR(parts_.executor->HoldMoments({}));
+  std::fill(held_.begin(), held_.end(), false);
+  LS_LOG_WARNING << why << ": goes back to the newest checkpoint, or to the start without one";
+  return absl::AbortedError(absl::StrCat(why, ": all go back"));
+}
+
+absl::Status ShardedState::FinishHalfDone(Communicator* communicator, const std::vector<Row>& rows,
+                                          const ShardHolders& holders, int64_t step,
+                                          absl::Time deadline) {
+  std::vector<int> late;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    const Row& row = rows[rank];
+    if (row.begun == step && row.committed != step) late.push_back(static_cast<int>(rank));
+  }
+  if (spread()) {
+    LS_RETURN_IF_ERROR(communicator->ExchangeRanges(
+        parts_.gradients, parts_.vector_count,
+        WeightTransfers(plan().gradient_count(), holders, late), deadline));
+  }
+  if (Contains(late, communicator->rank())) {
+    LS_RETURN_IF_ERROR(FinishFrom(rows, holders, step));
+    LS_RETURN_IF_ERROR(parts_.executor->PublishState());  // who is new may copy them
+  }
+  // Nobody's new weights go before all have taken them.
+  return communicator->Barrier(deadline);
+}
+
+absl::Status ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders,
+                                      int64_t step) {
+  if (spread()) return parts_.executor->FinishUpdate(step, {Vector()});
+  std::vector<engine::GradientSlice> weights;
+  for (int shard = 0; shard < parts_.shards; ++shard) {
+    const int from = holders[static_cast<size_t>(shard)].front();
+    const Row& row = rows[static_cast<size_t>(from)];
+    for (const Piece& piece : PiecesOf(shard, row.own_begin, row.own_end)) {
+      weights.push_back({piece.begin, piece.end, NewWeights(from, piece, row.own_begin)});
+    }
+  }
+  return parts_.executor->FinishUpdate(step, weights);
+}
+
+absl::Status ShardedState::AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
+                                         const std::vector<int>& bound, absl::Time deadline) {
+  if (bound.size() == rows.size()) return absl::OkStatus();
+  const bool have = Contains(bound, communicator->rank());
+  if (!have) parts_.executor->BeginLoad();
+  absl::Status copied = CopyState(communicator, parts_.state, static_cast<int64_t>(moments_begin_),
+                                  bound, have, deadline);
+  if (copied.ok()) {
+    copied =
+        CopyState(communicator, parts_.state + moments_end_,
+                  static_cast<int64_t>(plan().state_bytes() - moments_end_), bound, have, deadline);
+  }
+  if (have) return copied;
+  parts_.executor->EndLoad();
+  // What this rank held, if it held anything, is of another step.
+  std::fill(held_.begin(), held_.end(), false);
+  if (copied.ok()) {
+    parts_.executor->SetTracking(rows[static_cast<size_t>(bound.front())].tracking);
+  } else {
+    parts_.executor->InitState();
+  }
+  return copied;
+}
+
+absl::Status ShardedState::TakeMoments(std::vector<engine::StateRange> ranges) {
+  // The space of neighbours in one go.
+  constexpr size_t kNear = 4096;
+  std::sort(
+      ranges.begin(), ranges.end(),
+      [](const engine::StateRange& a, const engine::StateRange& b) { return a.begin < b.begin; });
+  for (size_t i = 0; i < ranges.size();) {
+    engine::StateRange all = ranges[i];
+    for (++i; i < ranges.size() && ranges[i].begin <= all.end + kNear; ++i) all.end = ranges[i].end;
+    LS_RETURN_IF_ERROR(parts_.transport->Hold(parts_.state + all.begin, all.end - all.begin,
+                                              "a part of the optimizer's state"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolders& before,
+                                    const ShardHolders& after, absl::Time deadline) {
+  const int me = communicator->rank();
+  std::vector<uint64_t> hashes(after.size(), 0);
+  std::vector<Copied> copies;
+  bool any = false;
+  for (size_t shard = 0; shard < after.size(); ++shard) {
+    for (const int to : after[shard]) {
+      if (Contains(before[shard], to) || moments_[shard].empty()) continue;
+      any = true;
+      const int from = before[shard][static_cast<size_t>(to) % before[shard].size()];
+      if (from == me) hashes[shard] = HashOf(static_cast<int>(shard), parts_.state);
+      if (to == me) copies.push_back({static_cast<int>(shard), from});
+    }
+  }
+  if (!any) return absl::OkStatus();
+  absl::Status status = Copy(copies);
+  std::vector<uint64_t> all(hashes.size() * static_cast<size_t>(communicator->world_size()));
+  LS_RETURN_IF_ERROR(communicator->AllGather(hashes.data(), all.data(),
+                                             static_cast<int64_t>(hashes.size() * sizeof(uint64_t)),
+                                             DType::kUInt8, deadline));
+  for (const Copied& copy : copies) {
+    if (!status.ok()) break;
+    const size_t at =
+        static_cast<size_t>(copy.from) * hashes.size() + static_cast<size_t>(copy.shard);
+    if (HashOf(copy.shard, parts_.state) == all[at]) {
+      // From here on, not from the deal's end: whoever gave them may let go before this rank hears
+      // that all have theirs. One holder more is nothing: the next deal trims them.
+      held_[static_cast<size_t>(copy.shard)] = true;
+      continue;
+    }
+    status = absl::DataLossError(absl::StrCat("rank ", me, ": the moments copied from rank ",
+                                              copy.from, " are not what that rank has"));
+  }
+  // Who held them lets go of nothing before all have theirs.
+  int32_t good = status.ok() ? 1 : 0;
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&good, 1, DType::kInt32, ReduceOp::kMin,
+                                             ReduceOrder::kFixed, deadline));
+  if (good == 0 && status.ok()) status = absl::AbortedError("a member could not copy its moments");
+  return status;
+}
+
+absl::Status ShardedState::Copy(const std::vector<Copied>& copies) {
+  std::vector<engine::StateRange> ranges;
+  for (const Copied& copy : copies) {
+    const auto& moments = moments_[static_cast<size_t>(copy.shard)];
+    ranges.insert(ranges.end(), moments.begin(), moments.end());
+  }
+  LS_RETURN_IF_ERROR(TakeMoments(std::move(ranges)));
+  parts_.executor->BeginLoad();
+  for (const Copied& copy : copies) {
+    const char* const from = shared_[static_cast<size_t>(copy.from)][0];
+    for (const engine::StateRange& range : moments_[static_cast<size_t>(copy.shard)]) {
+      std::memcpy(parts_.state + range.begin, from + range.begin, range.end - range.begin);
+    }
+  }
+  parts_.executor->EndLoad();
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

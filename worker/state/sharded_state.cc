@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/state/sharded_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/hash_bytes.h"
+#include "common/status.h"
+#include "worker/state/replica_check.h"
+
+namespace lockstep::worker {
+namespace {
+
+// With fewer ranks everybody holds everything, and there are no new weights beside the weights.
+constexpr int kLeastRanks = 3;
+
+// The moments lie together: from the first to the end of the last.
+engine::StateRange MomentsIn(const engine::Plan& plan) {
+  engine::StateRange moments;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role != engine::StateEntry::Role::kMoment) continue;
+    if (moments.end == 0) moments.begin = entry.offset;
+    moments.end = entry.offset + entry.bytes;
+  }
+  return moments;
+}
+
+}  // namespace
+
+size_t ShardedState::SpillBytes(int64_t vector_count) {
+  int64_t most = 0;
+  for (int rank = 0; rank < kLeastRanks; ++rank) {
+    most = std::max(most, SliceOf(vector_count, kLeastRanks, rank).size());
+  }
+  return static_cast<size_t>(std::max<int64_t>(most, 1)) * sizeof(float);
+}
+
+absl::Status ShardedState::HoldShared(const engine::Plan& plan, Transport* transport, char* state) {
+  const engine::StateRange moments = MomentsIn(plan);
+  LS_RETURN_IF_ERROR(transport->Hold(state, moments.begin, "the weights"));
+  return transport->Hold(state + moments.end, plan.state_bytes() - moments.end,
+                         "averages and counters");
+}
+
+ShardedState::ShardedState(const Parts& parts) : parts_(parts) {
+  LS_CHECK_LE(parts.shards, kMostShards);
+  LS_CHECK((parts.spill != nullptr) != (parts.sums != nullptr));
+  const engine::StateRange moments = MomentsIn(plan());
+  moments_begin_ = moments.begin;
+  moments_end_ = moments.end;
+  held_.resize(static_cast<size_t>(parts.shards), false);
+  for (int shard = 0; shard < parts.shards; ++shard) {
+    const ElementRange range = Range(shard);
+    moments_.push_back(plan().MomentsOf(range.begin, range.end));
+    for (const engine::StateRange& place : moments_.back()) {
+      places_.push_back({place.begin, place.end, shard});
+    }
+  }
+  std::sort(places_.begin(), places_.end(),
+            [](const Place& a, const Place& b) { return a.begin < b.begin; });
+}
+
+std::vector<ShardedState::Piece> ShardedState::PiecesOf(int shard, int64_t own_begin,
+                                                        int64_t own_end) const {
+  const ElementRange range = Range(shard);
+  std::vector<Piece> pieces;
+  const auto add = [&](int64_t begin, int64_t end, bool in_slice) {
+    begin = std::max(begin, range.begin);
+    end = std::min(end, range.end);
+    if (begin < end) pieces.push_back({begin, end, in_slice});
+  };
+  add(range.begin, own_begin, false);
+  add(own_begin, own_end, true);
+  add(own_end, range.end, false);
+  return pieces;
+}
+
+const float* ShardedState::NewWeights(int rank, const Piece& piece, int64_t own_begin) const {
+  const std::vector<const char*>& shared = shared_[static_cast<size_t>(rank)];
+  if (piece.in_slice) return reinterpret_cast<const float*>(shared[2]) + (piece.begin - own_begin);
+  return reinterpret_cast<const float*>(shared[1]) + piece.begin;
+}
+
+absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHolders holders) {
+  const int world = communicator.world_size();
+  rank_ = communicator.rank();
+  all_held_ = world < kLeastRanks;
+  own_ = spread() ? ElementRange{} : SliceOf(parts_.vector_count, world, rank_);
+  holders_ = std::move(holders);
+  if (!spread()) parts_.transport->Drop(parts_.spill, SpillBytes(parts_.vector_count));
+  std::vector<engine::HeldRange> ranges;
+  present_ = {{0, moments_begin_}};
+  gathered_.clear();
+  for (int shard = 0; shard < parts_.shards; ++shard) {
+    const std::vector<int>& ranks = holders_[static_cast<size_t>(shard)];
+    const bool mine = std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
+    held_[static_cast<size_t>(shard)] = mine;
+    for (const Piece& piece : PiecesOf(shard, own_.begin, own_.end)) {
+      if (!mine) break;
+      float* weights = parts_.gradients + piece.begin;
+      if (piece.in_slice && !all_held_) {
+        weights = parts_.spill + (piece.begin - own_.begin);
+        LS_RETURN_IF_ERROR(parts_.transport->Hold(
+            weights, static_cast<size_t>(piece.end - piece.begin) * sizeof(float), "new weights"));
+      }
+      ranges.push_back({piece.begin, piece.end, weights});
+    }
+    if (spread()) continue;
+    // From this rank itself if it can be, else from either holder.
+    const int from = mine ? rank_ : ranks[static_cast<size_t>(shard + rank_) % ranks.size()];
+    const ElementRange slice = SliceOf(parts_.vector_count, world, from);
+    for (const Piece& piece : PiecesOf(shard, slice.begin, slice.end)) {
+      gathered_.push_back({piece.begin, piece.end, NewWeights(from, piece, slice.begin)});
+    }
+  }
+  for (const Place& place : places_) {
+    if (Holds(place.shard)) present_.push_back({place.begin, place.end});
+  }
+  present_.push_back({moments_end_, plan().state_bytes()});
+  // Stretches that nobody here holds, whole: neighbours may share a page.
+  size_t gone = moments_begin_;
+  for (const Place& place : places_) {
+    if (!Holds(place.shard)) continue;
+    if (gone < place.begin) parts_.transport->Drop(parts_.state + gone, place.begin - gone);
+    gone = place.end;
+  }
+  if (gone < moments_end_) parts_.transport->Drop(parts_.state + gone, moments_end_ - gone);
+  LS_RETURN_IF_ERROR(parts_.executor->HoldMoments(std::move(ranges)));
+  return spread() ? DealSpread(world) : absl::OkStatus();
+}
+
+absl::Status ShardedState::DealSpread(int world) {
+  deal_ = {};
+  transfers_.clear();
+  gathered_ = {Vector()};
+  std::vector<int> sums;
+  if (!all_held_) {
+    deal_ = DealGradients(plan().SumBlocks(), plan().TailBegin(), plan().gradient_count(),
+                          parts_.vector_count, holders_, world);
+    std::vector<int> all(static_cast<size_t>(world));
+    std::iota(all.begin(), all.end(), 0);
+    transfers_ = WeightTransfers(plan().gradient_count(), holders_, all);
+  }
+  for (size_t block = 0; block < deal_.summed_by.size(); ++block) {
+    if (deal_.summed_by[block] == rank_) sums.push_back(static_cast<int>(block));
+  }
+  return parts_.executor->HoldSums(std::move(sums));
+}
+
+absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
+                                     absl::Span<const engine::GradientSlice> reduced,
+                                     absl::Time deadline) {
+  if (!spread() || all_held_) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(parts_.executor->SumSquares(
+      step, reduced, absl::MakeSpan(parts_.sums, deal_.summed_by.size())));
+  return communicator->Barrier(deadline);
+}
+
+absl::StatusOr<engine::StepResult> ShardedState::Begin(
+    int64_t step, absl::Span<const engine::GradientSlice> reduced) {
+  if (all_held_) return parts_.executor->Update(step, reduced);
+  if (!spread()) return parts_.executor->BeginUpdate(step, reduced);
+  std::vector<double> sums;
+  for (const int rank : deal_.summed_by) {
+    const char* const of_rank = shared_[static_cast<size_t>(rank)][1];
+    sums.push_back(reinterpret_cast<const double*>(of_rank)[sums.size()]);
+  }
+  return parts_.executor->BeginUpdateWith(step, sums);
+}
+
+absl::Status ShardedState::Finish(Communicator* communicator, int64_t step, absl::Time deadline) {
+  LS_RETURN_IF_ERROR(spread() ? communicator->ExchangeRanges(parts_.gradients, parts_.vector_count,
+                                                             transfers_, deadline)
+                              : communicator->Barrier(deadline));
+  return parts_.executor->FinishUpdate(step, gathered_);
+}
+
+absl::Status ShardedState::Publish(Communicator* communicator, absl::Time deadline) const {
+  LS_RETURN_IF_ERROR(parts_.executor->PublishState());
+  if (plan().spec().device == engine::DeviceKind::kCpu) return absl::OkStatus();
+  return communicator->Barrier(deadline);
+}
+
+const char* ShardedState::Locate(size_t offset, size_t* bytes) const {
+  if (offset < moments_begin_ || offset >= moments_end_) return parts_.state + offset;
+  const auto next =
+      std::upper_bound(places_.begin(), places_.end(), offset,
+                       [](size_t at, const Place& place) { return at < place.begin; });
+  LS_CHECK(next != places_.begin());
+  const Place& place = *std::prev(next);
+  LS_CHECK_LT(offset, place.end);
+  *bytes = std::min(*bytes, place.end - offset);
+  if (Holds(place.shard)) return parts_.state + offset;
+  const int from = holders_[static_cast<size_t>(place.shard)].front();
+  return shared_[static_cast<size_t>(from)][0] + offset;
+}
+
+uint64_t ShardedState::HashOf(int shard, const char* base) const {
+  uint64_t hash = 0;
+  for (const engine::StateRange& range : moments_[static_cast<size_t>(shard)]) {
+    hash = hash * 31 + HashBytes(base + range.begin, range.end - range.begin);
+  }
+  return hash;
+}
+
+absl::Status ShardedState::CheckReplicas(Communicator* communicator, int64_t step,
+                                         absl::Time deadline) const {
+  // What all have, then each shard that this rank holds.
+  std::vector<uint64_t> mine(static_cast<size_t>(parts_.shards) + 1, 0);
+  mine[0] = HashBytes(parts_.state, moments_begin_) * 31 +
+            HashBytes(parts_.state + moments_end_, plan().state_bytes() - moments_end_);
+  for (int shard = 0; shard < parts_.shards; ++shard) {
+    if (Holds(shard)) mine[static_cast<size_t>(shard) + 1] = HashOf(shard, parts_.state);
+  }
+  std::vector<uint64_t> all(mine.size() * static_cast<size_t>(communicator->world_size()));
+  LS_RETURN_IF_ERROR(communicator->AllGather(mine.data(), all.data(),
+                                             static_cast<int64_t>(mine.size() * sizeof(uint64_t)),
+                                             DType::kUInt8, deadline));
+  const auto hash = [&](int rank, size_t at) {
+    return all[static_cast<size_t>(rank) * mine.size() + at];
+  };
+  std::vector<uint64_t> column;
+  for (int rank = 0; rank < communicator->world_size(); ++rank) column.push_back(hash(rank, 0));
+  std::vector<int> ranks = RanksThatDiffer(column);
+  if (!ranks.empty()) {
+    return ReplicasDiffer(ranks, ranks.size() < column.size(), communicator->rank(), step);
+  }
+  for (size_t shard = 0; shard < holders_.size(); ++shard) {
+    column.clear();
+    for (const int rank : holders_[shard]) column.push_back(hash(rank, shard + 1));
+    const std::vector<int> differ = RanksThatDiffer(column);
+    if (differ.empty()) continue;
+    ranks.clear();
+    for (const int index : differ) ranks.push_back(holders_[shard][static_cast<size_t>(index)]);
+    return ReplicasDiffer(ranks, differ.size() < column.size(), communicator->rank(), step);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an evaluation decides: whether it is the best so far, and whether the run ends early. Every
+// rank computes it from the same numbers and the same state, so all decide alike; the state goes
+// with the weights, so a healed or resumed run decides as the undisturbed one.
+//
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_WORKER_STEP_EVAL_TRACKER_H_
+#define LOCKSTEP_WORKER_STEP_EVAL_TRACKER_H_
+
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::worker {
+
+// The state after `eval`. An evaluation of a step that has been counted changes nothing, so that
+// one may be done again.
+engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
+                           const engine::Tracking& before);
+
+// Whether the run ends with the newest evaluation.
+bool StopsEarly(const Train& train, const engine::Tracking& tracking);
+
+// Whether model/best.safetensors is to hold the averaged weights.
+bool BestIsOfAverage(const Train& train);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_STEP_EVAL_TRACKER_H_

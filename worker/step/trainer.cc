@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/step/trainer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "worker/checkpoint/model_writer.h"
+#include "worker/state/recovery.h"
+#include "worker/step/eval_tracker.h"
+
+namespace lockstep::worker {
+namespace {
+
+// A member that stands still is found by the coordinator (it misses heartbeats or progress), which
+// ends the generation; this bound is only for when there is no coordinator to do so.
+constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
+
+}  // namespace
+
+absl::Time Trainer::Deadline() const { return clock_->Now() + kCollectiveLimit; }
+
+double Trainer::samples_per_second() const {
+  if (train_seconds_ <= 0) return 0;
+  return static_cast<double>(steps_timed_ * compiled_.job.train().global_batch()) / train_seconds_;
+}
+
+bool Trainer::FallsOn(const Every& every, int64_t step) const {
+  if (every.steps > 0) return step % every.steps == 0;
+  if (every.epochs == 0) return false;
+  const int64_t epochs = compiled_.sampler->EpochsCompletedAfter(step);
+  return epochs / every.epochs > compiled_.sampler->EpochsCompletedAfter(step - 1) / every.epochs;
+}
+
+bool Trainer::EvalDue(int64_t step) const {
+  if (evaluator_ == nullptr || compiled_.eval_every.never()) return false;
+  return step == compiled_.total_steps || FallsOn(compiled_.eval_every, step);
+}
+
+Checkpointer::Decided Trainer::Decided() const {
+  return {eval_, evaluated_step_, executor_->tracking().best_step};
+}
+
+absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
+                                                    RunRecord* record) {
+  loader_->Restart(committed_step(), held.begin, held.end);
+  communicator->PublishCommitted(committed_step());
+  const Train& train = compiled_.job.train();
+  header_ = {};
+  if (checkpointer_ != nullptr) {
+    checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false));
+  }
+  // The last generation may have ended between a commit and its evaluation, on some ranks.
+  if (std::exchange(evaluate_first_, false)) {
+    LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+  }
+  const bool on_cpu = compiled_.plan->spec().device == engine::DeviceKind::kCpu;
+  if (record != nullptr && committed_step() == 0 && train.precision() == "tf32" && on_cpu) {
+    LS_LOG_INFO << "precision tf32 is fp32 on this device: it has no such arithmetic";
+  }
+  board_->Enter(TRAINING);
+  while (committed_step() < compiled_.total_steps && !header_.drain && !header_.regroup &&
+         !StopsEarly(train, executor_->tracking())) {
+    const absl::Time start = clock_->Now();
+    LS_RETURN_IF_ERROR(Step(communicator, held, record));
+    LS_RETURN_IF_ERROR(VerifyReplicas(communicator));
+    train_seconds_ += absl::ToDoubleSeconds(clock_->Now() - start);
+    ++steps_timed_;
+    board_->train_seconds.store(train_seconds_, std::memory_order_relaxed);
+    board_->samples_per_second.store(samples_per_second(), std::memory_order_relaxed);
+    LS_RETURN_IF_ERROR(AtBoundary(communicator, record));
+  }
+  const bool early = StopsEarly(train, executor_->tracking());
+  if (early && record != nullptr) {
+    LS_LOG_INFO << "stopped early after step " << committed_step() << ": no better "
+                << train.early_stop().metric() << " for " << executor_->tracking().stop_count
+                << " evaluations; the best was that of step " << executor_->tracking().stop_step;
+  }
+  LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
+  TrainOutcome outcome;
+  const bool done = early || committed_step() == compiled_.total_steps;
+  outcome.drained = !done && header_.drain;
+  outcome.regrouped = !done && !header_.drain;
+  if (checkpointer_ != nullptr && !outcome.regrouped) {
+    LS_RETURN_IF_ERROR(
+        checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
+  }
+  return outcome;
+}
+
+absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {
+  if (EvalDue(committed_step()) || (header_.drain && evaluator_ != nullptr)) {
+    LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+  }
+  if (checkpointer_ == nullptr) return absl::OkStatus();
+  const bool due = FallsOn(compiled_.save_every, committed_step());
+  if (policy_->copies_read_peers() && (due || header_.save)) {
+    LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
+  }
+  checkpointer_->AtBoundary(committed_step(), due, header_, Decided());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::VerifyReplicas(Communicator* communicator) {
+  if (!FallsOn(compiled_.verify_every, committed_step())) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(executor_->PublishState());
+  return policy_->CheckReplicas(communicator, committed_step(), Deadline());
+}
+
+absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record) {
+  const int64_t step = committed_step() + 1;
+  watch_.BeginStep(step, executor_.get());
+  LS_RETURN_IF_ERROR(RunShards(communicator, held, step));
+  LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced, Reduce(communicator, step));
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced, &header_));
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result, Update(communicator, reduced, step, record));
+  NoteCommitted(result);
+  watch_.EndStep(step);
+  return CheckFinite(step, result);
+}
+
+absl::StatusOr<absl::Span<const Slice>> Trainer::Reduce(Communicator* communicator, int64_t step) {
+  watch_.At(chaos::Place::kReduce, step);
+  // After the reduction peers change what this rank's checkpoint may read of them.
+  if (policy_->copies_read_peers()) WaitForCopy();
+  const StepWatch::Scope part(&watch_, REDUCING, StepPhase::kReduce);
+  LS_ASSIGN_OR_RETURN(
+      const absl::Span<const Slice> reduced,
+      communicator->TreeReduce(ReductionOf(*communicator, step, sums_->nodes()), Deadline()));
+  LS_RETURN_IF_ERROR(policy_->ShareSums(communicator, step, GradientsIn(reduced), Deadline()));
+  return reduced;
+}
+
+TreeReduceArgs Trainer::ReductionOf(const Communicator& communicator, int64_t step,
+                                    absl::Span<const NodeBuffer> nodes) const {
+  TreeReduceArgs args;
+  args.nodes = nodes;
+  args.count = compiled_.vector_count;
+  args.owned =
+      sums_->first() + SliceOf(args.count, communicator.world_size(), communicator.rank()).begin;
+  args.step = step;
+  args.parts = parts_;
+  args.wanted = policy_->wanted();
+  return args;
+}
+
+absl::Span<const engine::GradientSlice> Trainer::GradientsIn(absl::Span<const Slice> reduced) {
+  const int64_t gradients = compiled_.plan->gradient_count();
+  gradient_slices_.clear();
+  for (const Slice& slice : reduced) {
+    if (slice.begin >= gradients) break;
+    gradient_slices_.push_back({slice.begin, std::min(slice.end, gradients), slice.data});
+  }
+  return gradient_slices_;
+}
+
+absl::Status Trainer::BeginReducing(Communicator* communicator, int64_t step, int bucket) {
+  const int64_t end = compiled_.plan->buckets()[static_cast<size_t>(bucket)].end;
+  const auto part = std::find_if(parts_.begin(), parts_.end(),
+                                 [end](const ElementRange& each) { return each.end == end; });
+  if (part == parts_.end()) return absl::OkStatus();  // more of it comes
+  LS_RETURN_IF_ERROR(sums_->PartDone(part->begin, part->end));
+  const StepWatch::Scope reducing(&watch_, REDUCING);
+  return communicator->BeginPart(ReductionOf(*communicator, step, sums_->whole()), Deadline());
+}
+
+absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {
+  const int64_t step = begun_step() + 1;
+  if (reduced.step != step) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(vector_->ReadHeader(reduced.slices, &header_));
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
+                      BeginUpdate(last, reduced.slices, step, nullptr));
+  if (committed_step() == step) NoteCommitted(result);
+  return CheckFinite(step, result);
+}
+
+absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
+                                const std::string& run_dir, int* first_holder) {
+  if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
+  LS_RETURN_IF_ERROR(executor_->PublishState());
+  if (begun_step() != start_step) watch_.At(chaos::Place::kJoin, start_step);
+  LS_ASSIGN_OR_RETURN(const StateAgreement agreement,
+                      policy_->Agree(communicator, start_step, evaluated_step_, Deadline()));
+  board_->step.store(committed_step(), std::memory_order_relaxed);
+  if (agreement.copied) {
+    LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
+    evaluated_step_ = agreement.evaluated_step;
+  }
+  *first_holder = agreement.first_holder;
+  if (start_step == 0) return Resume(communicator, run_dir);
+  evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_dir) {
+  if (resume_source_ == nullptr) return absl::OkStatus();
+  board_->Enter(LOADING);
+  LS_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
+                      RestoreState(communicator, *resume_source_,
+                                   {compiled_.plan.get(), executor_.get(), state_, policy_->held()},
+                                   board_, Deadline()));
+  if (!restored.has_value()) return absl::OkStatus();
+  const int64_t step = committed_step();
+  restored_ = true;
+  evaluated_step_ = restored->manifest.evaluated_step;
+  eval_ = EvaluationOf(restored->manifest);
+  evaluate_first_ = EvalDue(step) && evaluated_step_ < step;
+  board_->step.store(step, std::memory_order_relaxed);
+  board_->epoch.store(compiled_.sampler->EpochsAfter(step), std::memory_order_relaxed);
+  board_->resumed_step.store(step, std::memory_order_relaxed);
+  if (communicator->rank() != 0) return absl::OkStatus();
+  LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << restored->path;
+  return BringBest(resume_source_->storage, *restored, run_dir + "/model/best.safetensors",
+                   checkpointer_);
+}
+
+void Trainer::NoteFirstCommit() {
+  board_->first_commit.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
+  LS_LOG_DEBUG << "first commit of the generation: step " << committed_step();
+  if (on_first_commit_) on_first_commit_();
+}
+
+absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result) const {
+  if (result.finite) return absl::OkStatus();
+  const Train& train = compiled_.job.train();
+  const bool loss = result.nonfinite == "the loss";
+  const std::string what = absl::StrCat("step ", step, ": ", loss ? "" : "the gradient of ",
+                                        std::string(result.nonfinite), " is not finite");
+  // While the scale is being found an overflow is its doing; at 1 there is no scale to blame.
+  if (result.loss_scale > 1) {
+    if (result.skipped_in_a_row == 1) {
+      LS_LOG_INFO << what << " in fp16 at a loss scale of " << result.loss_scale
+                  << "; the step is skipped and the scale lowered";
+    }
+    if (train.max_skips() == 0 || result.skipped_in_a_row < train.max_skips()) {
+      return absl::OkStatus();
+    }
+  }
+  if (train.on_nonfinite() == "fail") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " (on_nonfinite: fail): lower the learning rate, warm up or clip"));
+  }
+  if (result.skipped_in_a_row == 1) {
+    LS_LOG_WARNING << what << "; the step is skipped";
+  }
+  if (train.max_skips() == 0 || result.skipped_in_a_row < train.max_skips()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ", the ", result.skipped_in_a_row,
+                   "th step in a row that was skipped (max_skips): lower the learning rate, warm "
+                   "up or clip"));
+}
+
+StepHeader::Wishes Trainer::Wishes(const Communicator& communicator) const {
+  StepHeader::Wishes wishes;
+  wishes.drain = link_->drain_requested();
+  wishes.regroup = link_->regroup_requested(communicator.generation());
+  if (checkpointer_ != nullptr) {
+    wishes.save = checkpointer_->WantsSave();
+    wishes.part = checkpointer_->part();
+  }
+  return wishes;
+}
+
+absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int64_t step) {
+  engine::Executor::Hooks hooks;
+  // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
+  // Two pointers fit into a std::function: no step allocates.
+  const std::pair<Communicator*, int64_t> last{communicator, step - 1};
+  hooks.before_gradients = [this, &last]() {
+    const PhaseTimer waiting(profiler_.get(), StepPhase::kCommitWait);
+    return last.first->WaitCommitted(last.second, Deadline());
+  };
+  // A long step is seen to move on: each node counts. It is given up when the generation ends.
+  hooks.cancelled = [this, communicator]() {
+    board_->Moved();
+    return communicator->aborted();
+  };
+  const StepHeader::Wishes wishes = Wishes(*communicator);
+  sums_->Begin(held);
+  for (int shard = held.begin; shard < held.end; ++shard) {
+    std::optional<StepWatch::Scope> loading(std::in_place, &watch_, IN_DATA_LOADER,
+                                            StepPhase::kDataWait);
+    LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
+    loading.reset();
+    LS_CHECK(batch.step == step - 1 && batch.shard == shard);
+    const StepWatch::Scope computing(&watch_, COMPUTING);
+    float* leaf = sums_->NextLeaf();
+    const StepHeader::Wishes said = shard == held.begin ? wishes : StepHeader::Wishes{};
+    const bool in_parts = shard + 1 == held.end && communicator->reduces_parts();
+    if (in_parts) {
+      // Written first: later it would wait for what has been begun.
+      LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
+      hooks.bucket_ready = [this, &last](int bucket) {
+        return BeginReducing(last.first, last.second + 1, bucket);
+      };
+    }
+    LS_RETURN_IF_ERROR(RunShard(batch, leaf, hooks));
+    if (!in_parts) {
+      LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
+    }
+    LS_RETURN_IF_ERROR(sums_->LeafDone());
+    board_->Moved();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::RunShard(const data::Batch& batch, float* leaf,
+                               const engine::Executor::Hooks& hooks) {
+  const int64_t micro_batch = compiled_.plan->spec().micro_batch;
+  const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
+  const int64_t step = batch.step + 1;
+  const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : clock_->Now();
+  for (int micro = 0; micro < compiled_.plan->spec().accumulate; ++micro) {
+    for (size_t f = 0; f < fields.size(); ++f) {
+      micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
+                         micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
+    }
+    if (interpreter_ != nullptr) interpreter_->Enter(step, batch.shard, micro);
+    const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
+    LS_RETURN_IF_ERROR(executor_->RunShard(step, batch.shard, micro, micro_fields_, leaf, hooks));
+  }
+  if (faults_ != nullptr) faults_->Slow(clock_->Now() - begin);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<engine::StepResult> Trainer::Update(Communicator* communicator,
+                                                   absl::Span<const Slice> reduced, int64_t step,
+                                                   RunRecord* record) {
+  const StepWatch::Scope part(&watch_, UPDATING, StepPhase::kUpdate);
+  watch_.At(chaos::Place::kReduced, step);
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result,
+                      BeginUpdate(communicator, reduced, step, record));
+  if (begun_step() == committed_step()) return result;
+  watch_.At(chaos::Place::kBegun, step);
+  LS_RETURN_IF_ERROR(policy_->Finish(communicator, step, Deadline()));
+  communicator->PublishCommitted(step);
+  return result;
+}
+
+absl::StatusOr<engine::StepResult> Trainer::BeginUpdate(Communicator* communicator,
+                                                        absl::Span<const Slice> reduced,
+                                                        int64_t step, RunRecord* record) {
+  if (checkpointer_ != nullptr) {
+    const StepWatch::Scope copying(&watch_, COPYING_CHECKPOINT);
+    checkpointer_->WaitForCopy();
+  }
+  LS_ASSIGN_OR_RETURN(const engine::StepResult result, policy_->Begin(step, GradientsIn(reduced)));
+  if (committed_step() == step) communicator->PublishCommitted(step);
+  // One that is half done is bound to be made: it is on record before its weights are there.
+  if (RunRecord* const notes = notes_ != nullptr ? notes_ : record; notes != nullptr) {
+    Note(result, step, communicator->generation(), notes);
+  }
+  return result;
+}
+
+void Trainer::Note(const engine::StepResult& result, int64_t step, int64_t generation,
+                   RunRecord* record) {
+  for (size_t shard = 0; shard < header_.ids_hash.size(); ++shard) {
+    record->Ledger(step, static_cast<int>(shard), generation, header_.ids_hash[shard]);
+  }
+  const bool scaled = compiled_.plan->scales_loss();
+  if (record->WantsStep(step) || (scaled && !result.finite)) {
+    record->Step(step, compiled_.sampler->EpochsAfter(step), result.loss, result.learning_rate,
+                 step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
+                 !result.finite);
+  }
+}
+
+void Trainer::NoteCommitted(const engine::StepResult& result) {
+  const int64_t step = committed_step();
+  board_->step.store(step, std::memory_order_relaxed);
+  board_->epoch.store(compiled_.sampler->EpochsAfter(step), std::memory_order_relaxed);
+  board_->loss.store(result.loss, std::memory_order_relaxed);
+  board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
+  board_->Moved();
+  if (board_->first_commit.load(std::memory_order_relaxed) == 0) NoteFirstCommit();
+}
+
+absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
+  const int64_t step = committed_step();
+  board_->Enter(EVALUATING);
+  watch_.At(chaos::Place::kEval, step);
+  LS_ASSIGN_OR_RETURN(
+      const EvalResult result,
+      evaluator_->Run(communicator, step, compiled_.sampler->EpochsAfter(step), Deadline()));
+  eval_ = result;
+  evaluated_step_ = step;
+  if (communicator->rank() == 0) link_->SendEval(result);
+  if (RunRecord* const notes = notes_ != nullptr ? notes_ : record; notes != nullptr) {
+    notes->Eval(result);
+  }
+  // An evaluation that a drain brought about is not one of the undisturbed run: it decides nothing.
+  if (EvalDue(step)) LS_RETURN_IF_ERROR(Track(result, record));
+  board_->Enter(TRAINING);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
+  const Train& train = compiled_.job.train();
+  if (!train.has_best() && !train.has_early_stop()) return absl::OkStatus();
+  const engine::Tracking tracking = TrackEval(train, result, executor_->tracking());
+  executor_->SetTracking(tracking);
+  if (record == nullptr || tracking.best_step != result.step()) return absl::OkStatus();
+  board_->Enter(SAVING);
+  LS_RETURN_IF_ERROR(executor_->PublishState());
+  const std::string path = record->run_dir() + "/model/best.safetensors";
+  const absl::Status written =
+      WriteWeights(path, *compiled_.plan, state_,
+                   BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
+          .status();
+  if (!written.ok()) {
+    LS_LOG_WARNING << "the weights of step " << result.step()
+                   << ", the best so far, are not saved: " << written.message()
+                   << "; training goes on, best.safetensors comes with the next better ones";
+    return absl::OkStatus();
+  }
+  if (checkpointer_ != nullptr) checkpointer_->KeepBest(result.step(), path);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

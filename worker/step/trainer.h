@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop of one worker: joins the engine, the data, the collectives and the state rules of
+// exactly-once training (docs/architecture.md).
+//
+//   trainer = Trainer::Create(compiled, parts);   // memory reserved, the state is that of step 0
+//   until it is done:
+//     trainer->JoinState(communicator, ...);      // each generation
+//     trainer->RunGeneration(communicator, ...);
+//
+// The state is written only by the engine's Update. A step's gradients are not overwritten before
+// every member has published its commit. A generation that is aborted leaves the state after the
+// newest committed step, and the next one goes on from there.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_STEP_TRAINER_H_
+#define LOCKSTEP_WORKER_STEP_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "common/clock.h"
+#include "data/loader.h"
+#include "engine/engine.h"
+#include "proto/coordinator.pb.h"
+#include "proto/job.pb.h"
+#include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/restore.h"
+#include "worker/control/control_link.h"
+#include "worker/control/progress_board.h"
+#include "worker/control/run_record.h"
+#include "worker/control/step_header.h"
+#include "worker/profile/interpreter.h"
+#include "worker/profile/step_profiler.h"
+#include "worker/setup/compiled_job.h"
+#include "worker/state/partial_sums.h"
+#include "worker/state/state_policy.h"
+#include "worker/state/step_vector.h"
+#include "worker/step/evaluator.h"
+#include "worker/step/fault_injector.h"
+#include "worker/step/step_watch.h"
+
+namespace lockstep::worker {
+
+// How a generation ended, when it was not aborted.
+struct TrainOutcome {
+  bool drained = false;    // stopped early because it was asked to
+  bool regrouped = false;  // the members left together, to go on with others
+};
+
+class Trainer {
+ public:
+  // What a trainer works with; all of it outlives the trainer.
+  struct Parts {
+    const JobData* data = nullptr;
+    Transport* transport = nullptr;
+    ProgressBoard* board = nullptr;
+    ControlLink* link = nullptr;
+    Clock* clock = nullptr;
+  };
+
+  // Reserves all memory (state and gradients in the transport's arena), writes the state of step 0.
+  // Errors: ResourceExhausted, InvalidArgument.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const CompiledJob& compiled,
+                                                         const Parts& parts);
+
+  // What every worker keeps of its steps, whether it writes it or not, and the faults that it is to
+  // suffer; both may be null and outlive this. `on_first_commit` is called after the first step of
+  // each generation.
+  void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_first_commit) {
+    notes_ = notes;
+    faults_ = faults;
+    watch_.SetFaults(faults);
+    if (faults_ != nullptr) faults_->Expose(state_);
+    on_first_commit_ = std::move(on_first_commit);
+  }
+
+  // Saves checkpoints with `checkpointer`, and begins with one of `source` when nobody has any
+  // state. Both are null without checkpoints, and outlive this.
+  void SaveWith(Checkpointer* checkpointer, const ResumeSource* source) {
+    checkpointer_ = checkpointer;
+    resume_source_ = source;
+  }
+
+  // Hash that tells kinds of devices apart.
+  absl::StatusOr<std::string> DeviceHash() {
+    sums_->Begin({0, 1});
+    return vector_->DeviceHash(executor_.get(), sums_->NextLeaf());
+  }
+
+  // Finishes the step after the state's when `reduced` is it: its gradients are whole; with sharded
+  // moments it begins the step, and the next generation finishes it. `last` is the communicator
+  // that reduced them. Errors: InvalidArgument as the job wishes for steps that are not finite.
+  absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
+  // Brings the state to that after `start_step` with the other members; `first_holder` is set to
+  // the lowest rank that held it. An evaluation of that step that was due and that not all who held
+  // it had made is the first thing of the generation. When the step is 0, the members go on from a
+  // checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors: as
+  // StatePolicy::Agree and RestoreState.
+  absl::Status JoinState(Communicator* communicator, int64_t start_step, const std::string& run_dir,
+                         int* first_holder);
+
+  // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
+  // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is
+  // that after committed_step()), DataLoss, ...
+  absl::StatusOr<TrainOutcome> RunGeneration(Communicator* communicator, ShardRange held,
+                                             RunRecord* record);
+
+  int64_t committed_step() const { return executor_->committed_step(); }
+  // The newest step that this worker is bound to: committed_step(), or the one after it.
+  int64_t begun_step() const { return executor_->begun_step(); }
+  double epochs_done() const { return compiled_.sampler->EpochsAfter(committed_step()); }
+  double train_seconds() const { return train_seconds_; }
+  double samples_per_second() const;
+  // The newest evaluation, if there was one.
+  const std::optional<EvalResult>& eval() const { return eval_; }
+  const engine::Plan& plan() const { return *compiled_.plan; }
+  // The state region: see Plan::state().
+  const void* state() const { return state_; }
+  // Brings it up to date. Errors: as Executor::PublishState.
+  absl::Status PublishState() { return executor_->PublishState(); }
+  // How this rank has it.
+  const StatePolicy& policy() const { return *policy_; }
+  // Blocks until no copy for a checkpoint is being made, also of peers' memory.
+  void WaitForCopy() {
+    if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
+  }
+  // What measures the job's `profile` steps; null without.
+  StepProfiler* profiler() { return profiler_.get(); }
+
+ private:
+  Trainer(const CompiledJob& compiled, const Parts& parts);
+  absl::Status Reserve(Transport* transport);
+  absl::Status ReserveState(Transport* transport);
+  absl::Status MakePolicy(Transport* transport, float* gradients);
+  // What the job's `profile` and `debug` ask for.
+  absl::Status MakeObservers();
+  // One step. header_ says what all ranks are to do after it.
+  absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record);
+  // Where a collective gives up.
+  absl::Time Deadline() const;
+  void NoteFirstCommit();
+  // Forward and backward of the shards that this worker holds.
+  absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
+  absl::Status RunShard(const data::Batch& batch, float* leaf,
+                        const engine::Executor::Hooks& hooks);
+  // Their sum over all shards, as far as this worker needs it.
+  absl::StatusOr<absl::Span<const Slice>> Reduce(Communicator* communicator, int64_t step);
+  // What this worker would have all do after the step.
+  StepHeader::Wishes Wishes(const Communicator& communicator) const;
+  // What is reduced in `step`, from the nodes that this worker contributes.
+  TreeReduceArgs ReductionOf(const Communicator& communicator, int64_t step,
+                             absl::Span<const NodeBuffer> nodes) const;
+  // What of it is the plan's, until the next call.
+  absl::Span<const engine::GradientSlice> GradientsIn(absl::Span<const Slice> reduced);
+  // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.
+  absl::Status BeginReducing(Communicator* communicator, int64_t step, int bucket);
+  // The update of the step that header_ is of, and its publication. Errors: as StatePolicy::Finish.
+  absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
+                                            absl::Span<const Slice> reduced, int64_t step,
+                                            RunRecord* record);
+  // What of it can be done when the generation has ended: this worker is bound to the step.
+  absl::StatusOr<engine::StepResult> BeginUpdate(Communicator* communicator,
+                                                 absl::Span<const Slice> reduced, int64_t step,
+                                                 RunRecord* record);
+  // Writes down that the step is made.
+  void Note(const engine::StepResult& result, int64_t step, int64_t generation, RunRecord* record);
+  // What follows a step at its boundary: evaluation and checkpoint, if they are due.
+  absl::Status AtBoundary(Communicator* communicator, RunRecord* record);
+  // All members hold the same, if it is to be looked at after this step.
+  absl::Status VerifyReplicas(Communicator* communicator);
+  // Tells the world of the step that the state is after.
+  void NoteCommitted(const engine::StepResult& result);
+  // What the job wants done about a step that is not finite.
+  absl::Status CheckFinite(int64_t step, const engine::StepResult& result) const;
+  // Whether `every`, counted in steps or epochs, comes after this step.
+  bool FallsOn(const Every& every, int64_t step) const;
+  bool EvalDue(int64_t step) const;
+  absl::Status Resume(Communicator* communicator, const std::string& run_dir);
+  Checkpointer::Decided Decided() const;
+  absl::Status Evaluate(Communicator* communicator, RunRecord* record);
+  // Counts an evaluation for the best weights and the early stop.
+  absl::Status Track(const EvalResult& result, RunRecord* record);
+
+  const CompiledJob compiled_;
+  const JobData* const data_;
+  ProgressBoard* const board_;
+  ControlLink* const link_;
+  Clock* const clock_;
+  StepWatch watch_;
+  void* state_ = nullptr;
+  std::unique_ptr<void, void (*)(void*)> arena_;
+  std::unique_ptr<engine::Executor> executor_;
+  std::unique_ptr<StepVector> vector_;
+  std::unique_ptr<StatePolicy> policy_;
+  std::unique_ptr<PartialSums> sums_;
+  std::vector<ElementRange> parts_;  // of the vector, from the plan's buckets
+  std::unique_ptr<StepProfiler> profiler_;
+  std::unique_ptr<data::Loader> loader_;  // its threads use the profiler
+  std::unique_ptr<Evaluator> evaluator_;
+  std::vector<engine::GradientSlice> gradient_slices_;
+  StepHeader::Contents header_;
+  std::optional<EvalResult> eval_;
+  std::vector<const void*> micro_fields_;
+  std::unique_ptr<Interpreter> interpreter_;
+  RunRecord* notes_ = nullptr;
+  FaultInjector* faults_ = nullptr;
+  Checkpointer* checkpointer_ = nullptr;
+  const ResumeSource* resume_source_ = nullptr;
+  bool restored_ = false;  // the state is still that of a checkpoint
+  std::function<void()> on_first_commit_;
+  int64_t evaluated_step_ = 0;
+  bool evaluate_first_ = false;
+  double train_seconds_ = 0;
+  int64_t steps_timed_ = 0;
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_STEP_TRAINER_H_
