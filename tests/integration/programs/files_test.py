@@ -69,6 +69,15 @@ class Files(harness.ProgramTest):
                     return file.read()
         return ""
 
+    def saved_and_noted(self):
+        """The newest checkpoint is there with all that follows it."""
+        last = self.in_dir(SAVED, "last")
+        if not os.path.lexists(last) or any(name[0] == "." or name.endswith(".tmp")
+                                            for name in os.listdir(self.in_dir(SAVED))):
+            return False
+        noted = any("checkpoint_folder.json" in files for _, _, files in os.walk(self.in_dir("runs")))
+        return noted and os.readlink(last) == self.checkpoints()[-1]
+
     def test_data_truncated_while_it_is_read(self):
         for length in (0, 300_000):
             child = self.start("launcher", self.array_job(steps=100_000_000))
@@ -167,17 +176,15 @@ class Files(harness.ProgramTest):
         self.assertEqual(result["model"]["sha256"], wanted)
 
     def test_a_removed_folder_is_missed_by_the_run_that_had_it(self):
-        # Without a worker's life there is nothing to go on from but the checkpoints.
+        # Its one worker stands still in step 150 and dies there: there are but the checkpoints to go on from.
         path = self.write("tiny.yaml", harness.synthetic_job(
-            steps=200, extra=CHECKPOINT + "restart: {max_restarts: 9}\n"))
-        child = self.start("launcher", "chaos", "--hang", "rank:1@step:150", "--set", "failure_detection=60s", path)
-        wait_until(lambda: '"step":149,' in self.metrics(), 30, "it stands still in step 150")
-        wait_until(lambda: os.path.lexists(self.in_dir(SAVED, "last"))
-                   and not any(name.startswith(".saving") for name in os.listdir(self.in_dir(SAVED))), 30,
-                   "checkpoints, and none under way")
+            steps=200, nproc=1, extra=CHECKPOINT + "restart: {max_restarts: 9}\n"))
+        child = self.start("launcher", "chaos", "--hang", "rank:0@step:150", "--set", "failure_detection=60s", path)
+        wait_until(lambda: '"step":149,' in self.metrics(), 30, "it stands still")
+        wait_until(self.saved_and_noted, 30, "checkpoints, and none under way")
         shutil.rmtree(self.in_dir(SAVED))
-        for worker in self.processes("worker"):
-            worker.kill()
+        (worker,) = self.processes("worker")
+        worker.kill()
         code, _, said = self.finish(child)
         self.assert_clear_failure(code, said, "this run has saved checkpoints in", "there is none any more")
 
