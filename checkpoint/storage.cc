@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/durable_file.h"
 #include "common/fd.h"
+#include "common/mapped_bytes.h"
 #include "common/status.h"
 
 namespace lockstep::checkpoint {
@@ -51,33 +53,26 @@ class DiskFile : public Storage::File {
   const UniqueFd fd_;
 };
 
+// Mapped: copying from a mapping takes half the time of read(2).
 class DiskSource : public Storage::Source {
  public:
-  DiskSource(std::string path, UniqueFd fd, uint64_t size)
-      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+  DiskSource(std::string path, MappedBytes bytes)
+      : path_(std::move(path)), bytes_(std::move(bytes)) {}
 
-  uint64_t size() const override { return size_; }
+  uint64_t size() const override { return bytes_.size(); }
   absl::Status ReadAt(uint64_t offset, void* to, size_t bytes) override {
-    char* next = static_cast<char*>(to);
-    while (bytes > 0) {
-      const ssize_t n = ::pread(fd_.get(), next, bytes, static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return Failed("read", path_);
-      if (n == 0) {
-        return absl::DataLossError(absl::StrCat(path_, " was truncated while in use: it ends at ",
-                                                offset, ", it had ", size_, " bytes"));
-      }
-      next += n;
-      offset += static_cast<uint64_t>(n);
-      bytes -= static_cast<size_t>(n);
+    if (offset > size() || bytes > size() - offset) {
+      return absl::DataLossError(
+          absl::StrCat(path_, " ends at ", size(), ", before ", offset, " + ", bytes));
     }
-    return absl::OkStatus();
+    if (bytes == 0) return absl::OkStatus();
+    std::memcpy(to, bytes_.data() + offset, bytes);
+    return bytes_.Check();
   }
 
  private:
   const std::string path_;
-  const UniqueFd fd_;
-  const uint64_t size_;
+  const MappedBytes bytes_;
 };
 
 class DiskHold : public Storage::Hold {
@@ -164,15 +159,8 @@ class DiskStorage : public Storage {
   }
 
   absl::StatusOr<std::unique_ptr<Source>> Open(const std::string& path) override {
-    // O_NONBLOCK: a FIFO in the file's place must not hang the open.
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd.valid()) return Failed("open", path);
-    struct stat info;
-    if (::fstat(fd.get(), &info) != 0) return Failed("stat", path);
-    if (!S_ISREG(info.st_mode)) {
-      return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
-    }
-    return std::make_unique<DiskSource>(path, std::move(fd), static_cast<uint64_t>(info.st_size));
+    LS_ASSIGN_OR_RETURN(MappedBytes bytes, MappedBytes::OpenFile(path));
+    return std::make_unique<DiskSource>(path, std::move(bytes));
   }
 
   absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) override {

@@ -40,7 +40,7 @@ class Storage {
     // Its bytes when it was opened.
     virtual uint64_t size() const = 0;
     // Reads `bytes` bytes from `offset` on. Blocks for the disk. Errors: DataLoss when the file
-    // ends before that, because it was truncated meanwhile.
+    // ends before that or was truncated meanwhile; Unavailable when the disk fails.
     virtual absl::Status ReadAt(uint64_t offset, void* to, size_t bytes) = 0;
   };
   // Says that a folder is in use, until it is destroyed or the process ends.

@@ -10,9 +10,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/mapped_bytes.h"
 #include "common/status.h"
 #include "data/array_dataset.h"
-#include "data/mapped_bytes.h"
 
 namespace lockstep::data {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "data/mapped_bytes.h"
+#include "common/mapped_bytes.h"
 
 namespace lockstep::data {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/mapped_bytes.h"
 #include "common/status.h"
 #include "data/decoded_cache.h"
-#include "data/mapped_bytes.h"
 
 namespace lockstep::data {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
+#include "common/mapped_bytes.h"
 #include "common/philox.h"
 #include "common/status.h"
 #include "common/thread.h"
-#include "data/mapped_bytes.h"
 
 namespace lockstep::data {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "data/mapped_bytes.h"
+#include "common/mapped_bytes.h"
 
 namespace lockstep::data {
 

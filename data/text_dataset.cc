@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/mapped_bytes.h"
 #include "common/philox.h"
 #include "common/status.h"
-#include "data/mapped_bytes.h"
 #include "data/token_windows.h"
 
 namespace lockstep::data {

@@ -2,16 +2,15 @@
 // A library that is preloaded into the programs and lets reads of some files fail, as a disk does
 // or somebody who truncates them:
 //   LOCKSTEP_FILE_FAULT=PART:WHAT:AFTER
-// The reads (pread) of each process of files whose path contains PART, from number AFTER on (from 0
-// on), fail with WHAT, an errno such as 5; "truncate" cuts the file to half its length once, before
-// that read.
+// Of the mappings of files whose path contains PART, those of each process from number AFTER on
+// (from 0 on) have no pages ("fail"), as on a disk that gives none; or, number AFTER alone, are of
+// a file that is cut to half its length before anything is read ("truncate").
 #include <dlfcn.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,36 +30,34 @@ struct Fault {
   }
 };
 
-std::atomic<long> reads{0};
+std::atomic<long> mappings{0};
 
-// Whether the read fails; errno is set then.
-bool Fails(int fd) {
+// Whether the mapping of `fd` is to be without pages. Truncates, too.
+bool Fails(int fd, size_t bytes) {
   static const Fault fault;
-  if (fault.part[0] == '\0') return false;
+  if (fault.part[0] == '\0' || fd < 0) return false;
   char name[64], path[4096];
   std::snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
   const ssize_t length = ::readlink(name, path, sizeof(path) - 1);
   if (length < 0) return false;
   path[length] = '\0';
   if (std::strstr(path, fault.part) == nullptr) return false;
-  const long number = reads.fetch_add(1);
+  const long number = mappings.fetch_add(1);
   if (number < fault.after) return false;
-  if (std::strcmp(fault.what, "truncate") != 0) {
-    errno = std::atoi(fault.what);
-    return true;
-  }
-  struct stat info;
-  if (number == fault.after && ::fstat(fd, &info) == 0 && ::truncate(path, info.st_size / 2) != 0) {
-    std::abort();
-  }
+  if (std::strcmp(fault.what, "truncate") != 0) return true;
+  if (number == fault.after && ::truncate(path, static_cast<off_t>(bytes / 2)) != 0) std::abort();
   return false;
 }
 
-using Pread = ssize_t (*)(int, void*, size_t, off_t);
+using Mmap = void* (*)(void*, size_t, int, int, int, off_t);
 
 }  // namespace
 
-extern "C" ssize_t pread(int fd, void* to, size_t bytes, off_t offset) {
-  static const auto real = reinterpret_cast<Pread>(::dlsym(RTLD_NEXT, "pread"));
-  return Fails(fd) ? -1 : real(fd, to, bytes, offset);
+extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  static const auto real = reinterpret_cast<Mmap>(::dlsym(RTLD_NEXT, "mmap"));
+  if (!Fails(fd, bytes)) return real(at, bytes, protection, flags, fd, offset);
+  const int empty = ::memfd_create("no pages", MFD_CLOEXEC);
+  void* const memory = real(at, bytes, protection, flags, empty, 0);
+  ::close(empty);
+  return memory;
 }

@@ -62,6 +62,22 @@ class Files(harness.ProgramTest):
         return any("metrics.jsonl" in files and os.path.getsize(os.path.join(root, "metrics.jsonl")) > 0
                    for root, _, files in os.walk(self.in_dir("runs")))
 
+    def metrics(self):
+        for root, _, files in os.walk(self.in_dir("runs")):
+            if "metrics.jsonl" in files:
+                with open(os.path.join(root, "metrics.jsonl"), encoding="utf-8") as file:
+                    return file.read()
+        return ""
+
+    def saved_and_noted(self):
+        """The newest checkpoint is there with all that follows it."""
+        last = self.in_dir(SAVED, "last")
+        if not os.path.lexists(last) or any(name[0] == "." or name.endswith(".tmp")
+                                            for name in os.listdir(self.in_dir(SAVED))):
+            return False
+        noted = any("checkpoint_folder.json" in files for _, _, files in os.walk(self.in_dir("runs")))
+        return noted and os.readlink(last) == self.checkpoints()[-1]
+
     def test_data_truncated_while_it_is_read(self):
         for length in (0, 300_000):
             child = self.start("launcher", self.array_job(steps=100_000_000))
@@ -103,7 +119,7 @@ class Files(harness.ProgramTest):
         path, wanted = self.saved_run()
         before = self.checkpoints()
         for name in (f"{before[-1]}/model.safetensors", f"{before[-1]}/training.safetensors"):
-            code, _, said = self.launch(path, env=self.faulty(f"{name}:5:0"))
+            code, _, said = self.launch(path, env=self.faulty(f"{name}:fail:0"))
             self.assert_clear_failure(code, said, name, "Input/output error", "no older state is used")
             self.assertNotIn("goes on after step", said)
             self.assertEqual(self.checkpoints(), before)
@@ -116,7 +132,7 @@ class Files(harness.ProgramTest):
         path, wanted = self.saved_run()
         newest, older = self.checkpoints()[-1], self.checkpoints()[-2]
         code, out, said = self.launch("-o", "json", path,
-                                      env=self.faulty(f"{newest}/training.safetensors:truncate:3"))
+                                      env=self.faulty(f"{newest}/training.safetensors:truncate:0"))
         self.assertEqual(code, 0, said)
         self.assertIn(f"{newest} is damaged", said)
         self.assertIn(f"goes on after step {int(older[5:])} ", said)
@@ -131,10 +147,10 @@ class Files(harness.ProgramTest):
         shutil.copytree(model, kept)
         for verb in (["eval", kept], ["predict", kept]):
             shutil.copy(os.path.join(model, "model.safetensors"), kept)
-            code, _, said = self.launch(*verb, env=self.faulty("kept/model.safetensors:truncate:2"))
+            code, _, said = self.launch(*verb, env=self.faulty("kept/model.safetensors:truncate:0"))
             self.assert_clear_failure(code, said, "model.safetensors was truncated while in use")
             shutil.copy(os.path.join(model, "model.safetensors"), kept)
-            code, _, said = self.launch(*verb, env=self.faulty("kept/model.safetensors:5:2"))
+            code, _, said = self.launch(*verb, env=self.faulty("kept/model.safetensors:fail:0"))
             self.assert_clear_failure(code, said, "model.safetensors: Input/output error")
         self.assertTrue(os.path.exists(path))
 
@@ -160,15 +176,15 @@ class Files(harness.ProgramTest):
         self.assertEqual(result["model"]["sha256"], wanted)
 
     def test_a_removed_folder_is_missed_by_the_run_that_had_it(self):
-        # Without a worker's life there is nothing to go on from but the checkpoints.
+        # Its one worker stands still in step 150 and dies there: there are but the checkpoints to go on from.
         path = self.write("tiny.yaml", harness.synthetic_job(
-            steps=200, extra=CHECKPOINT + "restart: {max_restarts: 9}\n"))
-        child = self.start("launcher", "chaos", "--hang", "rank:1@step:150", "--set", "failure_detection=60s", path)
-        last = self.in_dir(SAVED, "last")
-        wait_until(lambda: os.path.lexists(last) and int(os.readlink(last)[5:]) >= 140, 30, "checkpoints")
+            steps=200, nproc=1, extra=CHECKPOINT + "restart: {max_restarts: 9}\n"))
+        child = self.start("launcher", "chaos", "--hang", "rank:0@step:150", "--set", "failure_detection=60s", path)
+        wait_until(lambda: '"step":149,' in self.metrics(), 30, "it stands still")
+        wait_until(self.saved_and_noted, 30, "checkpoints, and none under way")
         shutil.rmtree(self.in_dir(SAVED))
-        for worker in self.processes("worker"):
-            worker.kill()
+        (worker,) = self.processes("worker")
+        worker.kill()
         code, _, said = self.finish(child)
         self.assert_clear_failure(code, said, "this run has saved checkpoints in", "there is none any more")
 

@@ -6,14 +6,14 @@
 // other address is what it was before.
 //
 // The handler is the process's, installed with the first range. Thread-safety: thread-safe.
-#ifndef LOCKSTEP_DATA_BUS_GUARD_H_
-#define LOCKSTEP_DATA_BUS_GUARD_H_
+#ifndef LOCKSTEP_COMMON_BUS_GUARD_H_
+#define LOCKSTEP_COMMON_BUS_GUARD_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::data {
+namespace lockstep {
 
 // A guarded mapping. Nodes live for the whole program and are used again, so that the handler may
 // walk their list at any time.
@@ -43,6 +43,6 @@ class BusGuard {
   BusGuard* next_ = nullptr;  // set before the node is in the list
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_DATA_BUS_GUARD_H_
+#endif  // LOCKSTEP_COMMON_BUS_GUARD_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/bus_guard.h"
+#include "common/bus_guard.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "common/fd.h"
-#include "data/mapped_bytes.h"
+#include "common/mapped_bytes.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST_F(BusGuardTest, AnyOtherSigbusEndsTheProcessAsBefore) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/mapped_bytes.h"
+#include "common/mapped_bytes.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 #include "common/fd.h"
 #include "common/status.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 absl::StatusOr<MappedBytes> MappedBytes::OpenFile(const std::string& path) {
   // O_NONBLOCK: a FIFO in the file's place must not hang the open.
@@ -89,4 +89,4 @@ MappedBytes::~MappedBytes() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

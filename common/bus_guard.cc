@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/bus_guard.h"
+#include "common/bus_guard.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 absl::Mutex mu(absl::kConstInit);             // over changes of the list; the handler only reads
@@ -95,4 +95,4 @@ void BusGuard::Release() {
   begin_.store(0, std::memory_order_release);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -3,8 +3,8 @@
 // meanwhile, or cannot be read, is zeros and not SIGBUS (bus_guard.h); Check tells, after reading
 // and before what was read is used.
 // Thread-safety: thread-compatible; Check may be called by several threads.
-#ifndef LOCKSTEP_DATA_MAPPED_BYTES_H_
-#define LOCKSTEP_DATA_MAPPED_BYTES_H_
+#ifndef LOCKSTEP_COMMON_MAPPED_BYTES_H_
+#define LOCKSTEP_COMMON_MAPPED_BYTES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "data/bus_guard.h"
+#include "common/bus_guard.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 class MappedBytes {
  public:
@@ -55,6 +55,6 @@ class MappedBytes {
   uint64_t inode_ = 0;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_DATA_MAPPED_BYTES_H_
+#endif  // LOCKSTEP_COMMON_MAPPED_BYTES_H_
