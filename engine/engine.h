@@ -5,8 +5,8 @@
 //
 //   plan = Plan::Compile(spec)                               // shapes, buckets, exact memory
 //   executor = Executor::Create(plan, {state, arena, ...})   // kernels prepared, nothing allocated
-//   after executor->InitState()                                    // or the state is copied in for
-//   each step:
+//   executor->InitState()                                    // or the state is copied in
+//   for each step:
 //     for each of my shards: executor->RunShard(step, shard, batches..., gradients)
 //     ... the worker reduces the gradients ...
 //     executor->Update(step, reduced slices)                 // the only writer of the state
