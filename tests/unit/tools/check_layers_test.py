@@ -16,7 +16,6 @@ class CheckLayersTest(unittest.TestCase):
     def test_edges_of_the_table_are_allowed(self):
         self.allowed("collectives/shm/arena.cc", "common/fd.h")
         self.allowed("engine/ops/linear.cc", "engine/graph/node.h")
-        self.allowed("engine/cpu/matmul.cc", "oneapi/dnnl/dnnl.hpp")
         self.allowed("job/job_file.cc", "yaml-cpp/yaml.h")
         self.allowed("worker/train_loop.cc", "engine/engine.h")
         self.allowed("worker/train_loop.cc", "collectives/communicator.h")
