@@ -32,15 +32,7 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr absl::Duration kDefaultFailureDetection = absl::Seconds(5);
-constexpr absl::Duration kDefaultStartTimeout = absl::Minutes(10);
 constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
-
-absl::Duration DurationOr(const google::protobuf::Duration& duration, absl::Duration fallback) {
-  const absl::Duration value =
-      absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-  return value > absl::ZeroDuration() ? value : fallback;
-}
 
 std::string RunDir(const WorkerAssignment& assignment) {
   if (!assignment.run_dir().empty() && assignment.run_dir()[0] == '/') return assignment.run_dir();
@@ -76,7 +68,7 @@ class Worker {
 
   absl::Status Run() {
     link_.Start();
-    const absl::Duration detection = DurationOr(job_.failure_detection(), kDefaultFailureDetection);
+    const absl::Duration detection = job::FailureDetection(job_);
     telemetry_ =
         std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
     LS_RETURN_IF_ERROR(Prepare());
@@ -138,7 +130,7 @@ class Worker {
 
   absl::Status PrepareCheckpoints() {
     if (!job_.has_checkpoint() || job_.checkpoint().dir().empty()) return absl::OkStatus();
-    LS_ASSIGN_OR_RETURN(const Every every, ParseEvery(job_.checkpoint().every()));
+    LS_ASSIGN_OR_RETURN(const Every every, job::SaveEvery(job_));
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
     settings.keep = std::max(1, job_.checkpoint().keep());
@@ -233,8 +225,7 @@ class Worker {
 
   absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
                      int rank) {
-    const absl::Time deadline =
-        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
+    const absl::Time deadline = Clock::Real()->Now() + job::StartTimeout(job_);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
@@ -266,8 +257,7 @@ class Worker {
   absl::Status WriteProfile(Communicator* communicator, int world, int rank) {
     const std::string run_dir = RunDir(bootstrap_.assignment());
     absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
-    LS_RETURN_IF_ERROR(communicator->Barrier(
-        Clock::Real()->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
+    LS_RETURN_IF_ERROR(communicator->Barrier(Clock::Real()->Now() + job::StartTimeout(job_)));
     if (written.ok() && rank == 0) {
       written = MergeProfiles(run_dir, world, job_.profile().sort());
     }

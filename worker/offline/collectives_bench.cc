@@ -15,8 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "collectives/tree_sum.h"
+#include "common/json.h"
 #include "common/status.h"
-#include "worker/json_text.h"
 #include "worker/offline/answers.h"
 #include "worker/offline/forked_ranks.h"
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/json.h"
 #include "common/status.h"
-#include "worker/json_text.h"
 #include "worker/offline/saved_model.h"
 #include "worker/trainer.h"
 

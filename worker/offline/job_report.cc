@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
+#include "common/json.h"
 #include "engine/device/machine_peak.h"
 #include "worker/job_plan.h"
-#include "worker/json_text.h"
 #include "worker/shard_holders.h"
 
 namespace lockstep::worker {

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "worker/data_plane.h"
-#include "worker/json_text.h"
 #include "worker/offline/answers.h"
 #include "worker/offline/compare.h"
 #include "worker/offline/doctor.h"

@@ -11,9 +11,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/durable_file.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "engine/device/machine_peak.h"
-#include "worker/json_text.h"
 #include "worker/memory_need.h"
 
 namespace lockstep::worker {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "worker/json_text.h"
+#include "common/json.h"
 #include "worker/offline/saved_model.h"
 #include "worker/offline/text_writer.h"
 #include "worker/offline/token_sampler.h"
