@@ -65,14 +65,13 @@ absl::Status Show(std::string_view text) {
 
 std::string Answer(const GenerateRequest& request, bool bytes, absl::Span<const int32_t> made,
                    double seconds) {
-  std::string text = absl::StrCat(
-      "{\"schema\":1,\"ok\":true,\"model\":", JsonString(request.model()),
-      ",\"prompt\":", JsonString(request.prompt()), ",\"tokens\":[", absl::StrJoin(made, ","), "]");
-  if (bytes) absl::StrAppend(&text, ",\"text\":", JsonString(TextOf(made)));
+  JsonObject answer;
+  answer.Add("schema", 1).Add("ok", true).Add("model", request.model());
+  answer.Add("prompt", request.prompt()).Raw("tokens", JsonArrayOf(made));
+  if (bytes) answer.Add("text", TextOf(made));
   const double rate = seconds > 0 ? static_cast<double>(made.size()) / seconds : 0;
-  absl::StrAppend(&text, ",\"seed\":", request.seed(), ",\"seconds\":", JsonNumber(seconds),
-                  ",\"tokens_per_second\":", JsonNumber(rate), "}\n");
-  return text;
+  answer.Add("seed", request.seed()).Add("seconds", seconds).Add("tokens_per_second", rate);
+  return answer.Done() + "\n";
 }
 
 // Makes the tokens; each is shown at once unless `json`.

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "common/json.h"
 #include "common/status.h"
 #include "worker/data_plane.h"
@@ -100,7 +99,9 @@ int RunOffline(const OfflineRequest& request) {
   if (!status.ok()) {
     const std::string message(status.message());
     if (request.json()) {
-      std::printf("{\"schema\":1,\"ok\":false,\"error\":%s}\n", JsonString(message).c_str());
+      const JsonObject answer =
+          JsonObject().Add("schema", 1).Add("ok", false).Add("error", message);
+      std::printf("%s\n", answer.Done().c_str());
     }
     std::fprintf(stderr, "error: %s\n", message.c_str());
   }

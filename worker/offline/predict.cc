@@ -98,16 +98,10 @@ void Softmax(absl::Span<const float> logits, std::vector<float>* probabilities) 
 // One line of JSON for one target.
 std::string Line(int64_t index, const std::vector<float>& probabilities, bool all) {
   const auto best = std::max_element(probabilities.begin(), probabilities.end());
-  std::string line = absl::StrCat("{\"index\":", index, ",\"label\":", best - probabilities.begin(),
-                                  ",\"probability\":", JsonNumber(*best));
-  if (all) {
-    absl::StrAppend(&line, ",\"probabilities\":[");
-    for (size_t i = 0; i < probabilities.size(); ++i) {
-      absl::StrAppend(&line, i > 0 ? "," : "", JsonNumber(probabilities[i]));
-    }
-    absl::StrAppend(&line, "]");
-  }
-  return line + "}\n";
+  JsonObject line;
+  line.Add("index", index).Add("label", best - probabilities.begin()).Add("probability", *best);
+  if (all) line.Raw("probabilities", JsonArrayOf(probabilities));
+  return line.Done() + "\n";
 }
 
 }  // namespace
