@@ -9,10 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/printable.h"
+#include "common/utf8.h"
 #include "google/protobuf/map_field.h"
 #include "job/nearest_name.h"
 #include "job/schema.h"
-#include "job/utf8.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::job {
@@ -24,13 +25,13 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 // The user's words in a message: printable, and not a page of them.
-std::string Quoted(absl::string_view text) {
+std::string Quoted(const std::string& text) {
   std::string shown = Printable(text);
   if (CountCharacters(shown) > 60) {
     size_t end = 0;
     for (int i = 0; i < 60; ++i) {
       int bytes = 1;
-      DecodeUtf8(absl::string_view(shown).substr(end), &bytes);
+      DecodeUtf8(std::string_view(shown).substr(end), &bytes);
       end += bytes;
     }
     shown = absl::StrCat(shown.substr(0, end), "...");
@@ -120,7 +121,12 @@ void Decoder::DecodeMap(const YamlNode& node, const Place& place, const std::str
     }
     if (!given.insert(name).second) continue;  // reported as a duplicate
     written_[Join(path, name)] = &entry;
-    DecodeField(entry, Join(path, name), *type.FindFieldByName(name), message);
+    const FieldDescriptor& field = *type.FindFieldByName(name);
+    if (const FieldRule& rule = RuleOf(field); !rule.later.empty()) {
+      reporter_.Error(entry.key.place, absl::StrCat("'", Join(path, name),
+                                                    "' is not in this version: ", rule.later));
+    }
+    DecodeField(entry, Join(path, name), field, message);
   }
   CheckGiven(given, meant, node, place, path, type);
 }

@@ -39,7 +39,7 @@ void FillFromTable(const std::string& path, const Written& written, Message* mes
     if (field.is_repeated()) {
       if (field.message_type() == nullptr || field.is_map()) continue;
       for (int k = 0; k < reflection.FieldSize(*message, &field); ++k) {
-        FillFromTable(absl::StrCat(at, ".", k), written,
+        FillFromTable(absl::StrCat(at, "[", k, "]"), written,
                       reflection.MutableRepeatedMessage(message, &field, k));
       }
       continue;

@@ -5,8 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "common/printable.h"
+#include "common/utf8.h"
 #include "job/job_file.h"
-#include "job/utf8.h"
 
 namespace lockstep::job {
 namespace {
@@ -18,15 +19,17 @@ void Underline(const std::string& source, int column, int width, std::string* sh
   int character = 1;
   for (size_t i = 0; i < source.size(); ++character) {
     int bytes = 1;
-    const uint32_t c = DecodeUtf8(absl::string_view(source).substr(i), &bytes);
-    absl::StrAppend(shown, c == '\t' ? "\t" : Printable(source.substr(i, bytes)));
+    const uint32_t c = DecodeUtf8(std::string_view(source).substr(i), &bytes);
+    const std::string piece = Printable(source.substr(i, bytes));
+    const int columns = c == '\t' ? 1 : DisplayWidth(std::string_view(piece));
+    absl::StrAppend(shown, piece);
     if (character < column) {
-      below->append(c == '\t' ? "\t" : std::string(DisplayWidth(c), ' '));
+      below->append(c == '\t' ? "\t" : std::string(columns, ' '));
     } else if (character < column + width) {
-      below->append(std::max(1, DisplayWidth(c)), character == column ? '^' : '~');
+      below->append(std::max(1, columns), character == column ? '^' : '~');
       // The caret itself is one sign wide.
       if (character == column)
-        std::fill(below->end() - std::max(1, DisplayWidth(c)) + 1, below->end(), '~');
+        std::fill(below->end() - std::max(1, columns) + 1, below->end(), '~');
     }
     i += bytes;
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/fd.h"
 #include "job/decode.h"
+#include "job/meaning/workers.h"
 #include "job/overrides.h"
 #include "job/reporter.h"
 #include "job/resolve.h"
@@ -41,7 +42,7 @@ std::string ReadText(const std::string& path, std::string* error) {
 }
 
 void Read(const std::string& name, const std::vector<std::string>& sets, absl::string_view text,
-          Reporter* reporter, JobSpec* spec) {
+          const WorkerFlags& flags, Reporter* reporter, LoadResult* result) {
   YamlDocument document = ParseYaml(text, 0);
   for (const YamlProblem& problem : document.problems) {
     reporter->Error(problem.place, problem.message);
@@ -56,29 +57,37 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
   CheckDuplicates(document.root, reporter);
   ApplyOverrides(sets, &document.root, reporter);
   ExpandRun(&document.root);
-  const Written written = DecodeJob(document.root, spec, reporter);
-  FillDefaults(name, written, spec);
-  CheckRules(*spec, written, reporter);
+  JobSpec& spec = result->spec;
+  const Written written = DecodeJob(document.root, &spec, reporter);
+  FillDefaults(name, written, &spec);
+  if (flags.any()) {
+    const Resources& file = spec.resources();
+    result->admission =
+        OverrideWorkers(flags.nodes.value_or(file.nodes()),
+                        flags.nproc_per_node.value_or(file.nproc_per_node()), &spec);
+  }
+  CheckRules(spec, written, flags.any(), reporter);
 }
 
 }  // namespace
 
 LoadResult ParseJob(std::string_view input, const std::string& name,
-                    const std::vector<std::string>& sets) {
+                    const std::vector<std::string>& sets, const WorkerFlags& flags) {
   absl::string_view text(input.data(), input.size());
   LoadResult result;
   result.source = std::string(text);
   absl::ConsumePrefix(&text, "\xEF\xBB\xBF");  // a byte order mark
   Reporter reporter(name, text, sets);
-  Read(name, sets, text, &reporter, &result.spec);
+  Read(name, sets, text, flags, &reporter, &result);
   result.errors = reporter.Take();
   return result;
 }
 
-LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets) {
+LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets,
+                       const WorkerFlags& flags) {
   std::string error;
   const std::string text = ReadText(path, &error);
-  if (error.empty()) return ParseJob(text, path, sets);
+  if (error.empty()) return ParseJob(text, path, sets, flags);
   LoadResult result;
   Diagnostic diagnostic;
   diagnostic.file = path;

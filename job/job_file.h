@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_JOB_JOB_FILE_H_
 #define LOCKSTEP_JOB_JOB_FILE_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,20 +28,30 @@ struct Diagnostic {
   std::string Format() const;
 };
 
+// What --nnodes and --nproc-per-node ask for instead of the file's numbers (see job/workers.h).
+struct WorkerFlags {
+  std::optional<int> nodes;
+  std::optional<int> nproc_per_node;
+  bool any() const { return nodes.has_value() || nproc_per_node.has_value(); }
+};
+
 struct LoadResult {
-  JobSpec spec;        // resolved: every default filled in
+  JobSpec spec;        // resolved: every default filled in, flags applied
   std::string source;  // the text of the file
   std::vector<Diagnostic> errors;
+  // FailedPrecondition when the flags ask for more workers than the job may have.
+  absl::Status admission;
   bool ok() const { return errors.empty(); }
   std::string FormatErrors() const;  // all of them, one after another
 };
 
-// Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), checks and resolves. A
-// file that cannot be read is a diagnostic too.
-LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets);
+// Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), resolves, applies
+// `flags`, and checks what came of it. A file that cannot be read is a diagnostic too.
+LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets,
+                       const WorkerFlags& flags = {});
 // The same on text; `name` stands for the file in messages.
 LoadResult ParseJob(std::string_view text, const std::string& name,
-                    const std::vector<std::string>& sets);
+                    const std::vector<std::string>& sets, const WorkerFlags& flags = {});
 
 // The spec as job.yaml text: comes back as the same spec. Secrets are shown as "***".
 std::string ToYaml(const JobSpec& spec);

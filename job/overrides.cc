@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/printable.h"
 #include "google/protobuf/descriptor.h"
 #include "job/nearest_name.h"
 #include "job/schema.h"
-#include "job/utf8.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::job {

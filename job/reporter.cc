@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "job/utf8.h"
+#include "common/utf8.h"
 
 namespace lockstep::job {
 namespace {
@@ -51,7 +51,8 @@ absl::string_view Reporter::LineOf(const Place& place) const {
 }
 
 void Reporter::Error(const Place& place, std::string message) {
-  const absl::string_view line = LineOf(place);
+  const absl::string_view text = LineOf(place);
+  const std::string_view line(text.data(), text.size());
   const size_t begin = std::min<size_t>(std::max(place.column, 0), line.size());
   Diagnostic d;
   d.message = std::move(message);

@@ -8,21 +8,26 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "job/meaning/workers.h"
 #include "job/nearest_name.h"
 #include "job/resolve.h"
 #include "job/schema.h"
-#include "job/workers.h"
 
 namespace lockstep::job {
 namespace {
 
 class Rules {
  public:
-  Rules(const JobSpec& spec, const Written& written, Reporter* reporter)
-      : spec_(spec), written_(written), reporter_(*reporter) {}
+  Rules(const JobSpec& spec, const Written& written, bool flags, Reporter* reporter)
+      : spec_(spec), written_(written), flags_(flags), reporter_(*reporter) {}
 
   void Check() {
     CheckWorkersAndElastic();
+    if (spec_.queue() != "default") {
+      Error({"queue"}, absl::StrCat("'queue' is '", spec_.queue(),
+                                    "': queues of other names are not in this version; leave it "
+                                    "out, or write default"));
+    }
     CheckVariables();
     CheckNccl();
     if (spec_.resources().cudnn() == "always" && spec_.resources().matmul() == "library") {
@@ -70,6 +75,7 @@ class Rules {
 
   const JobSpec& spec_;
   const Written& written_;
+  const bool flags_;
   Reporter& reporter_;
 };
 
@@ -110,13 +116,18 @@ void Rules::CheckWorkersAndElastic() {
   }
   if (!spec_.has_train() || spec_.train().shards() < 1) return;
   const int32_t shards = spec_.train().shards();
+  // Too many by flags are told apart (LoadResult::admission): the file has nothing to point at.
   if (workers > shards) {
+    if (flags_) return;
     Error({"train.shards"}, TooManyWorkers(workers, shards) +
                                 "; lower 'resources.nproc_per_node' or raise 'train.shards'");
   } else if (elastic.max_workers() > shards) {
-    Error({"elastic.max_workers", "elastic.min_workers"},
-          absl::StrCat("'elastic.max_workers' ", elastic.max_workers(), ": ",
-                       TooManyWorkers(elastic.max_workers(), shards)));
+    // A lower bound that is written alone has drawn the upper one with it.
+    const std::string bound =
+        IsWritten("elastic.max_workers") ? "elastic.max_workers" : "elastic.min_workers";
+    Error({bound}, absl::StrCat("'", bound, "' ", elastic.max_workers(), ": ",
+                                TooManyWorkers(elastic.max_workers(), shards), "; lower '", bound,
+                                "' or raise 'train.shards'"));
   }
 }
 
@@ -303,8 +314,8 @@ void Rules::CheckNccl() {
 
 }  // namespace
 
-void CheckRules(const JobSpec& spec, const Written& written, Reporter* reporter) {
-  Rules(spec, written, reporter).Check();
+void CheckRules(const JobSpec& spec, const Written& written, bool flags, Reporter* reporter) {
+  Rules(spec, written, flags, reporter).Check();
 }
 
 }  // namespace lockstep::job

@@ -13,10 +13,9 @@
 #include "common/step_range.h"
 #include "google/protobuf/duration.pb.h"
 #include "job/decode.h"
+#include "job/meaning/units.h"
 #include "job/nearest_name.h"
 #include "job/schema.h"
-#include "job/units.h"
-#include "job/utf8.h"
 
 namespace lockstep::job {
 namespace {
@@ -94,8 +93,7 @@ std::string CheckText(const FieldDescriptor& field, std::string* text) {
     case Form::kEveryEval: {
       const bool eval = rule.form == Form::kEveryEval;
       const absl::StatusOr<Every> every = ParseEvery(*text);
-      const Every::Unit wrong = eval ? Every::Unit::kTime : Every::Unit::kNever;
-      if (!every.ok() || every->unit == wrong) {
+      if (!every.ok() || (eval ? every->timed() : every->never())) {
         return eval ? "expected such as '500 steps', '1 epoch' or 'never'"
                     : "expected such as '500 steps', '1 epoch' or '30s'";
       }

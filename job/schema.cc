@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "job/meaning/defaults.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::job {
@@ -16,16 +17,28 @@ using google::protobuf::FieldDescriptor;
 constexpr double kAny = 1e300;
 
 const std::vector<FieldRule>& Rules() {
+  // Of what other programs need too: the texts of the values in job/meaning/defaults.h.
+  const auto in_time = [](absl::Duration value) {
+    return new std::string(FormatDuration(absl::ToInt64Nanoseconds(value)));
+  };
+  static const std::string& kFailureDetection = *in_time(kDefaultFailureDetection);
+  static const std::string& kStartTimeout = *in_time(kDefaultStartTimeout);
+  static const std::string& kMaxRestarts = *new std::string(absl::StrCat(kDefaultMaxRestarts));
+  static const std::string& kDropoutRate = *new std::string(absl::StrCat(kDefaultDropoutRate));
   static const auto* const rules = new std::vector<FieldRule>{
       {.field = "JobSpec.name", .form = Form::kName},
       {.field = "JobSpec.queue", .form = Form::kName, .fallback = "default"},
       {.field = "JobSpec.env", .form = Form::kVariable},
       {.field = "JobSpec.secrets", .form = Form::kVariable},
       {.field = "JobSpec.time_limit", .min = 0},
-      {.field = "JobSpec.failure_detection", .min = 0.1, .max = 3600, .fallback = "5s"},
-      {.field = "JobSpec.start_timeout", .min = 1, .fallback = "10m"},
+      {.field = "JobSpec.failure_detection",
+       .min = 0.1,
+       .max = 3600,
+       .fallback = kFailureDetection},
+      {.field = "JobSpec.start_timeout", .min = 1, .fallback = kStartTimeout},
       {.field = "JobSpec.verify_replicas", .form = Form::kEveryEval, .fallback = "never"},
       {.field = "JobSpec.nccl", .optional = true},
+      {.field = "JobSpec.run", .later = "this one trains the jobs that 'train' describes"},
       {.field = "Nccl.use", .fallback = "auto", .choices = {"auto", "always", "never"}},
       {.field = "Nccl.order", .fallback = "fixed", .choices = {"fixed", "fastest"}},
       {.field = "Nccl.symmetric_memory", .optional = true},
@@ -162,7 +175,11 @@ const std::vector<FieldRule>& Rules() {
       {.field = "ConvLayer.groups", .min = 1, .max = 65536},
       {.field = "Mlp.dropout", .min = 0, .max = 1, .max_excluded = true},
       {.field = "Cnn.dropout", .min = 0, .max = 1, .max_excluded = true},
-      {.field = "DropoutLayer.rate", .min = 0, .max = 1, .max_excluded = true, .fallback = "0.5"},
+      {.field = "DropoutLayer.rate",
+       .min = 0,
+       .max = 1,
+       .max_excluded = true,
+       .fallback = kDropoutRate},
       {.field = "GeluLayer.approximate", .fallback = "none", .choices = {"none", "tanh"}},
       {.field = "LayerNormLayer.eps", .min = 0, .max = 1, .min_excluded = true},
       {.field = "BatchNormLayer.eps", .min = 0, .max = 1, .min_excluded = true},
@@ -259,14 +276,14 @@ const std::vector<FieldRule>& Rules() {
       {.field = "WsdSchedule.min_factor", .min = 0, .max = 1},
       {.field = "WsdSchedule.shape", .fallback = "linear", .choices = {"linear", "cosine", "sqrt"}},
       {.field = "CosineSchedule.min_factor", .min = 0, .max = 1},
-      {.field = "Evaluation.every", .form = Form::kEveryEval, .fallback = "1 epoch"},
+      {.field = "Evaluation.every", .form = Form::kEveryEval, .fallback = kDefaultEvalEvery},
       {.field = "Evaluation.block", .min = 1, .max = 1e9, .fallback = "1000"},
       {.field = "Run.command", .required = true},
       {.field = "JobSpec.checkpoint", .optional = true},
       {.field = "Checkpoint.every", .form = Form::kEvery},
       {.field = "Checkpoint.keep", .min = 1, .fallback = "3"},
       {.field = "Checkpoint.resume", .fallback = "auto"},
-      {.field = "Restart.max_restarts", .min = 0, .fallback = "3"},
+      {.field = "Restart.max_restarts", .min = 0, .fallback = kMaxRestarts},
       {.field = "Preemption.grace", .min = 0},
       {.field = "Profile.steps", .form = Form::kSteps},
       {.field = "Profile.sort",

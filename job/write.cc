@@ -13,14 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "common/check.h"
 #include "google/protobuf/duration.pb.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "google/protobuf/util/json_util.h"
-#include "google/protobuf/util/type_resolver.h"
-#include "google/protobuf/util/type_resolver_util.h"
 #include "job/job_file.h"
+#include "job/meaning/units.h"
 #include "job/schema.h"
-#include "job/units.h"
+#include "proto/message_json.h"
 
 namespace lockstep::job {
 namespace {
@@ -202,23 +198,7 @@ std::string ToYaml(const JobSpec& spec) {
 std::string ToJson(const JobSpec& spec) {
   JobSpec shown = spec;
   for (auto& [name, value] : *shown.mutable_secrets()) value = kHidden;
-  // Deterministic bytes first: JSON written from the message itself has its maps in hash order.
-  std::string binary, json;
-  {
-    google::protobuf::io::StringOutputStream stream(&binary);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    shown.SerializeToCodedStream(&coded);
-  }
-  const std::unique_ptr<google::protobuf::util::TypeResolver> resolver(
-      google::protobuf::util::NewTypeResolverForDescriptorPool(
-          "lockstep", google::protobuf::DescriptorPool::generated_pool()));
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  const auto status = google::protobuf::util::BinaryToJsonString(
-      resolver.get(), "lockstep/lockstep.JobSpec", binary, &json, options);
-  LS_CHECK(status.ok()) << status.ToString();
-  return json;
+  return MessageJson(shown);
 }
 
 }  // namespace lockstep::job

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "job/utf8.h"
+#include "common/utf8.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/exceptions.h"
 #include "yaml-cpp/mark.h"
@@ -259,7 +259,7 @@ YamlDocument ParseYaml(absl::string_view text, int source) {
         {{source, 0, 0, 1}, "this file is too large for a job (over 1 MiB)"});
     return document;
   }
-  if (const size_t bad = FindBadText(text); bad != absl::string_view::npos) {
+  if (const size_t bad = FindBadText({text.data(), text.size()}); bad != std::string_view::npos) {
     const absl::string_view before = text.substr(0, bad);
     const size_t newline = before.rfind('\n');
     Place place;

@@ -33,16 +33,8 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr absl::Duration kDefaultFailureDetection = absl::Seconds(5);
-constexpr absl::Duration kDefaultStartTimeout = absl::Minutes(10);
 constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
 constexpr absl::Duration kLookForDead = absl::Milliseconds(100);
-
-absl::Duration DurationOr(const google::protobuf::Duration& duration, absl::Duration fallback) {
-  const absl::Duration value =
-      absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-  return value > absl::ZeroDuration() ? value : fallback;
-}
 
 std::string RunDir(const WorkerAssignment& assignment) {
   if (!assignment.run_dir().empty() && assignment.run_dir()[0] == '/') return assignment.run_dir();
@@ -83,8 +75,9 @@ class Worker {
 
   absl::Status Run() {
     link_.Start();
-    telemetry_ = std::make_unique<Telemetry>(&board_, &link_,
-                                             std::min(FailureDetection() / 5, kLongestBeat));
+    const absl::Duration detection = job::FailureDetection(job_);
+    telemetry_ =
+        std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
     LS_RETURN_IF_ERROR(Prepare());
     while (!exit_.has_value()) {
       LS_RETURN_IF_ERROR(FinishKnownStep());
@@ -115,10 +108,6 @@ class Worker {
   }
 
  private:
-  absl::Duration FailureDetection() const {
-    return DurationOr(job_.failure_detection(), kDefaultFailureDetection);
-  }
-
   // Data, plan, memory, kernels: all that does not depend on the other workers.
   absl::Status Prepare() {
     board_.Enter(LOADING);
@@ -129,7 +118,7 @@ class Worker {
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
-                                                  FailureDetection()));
+                                                  job::FailureDetection(job_)));
     LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
                                                              .transport = transport_.get(),
                                                              .board = &board_,
@@ -151,7 +140,7 @@ class Worker {
 
   absl::Status PrepareCheckpoints() {
     if (!job_.has_checkpoint() || job_.checkpoint().dir().empty()) return absl::OkStatus();
-    LS_ASSIGN_OR_RETURN(const Every every, ParseEvery(job_.checkpoint().every()));
+    LS_ASSIGN_OR_RETURN(const Every every, job::SaveEvery(job_));
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
     settings.run_dir = RunDir(bootstrap_.assignment());
@@ -178,8 +167,7 @@ class Worker {
       if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
     };
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
-               !job_.train().has_reproducible() || job_.train().reproducible(),
-               settings.run_dir};
+               !job_.train().has_reproducible() || job_.train().reproducible(), settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);
@@ -262,8 +250,7 @@ class Worker {
 
   absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
                      int rank) {
-    const absl::Time deadline =
-        clock_->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout);
+    const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
@@ -306,8 +293,7 @@ class Worker {
   absl::Status WriteProfile(Communicator* communicator, int world, int rank) {
     const std::string run_dir = RunDir(bootstrap_.assignment());
     absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
-    LS_RETURN_IF_ERROR(communicator->Barrier(
-        clock_->Now() + DurationOr(job_.start_timeout(), kDefaultStartTimeout)));
+    LS_RETURN_IF_ERROR(communicator->Barrier(clock_->Now() + job::StartTimeout(job_)));
     if (written.ok() && rank == 0) {
       written = MergeProfiles(run_dir, world, job_.profile().sort());
     }

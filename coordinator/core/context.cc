@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
 
@@ -35,20 +36,11 @@ std::string Count(int64_t count, const std::string& noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-absl::Duration FailureDetection(const Job& job) {
-  const absl::Duration asked = FromProto(job.spec().failure_detection());
-  return asked > absl::ZeroDuration() ? asked : absl::Seconds(5);
-}
+absl::Duration FailureDetection(const Job& job) { return job::FailureDetection(job.spec()); }
 
-absl::Duration StartTimeout(const Job& job) {
-  const absl::Duration asked = FromProto(job.spec().start_timeout());
-  return asked > absl::ZeroDuration() ? asked : absl::Minutes(10);
-}
+absl::Duration StartTimeout(const Job& job) { return job::StartTimeout(job.spec()); }
 
-int MaxRestarts(const Job& job) {
-  constexpr int kDefault = 3;
-  return job.spec().restart().has_max_restarts() ? job.spec().restart().max_restarts() : kDefault;
-}
+int MaxRestarts(const Job& job) { return job::MaxRestarts(job.spec()); }
 
 void AppendEvent(Context& context, const Job& job, JobEvent event) {
   *event.mutable_time() = ToProto(context.now);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/fd.h"
+#include "common/utf8.h"
 
 namespace lockstep::launcher {
 
@@ -74,9 +75,6 @@ class ForwardBudget {
   double left_;
   absl::Time filled_ = absl::InfinitePast();
 };
-
-// `text` with every byte that is not part of a UTF-8 character replaced by '?'.
-std::string ToUtf8(std::string_view text);
 
 }  // namespace lockstep::launcher
 

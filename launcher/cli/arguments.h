@@ -40,6 +40,8 @@ enum class Output { kTable, kJson };
 struct CoordinatorArgs {
   std::string address;     // empty: none named; a run starts a private one
   std::string token_file;  // empty: none
+  // The flags that named them, with a blank before each: what a further command needs too.
+  std::string flags;
 };
 
 // What every verb takes.
@@ -49,7 +51,7 @@ struct CommonArgs {
   std::string log_level;  // empty or debug, info, warning, error
 };
 
-// A job, from a file or from the command after "--"; for `run` and `submit`.
+// A job, from a file or from the command after "--".
 struct JobArgs {
   std::string job_file;
   std::vector<std::string> command;  // exactly one of job_file and command is there
@@ -77,8 +79,7 @@ struct SubmitArgs {
 };
 struct ValidateArgs {
   CommonArgs common;
-  std::string job_file;
-  std::vector<std::string> sets;
+  JobArgs job;
 };
 struct ListArgs {
   CommonArgs common;

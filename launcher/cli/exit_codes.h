@@ -17,6 +17,7 @@ inline constexpr int kExitUsage = 2;          // the command line is wrong
 inline constexpr int kExitBadJobFile = 3;     // the job file is wrong or cannot be read
 inline constexpr int kExitNoCoordinator = 4;  // no coordinator answers
 inline constexpr int kExitNotAdmitted = 5;    // the job cannot fit or be admitted
+inline constexpr int kExitTimeLimit = 124;    // as timeout(1); the coordinator's result has it
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
 inline constexpr int kExitSignalBase = 128;   // + the signal that ended the first failed rank
 

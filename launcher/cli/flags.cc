@@ -11,7 +11,8 @@
 namespace lockstep::launcher {
 namespace {
 
-const std::vector<std::string> kJobVerbs = {"run", "submit", "chaos"};
+// Those that take a job with all that flags can change of it.
+const std::vector<std::string> kJobVerbs = {"run", "submit", "chaos", "validate", "plan"};
 constexpr char kFault[] = "rank:R@step:S";
 
 // As the table writes it: dashes, no leading ones.
@@ -62,13 +63,9 @@ const std::vector<Flag>& AllFlags() {
   static const auto* const flags = new std::vector<Flag>{
       {.name = "nproc-per-node",
        .value = "N",
-       .verbs = {"run", "submit", "chaos", "plan", "bench"},
+       .verbs = {"run", "submit", "chaos", "validate", "plan", "bench"},
        .help = "workers on each host: a number, auto, cpu (one a core) or gpu (one a GPU)"},
-      {.name = "nnodes",
-       .value = "N",
-       .verbs = {"run", "submit", "chaos", "plan"},
-       .help = "hosts",
-       .aliases = {"nodes"}},
+      {.name = "nnodes", .value = "N", .verbs = kJobVerbs, .help = "hosts", .aliases = {"nodes"}},
       {.name = "set",
        .value = "PATH=VALUE",
        .verbs = {"run", "submit", "chaos", "validate", "plan", "compare", "eval", "predict"},

@@ -15,6 +15,7 @@
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
+#include "proto/message_json.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -71,7 +72,9 @@ void Renderer::SetTee(const std::string& tee) {
   tee_ = tee;
 }
 
-void Renderer::Show(const JobEvent& event) {
+void Renderer::Show(const JobEvent& told) {
+  // Whatever workers, hosts and users wrote: nothing of it acts on the terminal.
+  const JobEvent event = Printed(told);
   absl::MutexLock lock(&mu_);
   switch (event.event_case()) {
     case JobEvent::kState:
@@ -196,17 +199,17 @@ void Renderer::Lines(bool to_stderr, const std::string& text) {
 
 void Renderer::Message(const std::string& text) {
   absl::MutexLock lock(&mu_);
-  Lines(true, absl::StrCat(text, "\n"));
+  Lines(true, absl::StrCat(PrintableLines(text), "\n"));
 }
 
 void Renderer::Error(const std::string& text) {
   absl::MutexLock lock(&mu_);
-  Lines(true, absl::StrCat(Colored(kRed, "error: "), text, "\n"));
+  Lines(true, absl::StrCat(Colored(kRed, "error: "), PrintableLines(text), "\n"));
 }
 
 void Renderer::Plain(const std::string& text) {
   absl::MutexLock lock(&mu_);
-  Lines(true, text);
+  Lines(true, PrintableLines(text));
 }
 
 int Renderer::Finish(const std::string& text, int code) {

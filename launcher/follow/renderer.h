@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows a job's events as text: what the workers print, progress, evaluations, failures.
-// On a terminal, progress is one line that is rewritten in place; elsewhere a plain line now and
-// then. Thread-safety: thread-safe.
+// Shows a job's events as text: what the workers print, progress, evaluations, failures. Control
+// characters in them are shown as "\x1b", so that nothing which a worker, a host or a user wrote
+// acts on the terminal. On a terminal, progress is one line that is rewritten in place; elsewhere a
+// plain line now and then. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_
 #define LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_
 
@@ -46,7 +47,7 @@ class Renderer {
 
   // Whose lines are shown: "all" (also ""), "0" (slot 0) or "none".
   void SetTee(const std::string& tee);
-  void Show(const JobEvent& event);
+  void Show(const JobEvent& told);
   // A message of the launcher itself, with its line end added.
   void Message(const std::string& text);
   void Error(const std::string& text);

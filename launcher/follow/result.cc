@@ -6,83 +6,55 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/json.h"
 #include "launcher/follow/text.h"
+#include "proto/message_json.h"
 
 namespace lockstep::launcher {
 namespace {
 
-// The members of one object, in the order of their calls.
-class JsonObject {
- public:
-  JsonObject& Raw(const std::string& name, const std::string& json) {
-    absl::StrAppend(&text_, text_.size() > 1 ? "," : "", JsonString(name), ":", json);
-    return *this;
-  }
-  JsonObject& Text(const std::string& name, const std::string& value) {
-    return Raw(name, JsonString(value));
-  }
-  JsonObject& Int(const std::string& name, int64_t value) { return Raw(name, absl::StrCat(value)); }
-  JsonObject& Real(const std::string& name, double value) { return Raw(name, JsonNumber(value)); }
-  std::string Done() { return text_ + "}"; }
-
- private:
-  std::string text_ = "{";
-};
-
-template <typename List, typename Function>
-std::string JsonArray(const List& list, Function to_json) {
-  std::vector<std::string> items;
-  for (const auto& item : list) items.push_back(to_json(item));
-  return absl::StrCat("[", absl::StrJoin(items, ","), "]");
-}
-
-std::string IntJson(int64_t value) { return absl::StrCat(value); }
-
 std::string AverageJson(const EvalResult& average) {
   return JsonObject()
-      .Real("loss", average.loss())
-      .Real("accuracy", average.accuracy())
-      .Real("top5_accuracy", average.top5_accuracy())
+      .Add("loss", average.loss())
+      .Add("accuracy", average.accuracy())
+      .Add("top5_accuracy", average.top5_accuracy())
       .Done();
 }
 
 std::string EvalJson(const EvalResult& eval) {
   JsonObject object;
-  object.Real("loss", eval.loss())
-      .Real("accuracy", eval.accuracy())
-      .Real("top5_accuracy", eval.top5_accuracy());
-  if (eval.perplexity() > 0) object.Real("perplexity", eval.perplexity());
-  return object.Int("samples", eval.samples())
-      .Int("step", eval.step())
-      .Real("epoch", eval.epoch())
-      .Real("seconds", eval.seconds())
+  object.Add("loss", eval.loss())
+      .Add("accuracy", eval.accuracy())
+      .Add("top5_accuracy", eval.top5_accuracy());
+  if (eval.perplexity() > 0) object.Add("perplexity", eval.perplexity());
+  return object.Add("samples", eval.samples())
+      .Add("step", eval.step())
+      .Add("epoch", eval.epoch())
+      .Add("seconds", eval.seconds())
       .Raw("ema", eval.has_ema() ? AverageJson(eval.ema()) : "null")
       .Done();
 }
 
 std::string FaultJson(const Fault& fault) {
   return JsonObject()
-      .Int("rank", fault.rank())
-      .Text("host", fault.host())
-      .Int("pid", fault.pid())
-      .Text("cause", fault.cause())
-      .Int("exit_code", fault.exit_code())
-      .Int("signal", fault.signal())
-      .Raw("victims", JsonArray(fault.victims(), IntJson))
-      .Int("generation", fault.generation())
-      .Real("detect_ms", fault.detect_ms())
-      .Real("to_next_step_ms", fault.to_next_step_ms())
-      .Int("steps_lost", fault.steps_lost())
-      .Raw("last_lines", JsonArray(fault.last_lines(), JsonString))
+      .Add("rank", fault.rank())
+      .Add("host", fault.host())
+      .Add("pid", fault.pid())
+      .Add("cause", fault.cause())
+      .Add("exit_code", fault.exit_code())
+      .Add("signal", fault.signal())
+      .Raw("victims", JsonArrayOf(fault.victims()))
+      .Add("generation", fault.generation())
+      .Add("detect_ms", fault.detect_ms())
+      .Add("to_next_step_ms", fault.to_next_step_ms())
+      .Add("steps_lost", fault.steps_lost())
+      .Raw("last_lines", JsonArrayOf(fault.last_lines()))
       .Done();
 }
 
 std::string ModelJson(const JobResult& result) {
   if (result.model_path().empty()) return "null";
-  return JsonObject()
-      .Text("path", result.model_path())
-      .Text("sha256", result.model_sha256())
-      .Done();
+  return JsonObject().Add("path", result.model_path()).Add("sha256", result.model_sha256()).Done();
 }
 
 std::string StateWord(JobState state) {
@@ -103,30 +75,31 @@ std::string StateWord(JobState state) {
 std::string ResultJson(const JobStatus& status) {
   const JobResult& result = status.result();
   return JsonObject()
-             .Int("schema", 1)
-             .Text("job", status.job_id())
-             .Text("name", status.name())
-             .Text("state", JobState_Name(status.state()))
-             .Text("reason", status.reason())
-             .Int("exit_code", ExitCodeOfJob(status))
-             .Int("workers", result.workers())
-             .Int("steps", result.steps())
-             .Real("epochs", result.epochs())
-             .Real("wall_seconds", result.wall_seconds())
-             .Real("train_seconds", result.train_seconds())
-             .Real("samples_per_second", result.samples_per_second())
+             .Add("schema", 1)
+             .Add("job", status.job_id())
+             .Add("name", status.name())
+             .Add("state", JobState_Name(status.state()))
+             .Add("reason", status.reason())
+             .Add("exit_code", ExitCodeOfJob(status))
+             .Add("workers", result.workers())
+             .Add("steps", result.steps())
+             .Add("epochs", result.epochs())
+             .Add("wall_seconds", result.wall_seconds())
+             .Add("train_seconds", result.train_seconds())
+             .Add("samples_per_second", result.samples_per_second())
              .Raw("eval", result.has_eval() ? EvalJson(result.eval()) : "null")
-             .Int("generations", result.generations())
-             .Int("restarts", status.restarts())
-             .Raw("faults", JsonArray(result.faults(), FaultJson))
-             .Raw("peak_rss_bytes", JsonArray(result.peak_rss_bytes(), IntJson))
+             .Add("generations", result.generations())
+             .Add("restarts", status.restarts())
+             .Raw("faults", JsonArrayOf(result.faults(), FaultJson))
+             .Raw("peak_rss_bytes", JsonArrayOf(result.peak_rss_bytes()))
              .Raw("model", ModelJson(result))
-             .Text("run_dir", status.run_dir())
+             .Add("run_dir", status.run_dir())
              .Done() +
          "\n";
 }
 
-std::string ResultSummary(const JobStatus& status) {
+std::string ResultSummary(const JobStatus& told) {
+  const JobStatus status = Printed(told);
   const JobResult& result = status.result();
   std::string text =
       absl::StrCat(status.name(), " (", status.job_id(), ") ", StateWord(status.state()));
@@ -170,7 +143,8 @@ std::string ResultSummary(const JobStatus& status) {
   return text;
 }
 
-std::string FaultText(const Fault& fault) {
+std::string FaultText(const Fault& told) {
+  const Fault fault = Printed(told);
   std::string text = absl::StrCat("rank ", fault.rank(), " failed first: ", fault.cause());
   std::vector<std::string> where;
   if (!fault.host().empty()) where.push_back(absl::StrCat("host ", fault.host()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a finished run is told: the summary for people and the JSON object for programs
-// (docs/json_result.md).
+// How a finished run is told: the summary for people, in which no text of others can act on the
+// terminal, and the JSON object for programs (docs/json_result.md).
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_LAUNCHER_FOLLOW_RESULT_H_
 #define LOCKSTEP_LAUNCHER_FOLLOW_RESULT_H_
@@ -15,10 +15,10 @@ namespace lockstep::launcher {
 std::string ResultJson(const JobStatus& status);
 
 // A few lines: how it ended, accuracy, time and speed, memory by rank, where log and model lie.
-std::string ResultSummary(const JobStatus& status);
+std::string ResultSummary(const JobStatus& told);
 
 // A failure: the first failed rank, its last lines, its victims.
-std::string FaultText(const Fault& fault);
+std::string FaultText(const Fault& told);
 
 // What the launcher exits with after a job in a final state.
 int ExitCodeOfJob(const JobStatus& status);

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-#include <charconv>
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/printable.h"
 
 namespace lockstep::launcher {
 
@@ -38,27 +39,24 @@ std::string ShortBytes(int64_t bytes) {
   return absl::StrFormat("%.1f GiB", mib / 1024);
 }
 
-std::string JsonString(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      absl::StrAppendFormat(&out, "\\u%04x", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-  return out;
+std::string ShortAge(absl::Duration age) {
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(age));
+  const int64_t minutes = seconds / 60, hours = minutes / 60;
+  if (seconds < 60) return absl::StrCat(seconds, "s");
+  if (minutes < 60) return absl::StrCat(minutes, "m");
+  if (hours < 24) return absl::StrCat(hours, "h", minutes % 60, "m");
+  return absl::StrCat(hours / 24, "d", hours % 24, "h");
 }
 
-std::string JsonNumber(double value) {
-  if (!std::isfinite(value)) return "null";
-  char buffer[40];
-  const auto result = std::to_chars(buffer, buffer + sizeof(buffer), value);
-  return std::string(buffer, result.ptr);
+std::string PrintableLines(std::string_view text) {
+  std::string out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    out += Printable(text.substr(begin, end - begin));
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
+  }
+  return out;
 }
 
 std::string PerplexityText(double perplexity) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers, durations and JSON as people and programs read them.
+// Numbers, durations and texts as people read them.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_LAUNCHER_FOLLOW_TEXT_H_
 #define LOCKSTEP_LAUNCHER_FOLLOW_TEXT_H_
@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "absl/time/time.h"
 
 namespace lockstep::launcher {
 
@@ -16,10 +18,10 @@ std::string WithCommas(int64_t value);
 std::string ShortDuration(double seconds);
 // "118 MiB".
 std::string ShortBytes(int64_t bytes);
-// A JSON string with its quotes; bytes that are not UTF-8 must have been replaced before.
-std::string JsonString(std::string_view text);
-// The shortest text that reads back as `value`; null for infinities and NaN.
-std::string JsonNumber(double value);
+// "45s", "12m", "3h10m", "2d4h": how long ago something was; "0s" for what lies ahead.
+std::string ShortAge(absl::Duration age);
+// Printable (common/printable.h), line by line.
+std::string PrintableLines(std::string_view text);
 // ", perplexity 12.3", to follow a loss; empty when it is 0.
 std::string PerplexityText(double perplexity);
 // "SIGKILL"; "signal 77" for one without a name.

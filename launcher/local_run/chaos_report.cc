@@ -4,9 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "launcher/follow/text.h"
+#include "common/json.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -42,16 +40,14 @@ std::string SufferedText(const std::vector<Suffered>& all) {
 }
 
 std::string SufferedJson(const std::vector<Suffered>& all) {
-  return absl::StrCat("[",
-                      absl::StrJoin(all, ",",
-                                    [](std::string* out, const Suffered& one) {
-                                      absl::StrAppendFormat(
-                                          out, R"({"fault":%s,"happened":%s,"time":%.9f,"pid":%d})",
-                                          JsonString(chaos::ToString(one.injection)),
-                                          Happened(one) ? "true" : "false",
-                                          static_cast<double>(one.time_nanos) * 1e-9, one.pid);
-                                    }),
-                      "]");
+  return JsonArrayOf(all, [](const Suffered& one) {
+    return JsonObject()
+        .Add("fault", chaos::ToString(one.injection))
+        .Add("happened", Happened(one))
+        .Add("time", static_cast<double>(one.time_nanos) * 1e-9)
+        .Add("pid", one.pid)
+        .Done();
+  });
 }
 
 }  // namespace lockstep::launcher

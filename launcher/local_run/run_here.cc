@@ -18,6 +18,8 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
+#include "job/meaning/defaults.h"
+#include "job/meaning/workers.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
 #include "launcher/agent/limits.h"
@@ -143,11 +145,16 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
                       PrivateCoordinator::Start(spawner_, CoordinatorCallbacks()));
   LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
   known_.set_name(request.spec().name());
+  if (const int nodes = request.spec().resources().nodes(); nodes > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job asks for ", nodes,
+        " nodes (resources.nodes) and a run here has one host: give "
+        "--nnodes=1, or start a coordinator, 'launcher join' on each host, and 'launcher submit'"));
+  }
   // A job that survives no failure ends with its coordinator, too.
-  const Restart& restart = request.spec().restart();
-  coordinator->SetRestarts(!restart.has_max_restarts() || restart.max_restarts() > 0);
+  coordinator->SetRestarts(job::MaxRestarts(request.spec()) > 0);
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
-  const int workers = MostWorkers(request.spec());
+  const int workers = job::MostProcesses(request.spec());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
   LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), workers, /*local_run=*/true));
   AgentOptions options;
@@ -298,7 +305,9 @@ int LocalRun::ShowEnd(const JobStatus& status, int code) {
   std::stringstream text;
   // What --profile measured goes before the summary.
   if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile && !json) {
-    text << profile.rdbuf() << "\n";
+    std::stringstream measured;
+    measured << profile.rdbuf();
+    text << PrintableLines(measured.str()) << "\n";
   }
   std::string result = json ? ResultJson(status) : ResultSummary(status);
   if (!faults_.empty()) {

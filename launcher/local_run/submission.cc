@@ -4,17 +4,15 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "job/job_file.h"
-#include "job/workers.h"
+#include "job/meaning/workers.h"
 #include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
 
@@ -55,33 +53,17 @@ absl::Status FillSecrets(JobSpec* spec) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-int MostWorkers(const JobSpec& spec) {
-  return std::max(spec.resources().nodes() * spec.resources().nproc_per_node(),
-                  spec.elastic().max_workers()) +
-         spec.resources().standby();
-}
-
-namespace {
-
-// Fewest and most workers that the job may be scaled to.
-std::pair<int, int> WorkerRange(const JobSpec& spec) {
-  const int wanted = spec.resources().nodes() * spec.resources().nproc_per_node();
-  const int least = spec.elastic().min_workers() > 0 ? spec.elastic().min_workers() : wanted;
-  return {least, std::max(wanted, spec.elastic().max_workers())};
-}
-
 absl::Status CheckFault(const chaos::Injection& fault, const JobSpec& spec) {
-  const auto [least, most] = WorkerRange(spec);
+  const int least = job::LeastWorkers(spec), most = job::MostWorkers(spec);
   if (fault.action == chaos::Action::kScale && (fault.workers < least || fault.workers > most)) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", chaos::ToString(fault), "': the job may have ", least, " to ", most,
                      " workers (elastic.min_workers, elastic.max_workers)"));
   }
-  if (fault.rank < MostWorkers(spec)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("'", chaos::ToString(fault), "': the job has ",
-                                                    MostWorkers(spec), " workers at most"));
+  const int processes = job::MostProcesses(spec);
+  if (fault.rank < processes) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", chaos::ToString(fault), "': the job has ", processes, " workers at most"));
 }
 
 }  // namespace
@@ -94,7 +76,8 @@ std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec)
   if (within < 2) within = kWithin;
   chaos::Drawing drawing;
   drawing.steps = within;
-  std::tie(drawing.least_workers, drawing.most_workers) = WorkerRange(spec);
+  drawing.least_workers = job::LeastWorkers(spec);
+  drawing.most_workers = job::MostWorkers(spec);
   drawing.ranks = drawing.most_workers;
   drawing.halves = spec.train().zero_stage() > 0 && drawing.most_workers > 2;
   for (const chaos::Injection& drawn : chaos::Draw(args.chaos_seed, args.random_faults, drawing)) {
@@ -103,27 +86,25 @@ std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec)
   return faults;
 }
 
-absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
-  SubmitJobRequest request;
+absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args) {
   if (!args.command.empty()) {
     return absl::UnimplementedError(
-        "this version trains jobs with 'train:'; it does not run commands yet");
+        "commands are not in this version: it trains the jobs that 'train' describes");
   }
-  job::LoadResult loaded = job::LoadJobFile(args.job_file, args.sets);
+  job::WorkerFlags flags;
+  flags.nodes = args.nodes;
+  if (args.nproc_per_node.has_value()) {
+    LS_ASSIGN_OR_RETURN(flags.nproc_per_node, CountOf(*args.nproc_per_node));
+  }
+  return job::LoadJobFile(args.job_file, args.sets, flags);
+}
+
+absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
+  SubmitJobRequest request;
+  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(args));
   if (!loaded.ok()) return absl::InvalidArgumentError(loaded.FormatErrors());
+  LS_RETURN_IF_ERROR(loaded.admission);
   JobSpec& spec = loaded.spec;
-  if (spec.has_run()) {
-    return absl::UnimplementedError(
-        "this version trains jobs with 'train:'; it does not run commands yet");
-  }
-  if (args.nodes.has_value() || args.nproc_per_node.has_value()) {
-    int procs = spec.resources().nproc_per_node();
-    if (args.nproc_per_node.has_value()) {
-      LS_ASSIGN_OR_RETURN(procs, CountOf(*args.nproc_per_node));
-    }
-    LS_RETURN_IF_ERROR(
-        job::OverrideWorkers(args.nodes.value_or(spec.resources().nodes()), procs, &spec));
-  }
   LS_RETURN_IF_ERROR(FillSecrets(&spec));
   const std::vector<chaos::Injection> faults = FaultsOf(args, spec);
   for (const chaos::Injection& fault : faults) {

@@ -8,16 +8,18 @@
 
 #include "absl/status/statusor.h"
 #include "common/chaos.h"
+#include "job/job_file.h"
 #include "launcher/cli/arguments.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
 
-// Workers that the job may have at once, spares among them.
-int MostWorkers(const JobSpec& spec);
-
 // The faults that a run is to suffer: those given, and those drawn for this job.
 std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec);
+
+// Reads the job's file with what the flags change; the problems of both are in the result. Errors:
+// Unimplemented for commands; FailedPrecondition when --nproc-per-node=gpu finds no GPU.
+absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args);
 
 // Loads the file, applies the flags, takes secrets without a value from the environment.
 // Errors: InvalidArgument with all diagnostics of the file, ready to be printed;

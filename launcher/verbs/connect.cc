@@ -8,6 +8,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/token.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/follow/text.h"
 
 namespace lockstep::launcher {
 
@@ -25,8 +26,13 @@ absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs
   return options;
 }
 
+absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args) {
+  LS_ASSIGN_OR_RETURN(const coordinator::ClientOptions options, ClientOptionsOf(args));
+  return coordinator::Client::Create(options);
+}
+
 int Complain(const absl::Status& status) {
-  std::cerr << "error: " << status.message() << "\n";
+  std::cerr << "error: " << PrintableLines(std::string(status.message())) << "\n";
   return ExitCodeOf(status);
 }
 

@@ -4,6 +4,8 @@
 #ifndef LOCKSTEP_LAUNCHER_VERBS_CONNECT_H_
 #define LOCKSTEP_LAUNCHER_VERBS_CONNECT_H_
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/client/client.h"
@@ -20,7 +22,10 @@ inline constexpr absl::Duration kReconnectFor = absl::Seconds(60);
 // FailedPrecondition and NotFound, when the token's file cannot be read, or others can read it.
 absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs& args);
 
-// Prints "error: ..." on stderr and returns the exit code for `status`.
+// A client of that coordinator. Errors: as ClientOptionsOf.
+absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args);
+
+// Prints "error: ..." on stderr, safe for a terminal, and returns the exit code for `status`.
 int Complain(const absl::Status& status);
 
 }  // namespace lockstep::launcher

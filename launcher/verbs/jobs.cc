@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/verbs/jobs.h"
-
+// The verbs of a user of a running coordinator: submit, list, describe, logs, cancel, scale.
 #include <atomic>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/json.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
-#include "google/protobuf/util/json_util.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
-#include "launcher/follow/text.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
+#include "launcher/verbs/run_verb.h"
+#include "launcher/verbs/tables.h"
+#include "proto/message_json.h"
 
 namespace lockstep::launcher {
 namespace {
-
-absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args) {
-  LS_ASSIGN_OR_RETURN(const coordinator::ClientOptions options, ClientOptionsOf(args));
-  return coordinator::Client::Create(options);
-}
 
 // Follows until the end, or until a signal, which leaves the job as it is.
 int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const std::string& job_id,
@@ -46,85 +44,113 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
   renderer.Finish("", kExitOk);
   if (absl::IsCancelled(ended.status())) {
     renderer.Message(absl::StrCat("no longer following; the job goes on. See it again: launcher ",
-                                  "logs -f ", job_id, "; end it: launcher cancel ", job_id));
+                                  "logs", args.coordinator.flags, " -f ", job_id,
+                                  "; end it: launcher cancel", args.coordinator.flags, " ",
+                                  job_id));
   } else {
     renderer.Error(std::string(ended.status().message()));
   }
   return ExitCodeOf(ended.status());
 }
 
-}  // namespace
-
-std::string ToJsonText(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) text = "{}";
-  return text;
+// Says so when no node is there that could take the job. That the coordinator does not answer this
+// is no reason to worry about the job, which it has.
+void TellOfMissingNodes(const SubmitArgs& args, coordinator::Client* client) {
+  const absl::StatusOr<GetClusterResponse> cluster = client->GetCluster(kReplyTimeout);
+  if (!cluster.ok()) return;
+  for (const NodeStatus& node : cluster->nodes()) {
+    if (node.connected()) return;
+  }
+  std::cerr << "the job waits: no node is connected. On each machine that shall run workers: "
+            << "launcher join" << args.coordinator.flags << std::endl;
 }
 
-int RunSubmit(const SubmitArgs& args) {
+// What a job that does not run waits for, and how it ended, on stderr, once for each reason.
+class StateTeller {
+ public:
+  void Tell(const JobStatus& told) {
+    const JobStatus status = Printed(told);
+    const std::string line =
+        absl::StrCat(absl::AsciiStrToLower(JobState_Name(status.state())), ": ", status.reason());
+    // That it was accepted, and that it runs, needs no words.
+    const bool first = last_.empty() && status.state() == PENDING;
+    const bool runs = status.state() == STARTING || status.state() == RUNNING;
+    if (!first && !runs && !status.reason().empty() && line != last_) {
+      std::cerr << line << std::endl;
+    }
+    last_ = line;
+  }
+
+ private:
+  std::string last_;
+};
+
+}  // namespace
+
+int RunVerb(const SubmitArgs& args) {
+  StopSignals::Block();
   absl::StatusOr<SubmitJobRequest> request = MakeSubmission(args.job);
   if (!request.ok()) {
     if (!absl::IsInvalidArgument(request.status())) return Complain(request.status());
-    std::cerr << request.status().message();
+    std::cerr << request.status().message();  // diagnostics of the job file, formatted
     return kExitBadJobFile;
   }
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   const auto response = (*client)->SubmitJob(*request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
+  const std::string id = Printable(response->job_id());
+  if (!args.common.quiet) {
+    std::cerr << "submitted as " << id << std::endl;
+    TellOfMissingNodes(args, client->get());
+  }
   if (args.follow) {
-    std::cerr << "submitted as " << response->job_id() << std::endl;
     return FollowSubmitted(args, client->get(), response->job_id(), request->spec().logs().tee());
   }
+  if (!args.common.quiet) {
+    const std::string& flags = args.coordinator.flags;
+    std::cerr << "  follow it:  launcher logs" << flags << " -f " << id << "\n"
+              << "  look at it: launcher describe" << flags << " " << id << "\n"
+              << "  end it:     launcher cancel" << flags << " " << id << std::endl;
+  }
   if (args.common.output == Output::kJson) {
-    std::cout << R"({"schema":1,"job":)" << JsonString(response->job_id()) << R"(,"run_dir":)"
-              << JsonString(response->run_dir()) << "}\n";
+    std::cout << JsonObject()
+                     .Add("schema", 1)
+                     .Add("job", response->job_id())
+                     .Add("run_dir", response->run_dir())
+                     .Done()
+              << "\n";
   } else {
-    std::cout << response->job_id() << "\n";
+    std::cout << id << "\n";
   }
   return kExitOk;
 }
 
-int RunList(const ListArgs& args) {
+int RunVerb(const ListArgs& args) {
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   ListJobsRequest request;
   request.set_include_ended(true);
   const auto response = (*client)->ListJobs(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
-  if (args.common.output == Output::kJson) {
-    std::cout << R"({"schema":1,"jobs":[)";
-    const char* separator = "";
-    for (const JobStatus& job : response->jobs()) {
-      std::cout << separator << ToJsonText(job);
-      separator = ",";
-    }
-    std::cout << "]}\n";
-  } else {
-    std::cout << JobTable(*response);
-  }
+  std::cout << (args.common.output == Output::kJson ? ListJson(*response) : ListTable(*response));
   return kExitOk;
 }
 
-int RunDescribe(const DescribeArgs& args) {
+int RunVerb(const DescribeArgs& args) {
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   DescribeJobRequest request;
   request.set_job_id(args.job);
-  auto response = (*client)->DescribeJob(request, kReplyTimeout);
+  const auto response = (*client)->DescribeJob(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
-  for (auto& [name, value] : *response->mutable_spec()->mutable_secrets()) value = "***";
-  if (args.common.output == Output::kJson) {
-    std::cout << R"({"schema":1,"job":)" << ToJsonText(*response) << "}\n";
-  } else {
-    std::cout << JobText(*response);
-  }
+  std::cout << (args.common.output == Output::kJson ? DescribeJson(*response)
+                                                    : DescribeText(*response));
   return kExitOk;
 }
 
-int RunLogs(const LogsArgs& args) {
+int RunVerb(const LogsArgs& args) {
+  StopSignals::Block();
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   std::atomic<bool> stopped{false};
@@ -136,15 +162,17 @@ int RunLogs(const LogsArgs& args) {
   request.set_job_id(args.job);
   request.set_logs(true);
   request.set_follow(args.follow);
+  StateTeller teller;
   const absl::Status followed = (*client)->FollowJob(
       request,
       [&](const JobEvent& event) {
-        if (event.has_notice()) std::cerr << event.notice() << std::endl;
+        if (event.has_notice()) std::cerr << Printable(event.notice()) << std::endl;
+        if (event.has_state() && args.follow && !args.common.quiet) teller.Tell(event.state());
         if (!event.has_log()) return true;
         if (args.rank.has_value() && *args.rank != event.log().slot()) return true;
         for (const std::string& line : event.log().lines()) {
-          std::cout << "[" << event.log().host() << ":" << event.log().slot() << "] " << line
-                    << "\n";
+          std::cout << "[" << Printable(event.log().host()) << ":" << event.log().slot() << "] "
+                    << Printable(line) << "\n";
         }
         std::cout.flush();
         return static_cast<bool>(std::cout);
@@ -154,7 +182,7 @@ int RunLogs(const LogsArgs& args) {
   return followed.ok() ? kExitOk : Complain(followed);
 }
 
-int RunCancel(const CancelArgs& args) {
+int RunVerb(const CancelArgs& args) {
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   CancelJobRequest request;
@@ -162,11 +190,11 @@ int RunCancel(const CancelArgs& args) {
   request.set_kill(args.kill);
   const auto response = (*client)->CancelJob(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
-  std::cerr << (args.kill ? "killed " : "asked to stop: ") << args.job << "\n";
+  std::cerr << (args.kill ? "killed " : "asked to stop: ") << Printable(args.job) << "\n";
   return kExitOk;
 }
 
-int RunScale(const ScaleArgs& args) {
+int RunVerb(const ScaleArgs& args) {
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   ScaleJobRequest request;
@@ -174,8 +202,8 @@ int RunScale(const ScaleArgs& args) {
   request.set_workers(args.workers);
   const auto response = (*client)->ScaleJob(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
-  std::cerr << args.job << ": from " << response->workers_before() << " to " << args.workers
-            << " workers at the next step's end\n";
+  std::cerr << Printable(args.job) << ": from " << response->workers_before() << " to "
+            << args.workers << " workers at the next step's end\n";
   return kExitOk;
 }
 

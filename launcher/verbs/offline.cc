@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/verbs/offline.h"
+// The verbs that need the engine or the data plane for one answer. The launcher does not link
+// these; it runs the worker program as a child that prints the answer.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
+#include "launcher/verbs/run_verb.h"
 #include "proto/offline.pb.h"
 
 namespace lockstep::launcher {
@@ -88,7 +90,7 @@ bool LoadJob(const JobArgs& args, JobSpec* spec) {
 
 }  // namespace
 
-int RunPlan(const PlanArgs& args) {
+int RunVerb(const PlanArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   PlanRequest* plan = request.mutable_plan();
@@ -97,7 +99,7 @@ int RunPlan(const PlanArgs& args) {
   return Finish(request, plan->spec().workdir());
 }
 
-int RunEval(const EvalArgs& args) {
+int RunVerb(const EvalArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   EvalRequest* eval = request.mutable_eval();
@@ -110,7 +112,7 @@ int RunEval(const EvalArgs& args) {
   return Finish(request, "");
 }
 
-int RunPredict(const PredictArgs& args) {
+int RunVerb(const PredictArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   PredictRequest* predict = request.mutable_predict();
@@ -126,7 +128,7 @@ int RunPredict(const PredictArgs& args) {
   return Finish(request, "");
 }
 
-int RunGenerate(const GenerateArgs& args) {
+int RunVerb(const GenerateArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   GenerateRequest* generate = request.mutable_generate();
@@ -142,7 +144,7 @@ int RunGenerate(const GenerateArgs& args) {
   return Finish(request, "");
 }
 
-int RunBench(const BenchArgs& args) {
+int RunVerb(const BenchArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   BenchCollectivesRequest* bench = request.mutable_bench_collectives();
@@ -156,7 +158,7 @@ int RunBench(const BenchArgs& args) {
   return Finish(request, "");
 }
 
-int RunCompare(const CompareArgs& args) {
+int RunVerb(const CompareArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   CompareRequest* compare = request.mutable_compare();
@@ -169,7 +171,7 @@ int RunCompare(const CompareArgs& args) {
   return Finish(request, compare->spec().workdir());
 }
 
-int RunDoctor(const DoctorArgs& args) {
+int RunVerb(const DoctorArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   request.mutable_doctor();

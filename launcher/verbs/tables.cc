@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "launcher/verbs/tables.h"
+
 #include <algorithm>
-#include <vector>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/json.h"
+#include "common/utf8.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
-#include "launcher/verbs/jobs.h"
+#include "proto/message_json.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -23,19 +28,59 @@ std::string WorkersText(const JobStatus& job) {
   return text;
 }
 
+absl::Time TimeOf(const google::protobuf::Timestamp& stamp) {
+  return absl::FromUnixSeconds(stamp.seconds()) + absl::Nanoseconds(stamp.nanos());
+}
+
+// From `begin` until `end`; nothing when one of them is not known.
+std::optional<absl::Duration> Between(bool known, const google::protobuf::Timestamp& begin,
+                                      const google::protobuf::Timestamp& end) {
+  if (!known) return std::nullopt;
+  return std::max(absl::ZeroDuration(), TimeOf(end) - TimeOf(begin));
+}
+
+// Since its submission, by the coordinator's clock alone.
+std::optional<absl::Duration> AgeOf(const JobStatus& job) {
+  return Between(job.has_now() && job.has_submitted(), job.submitted(), job.now());
+}
+
+std::string AgeText(const JobStatus& job) {
+  const std::optional<absl::Duration> age = AgeOf(job);
+  return age.has_value() ? ShortAge(*age) : "-";
+}
+
+// "submitted   12m ago (2026-05-04T03:02:01Z)" for the stamps that there are.
+std::string StampLines(const JobStatus& job) {
+  std::string text;
+  const auto line = [&](const char* name, bool known, const google::protobuf::Timestamp& stamp) {
+    if (!known) return;
+    const std::optional<absl::Duration> age = Between(job.has_now(), stamp, job.now());
+    absl::StrAppendFormat(
+        &text, "%-12s%s(%s)\n", name, age.has_value() ? ShortAge(*age) + " ago " : "",
+        absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", TimeOf(stamp), absl::UTCTimeZone()));
+  };
+  line("submitted", job.has_submitted(), job.submitted());
+  line("started", job.has_started(), job.started());
+  line("ended", job.has_ended(), job.ended());
+  return text;
+}
+
 }  // namespace
 
 std::string AlignedTable(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
+  std::vector<int> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], DisplayWidth(std::string_view(row[i])));
+    }
   }
   std::string text;
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      absl::StrAppendFormat(&line, "%-*s  ", static_cast<int>(widths[i]), row[i]);
+      const int blanks = widths[i] - DisplayWidth(std::string_view(row[i])) + 2;
+      absl::StrAppend(&line, row[i], std::string(static_cast<size_t>(blanks), ' '));
     }
     line.erase(line.find_last_not_of(' ') + 1);
     absl::StrAppend(&text, line, "\n");
@@ -43,33 +88,70 @@ std::string AlignedTable(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string JobTable(const ListJobsResponse& response) {
+std::string ListTable(const ListJobsResponse& response) {
+  const ListJobsResponse shown = Printed(response);
   std::vector<std::vector<std::string>> rows = {
-      {"JOB", "STATE", "WORKERS", "STEP", "USER", "REASON"}};
-  for (const JobStatus& job : response.jobs()) {
-    rows.push_back({job.job_id(), JobState_Name(job.state()), WorkersText(job),
-                    StepText(job.progress()), job.user(), job.reason()});
+      {"JOB", "NAME", "STATE", "WORKERS", "STEP", "AGE", "USER", "REASON"}};
+  for (const JobStatus& job : shown.jobs()) {
+    rows.push_back({job.job_id(), job.name(), JobState_Name(job.state()), WorkersText(job),
+                    StepText(job.progress()), AgeText(job), job.user(), job.reason()});
   }
   return AlignedTable(rows);
 }
 
-std::string JobText(const DescribeJobResponse& response) {
-  const JobStatus& job = response.status();
+std::string StatusJson(const JobStatus& status) {
+  // The age goes first, so that the message's own object can follow as it is.
+  const std::optional<absl::Duration> age = AgeOf(status);
+  const std::string json = MessageJson(status, Unset::kWritten);
+  return absl::StrCat(
+      "{\"age_seconds\":", age.has_value() ? JsonNumber(absl::ToDoubleSeconds(*age)) : "null", ",",
+      json.substr(1));
+}
+
+std::string MembersJson(const DescribeJobResponse& response) {
+  return JsonArrayOf(response.members(), [](const MemberStatus& member) {
+    return MessageJson(member, Unset::kWritten);
+  });
+}
+
+std::string ListJson(const ListJobsResponse& response) {
+  return JsonObject()
+             .Add("schema", 1)
+             .Raw("jobs", JsonArrayOf(response.jobs(), StatusJson))
+             .Done() +
+         "\n";
+}
+
+std::string DescribeJson(const DescribeJobResponse& response) {
+  JobSpec spec = response.spec();
+  for (auto& [name, value] : *spec.mutable_secrets()) value = "***";
+  const std::string job = JsonObject()
+                              .Raw("status", StatusJson(response.status()))
+                              .Raw("spec", MessageJson(spec))
+                              .Raw("members", MembersJson(response))
+                              .Done();
+  return JsonObject().Add("schema", 1).Raw("job", job).Done() + "\n";
+}
+
+std::string DescribeText(const DescribeJobResponse& response) {
+  const DescribeJobResponse shown = Printed(response);
+  const JobStatus& job = shown.status();
   std::string text = absl::StrFormat(
-      "job         %s\nstate       %s\nreason      %s\nuser        %s\nworkers     %d of %d\n"
-      "generation  %d\nrestarts    %d\nstep        %s\nfolder      %s\n",
-      job.job_id(), JobState_Name(job.state()), job.reason(), job.user(), job.workers(),
+      "job         %s\nname        %s\nstate       %s\nreason      %s\nuser        %s\n"
+      "workers     %d of %d\ngeneration  %d\nrestarts    %d\nstep        %s\nfolder      %s\n",
+      job.job_id(), job.name(), JobState_Name(job.state()), job.reason(), job.user(), job.workers(),
       job.wanted_workers(), job.generation(), job.restarts(), StepText(job.progress()),
       job.run_dir());
+  absl::StrAppend(&text, StampLines(job));
   if (job.wanted_standbys() > 0) {
     absl::StrAppend(&text, "standby     ", job.standbys(), " of ", job.wanted_standbys(),
                     " ready to take over\n");
   }
   if (!job.stall().empty()) absl::StrAppend(&text, "stands      ", job.stall(), "\n");
   if (!job.straggler().empty()) absl::StrAppend(&text, "slowed by   ", job.straggler(), "\n");
-  if (response.members_size() > 0) {
+  if (shown.members_size() > 0) {
     std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STEP"}};
-    for (const MemberStatus& member : response.members()) {
+    for (const MemberStatus& member : shown.members()) {
       rows.push_back({absl::StrCat(member.rank()), member.host(), absl::StrCat(member.pid()),
                       member.standby() ? "standby" : StepText(member.progress())});
     }

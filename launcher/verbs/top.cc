@@ -13,6 +13,7 @@
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/verbs/connect.h"
+#include "launcher/verbs/run_verb.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -46,10 +47,10 @@ absl::StatusOr<TopFigures> Ask(coordinator::Client* client, const std::string& j
 
 }  // namespace
 
-int RunTop(const TopArgs& args) {
-  const absl::StatusOr<coordinator::ClientOptions> options = ClientOptionsOf(args.coordinator);
-  if (!options.ok()) return Complain(options.status());
-  const std::unique_ptr<coordinator::Client> client = coordinator::Client::Create(*options);
+int RunVerb(const TopArgs& args) {
+  StopSignals::Block();
+  const auto client = Connect(args.coordinator);
+  if (!client.ok()) return Complain(client.status());
   const bool once = args.once || ::isatty(STDOUT_FILENO) == 0;
   absl::Notification stopped;
   std::unique_ptr<StopSignals> signals;
@@ -59,7 +60,7 @@ int RunTop(const TopArgs& args) {
     });
   }
   do {
-    const absl::StatusOr<TopFigures> figures = Ask(client.get(), args.job);
+    const absl::StatusOr<TopFigures> figures = Ask(client->get(), args.job);
     if (!figures.ok()) return Complain(figures.status());
     if (args.common.output == Output::kJson) {
       std::cout << TopJson(*figures);

@@ -3,8 +3,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "launcher/follow/text.h"
-#include "launcher/verbs/jobs.h"
+#include "launcher/verbs/tables.h"
 #include "launcher/verbs/top.h"
+#include "proto/message_json.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -70,7 +71,10 @@ std::vector<std::string> WorkerRow(const std::string& job, const MemberStatus& m
 
 }  // namespace
 
-std::string TopTable(const TopFigures& figures) {
+std::string TopTable(const TopFigures& told) {
+  TopFigures figures = told;
+  MakePrintable(&figures.cluster);
+  for (DescribeJobResponse& job : figures.jobs) MakePrintable(&job);
   std::vector<std::vector<std::string>> gpus = {
       {"HOST", "GPU", "NAME", "MEMORY", "USE", "POWER", "TEMP", "CLOCKS", "PROCESSES"}};
   int slots = 0, used = 0, nodes = 0;
@@ -103,15 +107,20 @@ std::string TopTable(const TopFigures& figures) {
 }
 
 std::string TopJson(const TopFigures& figures) {
-  std::vector<std::string> nodes, jobs;
-  for (const NodeStatus& node : figures.cluster.nodes()) nodes.push_back(ToJsonText(node));
-  for (const DescribeJobResponse& job : figures.jobs) {
-    DescribeJobResponse shown = job;
-    shown.clear_spec();  // of `describe`
-    jobs.push_back(ToJsonText(shown));
-  }
-  return absl::StrCat(R"({"schema":1,"nodes":[)", absl::StrJoin(nodes, ","), R"(],"jobs":[)",
-                      absl::StrJoin(jobs, ","), "]}\n");
+  const auto node_json = [](const NodeStatus& node) { return MessageJson(node, Unset::kWritten); };
+  // The spec is `describe`'s.
+  const auto job_json = [](const DescribeJobResponse& job) {
+    return JsonObject()
+        .Raw("status", StatusJson(job.status()))
+        .Raw("members", MembersJson(job))
+        .Done();
+  };
+  return JsonObject()
+             .Add("schema", 1)
+             .Raw("nodes", JsonArrayOf(figures.cluster.nodes(), node_json))
+             .Raw("jobs", JsonArrayOf(figures.jobs, job_json))
+             .Done() +
+         "\n";
 }
 
 }  // namespace lockstep::launcher

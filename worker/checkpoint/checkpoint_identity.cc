@@ -9,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/check.h"
 #include "google/protobuf/util/json_util.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "proto/message_json.h"
 
 namespace lockstep::worker {
 namespace {
@@ -45,11 +45,7 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
                                 const engine::Plan& plan, const std::string& device_hash,
                                 const std::string& device) {
   checkpoint::Manifest manifest;
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  const auto printed =
-      google::protobuf::util::MessageToJsonString(job.train(), &manifest.train, options);
-  LS_CHECK(printed.ok()) << "the train section does not print";
+  manifest.train = MessageJson(job.train());
   manifest.run = run;
   manifest.plan_hash = plan.hash();
   manifest.device_hash = device_hash;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "worker/text/json_text.h"
+#include "common/json.h"
 
 namespace lockstep::worker {
 namespace {

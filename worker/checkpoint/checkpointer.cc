@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
+#include "proto/message_json.h"
 #include "worker/text/bytes_text.h"
 
 namespace lockstep::worker {
@@ -24,15 +25,6 @@ constexpr absl::Duration kLineEvery = absl::Seconds(10);
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 // A disk that has taken nothing for so long is given up at the end of the run.
 constexpr absl::Duration kPatience = absl::Minutes(10);
-
-std::string JsonOf(const EvalResult& eval) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  const auto printed = google::protobuf::util::MessageToJsonString(eval, &text, options);
-  LS_CHECK(printed.ok()) << "an evaluation does not print";
-  return text;
-}
 
 }  // namespace
 
@@ -178,7 +170,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.manifest.sequence = sequence_.load();
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
-  if (decided.eval.has_value()) own.manifest.eval = JsonOf(*decided.eval);
+  if (decided.eval.has_value()) own.manifest.eval = MessageJson(*decided.eval);
   job_ = std::make_shared<CheckpointJob>(
       std::move(own),
       settings_.locate != nullptr ? settings_.locate : CheckpointJob::In(settings_.state),

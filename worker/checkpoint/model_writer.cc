@@ -5,44 +5,33 @@
 #include <map>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
 #include "common/durable_file.h"
 #include "common/half.h"
 #include "common/status.h"
-#include "google/protobuf/util/json_util.h"
+#include "proto/message_json.h"
 
 namespace lockstep::worker {
 namespace {
 
-// One message as JSON with the proto's names.
-absl::StatusOr<std::string> Json(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return text;
-  return absl::InternalError("config.json: a part of the job does not print");
-}
-
-// A ModelConfig (proto/model.proto), with numbers as numbers.
-absl::StatusOr<std::string> ConfigJson(const JobSpec& job, const engine::Plan& plan) {
-  LS_ASSIGN_OR_RETURN(const std::string model, Json(job.train().model()));
-  LS_ASSIGN_OR_RETURN(const std::string data, Json(job.train().data()));
+// A ModelConfig (proto/model.proto).
+std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
   const engine::InputSpec& input = plan.spec().input;
-  std::vector<std::string> fields;
-  for (const FieldSpec& field : input.fields) {
-    fields.push_back(absl::StrCat("{\"name\":\"", field.name, "\",\"type\":\"",
-                                  field.type == FieldSpec::Type::kFloat32 ? "float32" : "int32",
-                                  "\",\"shape\":[", absl::StrJoin(field.shape, ","),
-                                  "],\"limit\":", field.limit, "}"));
-  }
-  return absl::StrCat("{\"format\":\"lockstep\",\"schema\":1,\"model\":", model,
-                      ",\"input_shape\":[", absl::StrJoin(input.fields[0].shape, ","),
-                      "],\"classes\":", input.classes, ",\"parameters\":", plan.parameter_count(),
-                      ",\"fields\":[", absl::StrJoin(fields, ","), "],\"data\":", data,
-                      ",\"precision\":\"", plan.spec().precision, "\",\"seed\":\"",
-                      job.train().seed(), "\",\"eval_block\":", plan.spec().eval_block, "}\n");
+  const auto field_json = [](const FieldSpec& field) {
+    const bool real = field.type == FieldSpec::Type::kFloat32;
+    JsonObject object;
+    object.Add("name", field.name).Add("type", real ? "float32" : "int32");
+    return object.Raw("shape", JsonArrayOf(field.shape)).Add("limit", field.limit).Done();
+  };
+  JsonObject config;
+  config.Add("format", "lockstep").Add("schema", 1);
+  config.Raw("model", MessageJson(job.train().model()));
+  config.Raw("input_shape", JsonArrayOf(input.fields[0].shape));
+  config.Add("classes", input.classes).Add("parameters", plan.parameter_count());
+  config.Raw("fields", JsonArrayOf(input.fields, field_json));
+  config.Raw("data", MessageJson(job.train().data()));
+  config.Add("precision", plan.spec().precision).Add("seed", job.train().seed());
+  return config.Add("eval_block", plan.spec().eval_block).Done() + "\n";
 }
 
 // Files have fp32 in every precision: 16-bit weights are exact in it.
@@ -101,8 +90,7 @@ absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& j
     LS_RETURN_IF_ERROR(
         WriteWeights(dir + "/ema.safetensors", plan, state, engine::Weights::kAverage).status());
   }
-  LS_ASSIGN_OR_RETURN(const std::string config, ConfigJson(job, plan));
-  LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", config));
+  LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", ConfigJson(job, plan)));
   return written;
 }
 

@@ -15,10 +15,10 @@
 #include "absl/strings/str_join.h"
 #include "collectives/tree_sum.h"
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "worker/commands/answers.h"
 #include "worker/commands/forked_ranks.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -318,14 +318,17 @@ void PrintRow(const Measured& row) {
 }
 
 std::string RowJson(const Measured& row) {
-  return absl::StrCat(
-      "{\"operation\":", JsonString(row.operation), ",\"bytes\":", row.size.bytes,
-      ",\"count\":", row.size.count, ",\"microseconds\":", JsonNumber(row.median * 1e6),
-      ",\"least_microseconds\":", JsonNumber(row.least * 1e6),
-      ",\"most_microseconds\":", JsonNumber(row.most * 1e6),
-      ",\"algorithm_gb_per_second\":", JsonNumber(row.AlgorithmBandwidth()),
-      ",\"bus_gb_per_second\":", JsonNumber(row.AlgorithmBandwidth() * row.bus_factor),
-      ",\"wrong\":", row.wrong < 0 ? "null" : absl::StrCat(row.wrong), "}");
+  return JsonObject()
+      .Add("operation", row.operation)
+      .Add("bytes", row.size.bytes)
+      .Add("count", row.size.count)
+      .Add("microseconds", row.median * 1e6)
+      .Add("least_microseconds", row.least * 1e6)
+      .Add("most_microseconds", row.most * 1e6)
+      .Add("algorithm_gb_per_second", row.AlgorithmBandwidth())
+      .Add("bus_gb_per_second", row.AlgorithmBandwidth() * row.bus_factor)
+      .Raw("wrong", row.wrong < 0 ? "null" : absl::StrCat(row.wrong))
+      .Done();
 }
 
 absl::Status RunRankBench(const BenchCollectivesRequest& request, bool json, Communicator& c,
@@ -333,7 +336,7 @@ absl::Status RunRankBench(const BenchCollectivesRequest& request, bool json, Com
   RankBench bench(request, &c);
   LS_RETURN_IF_ERROR(bench.Allocate(&transport));
   const bool speaks = c.rank() == 0;
-  std::vector<std::string> rows;
+  JsonArray rows;
   int64_t wrong = 0;
   if (speaks && !json) PrintHead(request);
   for (const std::string& operation : request.operations()) {
@@ -341,14 +344,19 @@ absl::Status RunRankBench(const BenchCollectivesRequest& request, bool json, Com
       LS_ASSIGN_OR_RETURN(const Measured row, bench.Measure(operation, size));
       wrong += std::max<int64_t>(row.wrong, 0);
       if (speaks && !json) PrintRow(row);
-      rows.push_back(RowJson(row));
+      rows.Raw(RowJson(row));
     }
   }
   if (speaks && json) {
-    std::printf(
-        "{\"schema\":1,\"ok\":%s,\"ranks\":%d,\"shards\":%d,\"transport\":\"shm\",\"rows\":[%s]}\n",
-        wrong == 0 ? "true" : "false", request.ranks(), request.shards(),
-        absl::StrJoin(rows, ",").c_str());
+    const std::string text = JsonObject()
+                                 .Add("schema", 1)
+                                 .Add("ok", wrong == 0)
+                                 .Add("ranks", request.ranks())
+                                 .Add("shards", request.shards())
+                                 .Add("transport", "shm")
+                                 .Raw("rows", rows.Done())
+                                 .Done();
+    std::printf("%s\n", text.c_str());
   }
   if (speaks) std::fflush(stdout);
   if (wrong == 0) return absl::OkStatus();

@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "worker/commands/saved_model.h"
 #include "worker/setup/compiled_job.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -186,19 +186,23 @@ std::string ComparisonText(const CompareRequest& request, const Comparison& resu
 
 std::string ComparisonJson(const CompareRequest& request, const Comparison& result) {
   const Difference& first = result.first;
-  std::string text =
-      absl::StrCat("{\"schema\":1,\"ok\":true,\"a\":", JsonString(request.a()),
-                   ",\"b\":", JsonString(request.b()), ",\"matched\":", result.matched,
-                   ",\"only_one\":", result.only_one, ",\"worst\":", JsonNumber(result.worst),
-                   ",\"differs\":", first.found ? "true" : "false");
+  JsonObject object;
+  object.Add("schema", 1).Add("ok", true).Add("a", request.a()).Add("b", request.b());
+  object.Add("matched", result.matched).Add("only_one", result.only_one);
+  object.Add("worst", result.worst).Add("differs", first.found);
   if (first.found) {
-    absl::StrAppend(&text, ",\"first\":{\"name\":", JsonString(first.name),
-                    ",\"a_node\":", JsonString(first.a_node),
-                    ",\"b_node\":", JsonString(first.b_node), ",\"element\":", first.element,
-                    ",\"a_value\":", JsonNumber(first.a), ",\"b_value\":", JsonNumber(first.b),
-                    ",\"over\":", first.over, ",\"elements\":", first.elements, "}");
+    object.Raw("first", JsonObject()
+                            .Add("name", first.name)
+                            .Add("a_node", first.a_node)
+                            .Add("b_node", first.b_node)
+                            .Add("element", first.element)
+                            .Add("a_value", first.a)
+                            .Add("b_value", first.b)
+                            .Add("over", first.over)
+                            .Add("elements", first.elements)
+                            .Done());
   }
-  return text + "}\n";
+  return object.Done() + "\n";
 }
 
 // Switches off the pattern of `word` = "without_NAME"; false if there is none of that name.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "collectives/nccl/nccl_library.h"
+#include "common/json.h"
 #include "common/nvml.h"
 #include "engine/cuda/doctor.h"
 #include "engine/engine.h"
@@ -19,7 +20,6 @@
 #include "worker/commands/host_gpus.h"
 #include "worker/commands/reduction_check.h"
 #include "worker/setup/data_plane.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -124,22 +124,29 @@ bool AnswerDoctor(bool json) {
   Findings findings = engine::ExamineGpus();
   findings.insert(findings.end(), host.begin(), host.end());
   bool usable = true;
-  std::string parts;
+  JsonArray parts;
   if (!json) std::printf("%-12s %-8s %s\n", "CPU", "ok", cpu.c_str());
   for (const GpuFinding& finding : findings) {
     usable = usable && finding.state != GpuFinding::State::kMissing;
     if (json) {
-      absl::StrAppend(&parts, parts.empty() ? "" : ",", "{\"part\":", JsonString(finding.part),
-                      ",\"state\":", JsonString(Word(finding.state)),
-                      ",\"text\":", JsonString(finding.text), "}");
+      parts.Raw(JsonObject()
+                    .Add("part", finding.part)
+                    .Add("state", Word(finding.state))
+                    .Add("text", finding.text)
+                    .Done());
     } else {
       std::printf("%-12s %-8s %s\n", finding.part.c_str(), Word(finding.state),
                   finding.text.c_str());
     }
   }
   if (json) {
-    std::printf("{\"schema\":1,\"cpu\":%s,\"cuda\":%s,\"parts\":[%s]}\n", JsonString(cpu).c_str(),
-                usable ? "true" : "false", parts.c_str());
+    const std::string text = JsonObject()
+                                 .Add("schema", 1)
+                                 .Add("cpu", cpu)
+                                 .Add("cuda", usable)
+                                 .Raw("parts", parts.Done())
+                                 .Done();
+    std::printf("%s\n", text.c_str());
   } else {
     std::printf("%s\n", usable ? "device: cuda can be used here"
                                : "device: cuda cannot be used here; device: auto takes the CPU");

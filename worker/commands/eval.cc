@@ -3,14 +3,13 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "worker/commands/answers.h"
 #include "worker/commands/saved_model.h"
 #include "worker/text/bytes_text.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 absl::Status AnswerEval(const EvalRequest& request, bool json) {
@@ -41,10 +40,17 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
   const size_t memory = model->plan().state_bytes() + model->plan().arena_bytes();
   std::string text;
   if (json) {
-    text = absl::StrCat("{\"schema\":1,\"ok\":true,\"model\":", JsonString(request.model()),
-                        ",\"samples\":", samples, ",\"loss\":", JsonNumber(loss / count),
-                        ",\"accuracy\":", JsonNumber(static_cast<double>(correct) / count),
-                        ",\"seconds\":", JsonNumber(seconds), ",\"memory_bytes\":", memory, "}\n");
+    text = JsonObject()
+               .Add("schema", 1)
+               .Add("ok", true)
+               .Add("model", request.model())
+               .Add("samples", samples)
+               .Add("loss", loss / count)
+               .Add("accuracy", static_cast<double>(correct) / count)
+               .Add("seconds", seconds)
+               .Add("memory_bytes", memory)
+               .Done() +
+           "\n";
   } else {
     text =
         absl::StrFormat("accuracy  %.2f %%\nloss      %.5f\nsamples   %d in %.2f s\nmemory    %s\n",

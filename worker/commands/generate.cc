@@ -10,12 +10,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/clock.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "worker/commands/answers.h"
 #include "worker/commands/saved_model.h"
 #include "worker/commands/text_writer.h"
 #include "worker/commands/token_sampler.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -65,14 +65,13 @@ absl::Status Show(std::string_view text) {
 
 std::string Answer(const GenerateRequest& request, bool bytes, absl::Span<const int32_t> made,
                    double seconds) {
-  std::string text = absl::StrCat(
-      "{\"schema\":1,\"ok\":true,\"model\":", JsonString(request.model()),
-      ",\"prompt\":", JsonString(request.prompt()), ",\"tokens\":[", absl::StrJoin(made, ","), "]");
-  if (bytes) absl::StrAppend(&text, ",\"text\":", JsonString(TextOf(made)));
+  JsonObject answer;
+  answer.Add("schema", 1).Add("ok", true).Add("model", request.model());
+  answer.Add("prompt", request.prompt()).Raw("tokens", JsonArrayOf(made));
+  if (bytes) answer.Add("text", TextOf(made));
   const double rate = seconds > 0 ? static_cast<double>(made.size()) / seconds : 0;
-  absl::StrAppend(&text, ",\"seed\":", request.seed(), ",\"seconds\":", JsonNumber(seconds),
-                  ",\"tokens_per_second\":", JsonNumber(rate), "}\n");
-  return text;
+  answer.Add("seed", request.seed()).Add("seconds", seconds).Add("tokens_per_second", rate);
+  return answer.Done() + "\n";
 }
 
 // Makes the tokens; each is shown at once unless `json`.

@@ -7,14 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
+#include "common/json.h"
 #include "engine/device/machine_peak.h"
 #include "worker/setup/job_plan.h"
 #include "worker/state/shard_holders.h"
 #include "worker/text/bytes_text.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -217,33 +216,36 @@ std::string ReportText(const JobReport& report) {
 }
 
 std::string ReportJson(const JobReport& report) {
+  const auto rank_json = [](const RankCost& rank) {
+    return JsonObject()
+        .Add("rank", rank.rank)
+        .Add("shards", rank.shards)
+        .Add("flops", rank.flops)
+        .Add("bytes_received", rank.bytes_in)
+        .Add("step_seconds_estimate", rank.step_seconds)
+        .Done();
+  };
   const MemoryNeed& need = report.need;
-  std::vector<std::string> ranks;
-  for (const RankCost& rank : report.ranks) {
-    ranks.push_back(absl::StrCat(
-        "{\"rank\":", rank.rank, ",\"shards\":", rank.shards, ",\"flops\":", JsonNumber(rank.flops),
-        ",\"bytes_received\":", JsonNumber(rank.bytes_in),
-        ",\"step_seconds_estimate\":", JsonNumber(rank.step_seconds), "}"));
-  }
-  return absl::StrCat(
-      "{\"schema\":1,\"ok\":true,\"job\":", JsonString(report.name),
-      ",\"parameters\":", report.parameters, ",\"samples\":", report.dataset_size,
-      ",\"steps\":", report.total_steps, ",\"micro_batch\":", report.micro_batch,
-      ",\"accumulate\":", report.accumulate, ",\"memory\":{\"total\":", need.total(),
-      ",\"weights\":", need.weights, ",\"gradients\":", need.gradients,
-      ",\"optimizer\":", need.optimizer, ",\"activations\":", need.activations,
-      ",\"workspace\":", need.workspace, ",\"data\":", need.data,
-      ",\"checkpoint\":", need.checkpoint, ",\"without_recompute\":", report.without_recompute,
-      ",\"limit\":", report.memory_limit, "},\"gpu_memory\":{\"total\":", need.gpu.total(),
-      ",\"plan\":", need.gpu.plan, ",\"vectors\":", need.gpu.vectors,
-      ",\"limit\":", report.gpu_limit, "},\"precision\":", JsonString(report.precision),
-      ",\"fp8\":", report.fp8 ? "true" : "false", ",\"recompute_level\":", report.recompute_level,
-      ",\"flops_per_step\":", JsonNumber(report.flops),
-      ",\"machine\":{\"device\":", JsonString(report.device),
-      ",\"flops_per_second\":", JsonNumber(report.machine.flops),
-      ",\"bytes_per_second\":", JsonNumber(report.machine.bytes), ",\"cpus\":", report.machine.cpus,
-      "},\"plan_hash\":", JsonString(report.plan_hash), ",\"ranks\":[", absl::StrJoin(ranks, ","),
-      "]}\n");
+  JsonObject memory;
+  memory.Add("total", need.total()).Add("weights", need.weights).Add("gradients", need.gradients);
+  memory.Add("optimizer", need.optimizer).Add("activations", need.activations);
+  memory.Add("workspace", need.workspace).Add("data", need.data).Add("checkpoint", need.checkpoint);
+  memory.Add("without_recompute", report.without_recompute).Add("limit", report.memory_limit);
+  JsonObject gpu;
+  gpu.Add("total", need.gpu.total()).Add("plan", need.gpu.plan).Add("vectors", need.gpu.vectors);
+  gpu.Add("limit", report.gpu_limit);
+  JsonObject machine;
+  machine.Add("device", report.device).Add("flops_per_second", report.machine.flops);
+  machine.Add("bytes_per_second", report.machine.bytes).Add("cpus", report.machine.cpus);
+  JsonObject object;
+  object.Add("schema", 1).Add("ok", true).Add("job", report.name);
+  object.Add("parameters", report.parameters).Add("samples", report.dataset_size);
+  object.Add("steps", report.total_steps).Add("micro_batch", report.micro_batch);
+  object.Add("accumulate", report.accumulate).Raw("memory", memory.Done());
+  object.Raw("gpu_memory", gpu.Done()).Add("precision", report.precision).Add("fp8", report.fp8);
+  object.Add("recompute_level", report.recompute_level).Add("flops_per_step", report.flops);
+  object.Raw("machine", machine.Done()).Add("plan_hash", report.plan_hash);
+  return object.Raw("ranks", JsonArrayOf(report.ranks, rank_json)).Done() + "\n";
 }
 
 }  // namespace lockstep::worker

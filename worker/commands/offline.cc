@@ -6,14 +6,13 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "worker/commands/answers.h"
 #include "worker/commands/compare.h"
 #include "worker/commands/doctor.h"
 #include "worker/commands/job_report.h"
 #include "worker/setup/data_plane.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -100,7 +99,9 @@ int RunOffline(const OfflineRequest& request) {
   if (!status.ok()) {
     const std::string message(status.message());
     if (request.json()) {
-      std::printf("{\"schema\":1,\"ok\":false,\"error\":%s}\n", JsonString(message).c_str());
+      const JsonObject answer =
+          JsonObject().Add("schema", 1).Add("ok", false).Add("error", message);
+      std::printf("%s\n", answer.Done().c_str());
     }
     std::fprintf(stderr, "error: %s\n", message.c_str());
   }

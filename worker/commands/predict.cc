@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/durable_file.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "data/cifar.h"
 #include "data/image_dataset.h"
@@ -20,7 +21,6 @@
 #include "worker/commands/answers.h"
 #include "worker/commands/saved_model.h"
 #include "worker/setup/job_plan.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -98,16 +98,10 @@ void Softmax(absl::Span<const float> logits, std::vector<float>* probabilities) 
 // One line of JSON for one target.
 std::string Line(int64_t index, const std::vector<float>& probabilities, bool all) {
   const auto best = std::max_element(probabilities.begin(), probabilities.end());
-  std::string line = absl::StrCat("{\"index\":", index, ",\"label\":", best - probabilities.begin(),
-                                  ",\"probability\":", JsonNumber(*best));
-  if (all) {
-    absl::StrAppend(&line, ",\"probabilities\":[");
-    for (size_t i = 0; i < probabilities.size(); ++i) {
-      absl::StrAppend(&line, i > 0 ? "," : "", JsonNumber(probabilities[i]));
-    }
-    absl::StrAppend(&line, "]");
-  }
-  return line + "}\n";
+  JsonObject line;
+  line.Add("index", index).Add("label", best - probabilities.begin()).Add("probability", *best);
+  if (all) line.Raw("probabilities", JsonArrayOf(probabilities));
+  return line.Done() + "\n";
 }
 
 }  // namespace

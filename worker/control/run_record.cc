@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "common/status.h"
 
@@ -20,10 +19,6 @@ namespace {
 
 constexpr int64_t kEveryStepUntil = 100;
 constexpr int64_t kLinesOfARun = 1000;
-
-std::string Number(double value) {
-  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
-}
 
 absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
@@ -83,36 +78,35 @@ bool RunRecord::WantsStep(int64_t step) const {
 
 void RunRecord::Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
                      double loss_scale, bool overflow) {
-  std::string scaling;
-  if (loss_scale > 0) {
-    scaling = absl::StrCat(",\"loss_scale\":", absl::StrFormat("%.17g", loss_scale),
-                           ",\"skipped\":", overflow ? "true" : "false");
-  }
-  const std::string line =
-      absl::StrCat("{\"kind\":\"step\",\"step\":", step, ",\"epoch\":", Number(epoch),
-                   ",\"loss\":", Number(loss), ",\"lr\":", Number(learning_rate),
-                   ",\"samples\":", samples, scaling, "}\n");
+  JsonObject line;
+  line.Add("kind", "step").Add("step", step).Add("epoch", epoch).Add("loss", loss);
+  line.Add("lr", learning_rate).Add("samples", samples);
+  if (loss_scale > 0) line.Add("loss_scale", loss_scale).Add("skipped", overflow);
   absl::MutexLock lock(&mu_);
-  metrics_ += line;
+  absl::StrAppend(&metrics_, line.Done(), "\n");
 }
 
 namespace {
 
-std::string Numbers(const EvalResult& eval) {
-  return absl::StrCat("\"loss\":", Number(eval.loss()), ",\"accuracy\":", Number(eval.accuracy()),
-                      ",\"top5_accuracy\":", Number(eval.top5_accuracy()));
+void AddNumbers(const EvalResult& eval, JsonObject* object) {
+  object->Add("loss", eval.loss()).Add("accuracy", eval.accuracy());
+  object->Add("top5_accuracy", eval.top5_accuracy());
 }
 
 }  // namespace
 
 void RunRecord::Eval(const EvalResult& eval) {
-  const std::string average =
-      eval.has_ema() ? absl::StrCat(",\"ema\":{", Numbers(eval.ema()), "}") : "";
-  const std::string line =
-      absl::StrCat("{\"kind\":\"eval\",\"step\":", eval.step(), ",\"epoch\":", Number(eval.epoch()),
-                   ",", Numbers(eval), ",\"samples\":", eval.samples(), average, "}\n");
+  JsonObject line;
+  line.Add("kind", "eval").Add("step", eval.step()).Add("epoch", eval.epoch());
+  AddNumbers(eval, &line);
+  line.Add("samples", eval.samples());
+  if (eval.has_ema()) {
+    JsonObject average;
+    AddNumbers(eval.ema(), &average);
+    line.Raw("ema", average.Done());
+  }
   absl::MutexLock lock(&mu_);
-  metrics_ += line;
+  absl::StrAppend(&metrics_, line.Done(), "\n");
 }
 
 void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash) {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/durable_file.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "engine/device/machine_peak.h"
 #include "worker/text/bytes_text.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {

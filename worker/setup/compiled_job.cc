@@ -34,10 +34,9 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   compiled.job = job;
   LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
-  const std::string& every = job.train().eval().every();
-  LS_ASSIGN_OR_RETURN(compiled.eval_every, ParseEvery(every.empty() ? "1 epoch" : every));
-  LS_ASSIGN_OR_RETURN(compiled.save_every, ParseEvery(job.checkpoint().every()));
-  LS_ASSIGN_OR_RETURN(compiled.verify_every, ParseEvery(job.verify_replicas()));
+  LS_ASSIGN_OR_RETURN(compiled.eval_every, job::EvalEvery(job));
+  LS_ASSIGN_OR_RETURN(compiled.save_every, job::SaveEvery(job));
+  LS_ASSIGN_OR_RETURN(compiled.verify_every, job::VerifyEvery(job));
   LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
   spec.shard_moments = ShardsMoments(job);
   const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
@@ -45,10 +44,8 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
   const int shards = job.train().shards();
   compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
-  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
-  const int least = job.elastic().min_workers() > 0 ? job.elastic().min_workers() : workers;
-  compiled.gradient_buffers = PartialSums::BuffersForWorstDeal(
-      shards, std::min(least, workers), std::max(workers, job.elastic().max_workers()));
+  compiled.gradient_buffers =
+      PartialSums::BuffersForWorstDeal(shards, LeastWorkers(job), MostWorkers(job));
   compiled.arena_bytes = kPage;
   if (place == GradientPlace::kHost) {
     compiled.arena_bytes +=

@@ -5,10 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -87,7 +84,7 @@ engine::LayerSpec LayerSpecOf(const Layer& layer) {
       break;
     case Layer::kDropout:
       spec.kind = Kind::kDropout;
-      spec.rate = layer.dropout().has_rate() ? layer.dropout().rate() : 0.5;
+      spec.rate = job::DropoutRate(layer.dropout());
       break;
     case Layer::kGelu:
       spec.kind = Kind::kGelu;
@@ -267,24 +264,6 @@ engine::ScheduleSpec ScheduleSpecOf(const Schedule& schedule, int64_t total_upda
 }
 
 }  // namespace
-
-absl::StatusOr<Every> ParseEvery(const std::string& text) {
-  if (text.empty() || text == "never") return Every{};
-  const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
-  int64_t count = 0;
-  if (words.size() == 2 && absl::SimpleAtoi(words[0], &count) && count > 0) {
-    if (words[1] == "step" || words[1] == "steps") return Every{.steps = count};
-    if (words[1] == "epoch" || words[1] == "epochs") return Every{.epochs = count};
-  }
-  absl::Duration time;
-  if (words.size() == 1 && absl::EndsWith(text, "d") &&
-      absl::SimpleAtoi(absl::StripSuffix(text, "d"), &count) && count > 0) {
-    return Every{.time = absl::Hours(24) * count};
-  }
-  if (absl::ParseDuration(text, &time) && time > absl::ZeroDuration()) return Every{.time = time};
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", text, "' is not an interval: write '500 steps', '1 epoch', '30s' or 'never'"));
-}
 
 absl::StatusOr<data::Source> DataSource(const Train& train) {
   switch (train.data().kind_case()) {
@@ -472,16 +451,6 @@ absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Trai
 
 int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler) {
   return train.steps() > 0 ? train.steps() : sampler.StepsFor(train.epochs());
-}
-
-int MostWorkers(const JobSpec& job) {
-  return std::max(
-      {1, job.resources().nodes() * job.resources().nproc_per_node(), job.elastic().max_workers()});
-}
-
-int LeastWorkers(const JobSpec& job) {
-  const int workers = std::max(1, job.resources().nodes() * job.resources().nproc_per_node());
-  return job.elastic().min_workers() > 0 ? std::min(workers, job.elastic().min_workers()) : workers;
 }
 
 bool ShardsMoments(const JobSpec& job) {

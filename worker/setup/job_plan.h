@@ -9,25 +9,19 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "engine/engine.h"
+#include "job/meaning/defaults.h"
+#include "job/meaning/workers.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::worker {
 
-// When something happens: after every `steps` steps, after every `epochs` epochs, every so long by
-// the clock, or never.
-struct Every {
-  int64_t steps = 0;
-  int64_t epochs = 0;
-  absl::Duration time = absl::InfiniteDuration();
-  bool never() const { return steps == 0 && epochs == 0 && time == absl::InfiniteDuration(); }
-};
-
-// "500 steps", "1 epoch", "30s" (also ms, m, h, d), "never"; empty: never. Errors: InvalidArgument.
-absl::StatusOr<Every> ParseEvery(const std::string& text);
+// What a job means is known in one place for all programs.
+using job::Every;
+using job::LeastWorkers;
+using job::MostWorkers;
 
 // The samples that the job names. Errors: InvalidArgument when there is no data.
 absl::StatusOr<data::Source> DataSource(const Train& train);
@@ -51,10 +45,6 @@ absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Trai
 // Steps of the whole run.
 int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler);
 
-// The most workers that the job may have at once, without spares.
-int MostWorkers(const JobSpec& job);
-// The fewest workers that it goes on with.
-int LeastWorkers(const JobSpec& job);
 // Whether its moments are sharded: train.zero_stage is 1 and there can be enough workers for it.
 bool ShardsMoments(const JobSpec& job);
 

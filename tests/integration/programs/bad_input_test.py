@@ -74,6 +74,24 @@ class BadInput(harness.ProgramTest):
         out, err = self.assert_fails(BAD_JOB, ["job.yaml:6:3: error:", "global_batch", "fast", "^"], job)
         self.assertGreaterEqual((out + err).count("error:"), 2)
 
+    def test_what_is_not_in_this_version_is_refused_where_it_stands(self):
+        job = self.write("job.yaml", harness.synthetic_job() + "queue: night\n")
+        out, err = self.assert_fails(BAD_JOB, ["job.yaml:", "not in this version", "queue: night", "^"], job)
+        command = self.write("command.yaml", "run: ls\n")
+        self.assert_fails(BAD_JOB, ["command.yaml:1:1: error: 'run' is not in this version"], command)
+        two = self.write("two.yaml", harness.synthetic_job())
+        self.assert_fails(CANNOT_FIT, ["2 nodes", "one host", "--nnodes=1"], "--set", "resources.nodes=2",
+                          "--set", "train.shards=8", "--set", "train.global_batch=48", two)
+
+    def test_flags_are_applied_before_the_rules_are_checked(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        flags = ("--nproc-per-node=2", "--set", "train.shards=2", job)
+        for verb in ("validate", "plan"):
+            code, out, err = self.launch(verb, *flags)
+            self.assertEqual(code, 0, out + err)
+        self.assert_fails(BAD_JOB, ["elastic.max_workers", "'elastic.max_workers' 4: 4 workers for 2 shards"],
+                          "--set", "elastic={min_workers: 1, max_workers: 4}", *flags)
+
     def test_no_workers_and_too_many(self):
         job = self.write("job.yaml", harness.synthetic_job())
         self.assert_fails(USAGE, ["--nproc-per-node"], "--nproc-per-node=0", job)

@@ -33,8 +33,19 @@ class Daemon(harness.ProgramTest):
         job = self.write("job.yaml", harness.synthetic_job())
         code, out, err = self.launch("submit", f"--coordinator={address}", "--no-follow", job)
         self.assertEqual(code, 0, out + err)
+        job_id = out.strip()
+        self.assertIn(f"no node is connected. On each machine that shall run workers: launcher join "
+                      f"--coordinator={address}\n", err)
+        self.assertIn(f"launcher logs --coordinator={address} -f {job_id}\n", err)
         code, out, err = self.launch("list", f"--coordinator={address}")
-        self.assertIn("PENDING", out)
+        columns, row = out.splitlines()
+        self.assertEqual(columns.split(), "JOB NAME STATE WORKERS STEP AGE USER REASON".split())
+        self.assertEqual(row.split()[:4], [job_id, "tiny", "PENDING", "0/4"])
+        self.assertIn("no node is connected", row)
+        code, out, err = self.launch("describe", f"--coordinator={address}", "-o", "json", job_id)
+        status = json.loads(out)["job"]["status"]
+        self.assertEqual((status["name"], status["wanted_workers"], status["generation"]), ("tiny", 4, 0))
+        self.assertIn("age_seconds", status)
         agent = self.start("launcher", "join", f"--coordinator={address}", "--slots=4")
 
         def succeeded():

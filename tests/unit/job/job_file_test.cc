@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
-#include "job/workers.h"
+#include "job/meaning/workers.h"
 
 namespace lockstep::job {
 namespace {
@@ -60,15 +60,23 @@ TEST(JobFile, ReadsUnitsAndKeepsWrittenZeros) {
   EXPECT_EQ(spec.logs().tee(), "0");
 }
 
+// Commands are read and kept, and refused by the one rule that they are a later version's.
+JobSpec LoadCommand(const std::string& text) {
+  const LoadResult result = ParseJob(text, "run.yaml", {});
+  EXPECT_EQ(result.errors.size(), 1u) << result.FormatErrors();
+  EXPECT_THAT(result.FormatErrors(), HasSubstr("'run' is not in this version"));
+  return result.spec;
+}
+
 TEST(JobFile, RunTakesTextAListOrAMapping) {
-  JobSpec spec = Load("run: python3 train.py\nsetup: make\n");
+  JobSpec spec = LoadCommand("run: python3 train.py\nsetup: make\n");
   EXPECT_TRUE(spec.run().shell());
   EXPECT_EQ(spec.run().command(0), "python3 train.py");
   EXPECT_EQ(spec.run().setup(), "make");
-  spec = Load("run: [python3, train.py, 3]\n");
+  spec = LoadCommand("run: [python3, train.py, 3]\n");
   EXPECT_FALSE(spec.run().shell());
   EXPECT_EQ(spec.run().command_size(), 3);
-  spec = Load("run: {command: [a], setup: b}\n");
+  spec = LoadCommand("run: {command: [a], setup: b}\n");
   EXPECT_EQ(spec.run().setup(), "b");
 }
 
@@ -112,8 +120,7 @@ TEST(JobFile, ComesBackFromItsYaml) {
           "priority: -3\ntime_limit: 90m\npreemption: {grace: 1500ms}\n"
           "checkpoint: {dir: \"a b: c\", every: 1 epochs, resume: never}\n"
           "env: {A: \"\", B: \"tab\\t\\\"q\\\" \\\\ \\x01 é\\n\", C: \"null\", D: 007}\n",
-      "run: \"echo 'a: b' # c\"\nsetup: |\n  one\n  two\n",
-      "run: [\"\", \"- x\", \"[y\"]\nrestart: {max_restarts: 0}\nname: x.y_z-1\n",
+      std::string(kTrain) + "restart: {max_restarts: 0}\nname: x.y_z-1\n",
   };
   for (const std::string& file : files) {
     const JobSpec spec = Load(file);
@@ -124,15 +131,24 @@ TEST(JobFile, ComesBackFromItsYaml) {
   }
 }
 
+TEST(JobFile, CommandsComeBackFromTheirYaml) {
+  for (const char* file : {"run: \"echo 'a: b' # c\"\nsetup: |\n  one\n  two\n",
+                           "run: [\"\", \"- x\", \"[y\"]\nname: x.y_z-1\n"}) {
+    const JobSpec spec = LoadCommand(file);
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, LoadCommand(ToYaml(spec))))
+        << ToYaml(spec);
+  }
+}
+
 TEST(JobFile, NeverShowsSecrets) {
-  const std::string file = "run: a\nsecrets: {TOKEN: hush, EMPTY: }\n";
+  const std::string file = std::string(kTrain) + "secrets: {TOKEN: hush, EMPTY: }\n";
   const JobSpec spec = Load(file);
   EXPECT_EQ(spec.secrets().at("TOKEN"), "hush");
   EXPECT_EQ(spec.secrets().at("EMPTY"), "");
   EXPECT_THAT(ToYaml(spec), Not(HasSubstr("hush")));
   EXPECT_THAT(ToJson(spec), Not(HasSubstr("hush")));
   const LoadResult bad =
-      ParseJob("run: a\nsecrets: {TOKEN: hush, B: [hush]}\n", "x.yaml", {"secrets.9=hush"});
+      ParseJob("secrets: {TOKEN: hush, B: [hush]}\n", "x.yaml", {"secrets.9=hush"});
   ASSERT_FALSE(bad.ok());
   EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush")));
 }
@@ -203,6 +219,46 @@ TEST(JobFile, OverrideWorkersKeepsTheShards) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("8 workers for 4 shards"));
   EXPECT_EQ(spec.resources().nproc_per_node(), 2);
+}
+
+TEST(JobFile, WhatIsWrittenInAListWinsOverDefaults) {
+  const JobSpec spec =
+      Load(kTrain, {"train.model.layers.sequence=[{residual: {body: [{dropout: {rate: 0.25}}]}}, "
+                    "{gelu: {approximate: tanh}}, dropout, linear]"});
+  const Layers& layers = spec.train().model().layers();
+  EXPECT_EQ(layers.sequence(0).residual().body(0).dropout().rate(), 0.25);
+  EXPECT_EQ(layers.sequence(1).gelu().approximate(), "tanh");
+  EXPECT_EQ(layers.sequence(2).dropout().rate(), 0.5);
+}
+
+TEST(JobFile, FlagsAreAppliedBeforeTheRulesAreChecked) {
+  const std::string file = std::string("resources: {nproc_per_node: 4}\n") + kTrain;
+  WorkerFlags flags;
+  flags.nproc_per_node = 2;
+  const LoadResult fewer = ParseJob(file, "x.yaml", {"train.shards=2"}, flags);
+  ASSERT_TRUE(fewer.ok()) << fewer.FormatErrors();
+  EXPECT_TRUE(fewer.admission.ok()) << fewer.admission;
+  EXPECT_EQ(fewer.spec.resources().nproc_per_node(), 2);
+  EXPECT_EQ(fewer.spec.elastic().max_workers(), 2);
+  EXPECT_EQ(fewer.spec.train().shards(), 2);
+  // Shards that are not written are still the file's workers.
+  EXPECT_EQ(ParseJob(file, "x.yaml", {}, flags).spec.train().shards(), 4);
+  flags.nproc_per_node = 8;
+  const LoadResult more = ParseJob(file, "x.yaml", {}, flags);
+  EXPECT_TRUE(more.ok()) << more.FormatErrors();
+  EXPECT_EQ(more.admission.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(JobFile, AnErrorOfElasticNamesElastic) {
+  const auto errors = [](const std::string& elastic) {
+    return ParseJob(std::string("resources: {nproc_per_node: 2}\n") + kTrain + elastic, "x.yaml",
+                    {})
+        .FormatErrors();
+  };
+  EXPECT_THAT(errors("elastic: {max_workers: 4}\n"),
+              HasSubstr("'elastic.max_workers' 4: 4 workers for 2 shards"));
+  EXPECT_THAT(errors("elastic: {min_workers: 3}\n"),
+              HasSubstr("'elastic.min_workers' 3: 3 workers for 2 shards"));
 }
 
 }  // namespace

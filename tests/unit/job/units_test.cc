@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/units.h"
+#include "job/meaning/units.h"
+#include "job/job_file.h"
+#include "job/meaning/defaults.h"
+#include "job/meaning/workers.h"
 
 #include <string>
 #include <utility>
@@ -57,6 +60,55 @@ TEST(Units, Every) {
   for (const char* text : {"", "0 steps", "steps", "5", "5 apples", "-1 step", "1 epoch or so"}) {
     EXPECT_FALSE(ParseEvery(text).ok()) << text;
   }
+}
+
+TEST(Units, EveryOfAJob) {
+  JobSpec spec;
+  EXPECT_EQ(EvalEvery(spec)->epochs, 1);
+  EXPECT_TRUE(SaveEvery(spec)->never());
+  spec.mutable_train()->mutable_eval()->set_every("never");
+  spec.mutable_checkpoint()->set_every("2d");
+  spec.set_verify_replicas("500 steps");
+  EXPECT_TRUE(EvalEvery(spec)->never());
+  EXPECT_EQ(SaveEvery(spec)->time, absl::Hours(48));
+  EXPECT_EQ(VerifyEvery(spec)->steps, 500);
+  spec.set_verify_replicas("3 days");
+  EXPECT_EQ(VerifyEvery(spec).status().message(),
+            "'verify_replicas' is '3 days': expected such as '500 steps', '1 epoch' or '30s' or "
+            "'never'");
+}
+
+// What the file's table fills in is what the programs take where nothing was filled in.
+TEST(Meaning, AResolvedJobMeansWhatAnEmptyOneMeans) {
+  const LoadResult resolved = ParseJob(
+      "train: {model: {layers: {sequence: [dropout, linear]}}, data: {synthetic: {}}, "
+      "global_batch: 8, steps: 1, optimizer: {sgd: {lr: 1}}}",
+      "x.yaml", {});
+  ASSERT_TRUE(resolved.ok()) << resolved.FormatErrors();
+  const JobSpec& spec = resolved.spec;
+  const JobSpec empty;
+  EXPECT_EQ(FailureDetection(spec), FailureDetection(empty));
+  EXPECT_EQ(StartTimeout(spec), StartTimeout(empty));
+  EXPECT_EQ(MaxRestarts(spec), MaxRestarts(empty));
+  EXPECT_EQ(EvalEvery(spec)->ToString(), EvalEvery(empty)->ToString());
+  EXPECT_EQ(DropoutRate(spec.train().model().layers().sequence(0).dropout()),
+            DropoutRate(DropoutLayer()));
+}
+
+TEST(Meaning, WorkersOfAJob) {
+  JobSpec spec;
+  EXPECT_EQ(WantedWorkers(spec), 1);
+  EXPECT_EQ(LeastWorkers(spec), 1);
+  spec.mutable_resources()->set_nodes(2);
+  spec.mutable_resources()->set_nproc_per_node(3);
+  spec.mutable_resources()->set_standby(2);
+  EXPECT_EQ(WantedWorkers(spec), 6);
+  EXPECT_EQ(LeastWorkers(spec), 6);
+  spec.mutable_elastic()->set_min_workers(2);
+  spec.mutable_elastic()->set_max_workers(8);
+  EXPECT_EQ(LeastWorkers(spec), 2);
+  EXPECT_EQ(MostWorkers(spec), 8);
+  EXPECT_EQ(MostProcesses(spec), 10);
 }
 
 TEST(NearestName, FindsSlipsAndNothingElse) {

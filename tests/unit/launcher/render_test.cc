@@ -8,7 +8,7 @@
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
-#include "launcher/verbs/jobs.h"
+#include "launcher/verbs/tables.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -108,6 +108,19 @@ TEST(RendererTest, LinesGoWhereTheyCameFrom) {
   screen.renderer.SetTee("none");
   screen.Log(0, false, "hidden");
   EXPECT_EQ(screen.out, "[a:0] out\n");
+}
+
+TEST(RendererTest, NothingThatOthersWroteActsOnTheTerminal) {
+  Screen screen({});
+  screen.Log(0, false, "\x1b]0;title\x07 a\tb\rc\xC2\x9B");
+  EXPECT_EQ(screen.out, "[a:0] \\x1b]0;title\\x07 a\tb\\rc\\xc2\\x9b\n");
+  JobEvent event;
+  event.set_notice("one\nline\x1b[2J");
+  screen.renderer.Show(event);
+  EXPECT_EQ(screen.err, "one\\nline\\x1b[2J\n");
+  screen.err.clear();
+  screen.renderer.Error("two\nlines\x1b");
+  EXPECT_EQ(screen.err, "error: two\nlines\\x1b\n");
 }
 
 TEST(RendererTest, ColourOnlyWhereAsked) {
@@ -222,9 +235,6 @@ TEST(TextTest, NumbersReadWell) {
   EXPECT_EQ(ShortDuration(3725), "1:02:05");
   EXPECT_EQ(ShortDuration(-1), "?");
   EXPECT_EQ(ShortDuration(std::nan("")), "?");
-  EXPECT_EQ(JsonString("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
-  EXPECT_EQ(JsonNumber(INFINITY), "null");
-  EXPECT_EQ(JsonNumber(0.1), "0.1");
   EXPECT_EQ(SignalName(9), "SIGKILL");
 }
 
@@ -233,14 +243,36 @@ TEST(TablesTest, AJobThatStandsOrIsSlowedDownSaysSo) {
   JobStatus& job = *response.mutable_status();
   job.set_job_id("j");
   job.set_state(RUNNING);
-  const std::string well = JobText(response);
+  const std::string well = DescribeText(response);
   EXPECT_THAT(well, testing::Not(testing::HasSubstr("stands")));
   EXPECT_THAT(well, testing::Not(testing::HasSubstr("slowed by")));
   job.set_stall("barrier 2: rank 0 waits 1.2 s; rank 1 computes");
   job.set_straggler("rank 1 is the last at 96 of the last 100 reductions");
-  EXPECT_EQ(JobText(response),
+  EXPECT_EQ(DescribeText(response),
             absl::StrCat(well, "stands      barrier 2: rank 0 waits 1.2 s; rank 1 computes\n",
                          "slowed by   rank 1 is the last at 96 of the last 100 reductions\n"));
+}
+
+TEST(TextTest, Ages) {
+  EXPECT_EQ(ShortAge(absl::Seconds(-5)), "0s");
+  EXPECT_EQ(ShortAge(absl::Seconds(59.9)), "59s");
+  EXPECT_EQ(ShortAge(absl::Minutes(59)), "59m");
+  EXPECT_EQ(ShortAge(absl::Minutes(190)), "3h10m");
+  EXPECT_EQ(ShortAge(absl::Hours(52)), "2d4h");
+}
+
+TEST(TablesTest, ADescriptionHasNameAndTimes) {
+  DescribeJobResponse response;
+  JobStatus& job = *response.mutable_status();
+  job.set_name("mlp");
+  job.mutable_submitted()->set_seconds(1000);
+  job.mutable_started()->set_seconds(1060);
+  job.mutable_now()->set_seconds(1180);
+  const std::string text = DescribeText(response);
+  EXPECT_THAT(text, testing::HasSubstr("name        mlp\n"));
+  EXPECT_THAT(text, testing::HasSubstr("submitted   3m ago (1970-01-01T00:16:40Z)\n"));
+  EXPECT_THAT(text, testing::HasSubstr("started     2m ago (1970-01-01T00:17:40Z)\n"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("ended")));
 }
 
 TEST(TablesTest, ColumnsAreAligned) {
@@ -251,9 +283,12 @@ TEST(TablesTest, ColumnsAreAligned) {
   job->set_wanted_workers(4);
   job->set_user("u");
   job->set_reason("waits for 4 slots");
-  EXPECT_EQ(JobTable(response),
-            "JOB    STATE    WORKERS  STEP  USER  REASON\n"
-            "mlp-1  PENDING  0/4      -     u     waits for 4 slots\n");
+  job->set_name("mlp");
+  job->mutable_submitted()->set_seconds(1000);
+  job->mutable_now()->set_seconds(1000 + 12 * 60 + 59);
+  EXPECT_EQ(ListTable(response),
+            "JOB    NAME  STATE    WORKERS  STEP  AGE  USER  REASON\n"
+            "mlp-1  mlp   PENDING  0/4      -     12m  u     waits for 4 slots\n");
 }
 
 }  // namespace

@@ -64,6 +64,11 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_only_job_knows_yaml(self):
         self.rejected("launcher/run.cc", "yaml-cpp/yaml.h", "only job")
+        self.rejected("job/meaning/units.cc", "job/schema.h", "must not")
+        self.rejected("worker/job_plan.cc", "job/job_file.h", "may include only")
+        self.allowed("job/meaning/units.cc", "job/meaning/workers.h")
+        self.allowed("worker/job_plan.cc", "job/meaning/defaults.h")
+        self.allowed("coordinator/core/context.cc", "job/meaning/defaults.h")
 
     def test_nothing_depends_on_worker(self):
         for folder in LAYERS:

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/json.h"
 #include "worker/commands/saved_model.h"
 #include "worker/commands/text_writer.h"
 #include "worker/commands/token_sampler.h"
-#include "worker/text/json_text.h"
 
 namespace lockstep::worker {
 namespace {

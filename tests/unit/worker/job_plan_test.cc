@@ -9,22 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ParseEvery, TakesStepsEpochsAndNever) {
-  EXPECT_EQ(ParseEvery("500 steps")->steps, 500);
-  EXPECT_EQ(ParseEvery("1 step")->steps, 1);
-  EXPECT_EQ(ParseEvery("2 epochs")->epochs, 2);
-  EXPECT_TRUE(ParseEvery("never")->never());
-  EXPECT_TRUE(ParseEvery("")->never());
-}
-
-TEST(ParseEvery, SaysWhatWouldBeRight) {
-  for (const char* text : {"500", "steps", "0 steps", "-1 epochs", "3 days", "1 epoch more"}) {
-    const auto every = ParseEvery(text);
-    EXPECT_EQ(every.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(every.status().message()), HasSubstr("'500 steps'")) << text;
-  }
-}
-
 TEST(TotalSteps, CountsStepsOfTheStreamOrTakesThemAsGiven) {
   Train train;
   train.set_global_batch(256);

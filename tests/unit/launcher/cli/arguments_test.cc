@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/exit_codes.h"
-#include "launcher/cli/validate.h"
+#include "launcher/verbs/validate.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -73,6 +73,34 @@ TEST(Arguments, VerbsThatLookIntoAJob) {
                                         "debug.dump_tensors=\"d e\""));
 }
 
+TEST(Arguments, ValidateAndPlanTakeTheFlagsOfARun) {
+  const Words flags = {"j.yaml",      "--nproc-per-node=2",  "--nnodes=2",      "--name=x",
+                       "--interpret", "--max-restarts=1",    "--set",           "a=b",
+                       "--profile",   "--profile-sort=self", "--dump-tensors=d"};
+  const auto with = [&flags](const char* verb) {
+    Words words = flags;
+    words.insert(words.begin(), verb);
+    return words;
+  };
+  for (const JobArgs& job :
+       {Parse<ValidateArgs>(with("validate")).job, Parse<PlanArgs>(with("plan")).job}) {
+    EXPECT_EQ(job.nproc_per_node->count, 2);
+    EXPECT_EQ(*job.nodes, 2);
+    EXPECT_THAT(job.sets, ElementsAre("a=b", "name=x", "restart.max_restarts=1",
+                                      "profile.steps=all", "profile.sort=self",
+                                      "debug.interpret=true", "debug.dump_tensors=\"d\""));
+  }
+}
+
+TEST(Arguments, FlagsThatNameTheCoordinatorAreKeptForFurtherCommands) {
+  const auto environment = [](const std::string& name) {
+    return std::string(name == "LOCKSTEP_COORDINATOR" ? "b:2" : "");
+  };
+  EXPECT_EQ(Parse<ListArgs>({"list"}, environment).coordinator.flags, "");
+  EXPECT_EQ(Parse<ListArgs>({"list", "--coordinator", "c:3", "--token-file=t"}).coordinator.flags,
+            " --coordinator=c:3 --token-file=t");
+}
+
 TEST(Arguments, Generate) {
   const GenerateArgs plain = Parse<GenerateArgs>({"generate", "m"});
   EXPECT_EQ(plain.model, "m");
@@ -120,7 +148,7 @@ TEST(Arguments, OtherVerbs) {
   EXPECT_TRUE(Parse<CancelArgs>({"cancel", "--kill", "j"}, environment).kill);
   EXPECT_EQ(*Parse<JoinArgs>({"join", "--slots=3"}, environment).slots, 3);
   EXPECT_EQ(Parse<DescribeArgs>({"describe", "j"}, environment).job, "j");
-  EXPECT_EQ(Parse<ValidateArgs>({"validate", "j.yaml"}).job_file, "j.yaml");
+  EXPECT_EQ(Parse<ValidateArgs>({"validate", "j.yaml"}).job.job_file, "j.yaml");
   Parse<VersionArgs>({"--version"});
 }
 
@@ -173,7 +201,10 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"eval", "m", "--set", "train.steps=1"}, "--data"},
       {{"eval", "--profile", "m"}, "takes no '--profile'"},
       {{"submti", "j.yaml"}, "did you mean 'submit'?"},
-      {{"submit", "j.yaml"}, "set LOCKSTEP_COORDINATOR"},
+      {{"validate", "--", "ls"}, "takes no command"},
+      {{"plan", "--", "ls"}, "takes no command"},
+      {{"validate", "--no-follow", "j.yaml"}, "'--no-follow' goes with submit"},
+      {{"describ", "j"}, "did you mean 'describe'?"},
       {{"list", "--slots=1"}, "'--slots' goes with join"},
       {{"list", "x"}, "takes no argument 'x'"},
       {{"logs", "--coordinator=a:1", "--rank=-1", "j"}, "--rank -1: expected a whole number"},
@@ -210,26 +241,47 @@ TEST(ExitCodes, TableAndMappingAndDocumentAgree) {
   }
 }
 
-TEST(Validate, WritesTheJobOrTheErrors) {
+TEST(ValidateVerb, WritesTheJobOrTheErrors) {
   ValidateArgs args;
-  args.job_file = LOCKSTEP_SOURCE_DIR "/examples/one-step.yaml";
+  args.job.job_file = LOCKSTEP_SOURCE_DIR "/examples/one-step.yaml";
   std::ostringstream out, err;
-  EXPECT_EQ(RunValidate(args, out, err), 0);
+  EXPECT_EQ(Validate(args, out, err), 0);
   EXPECT_THAT(out.str(), HasSubstr("name: one-step\n"));
   EXPECT_EQ(err.str(), "");
-  args.sets = {"train.step=\"2"};
+  args.job.sets = {"train.step=\"2"};
   out.str("");
-  EXPECT_EQ(RunValidate(args, out, err), 3);
+  EXPECT_EQ(Validate(args, out, err), 3);
   EXPECT_EQ(out.str(), "");
   EXPECT_THAT(err.str(), HasSubstr("did you mean 'steps'?"));
   args.common.output = Output::kJson;
-  EXPECT_EQ(RunValidate(args, out, err), 3);
+  EXPECT_EQ(Validate(args, out, err), 3);
   EXPECT_THAT(out.str(),
               HasSubstr(R"({"schema":1,"ok":false,"errors":[{"file":"--set","line":0,)"));
-  args.sets.clear();
+  args.job.sets.clear();
   out.str("");
-  EXPECT_EQ(RunValidate(args, out, err), 0);
+  EXPECT_EQ(Validate(args, out, err), 0);
   EXPECT_THAT(out.str(), HasSubstr(R"({"schema":1,"ok":true,"job":{"name":"one-step")"));
+}
+
+// The file's elastic bound of four workers stays, whatever the flags say: it is named.
+TEST(ValidateVerb, FlagsAreAppliedBeforeTheRulesAreChecked) {
+  ValidateArgs args;
+  args.job.job_file = LOCKSTEP_SOURCE_DIR "/examples/fashion-mnist.yaml";
+  args.job.nproc_per_node = ProcCount{ProcCount::Kind::kCount, 2};
+  args.job.sets = {"train.shards=2", "elastic="};
+  std::ostringstream out, err;
+  EXPECT_EQ(Validate(args, out, err), 0) << err.str();
+  EXPECT_THAT(out.str(), HasSubstr("nproc_per_node: 2\n"));
+  EXPECT_THAT(out.str(), HasSubstr("max_workers: 2\n"));
+  EXPECT_THAT(out.str(), HasSubstr("shards: 2\n"));
+  args.job.sets = {"train.shards=2"};
+  EXPECT_EQ(Validate(args, out, err), 3);
+  EXPECT_THAT(err.str(), HasSubstr("'elastic.max_workers' 4: 4 workers for 2 shards"));
+  args.job.nproc_per_node = ProcCount{ProcCount::Kind::kCount, 8};
+  args.job.sets.clear();
+  err.str("");
+  EXPECT_EQ(Validate(args, out, err), 5);
+  EXPECT_THAT(err.str(), HasSubstr("8 workers for 4 shards"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/units.h"
+#include "job/meaning/units.h"
 
 #include <limits>
 #include <optional>
@@ -166,31 +166,22 @@ std::string FormatSize(int64_t bytes) {
 }
 
 std::string Every::ToString() const {
-  switch (unit) {
-    case Unit::kNever:
-      return "never";
-    case Unit::kSteps:
-      return absl::StrCat(count, count == 1 ? " step" : " steps");
-    case Unit::kEpochs:
-      return absl::StrCat(count, count == 1 ? " epoch" : " epochs");
-    case Unit::kTime:
-      return FormatDuration(count);
-  }
-  return "never";
+  if (steps > 0) return absl::StrCat(steps, steps == 1 ? " step" : " steps");
+  if (epochs > 0) return absl::StrCat(epochs, epochs == 1 ? " epoch" : " epochs");
+  return timed() ? FormatDuration(absl::ToInt64Nanoseconds(time)) : "never";
 }
 
 absl::StatusOr<Every> ParseEvery(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ', absl::SkipWhitespace());
-  Every every;
-  if (words.size() == 1 && words[0] == "never") return every;
-  if (words.size() == 2 && absl::SimpleAtoi(words[0], &every.count) && every.count >= 1) {
-    if (words[1] == "step" || words[1] == "steps") every.unit = Every::Unit::kSteps;
-    if (words[1] == "epoch" || words[1] == "epochs") every.unit = Every::Unit::kEpochs;
-    if (every.unit != Every::Unit::kNever) return every;
+  if (words.size() == 1 && words[0] == "never") return Every{};
+  int64_t count = 0;
+  if (words.size() == 2 && absl::SimpleAtoi(words[0], &count) && count >= 1) {
+    if (words[1] == "step" || words[1] == "steps") return Every{.steps = count};
+    if (words[1] == "epoch" || words[1] == "epochs") return Every{.epochs = count};
   }
   if (words.size() == 1) {
     const absl::StatusOr<int64_t> duration = ParseDuration(words[0]);
-    if (duration.ok() && *duration > 0) return Every{Every::Unit::kTime, *duration};
+    if (duration.ok() && *duration > 0) return Every{.time = absl::Nanoseconds(*duration)};
   }
   return absl::InvalidArgumentError("expected such as '500 steps', '1 epoch' or '30s'");
 }

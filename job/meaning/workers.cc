@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/workers.h"
+#include "job/meaning/workers.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,6 +7,24 @@
 #include "absl/strings/str_cat.h"
 
 namespace lockstep::job {
+
+int WantedWorkers(const JobSpec& spec) {
+  return std::max(1, spec.resources().nodes() * spec.resources().nproc_per_node());
+}
+
+int LeastWorkers(const JobSpec& spec) {
+  const int wanted = WantedWorkers(spec);
+  const int least = spec.elastic().min_workers();
+  return least > 0 ? std::min(wanted, least) : wanted;
+}
+
+int MostWorkers(const JobSpec& spec) {
+  return std::max(WantedWorkers(spec), spec.elastic().max_workers());
+}
+
+int MostProcesses(const JobSpec& spec) {
+  return MostWorkers(spec) + std::max(0, spec.resources().standby());
+}
 
 std::string TooManyWorkers(int64_t workers, int64_t shards) {
   return absl::StrCat(workers, " workers for ", shards, shards == 1 ? " shard" : " shards",

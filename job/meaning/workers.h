@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many workers a job may have, and what a flag such as --nproc-per-node makes of a resolved
 // job. Thread-safety: pure functions.
-#ifndef LOCKSTEP_JOB_WORKERS_H_
-#define LOCKSTEP_JOB_WORKERS_H_
+#ifndef LOCKSTEP_JOB_MEANING_WORKERS_H_
+#define LOCKSTEP_JOB_MEANING_WORKERS_H_
 
 #include <cstdint>
 #include <string>
@@ -11,6 +11,14 @@
 #include "proto/job.pb.h"
 
 namespace lockstep::job {
+
+// Workers that the job asks for: nodes x nproc_per_node, at least 1.
+int WantedWorkers(const JobSpec& spec);
+// The fewest that it goes on with, and the most that it may have at once, without spares.
+int LeastWorkers(const JobSpec& spec);
+int MostWorkers(const JobSpec& spec);
+// The most processes that it may have at once: spares too.
+int MostProcesses(const JobSpec& spec);
 
 // Why `workers` are too many for `shards`.
 std::string TooManyWorkers(int64_t workers, int64_t shards);
@@ -24,4 +32,4 @@ absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec);
 
 }  // namespace lockstep::job
 
-#endif  // LOCKSTEP_JOB_WORKERS_H_
+#endif  // LOCKSTEP_JOB_MEANING_WORKERS_H_

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers with units as job files write them: durations, sizes and "every".
 // Thread-safety: pure functions.
-#ifndef LOCKSTEP_JOB_UNITS_H_
-#define LOCKSTEP_JOB_UNITS_H_
+#ifndef LOCKSTEP_JOB_MEANING_UNITS_H_
+#define LOCKSTEP_JOB_MEANING_UNITS_H_
 
 #include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace lockstep::job {
 
@@ -24,18 +25,21 @@ absl::StatusOr<int64_t> ParseSize(absl::string_view text);
 // The form with the smallest whole number; comes back through ParseSize.
 std::string FormatSize(int64_t bytes);
 
-// How often something happens.
+// When something happens: after every `steps` steps, after every `epochs` epochs, every so long by
+// the clock, or never. At most one of the three is set.
 struct Every {
-  enum class Unit { kNever, kSteps, kEpochs, kTime };
-  Unit unit = Unit::kNever;
-  int64_t count = 0;  // steps, epochs or nanoseconds; at least 1 unless kNever
+  int64_t steps = 0;
+  int64_t epochs = 0;
+  absl::Duration time = absl::InfiniteDuration();
 
+  bool never() const { return steps == 0 && epochs == 0 && !timed(); }
+  bool timed() const { return time != absl::InfiniteDuration(); }
   // "500 steps", "1 epoch", "30s" or "never".
   std::string ToString() const;
 };
-// Errors: InvalidArgument with what is expected.
+// "500 steps", "1 epoch", "30s" or "never". Errors: InvalidArgument with what is expected.
 absl::StatusOr<Every> ParseEvery(absl::string_view text);
 
 }  // namespace lockstep::job
 
-#endif  // LOCKSTEP_JOB_UNITS_H_
+#endif  // LOCKSTEP_JOB_MEANING_UNITS_H_

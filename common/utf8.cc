@@ -1,50 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/utf8.h"
+#include "common/utf8.h"
 
-#include "absl/strings/string_view.h"
-
-namespace lockstep::job {
-namespace {
-
-constexpr uint32_t kReplacement = 0xFFFD;
-
-bool IsControl(uint32_t c) { return c < 0x20 || (c >= 0x7F && c < 0xA0); }
-
-}  // namespace
-
-uint32_t DecodeUtf8(absl::string_view text, int* bytes) {
+namespace lockstep {
+uint32_t DecodeUtf8(std::string_view text, int* bytes) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   *bytes = 1;
   const uint32_t first = byte(0);
   if (first < 0x80) return first;
   const int length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
   if (first < 0xC2 || first > 0xF4 || text.size() < static_cast<size_t>(length)) {
-    return kReplacement;
+    return kNoCharacter;
   }
   uint32_t character = first & (0xFFu >> (length + 1));
   for (int i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return kReplacement;
+    if ((byte(i) & 0xC0) != 0x80) return kNoCharacter;
     character = character << 6 | (byte(i) & 0x3F);
   }
   const bool overlong = (length == 3 && character < 0x800) || (length == 4 && character < 0x10000);
   const bool surrogate = character >= 0xD800 && character < 0xE000;
-  if (overlong || surrogate || character > 0x10FFFF) return kReplacement;
+  if (overlong || surrogate || character > 0x10FFFF) return kNoCharacter;
   *bytes = length;
   return character;
 }
 
-size_t FindBadText(absl::string_view text) {
+size_t FindBadText(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     int bytes = 1;
     const uint32_t c = DecodeUtf8(text.substr(i), &bytes);
-    if (c == kReplacement && bytes == 1) return i;
+    if (c == kNoCharacter && bytes == 1) return i;
     if (IsControl(c) && c != '\t' && c != '\n' && c != '\r') return i;
     i += bytes;
   }
-  return absl::string_view::npos;
+  return std::string_view::npos;
 }
 
-int CountCharacters(absl::string_view text) {
+int CountCharacters(std::string_view text) {
   int count = 0;
   for (size_t i = 0; i < text.size(); ++count) {
     int bytes = 1;
@@ -67,19 +57,30 @@ int DisplayWidth(uint32_t c) {
   return 1;
 }
 
-std::string Printable(absl::string_view text) {
+int DisplayWidth(std::string_view text) {
+  int width = 0;
+  for (size_t i = 0; i < text.size();) {
+    int bytes = 1;
+    width += DisplayWidth(DecodeUtf8(text.substr(i), &bytes));
+    i += static_cast<size_t>(bytes);
+  }
+  return width;
+}
+
+std::string ToUtf8(std::string_view text) {
   std::string out;
+  out.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
     int bytes = 1;
     const uint32_t c = DecodeUtf8(text.substr(i), &bytes);
-    if (IsControl(c) || (c == kReplacement && bytes == 1)) {
+    if (c == kNoCharacter && bytes == 1) {
       out += '?';
     } else {
-      out.append(text.data() + i, bytes);
+      out += text.substr(i, static_cast<size_t>(bytes));
     }
-    i += bytes;
+    i += static_cast<size_t>(bytes);
   }
   return out;
 }
 
-}  // namespace lockstep::job
+}  // namespace lockstep

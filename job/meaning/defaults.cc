@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/meaning/defaults.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep::job {
+namespace {
+
+absl::Duration DurationOr(const google::protobuf::Duration& duration, absl::Duration fallback) {
+  const absl::Duration value =
+      absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+  return value > absl::ZeroDuration() ? value : fallback;
+}
+
+absl::StatusOr<Every> EveryOf(const char* key, const std::string& text, const char* fallback) {
+  absl::StatusOr<Every> every = ParseEvery(text.empty() ? fallback : text);
+  if (every.ok()) return every;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", key, "' is '", text, "': ", every.status().message(), " or 'never'"));
+}
+
+}  // namespace
+
+absl::Duration FailureDetection(const JobSpec& spec) {
+  return DurationOr(spec.failure_detection(), kDefaultFailureDetection);
+}
+
+absl::Duration StartTimeout(const JobSpec& spec) {
+  return DurationOr(spec.start_timeout(), kDefaultStartTimeout);
+}
+
+int MaxRestarts(const JobSpec& spec) {
+  return spec.restart().has_max_restarts() ? spec.restart().max_restarts() : kDefaultMaxRestarts;
+}
+
+absl::Duration TimeLimit(const JobSpec& spec) {
+  return DurationOr(spec.time_limit(), absl::InfiniteDuration());
+}
+
+double DropoutRate(const DropoutLayer& layer) {
+  return layer.has_rate() ? layer.rate() : kDefaultDropoutRate;
+}
+
+absl::StatusOr<Every> EvalEvery(const JobSpec& spec) {
+  return EveryOf("train.eval.every", spec.train().eval().every(), kDefaultEvalEvery);
+}
+
+absl::StatusOr<Every> SaveEvery(const JobSpec& spec) {
+  return EveryOf("checkpoint.every", spec.checkpoint().every(), "never");
+}
+
+absl::StatusOr<Every> VerifyEvery(const JobSpec& spec) {
+  return EveryOf("verify_replicas", spec.verify_replicas(), "never");
+}
+
+}  // namespace lockstep::job

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a job means where it does not say it: the defaults that more than one program needs, and the
+// values of a spec with them. The table of the job file (job/schema.cc) takes them from here.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_JOB_MEANING_DEFAULTS_H_
+#define LOCKSTEP_JOB_MEANING_DEFAULTS_H_
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "job/meaning/units.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::job {
+
+inline constexpr absl::Duration kDefaultFailureDetection = absl::Seconds(5);
+inline constexpr absl::Duration kDefaultStartTimeout = absl::Minutes(10);
+inline constexpr int kDefaultMaxRestarts = 3;
+inline constexpr char kDefaultEvalEvery[] = "1 epoch";
+inline constexpr double kDefaultDropoutRate = 0.5;
+
+// How long a worker may be silent, and how long it may take to its first step.
+absl::Duration FailureDetection(const JobSpec& spec);
+absl::Duration StartTimeout(const JobSpec& spec);
+// Failures without progress that the job survives.
+int MaxRestarts(const JobSpec& spec);
+// For how long it may run. Without one: infinite.
+absl::Duration TimeLimit(const JobSpec& spec);
+// The share of values that the layer leaves out.
+double DropoutRate(const DropoutLayer& layer);
+
+// How often the job evaluates, saves, and compares its workers' state. Errors: InvalidArgument,
+// which names the key.
+absl::StatusOr<Every> EvalEvery(const JobSpec& spec);
+absl::StatusOr<Every> SaveEvery(const JobSpec& spec);
+absl::StatusOr<Every> VerifyEvery(const JobSpec& spec);
+
+}  // namespace lockstep::job
+
+#endif  // LOCKSTEP_JOB_MEANING_DEFAULTS_H_

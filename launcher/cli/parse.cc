@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/parse.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status.h"
+
+namespace lockstep::launcher {
+
+absl::Status Usage(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+bool IsIn(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+absl::StatusOr<int> ParseCount(const std::string& flag, const std::string& text, int least) {
+  int count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count < least) {
+    return Usage(
+        absl::StrCat("--", flag, " ", text, ": expected a whole number of at least ", least));
+  }
+  return count;
+}
+
+absl::StatusOr<std::optional<int>> ParseOptionalCount(const Words& words, const std::string& flag,
+                                                      int least) {
+  if (!words.Has(flag)) return std::optional<int>();
+  LS_ASSIGN_OR_RETURN(const int count, ParseCount(flag, words.Last(flag), least));
+  return std::optional<int>(count);
+}
+
+absl::Status NoCommand(const Line& line) {
+  if (!line.words.has_command) return absl::OkStatus();
+  return Usage(absl::StrCat("'launcher ", line.verb, "' takes no command after '--'"));
+}
+
+absl::Status NoArgument(const Line& line) {
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  if (line.words.positional.empty()) return absl::OkStatus();
+  return Usage(absl::StrCat("'launcher ", line.verb, "' takes no argument '",
+                            line.words.positional[0], "'"));
+}
+
+absl::StatusOr<std::string> OnePositional(const Line& line, const std::string& what) {
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  const std::vector<std::string>& given = line.words.positional;
+  if (given.size() == 1) return given[0];
+  return Usage(absl::StrCat(
+      "'launcher ", line.verb, "' takes one ", what, ", ",
+      given.empty() ? "none is given" : absl::StrCat("given are: ", absl::StrJoin(given, " "))));
+}
+
+absl::Status ParseDevice(const Words& words, int* threads, std::string* device) {
+  if (words.Has("threads")) {
+    LS_ASSIGN_OR_RETURN(*threads, ParseCount("threads", words.Last("threads"), 1));
+  }
+  if (!words.Has("device")) return absl::OkStatus();
+  *device = words.Last("device");
+  int number = 0;
+  const bool numbered = absl::StartsWith(*device, "cuda:") &&
+                        absl::SimpleAtoi(device->substr(5), &number) && number >= 0;
+  if (*device == "cpu" || *device == "cuda" || numbered) return absl::OkStatus();
+  return Usage(absl::StrCat("--device ", *device, ": expected cpu, cuda or cuda:N"));
+}
+
+}  // namespace lockstep::launcher

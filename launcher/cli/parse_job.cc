@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs that take a job.
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "launcher/cli/parse.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// `here`: the job runs on this machine.
+absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
+  const Words& words = line.words;
+  JobArgs job;
+  if (words.has_command) {
+    if (!words.positional.empty()) {
+      return Usage(absl::StrCat("a job file ('", words.positional[0],
+                                "') or a command after '--', not both"));
+    }
+    if (words.command.empty()) return Usage("no command after '--'");
+    job.command = words.command;
+  } else {
+    LS_ASSIGN_OR_RETURN(job.job_file, OnePositional(line, "job file"));
+    if (absl::EndsWith(job.job_file, ".py")) {
+      return Usage(absl::StrCat("'", job.job_file,
+                                "' is a script; run it with: launcher -- python3 ", job.job_file));
+    }
+  }
+  if (const auto sets = words.flags.find("set"); sets != words.flags.end()) job.sets = sets->second;
+  if (words.Has("name")) job.sets.push_back("name=" + words.Last("name"));
+  LS_ASSIGN_OR_RETURN(const std::optional<int> restarts,
+                      ParseOptionalCount(words, "max-restarts", 0));
+  if (restarts) job.sets.push_back(absl::StrCat("restart.max_restarts=", *restarts));
+  if (words.Has("nproc-per-node")) {
+    LS_ASSIGN_OR_RETURN(job.nproc_per_node, ParseProcCount(words.Last("nproc-per-node")));
+  }
+  const std::string nodes = words.Last("nnodes");
+  if (absl::StrContains(nodes, ':')) {
+    return Usage(absl::StrCat("--nnodes ", nodes,
+                              ": a range of hosts is written in the job file, as "
+                              "elastic: {min_workers: A, max_workers: B}"));
+  }
+  LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
+  if (here && job.nodes.value_or(1) > 1) {
+    return Usage(absl::StrCat("--nnodes ", nodes,
+                              ": a run here has one host; for more start a "
+                              "coordinator, 'launcher join' on each host, and 'launcher submit'"));
+  }
+  if (words.Has("profile")) job.sets.push_back("profile.steps=all");
+  if (words.Has("profile-steps")) {
+    job.sets.push_back(absl::StrCat("profile.steps=\"", words.Last("profile-steps"), "\""));
+  }
+  if (words.Has("profile-sort")) {
+    job.sets.push_back("profile.sort=" + words.Last("profile-sort"));
+  }
+  if (words.Has("interpret")) job.sets.push_back("debug.interpret=true");
+  if (words.Has("dump-tensors")) {
+    job.sets.push_back(absl::StrCat("debug.dump_tensors=\"", words.Last("dump-tensors"), "\""));
+  }
+  job.run_dir = words.Last("run-dir");
+  job.runs_dir = words.Last("runs-dir");
+  if (!job.run_dir.empty() && !job.runs_dir.empty()) {
+    return Usage("--run-dir names this run's folder, --runs-dir the folder around it; give one");
+  }
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseRun(const Line& line) {
+  LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(line, true));
+  return Command(RunArgs{line.common, std::move(job)});
+}
+
+absl::StatusOr<Command> ParseSubmit(const Line& line) {
+  LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(line, false));
+  return Command(
+      SubmitArgs{line.common, line.coordinator, std::move(job), !line.words.Has("no-follow")});
+}
+
+absl::StatusOr<Command> ParseValidate(const Line& line) {
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(line, false));
+  return Command(ValidateArgs{line.common, std::move(job)});
+}
+
+absl::StatusOr<Command> ParsePlan(const Line& line) {
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  PlanArgs args{line.common, {}, line.words.Last("dump")};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, false));
+  if (line.words.Has("dump") && args.dump != "text" && args.dump != "dot") {
+    return Usage(absl::StrCat("--dump ", args.dump, ": expected text or dot"));
+  }
+  return Command(std::move(args));
+}
+
+absl::StatusOr<Command> ParseCompare(const Line& line) {
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  const Words& words = line.words;
+  CompareArgs args{line.common, {}, words.Last("a"), words.Last("b")};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, false));
+  if (args.a.empty() || args.b.empty()) {
+    return Usage("'launcher compare' needs two variants, such as --a fused --b unfused");
+  }
+  if (words.Has("tolerance") &&
+      (!absl::SimpleAtod(words.Last("tolerance"), &args.tolerance) || !(args.tolerance > 0))) {
+    return Usage(
+        absl::StrCat("--tolerance ", words.Last("tolerance"), ": expected a number above 0"));
+  }
+  if (words.Has("step")) {
+    LS_ASSIGN_OR_RETURN(args.step, ParseCount("step", words.Last("step"), 1));
+  }
+  if (words.Has("shard")) {
+    LS_ASSIGN_OR_RETURN(args.shard, ParseCount("shard", words.Last("shard"), 0));
+  }
+  return Command(std::move(args));
+}
+
+// `launcher chaos`: a run here with the faults that it is to suffer.
+absl::StatusOr<Command> ParseChaos(const Line& line) {
+  const Words& words = line.words;
+  RunArgs args{line.common, {}};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, true));
+  for (const char* action :
+       {"kill", "exit", "segv", "abort", "stop", "hang", "flip", "grow", "slow", "scale"}) {
+    const auto given = words.flags.find(action);
+    if (given == words.flags.end()) continue;
+    for (const std::string& text : given->second) {
+      LS_ASSIGN_OR_RETURN(const chaos::Injection injection, chaos::Parse(action, text));
+      args.job.faults.push_back(injection);
+    }
+  }
+  LS_ASSIGN_OR_RETURN(const auto random, ParseOptionalCount(words, "random", 1));
+  LS_ASSIGN_OR_RETURN(const auto seed, ParseOptionalCount(words, "seed", 0));
+  LS_ASSIGN_OR_RETURN(const auto within, ParseOptionalCount(words, "within", 2));
+  args.job.random_faults = random.value_or(0);
+  args.job.chaos_seed = static_cast<uint64_t>(seed.value_or(1));
+  args.job.chaos_steps = within.value_or(0);
+  if (args.job.faults.empty() && args.job.random_faults == 0) {
+    return Usage("'launcher chaos' needs a fault, such as --kill rank:2@step:50 or --random 3");
+  }
+  return Command(std::move(args));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verbs/run_verb.h"
+
+#include <iostream>
+
+#include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/run_here.h"
+#include "launcher/local_run/stop_signals.h"
+#include "launcher/spawner/spawner.h"
+#include "launcher/verbs/connect.h"
+#include "launcher/verbs/join.h"
+#include "launcher/verbs/validate.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+// Runs `verb` with a spawner.
+template <typename Args>
+int WithSpawner(const Args& args, int (*verb)(const Args&, Spawner*)) {
+  auto spawner = Spawner::Fork();
+  if (!spawner.ok()) return Complain(spawner.status());
+  StopSignals::Block();
+  return verb(args, spawner->get());
+}
+
+}  // namespace
+
+int RunVerb(const RunArgs& args) { return WithSpawner(args, RunHere); }
+int RunVerb(const JoinArgs& args) { return WithSpawner(args, RunJoin); }
+int RunVerb(const ValidateArgs& args) { return Validate(args, std::cout, std::cerr); }
+
+int RunVerb(const VersionArgs&) {
+  std::cout << "launcher " << kVersion << "\n";
+  return kExitOk;
+}
+
+int RunVerb(const HelpArgs& args) {
+  std::cout << HelpText(args.verb);
+  return kExitOk;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A coordinator's answers as tables for people and as JSON for programs (docs/json_output.md). No
+// text of others in them can act on a terminal.
+// Thread-safety: pure functions.
+#ifndef LOCKSTEP_LAUNCHER_VERBS_TABLES_H_
+#define LOCKSTEP_LAUNCHER_VERBS_TABLES_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::launcher {
+
+// Columns as wide as their widest cell; no blanks at the ends of lines.
+std::string AlignedTable(const std::vector<std::vector<std::string>>& rows);
+
+// `launcher list`: the table, and one line of JSON.
+std::string ListTable(const ListJobsResponse& response);
+std::string ListJson(const ListJobsResponse& response);
+
+// `launcher describe`.
+std::string DescribeText(const DescribeJobResponse& response);
+std::string DescribeJson(const DescribeJobResponse& response);
+
+// A job's status as one object, with its age.
+std::string StatusJson(const JobStatus& status);
+std::string MembersJson(const DescribeJobResponse& response);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_VERBS_TABLES_H_
