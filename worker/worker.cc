@@ -166,8 +166,7 @@ class Worker {
       if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
     };
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
-               !job_.train().has_reproducible() || job_.train().reproducible(),
-               settings.run_dir};
+               !job_.train().has_reproducible() || job_.train().reproducible(), settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);
