@@ -19,9 +19,18 @@ void SendAway(Context& context, SessionId session, const std::string& why) {
   context.effects.to_workers.push_back(std::move(reply));
 }
 
+void CutOff(Context& context, SessionId session) {
+  ToWorker end;
+  end.session = session;
+  end.close = true;
+  context.effects.to_workers.push_back(std::move(end));
+}
+
 void OnHello(Context& context, SessionId session, const WorkerMessage& message) {
   const WorkerHello& hello = message.hello();
   if (hello.protocol_version() != kProtocolVersion) {
+    // One that obeyed another coordinator goes on without this one, until its agent ends it.
+    if (hello.epoch() > 0) return CutOff(context, session);
     return SendAway(context, session,
                     absl::StrCat("the worker speaks protocol ", hello.protocol_version(),
                                  ", the coordinator ", kProtocolVersion));

@@ -44,18 +44,21 @@ ControlMachine::Effects ControlMachine::Connected() {
   return effects;
 }
 
-bool ControlMachine::IsOutdated(const WorkerCommand& command) const {
-  return !command.cluster_id().empty() && command.cluster_id() == cluster_id_ &&
-         command.epoch() < epoch_;
+std::string ControlMachine::WhyRefused(const WorkerCommand& command) const {
+  if (command.cluster_id().empty() || cluster_id_.empty()) return "";
+  if (command.cluster_id() != cluster_id_) {
+    return absl::StrCat("the coordinator of cluster ", command.cluster_id(),
+                        " is not obeyed: this worker belongs to ", cluster_id_);
+  }
+  if (command.epoch() >= epoch_) return "";
+  return absl::StrCat("a coordinator of epoch ", command.epoch(),
+                      " is not obeyed: there is one of epoch ", epoch_);
 }
 
 ControlMachine::Effects ControlMachine::Command(const WorkerCommand& command) {
   Effects effects;
-  if (IsOutdated(command)) {
-    effects.refused = absl::StrCat("a coordinator of epoch ", command.epoch(),
-                                   " is not obeyed: there is one of epoch ", epoch_);
-    return effects;
-  }
+  effects.refused = WhyRefused(command);
+  if (!effects.refused.empty()) return effects;
   if (!command.cluster_id().empty()) {
     cluster_id_ = command.cluster_id();
     epoch_ = command.epoch();

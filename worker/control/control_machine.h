@@ -38,7 +38,8 @@ class ControlMachine {
   // ready and finished, while it is still true.
   Effects Connected();
   // A coordinator with a lower epoch than the newest that was obeyed, of the same cluster, is one
-  // that lives on beside its successor: it is not obeyed.
+  // that lives on beside its successor; one of another cluster knows nothing of this worker, and
+  // its agent decides what becomes of it. Neither is obeyed.
   Effects Command(const WorkerCommand& command);
 
   // ---- the main thread ----
@@ -68,7 +69,8 @@ class ControlMachine {
   int64_t regroup() const { return regroup_; }
 
  private:
-  bool IsOutdated(const WorkerCommand& command) const;
+  // Empty: the command is obeyed.
+  std::string WhyRefused(const WorkerCommand& command) const;
   // Generations up to this one are over.
   void End(int64_t generation, const std::string& reason, Effects* effects);
 

@@ -155,12 +155,14 @@ TEST_F(ControlMachineTest, AnOlderCoordinatorOfTheClusterIsNotObeyed) {
   EXPECT_EQ(Abort(1, "now", From("cluster", 3)).abort, "now");
 }
 
-TEST_F(ControlMachineTest, ALaterOneIsObeyedAndSoIsOneOfAnotherCluster) {
+TEST_F(ControlMachineTest, ALaterOneIsObeyedAndOneOfAnotherClusterIsNot) {
   Begin(1, From("cluster", 3));
   EXPECT_EQ(Begin(2, From("cluster", 4)).refused, "");
-  EXPECT_EQ(Begin(3, From("another", 1)).refused, "");
-  EXPECT_EQ(machine_.Hello().hello().epoch(), 1);
-  EXPECT_TRUE(machine_.HasGeneration(2));
+  EXPECT_EQ(Begin(3, From("another", 5)).refused,
+            "the coordinator of cluster another is not obeyed: this worker belongs to cluster");
+  EXPECT_EQ(machine_.Hello().hello().epoch(), 4);
+  EXPECT_TRUE(machine_.HasGeneration(1));
+  EXPECT_FALSE(machine_.HasGeneration(2));
 }
 
 TEST_F(ControlMachineTest, ACommandWithoutClusterIsObeyed) {
