@@ -106,6 +106,7 @@ class Agent : public Outlet<AgentCommand> {
 
 SubmitJobRequest Request() {
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
   request.mutable_spec()->mutable_train();
