@@ -123,6 +123,7 @@ TEST_F(ConnectionsTest, AJobRunsOverTcpWithATokenAndNobodyElseIsLetIn) {
   FakeAgent stranger(server_->address(), "guess");
   EXPECT_EQ(stranger.connections.WaitFor([](int c) { return c == 2; }), 2);
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
   request.mutable_spec()->mutable_train()->set_shards(2);

@@ -25,6 +25,7 @@ const absl::Status kFull = absl::ResourceExhaustedError("'/state/journal.db': di
 
 SubmitJobRequest Request(const std::string& id = "") {
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
   request.mutable_spec()->mutable_train();
