@@ -54,8 +54,12 @@ function(lockstep_outer_names file result)
   set(${result} "${names}" PARENT_SCOPE)
 endfunction()
 
-# Deals the sources of `target`, a target of this folder, to units.
+# Deals the sources of `target`, a target of this folder, to units, unless its UNITY_BUILD is OFF.
 function(lockstep_unite target)
+  get_target_property(wanted ${target} UNITY_BUILD)
+  if(wanted STREQUAL "OFF")
+    return()
+  endif()
   get_target_property(sources ${target} SOURCES)
   set(units 0)
   foreach(source IN LISTS sources)

@@ -81,10 +81,16 @@ WALL_CLOCK = re.compile(
     r"(?:\bstd|\s|\()::time\(|\b(?:Await|Wait|LockWhen|ReaderLockWhen|WriterLockWhen)With(?:Timeout|Deadline)\(|"
     r"\bWaitForNotificationWith(?:Timeout|Deadline)\(")
 # The folders that it is looked for in, and the files that may: they stamp what people read.
-CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "worker")
+CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "coordinator", "launcher",
+           "worker")
 WALL_CLOCK_FILES = {
     "common/clock.cc": "where Clock::Real begins to count",
     "common/log.cc": "the time of a line",
+    "coordinator/client/client.cc": "gRPC's deadline of a single call",
+    "coordinator/service/server.cc": "gRPC's deadline of the shutdown",
+    "launcher/agent/agent.cc": "when a process died",
+    "launcher/agent/host.cc": "random bits where the kernel gives none",
+    "launcher/spawner/spawner_process.cc": "when a process began and ended",
     "worker/step/fault_injector.cc": "when a fault was carried out",
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "job/nearest_name.h"
+#include "launcher/cli/parse.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -37,8 +38,6 @@ const Flag* FindLetter(char letter) {
   }
   return nullptr;
 }
-
-absl::Status Usage(const std::string& message) { return absl::InvalidArgumentError(message); }
 
 absl::Status UnknownFlag(const std::string& verb, const std::string& written,
                          const std::string& name) {

@@ -30,7 +30,7 @@ const std::vector<Verb>& VerbTable() {
        ParseGenerate},
       {"submit", "launcher submit [flags] job.yaml\n       launcher submit [flags] -- command...",
        "Hands a job to a coordinator and follows it. Ctrl-C only stops following.",
-       "launcher submit --coordinator 127.0.0.1:7070 job.yaml", ParseSubmit},
+       "launcher submit job.yaml", ParseSubmit},
       {"list", "launcher list [flags]", "Shows the coordinator's jobs.", "launcher list -o json",
        ParseList},
       {"describe", "launcher describe [flags] JOB",
@@ -48,7 +48,7 @@ const std::vector<Verb>& VerbTable() {
        "Runs a job here and lets its workers or its coordinator fail, to see that it heals.",
        "launcher chaos --kill rank:2@step:50 examples/fashion-mnist.yaml", ParseChaos},
       {"join", "launcher join [flags]", "Makes this machine a node of a coordinator until Ctrl-C.",
-       "launcher join --coordinator 127.0.0.1:7070 --slots 4", ParseJoin},
+       "launcher join --slots 4", ParseJoin},
       {"bench", "launcher bench [flags] collectives",
        "Measures the data plane between ranks on this machine, in the columns and bus bandwidths "
        "of nccl-tests.",
@@ -60,7 +60,7 @@ const std::vector<Verb>& VerbTable() {
       {"top", "launcher top [flags] [JOB]",
        "Shows what GPUs and workers do now; on a terminal again each second until Ctrl-C, with -o "
        "once.",
-       "launcher top --coordinator 127.0.0.1:7070", ParseTop},
+       "launcher top", ParseTop},
       {"version", "launcher version", "Shows the version.", "launcher version", ParseVersion},
       {"help", "launcher help [VERB]", "Shows how a verb is used.", "launcher help submit",
        ParseHelp},

@@ -7,7 +7,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
+#include "common/cond_var.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
 #include "launcher/cli/exit_codes.h"
@@ -52,14 +53,18 @@ int RunVerb(const TopArgs& args) {
   const auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   const bool once = args.once || ::isatty(STDOUT_FILENO) == 0;
-  absl::Notification stopped;
+  absl::Mutex mu;
+  CondVar changed;
+  bool stopped = false;
   std::unique_ptr<StopSignals> signals;
   if (!once) {
     signals = std::make_unique<StopSignals>([&](int count) {
-      if (count == 1) stopped.Notify();
+      absl::MutexLock lock(&mu);
+      stopped |= count > 0;
+      changed.NotifyAll();
     });
   }
-  do {
+  for (;;) {
     const absl::StatusOr<TopFigures> figures = Ask(client->get(), args.job);
     if (!figures.ok()) return Complain(figures.status());
     if (args.common.output == Output::kJson) {
@@ -68,8 +73,9 @@ int RunVerb(const TopArgs& args) {
       std::cout << (once ? "" : kHome) << TopTable(*figures);
     }
     std::cout.flush();
-  } while (!once && !stopped.WaitForNotificationWithTimeout(kEvery));
-  return kExitOk;
+    absl::MutexLock lock(&mu);
+    if (once || changed.AwaitFor(&mu, kEvery, [&stopped] { return stopped; })) return kExitOk;
+  }
 }
 
 }  // namespace lockstep::launcher
