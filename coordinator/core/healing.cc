@@ -96,18 +96,10 @@ bool OthersHold(const Job& job, const Worker& worker) {
   });
 }
 
-// What every worker would say at the same step is the job's own failure, and states that differ
-// leave it open whose is right: no node is to blame.
-bool IsOfTheJob(const Job& job, const Worker& worker) {
-  if (!worker.failed || !IsMember(job, worker)) return false;
-  const auto code = static_cast<absl::StatusCode>(worker.failed->code());
-  return code == absl::StatusCode::kInvalidArgument ||
-         code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDataLoss;
-}
-
-// Whether the failure, which would come again on that node, costs the job only the node.
+// Whether the failure, which would come again on that node, costs the job only the node: one that
+// is no member yet has nothing that the others lack. What a member meets is the job's own.
 bool CostsTheNode(const Job& job, const Worker& worker) {
-  return IsForGood(worker) && !IsOfTheJob(job, worker) && OthersHold(job, worker);
+  return IsForGood(worker) && !IsMember(job, worker) && OthersHold(job, worker);
 }
 
 // Starts no worker of the job on the node of this one for a while.
@@ -177,19 +169,18 @@ std::vector<Slot*> FailedSlots(Job& job) {
 // One failed worker. Returns whether the job goes on.
 bool HealOne(Context& context, Job& job, Slot& slot) {
   const Worker& worker = slot.worker;
-  const bool costs_the_node = CostsTheNode(job, worker);
   const bool member = IsMember(job, worker);
-  if (costs_the_node && !member) {
+  if (CostsTheNode(job, worker)) {
     Exclude(context, job, worker);
     Retire(context, job, slot, /*fault=*/0);
     Refill(context, job, slot);
     return true;
   }
-  if (MaxRestarts(job) == 0 || (IsForGood(worker) && !costs_the_node)) {
+  // A node that is lost says nothing about the job, and costs no restart.
+  if ((MaxRestarts(job) == 0 && !worker.node_lost) || IsForGood(worker)) {
     End(context, job, worker, "");
     return false;
   }
-  if (costs_the_node) Exclude(context, job, worker);
   if (IsPoison(job, slot)) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
@@ -197,7 +188,6 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   // What fails together is one failure; a replacement that fails is another.
   OpenFault* fault = member || slot.lives == 1 ? Unfollowed(job) : nullptr;
   if (fault == nullptr) {
-    // A node that is lost says nothing about the job.
     if (!worker.node_lost && !SpendRestart(job)) {
       End(context, job, worker,
           absl::StrCat("that was failure ", job.restarts,
@@ -291,7 +281,8 @@ void Heal(Context& context, Job& job) {
     Exclude(context, job, worker);
   }
   NameFaults(context, job, false);
-  if (MaxRestarts(job) == 0 && context.now >= job.suspected + FailureDetection(job)) {
+  if (MaxRestarts(job) == 0 && Unfollowed(job) == nullptr &&
+      context.now >= job.suspected + FailureDetection(job)) {
     BeginEnding(context, job, FAILED, "workers lost a peer", 1);
   }
 }

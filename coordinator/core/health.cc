@@ -118,7 +118,11 @@ void CheckStandstill(Context& context, Job& job) {
 
 // A survivor that does not leave an ended generation holds up all others.
 void CheckLeaving(Context& context, Job& job) {
-  if (!job.generation.aborted || MaxRestarts(job) == 0 || job.out_of_sight) return;
+  if (!job.generation.aborted || job.out_of_sight) return;
+  const bool heals = MaxRestarts(job) > 0 ||
+                     std::any_of(job.open_faults.begin(), job.open_faults.end(),
+                                 [](const OpenFault& fault) { return fault.next_generation == 0; });
+  if (!heals) return;
   const absl::Duration limit = FailureDetection(job);
   if (context.now < job.generation.aborted_at + limit) return;
   for (Slot& slot : job.slots) {

@@ -13,6 +13,7 @@
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/core/standby.h"
+#include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -142,16 +143,14 @@ bool IsDone(const Job& job) {
   });
 }
 
-absl::Duration TimeLimit(const Job& job) { return FromProto(job.spec().time_limit()); }
-
 std::string TimeLimitText(const Job& job) {
-  return absl::StrCat("the time limit of ", Say(TimeLimit(job)), " is over");
+  return absl::StrCat("the time limit of ", Say(job::TimeLimit(job.spec())), " is over");
 }
 
 // Drains the job when its time is over, and kills it when it does not leave within the grace.
 void CheckTimeLimit(Context& context, Job& job) {
-  const absl::Duration limit = TimeLimit(job);
-  if (limit <= absl::ZeroDuration() || context.now < job.started + limit) return;
+  const absl::Duration limit = job::TimeLimit(job.spec());
+  if (context.now < job.started + limit) return;
   if (HasActiveGeneration(job) && !job.drain) {
     job.timed_out = true;
     job.drain = absl::StrCat(TimeLimitText(job), "; the workers finish the step, save and leave");

@@ -208,8 +208,11 @@ TEST_F(CoordinatorServiceTest, SaysWhyAJobWaits) {
   auto described = client_->DescribeJob(describe, kPatience);
   ASSERT_TRUE(described.ok());
   EXPECT_EQ(described->status().state(), PENDING);
-  EXPECT_EQ(described->status().reason(),
-            "needs 4 slots on 1 node; 1 node with 2 slots is connected");
+  EXPECT_EQ(
+      described->status().reason(),
+      "needs 4 slots on 1 node; 1 node with 2 slots is connected; no node has 4 slots: "
+      "'launcher join --slots=4' makes one that has; or submit with --nproc-per-node=2, or set "
+      "elastic.min_workers");
 }
 
 TEST_F(CoordinatorServiceTest, RefusesAnAddressInUse) {

@@ -19,9 +19,6 @@ AWAY_SECONDS = float(os.environ.get("LOCKSTEP_TEST_AWAY", "6"))
 NOBODY = 65534
 
 
-# Set where the coordinator knows a lost node from failed workers and says whose commands it gives.
-NODE_LOSS = unittest.skipUnless(os.environ.get("LOCKSTEP_TEST_NODE_LOSS") == "1", "SKIPPED: needs LOCKSTEP_TEST_NODE_LOSS=1")
-
 
 class Node(harness.ProgramTest):
     def start_coordinator(self):
@@ -118,7 +115,6 @@ class Node(harness.ProgramTest):
         self.join("other", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("other"), 10, "the other one is there")
 
-    @NODE_LOSS
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
         path = self.job_file(nodes=2, nproc=1, steps=20000)
         expected = self.undisturbed(path)
@@ -130,7 +126,6 @@ class Node(harness.ProgramTest):
         self.join("two", 1)
         self.end_of(job, expected)
 
-    @NODE_LOSS
     def test_a_job_waits_for_its_only_node_and_goes_on_from_its_checkpoint(self):
         path = self.job_file(nodes=1, nproc=2, steps=20000)
         expected = self.undisturbed(path)
@@ -143,7 +138,6 @@ class Node(harness.ProgramTest):
         self.end_of(job, expected)
 
 
-    @NODE_LOSS
     def test_an_empty_coordinator_ends_nothing_and_the_old_one_finds_all(self):
         path = self.job_file(nodes=1, nproc=2, steps=200000)
         coordinator = self.start_coordinator()

@@ -56,7 +56,8 @@ TEST(StatusTest, ErrnoHasOneCode) {
 }
 
 TEST(StatusTest, ErrnoNamesTheLimitBehindIt) {
-  EXPECT_THAT(ErrnoStatus(EMFILE, "open a").message(), HasSubstr("(the limit is ulimit -n)"));
+  EXPECT_THAT(ErrnoStatus(EMFILE, "open a").message(),
+              HasSubstr("open files are allowed: ulimit -n)"));
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit low{1 << 30, before.rlim_max};
