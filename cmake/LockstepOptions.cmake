@@ -59,6 +59,7 @@ if(LOCKSTEP_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${LOCKSTEP_CCACHE})
   set(from_nothing OFF)  # a cache shared by several clones is worth more, and does not go with it
 else()
+  set(LOCKSTEP_CCACHE "")  # it stands before commands of our own, too
   set(from_nothing ON)
 endif()
 option(LOCKSTEP_PCH "Precompile the headers that most sources include" ${from_nothing})

@@ -11,6 +11,7 @@
 
 #include "engine/cpu/attention_tiles.h"
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/simd/row_kernels.h"
 
 namespace lockstep::engine::cpu {
 
@@ -37,7 +38,7 @@ class AttentionKernelBase : public CpuKernel {
         simd_(SimdFor(target.isa)),
         rows_(RowKernelsFor(target.isa)),
         head_(shape_, simd_, factors),
-        tiles_(head_, simd_, rows_),
+        tiles_(head_, simd_),
         rule_(node.attrs),
         operands_(operands),
         threads_(target.threads) {}

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "engine/cpu/random_address.h"
-#include "engine/cpu/simd/row_kernels.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/ops.h"
 
@@ -52,8 +51,7 @@ inline constexpr int64_t kMaxStrip = 132;
 
 class HeadTiles {
  public:
-  HeadTiles(const HeadShape& shape, const SimdKernels& simd, const RowKernels& rows)
-      : s_(shape), simd_(simd), rows_(rows) {}
+  HeadTiles(const HeadShape& shape, const SimdKernels& simd) : s_(shape), simd_(simd) {}
 
   // Keys that queries below `query_end` may look at.
   int64_t KeysOf(int64_t query_end) const { return s_.causal ? query_end : s_.length; }
@@ -114,7 +112,6 @@ class HeadTiles {
  private:
   const HeadShape& s_;
   const SimdKernels& simd_;
-  const RowKernels& rows_;
 };
 
 }  // namespace lockstep::engine::cpu

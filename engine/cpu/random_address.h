@@ -5,6 +5,7 @@
 #define LOCKSTEP_ENGINE_CPU_RANDOM_ADDRESS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "engine/cpu/simd/row_kernels.h"
@@ -21,7 +22,8 @@ struct DropRule {
 
   explicit DropRule(const Attrs& attrs)
       : key(static_cast<uint64_t>(attrs.Int("key"))),
-        threshold(std::min(static_cast<uint32_t>(attrs.Double("rate") * 0x1.0p16 + 0.5), 0xFFFFu)),
+        threshold(std::min(static_cast<uint32_t>(std::floor(attrs.Double("rate") * 0x1.0p16 + 0.5)),
+                           0xFFFFu)),
         scale(static_cast<float>(0x1.0p16 / (0x1.0p16 - threshold))) {}
 
   // The site of this rule at an address (ops::kAddressWords numbers).

@@ -19,7 +19,8 @@ struct SplitCount {
 };
 // Takes `count` apart. REQUIRES: 0 <= count < 2^36.
 inline SplitCount Split(int64_t count) {
-  return {static_cast<float>(count / kCountRadix), static_cast<float>(count % kCountRadix)};
+  const int64_t high = count / kCountRadix, low = count % kCountRadix;
+  return {static_cast<float>(high), static_cast<float>(low)};
 }
 // Puts a count, or a sum of at most kMaxCountSplits split ones, together.
 inline int64_t Join(const SplitCount& split) {

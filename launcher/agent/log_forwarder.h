@@ -19,7 +19,8 @@ namespace lockstep::launcher {
 class LogForwarder {
  public:
   // At most `capacity` bytes at once and `bytes_per_second` for long.
-  LogForwarder(std::string host, int64_t capacity = 16 << 20, int64_t bytes_per_second = 8 << 20)
+  explicit LogForwarder(std::string host, int64_t capacity = 16 << 20,
+                        int64_t bytes_per_second = 8 << 20)
       : host_(std::move(host)), budget_(capacity, bytes_per_second) {}
 
   // Called now and then while messages can be sent.
