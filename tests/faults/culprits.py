@@ -137,7 +137,9 @@ class LifeWords:
                 continue
 
     def word(self, rank):
-        return struct.unpack_from("<I", self.page, 4 * rank)[0]
+        # A head of 8 bytes, 8 bytes of turns for each word, then the words (common/life.cc).
+        count = (len(self.page) - 8) // 12
+        return struct.unpack_from("<I", self.page, 8 + 8 * count + 4 * rank)[0]
 
     def pid(self, rank):
         return self.word(rank) & TID
