@@ -14,6 +14,7 @@ namespace lockstep {
 FakeGroup::FakeGroup(int world_size)
     : world_size_(world_size),
       present_(world_size, false),
+      gave_up_(world_size, false),
       calls_(world_size),
       committed_(world_size, -1) {}
 
@@ -45,10 +46,12 @@ absl::StatusOr<std::vector<FakeCall>> FakeGroup::Exchange(int rank, const FakeCa
   if (is_aborted_) return absl::AbortedError(reason_);
   calls_[rank] = call;
   present_[rank] = true;
+  gave_up_[rank] = false;
   const int64_t round = round_;
   if (std::count(present_.begin(), present_.end(), true) == world_size_) {
     exchanged_ = calls_;
     present_.assign(world_size_, false);
+    gave_up_.assign(world_size_, false);
     ++round_;
     changed_.NotifyAll();
   }
@@ -58,9 +61,10 @@ absl::StatusOr<std::vector<FakeCall>> FakeGroup::Exchange(int rank, const FakeCa
     if (status.ok()) continue;
     std::vector<int> missing;
     for (int r = 0; r < world_size_; ++r) {
-      if (!present_[r]) missing.push_back(r);
+      if (!present_[r] && !gave_up_[r]) missing.push_back(r);
     }
-    present_[rank] = false;  // this rank goes away with its buffers
+    present_[rank] = false;  // this rank goes away with its buffers; it did come, though
+    gave_up_[rank] = true;
     return absl::IsDeadlineExceeded(status) ? Missing(call.operation, missing) : status;
   }
   return exchanged_;

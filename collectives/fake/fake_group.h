@@ -62,6 +62,7 @@ class FakeGroup {
   std::string reason_ ABSL_GUARDED_BY(mu_);
   int64_t round_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<bool> present_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> gave_up_ ABSL_GUARDED_BY(mu_);  // came, and left when their deadline was over
   std::vector<FakeCall> calls_ ABSL_GUARDED_BY(mu_);
   std::vector<FakeCall> exchanged_ ABSL_GUARDED_BY(mu_);  // of the round before
   std::map<std::pair<int, int>, std::deque<FakeMessage>> mail_ ABSL_GUARDED_BY(mu_);
