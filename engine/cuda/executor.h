@@ -25,7 +25,7 @@
 
 namespace lockstep::engine {
 
-class CudaExecutor : public Executor {
+class CudaExecutor : public Executor, public SpreadUpdate {
  public:
   // Errors: FailedPrecondition when the GPU cannot be used; ResourceExhausted when the plan does
   // not fit into what is free or allowed, with what would make it fit; InvalidArgument, Internal.
@@ -43,6 +43,7 @@ class CudaExecutor : public Executor {
   absl::Status HoldMoments(std::vector<HeldRange> held) override;
   absl::StatusOr<StepResult> BeginUpdate(int64_t step,
                                          absl::Span<const GradientSlice> reduced) override;
+  SpreadUpdate* spread_update() override { return this; }
   absl::Status HoldSums(std::vector<int> blocks) override;
   absl::Status SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
                           absl::Span<double> sums) override;
@@ -50,7 +51,7 @@ class CudaExecutor : public Executor {
   absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override;
   int64_t begun_step() const override { return updater_->begun_step(); }
   int64_t committed_step() const override { return updater_->committed_step(); }
-  using Executor::Evaluate;
+  using Inference::Evaluate;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
                         const std::function<bool()>& cancelled) override;
   Tracking tracking() const override { return host_updater_.tracking(); }

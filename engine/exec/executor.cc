@@ -19,32 +19,6 @@ bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) 
 
 }  // namespace
 
-absl::Status Executor::HoldMoments(std::vector<HeldRange> held) {
-  return absl::UnimplementedError("this device holds all moments");
-}
-
-absl::StatusOr<StepResult> Executor::BeginUpdate(int64_t step,
-                                                 absl::Span<const GradientSlice> reduced) {
-  return absl::UnimplementedError("this device has no halves of updates");
-}
-
-absl::Status Executor::HoldSums(std::vector<int> blocks) {
-  return absl::UnimplementedError("this device reads all reduced gradients where they lie");
-}
-
-absl::Status Executor::SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
-                                  absl::Span<double> sums) {
-  return absl::UnimplementedError("this device reads all reduced gradients where they lie");
-}
-
-absl::StatusOr<StepResult> Executor::BeginUpdateWith(int64_t step, absl::Span<const double> sums) {
-  return absl::UnimplementedError("this device reads all reduced gradients where they lie");
-}
-
-absl::Status Executor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
-  return absl::UnimplementedError("this device has no halves of updates");
-}
-
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const Plan> plan,
                                                            const Memory& memory) {
   auto compiled = std::dynamic_pointer_cast<const CompiledPlan>(std::move(plan));

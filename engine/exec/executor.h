@@ -48,7 +48,7 @@ class PlanExecutor : public Executor {
   }
   int64_t begun_step() const override { return updater_.begun_step(); }
   int64_t committed_step() const override { return updater_.committed_step(); }
-  using Executor::Evaluate;
+  using Inference::Evaluate;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
                         const std::function<bool()>& cancelled) override;
   Tracking tracking() const override { return updater_.tracking(); }

@@ -46,7 +46,7 @@ struct Restored {
 // The state region of an executor.
 struct StateTarget {
   const engine::Plan* plan = nullptr;
-  engine::Executor* executor = nullptr;
+  engine::StateAccess* executor = nullptr;
   void* state = nullptr;
   // What is there of it, ascending; null: all.
   const std::vector<engine::StateRange>* present = nullptr;

@@ -38,7 +38,7 @@ Logits TextWriter::Restart(absl::Span<const int32_t> tokens) {
 
 Logits TextWriter::Decode(int32_t token) {
   LS_ASSIGN_OR_RETURN(const absl::Span<const float> logits,
-                      executor_->Decode(token, static_cast<int64_t>(kept_.size())));
+                      decoder_->Decode(token, static_cast<int64_t>(kept_.size())));
   kept_.push_back(token);
   return logits.subspan(0, static_cast<size_t>(plan_->spec().input.classes));
 }

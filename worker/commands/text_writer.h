@@ -15,8 +15,8 @@ namespace lockstep::worker {
 class TextWriter {
  public:
   // Both outlive it. REQUIRES: a plan that decodes.
-  TextWriter(const engine::Plan* plan, engine::Executor* executor)
-      : plan_(plan), executor_(executor) {}
+  TextWriter(const engine::Plan* plan, engine::Decoding* decoder)
+      : plan_(plan), decoder_(decoder) {}
 
   // Appends the prompt; of one longer than the model's positions the last ones count. The logits of
   // the token that follows, [classes], are valid until the next call. REQUIRES: `tokens` is not
@@ -32,7 +32,7 @@ class TextWriter {
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token);
 
   const engine::Plan* const plan_;
-  engine::Executor* const executor_;
+  engine::Decoding* const decoder_;
   std::vector<int32_t> kept_;  // the tokens at positions 0 and on
 };
 

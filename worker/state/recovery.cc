@@ -52,8 +52,9 @@ absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::Executor* executor,
-                                            void* state, size_t bytes, int64_t start_step,
+absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
+                                            engine::StateAccess* executor, void* state,
+                                            size_t bytes, int64_t start_step,
                                             int64_t evaluated_step, absl::Time deadline) {
   const Row row{executor->committed_step(), evaluated_step, executor->tracking()};
   LS_ASSIGN_OR_RETURN(const std::vector<Row> rows, Exchange(communicator, row, deadline));

@@ -29,8 +29,9 @@ struct StateAgreement {
 // this rank has evaluated. Errors: those of the communicator; Internal when nobody holds the state;
 // DataLoss when a copy is damaged. After an error while copying the state is the initial one.
 // `state` is the executor's region of `bytes` in the transport's arena.
-absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator, engine::Executor* executor,
-                                            void* state, size_t bytes, int64_t start_step,
+absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
+                                            engine::StateAccess* executor, void* state,
+                                            size_t bytes, int64_t start_step,
                                             int64_t evaluated_step, absl::Time deadline);
 
 // Gives the `bytes` at `state` (in the transport's arena) of the ranks `holders` to those that do

@@ -23,7 +23,7 @@ bool Contains(const std::vector<int>& ranks, int rank) {
 ShardedState::Row ShardedState::MyRow(int64_t evaluated_step) const {
   Row row{};
   row.committed = parts_.executor->committed_step();
-  row.begun = parts_.executor->begun_step();
+  row.begun = parts_.halves->begun_step();
   row.evaluated = evaluated_step;
   row.tracking = parts_.executor->tracking();
   row.own_begin = own_.begin;
@@ -121,7 +121,7 @@ absl::Status ShardedState::BeginFresh(Communicator* communicator) {
 
 absl::Status ShardedState::GiveUp(const std::string& why) {
   parts_.executor->InitState();
-  LS_RETURN_IF_ERROR(parts_.executor->HoldMoments({}));
+  LS_RETURN_IF_ERROR(parts_.halves->HoldMoments({}));
   std::fill(held_.begin(), held_.end(), false);
   LS_LOG_WARNING << why << ": goes back to the newest checkpoint, or to the start without one";
   return absl::AbortedError(absl::StrCat(why, ": all go back"));
@@ -150,7 +150,7 @@ absl::Status ShardedState::FinishHalfDone(Communicator* communicator, const std:
 
 absl::Status ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardHolders& holders,
                                       int64_t step) {
-  if (spread()) return parts_.executor->FinishUpdate(step, {Vector()});
+  if (spread()) return parts_.halves->FinishUpdate(step, {Vector()});
   std::vector<engine::GradientSlice> weights;
   for (int shard = 0; shard < parts_.shards; ++shard) {
     const int from = holders[static_cast<size_t>(shard)].front();
@@ -159,7 +159,7 @@ absl::Status ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardH
       weights.push_back({piece.begin, piece.end, NewWeights(from, piece, row.own_begin)});
     }
   }
-  return parts_.executor->FinishUpdate(step, weights);
+  return parts_.halves->FinishUpdate(step, weights);
 }
 
 absl::Status ShardedState::AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,

@@ -129,7 +129,7 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
     gone = place.end;
   }
   if (gone < moments_end_) parts_.transport->Drop(parts_.state + gone, moments_end_ - gone);
-  LS_RETURN_IF_ERROR(parts_.executor->HoldMoments(std::move(ranges)));
+  LS_RETURN_IF_ERROR(parts_.halves->HoldMoments(std::move(ranges)));
   return spread() ? DealSpread(world) : absl::OkStatus();
 }
 
@@ -148,14 +148,14 @@ absl::Status ShardedState::DealSpread(int world) {
   for (size_t block = 0; block < deal_.summed_by.size(); ++block) {
     if (deal_.summed_by[block] == rank_) sums.push_back(static_cast<int>(block));
   }
-  return parts_.executor->HoldSums(std::move(sums));
+  return parts_.spread->HoldSums(std::move(sums));
 }
 
 absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
                                      absl::Span<const engine::GradientSlice> reduced,
                                      absl::Time deadline) {
   if (!spread() || all_held_) return absl::OkStatus();
-  LS_RETURN_IF_ERROR(parts_.executor->SumSquares(
+  LS_RETURN_IF_ERROR(parts_.spread->SumSquares(
       step, reduced, absl::MakeSpan(parts_.sums, deal_.summed_by.size())));
   return communicator->Barrier(deadline);
 }
@@ -163,20 +163,20 @@ absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
 absl::StatusOr<engine::StepResult> ShardedState::Begin(
     int64_t step, absl::Span<const engine::GradientSlice> reduced) {
   if (all_held_) return parts_.executor->Update(step, reduced);
-  if (!spread()) return parts_.executor->BeginUpdate(step, reduced);
+  if (!spread()) return parts_.halves->BeginUpdate(step, reduced);
   std::vector<double> sums;
   for (const int rank : deal_.summed_by) {
     const char* const of_rank = shared_[static_cast<size_t>(rank)][1];
     sums.push_back(reinterpret_cast<const double*>(of_rank)[sums.size()]);
   }
-  return parts_.executor->BeginUpdateWith(step, sums);
+  return parts_.spread->BeginUpdateWith(step, sums);
 }
 
 absl::Status ShardedState::Finish(Communicator* communicator, int64_t step, absl::Time deadline) {
   LS_RETURN_IF_ERROR(spread() ? communicator->ExchangeRanges(parts_.gradients, parts_.vector_count,
                                                              transfers_, deadline)
                               : communicator->Barrier(deadline));
-  return parts_.executor->FinishUpdate(step, gathered_);
+  return parts_.halves->FinishUpdate(step, gathered_);
 }
 
 absl::Status ShardedState::Publish(Communicator* communicator, absl::Time deadline) const {

@@ -42,11 +42,15 @@ class ShardedState : public StatePolicy {
   struct Parts {
     const engine::Plan* plan = nullptr;  // with TrainSpec::shard_moments
     engine::Executor* executor = nullptr;
+    // The executor itself, unless a test looks at what it is asked.
+    engine::ShardedUpdate* halves = nullptr;
+    // Null where vectors lie on the host.
+    engine::SpreadUpdate* spread = nullptr;
     Transport* transport = nullptr;
     char* state = nullptr;       // loose memory of plan->state_bytes()
     float* gradients = nullptr;  // the buffer that holds the owned slice: `vector_count` elements
-    // One of these: loose memory of SpillBytes(vector_count), where vectors lie on the host; or a
-    // number for each of plan->SumBlocks(), which peers can read, where they lie on GPUs.
+    // One of these: loose memory of SpillBytes(vector_count), where vectors lie on the host; or,
+    // with `spread`, a number for each of plan->SumBlocks(), which peers can read.
     float* spill = nullptr;
     double* sums = nullptr;
     int64_t vector_count = 0;
@@ -72,7 +76,7 @@ class ShardedState : public StatePolicy {
   bool copies_read_peers() const override { return true; }
   // After the reduction: all ranks have what they need of it, and know enough to begin the step. An
   // error leaves a step that this rank may begin when another has. Blocks. Errors: those of the
-  // communicator and of Executor::SumSquares.
+  // communicator and of SpreadUpdate::SumSquares.
   absl::Status ShareSums(Communicator* communicator, int64_t step,
                          absl::Span<const engine::GradientSlice> reduced,
                          absl::Time deadline) override;
@@ -92,7 +96,7 @@ class ShardedState : public StatePolicy {
   // in the next reduction.
   const char* Locate(size_t offset, size_t* bytes) const override;
   // Brings the state regions of all ranks up to date, for Locate. Collective where the device has
-  // memory of its own. Errors: those of the communicator and of Executor::PublishState.
+  // memory of its own. Errors: those of the communicator and of StateAccess::PublishState.
   absl::Status Publish(Communicator* communicator, absl::Time deadline) const override;
   // As worker::CheckReplicas, on what several ranks have.
   absl::Status CheckReplicas(Communicator* communicator, int64_t step,
@@ -162,7 +166,7 @@ class ShardedState : public StatePolicy {
   }
   const engine::Plan& plan() const { return *parts_.plan; }
   // Vectors lie on GPUs.
-  bool spread() const { return parts_.sums != nullptr; }
+  bool spread() const { return parts_.spread != nullptr; }
   // The whole vector in this rank's memory.
   engine::GradientSlice Vector() const { return {0, plan().gradient_count(), parts_.gradients}; }
   bool Holds(int shard) const { return held_[static_cast<size_t>(shard)]; }

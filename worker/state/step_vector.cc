@@ -64,7 +64,7 @@ absl::Status StepVector::ReadHeader(absl::Span<const Slice> reduced,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> StepVector::DeviceHash(engine::Executor* executor, float* leaf) const {
+absl::StatusOr<std::string> StepVector::DeviceHash(engine::Training* executor, float* leaf) const {
   if (memory_->on_host()) return executor->DeviceHash(leaf);
   std::vector<float> gradients(static_cast<size_t>(gradients_));
   return executor->DeviceHash(gradients.data());

@@ -49,7 +49,7 @@ class StepVector {
   absl::Status ReadHeader(absl::Span<const Slice> reduced, StepHeader::Contents* contents);
 
   // `executor`'s DeviceHash with gradients on the host: in `leaf`, if that is there.
-  absl::StatusOr<std::string> DeviceHash(engine::Executor* executor, float* leaf) const;
+  absl::StatusOr<std::string> DeviceHash(engine::Training* executor, float* leaf) const;
 
  private:
   const int shards_;

@@ -11,7 +11,7 @@
 #include "common/status.h"
 
 namespace lockstep::worker {
-Evaluator::Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
+Evaluator::Evaluator(const data::Dataset* dataset, engine::Inference* executor, int64_t block,
                      ProgressBoard* board, Clock* clock, bool averages)
     : dataset_(dataset),
       executor_(executor),

@@ -26,7 +26,7 @@ class Evaluator {
  public:
   // `dataset`, `executor`, `board` and `clock` outlive this. Allocates the buffers. With `averages`
   // the averaged weights are evaluated too.
-  Evaluator(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
+  Evaluator(const data::Dataset* dataset, engine::Inference* executor, int64_t block,
             ProgressBoard* board, Clock* clock, bool averages = false);
 
   // Evaluates the present state with the other ranks; all get the same result. Blocks.
@@ -51,7 +51,7 @@ class Evaluator {
   EvalResult Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const;
 
   const data::Dataset* const dataset_;
-  engine::Executor* const executor_;
+  engine::Inference* const executor_;
   ProgressBoard* const board_;
   Clock* const clock_;
   const bool averages_;

@@ -134,6 +134,7 @@ absl::Status Trainer::MakePolicy(Transport* transport, float* gradients) {
   ShardedState::Parts parts;
   parts.plan = compiled_.plan.get();
   parts.executor = executor_.get();
+  parts.halves = executor_.get();
   parts.transport = transport;
   parts.state = static_cast<char*>(state_);
   parts.gradients = gradients;
@@ -148,6 +149,7 @@ absl::Status Trainer::MakePolicy(Transport* transport, float* gradients) {
                         transport->Allocate(compiled_.plan->SumBlocks().size() * sizeof(double),
                                             "the gradients' sums"));
     parts.sums = static_cast<double*>(sums);
+    parts.spread = executor_->spread_update();
   }
   parts.shards = OptimizerShards(MostWorkers(compiled_.job));
   policy_ = std::make_unique<ShardedState>(parts);

@@ -10,6 +10,7 @@ import harness
 from harness import wait_until
 
 DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")  # the library that makes the trouble
+STALL_SECONDS = float(os.environ.get("LOCKSTEP_TEST_STALL", "6"))
 EXTRA = "failure_detection: 1s\nelastic: {min_workers: 1, max_workers: 4}\nrestart: {max_restarts: 20}\n"
 
 
@@ -89,7 +90,7 @@ class Journal(harness.ProgramTest):
         self.disk("stalls")
         first = self.processes("worker")
         first[0].kill()  # its death cannot be written down, and the other waits for what is decided
-        time.sleep(6)  # six times failure_detection
+        time.sleep(STALL_SECONDS)  # failure_detection is a second
         self.assertEqual([p.pid for p in self.processes("worker")], [first[1].pid])
         self.disk("well")
         self.await_steps(job)

@@ -149,7 +149,7 @@ void StepsWithPartsOfTheGradients(TrainSpec spec) {
     // One rank sums nothing.
     for (size_t b = 0; b < block_count; ++b) blocks[b % 3].push_back(static_cast<int>(b));
     for (int rank = 0; rank < kWorld; ++rank) {
-      ASSERT_TRUE(ranks[rank]->job.executor->HoldSums(blocks[rank]).ok());
+      ASSERT_TRUE(ranks[rank]->job.executor->spread_update()->HoldSums(blocks[rank]).ok());
     }
     for (int step = 1; step <= kSteps; ++step) {
       const auto& own = gradients[static_cast<size_t>(step) - 1];
@@ -158,12 +158,15 @@ void StepsWithPartsOfTheGradients(TrainSpec spec) {
         const auto slices = Needed(*ranks[rank], blocks[rank], own);
         EXPECT_LT(slices.back().begin, static_cast<int64_t>(own.size()));
         for (int again = 0; again < 2; ++again) {
-          ASSERT_TRUE(
-              ranks[rank]->job.executor->SumSquares(step, slices, absl::MakeSpan(sums)).ok());
+          ASSERT_TRUE(ranks[rank]
+                          ->job.executor->spread_update()
+                          ->SumSquares(step, slices, absl::MakeSpan(sums))
+                          .ok());
         }
       }
       for (const auto& rank : ranks) {
-        const StepResult result = rank->job.executor->BeginUpdateWith(step, sums).value();
+        const StepResult result =
+            rank->job.executor->spread_update()->BeginUpdateWith(step, sums).value();
         EXPECT_EQ(result.skipped, step == 3);
         EXPECT_EQ(std::string(result.nonfinite).empty(), step != 3);
       }

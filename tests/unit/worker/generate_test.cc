@@ -65,7 +65,7 @@ TEST(TokenSampler, IsAFunctionOfSeedAndPlace) {
 }
 
 // Records what it is asked to decode; the logits of token t name t + 1.
-class FakeDecoder : public engine::Executor {
+class FakeDecoder : public engine::Decoding {
  public:
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override {
     decoded.emplace_back(token, position);
@@ -74,30 +74,6 @@ class FakeDecoder : public engine::Executor {
     return absl::MakeConstSpan(logits_);
   }
   std::vector<std::pair<int32_t, int64_t>> decoded;
-
-  void InitState() override {}
-  void* BeginLoad() override { return nullptr; }
-  void EndLoad() override {}
-  absl::Status PublishState() override { return absl::OkStatus(); }
-  absl::Status RunShard(int64_t, int, int, engine::Fields, float*, const Hooks&) override {
-    return absl::UnimplementedError("");
-  }
-  absl::StatusOr<engine::StepResult> Update(int64_t,
-                                            absl::Span<const engine::GradientSlice>) override {
-    return absl::UnimplementedError("");
-  }
-  int64_t committed_step() const override { return 0; }
-  absl::Status Evaluate(engine::Fields, int64_t, engine::EvalSums*, engine::Weights,
-                        const std::function<bool()>&) override {
-    return absl::UnimplementedError("");
-  }
-  engine::Tracking tracking() const override { return {}; }
-  void SetTracking(const engine::Tracking&) override {}
-  absl::StatusOr<std::string> DeviceHash(float*) override { return absl::UnimplementedError(""); }
-  absl::StatusOr<absl::Span<const float>> Predict(engine::Fields, int64_t) override {
-    return absl::UnimplementedError("");
-  }
-  void Observe(engine::NodeObserver*) override {}
 
  private:
   std::vector<float> logits_;

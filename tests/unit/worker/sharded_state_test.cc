@@ -21,8 +21,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
+#include "tests/unit/worker/checked_spread_update.h"
 #include "tests/unit/worker/group_members.h"
-#include "tests/unit/worker/spread_executor.h"
 
 namespace lockstep::worker {
 namespace {
@@ -155,10 +155,13 @@ struct Member {
     EXPECT_TRUE(ShardedState::HoldShared(*plan, transport.get(), parts.state).ok());
     executor = *engine::Executor::Create(plan, {parts.state, arena.data()});
     if (spread) {
-      executor = std::make_unique<SpreadExecutor>(std::move(executor), plan, std::move(whole));
+      checked.emplace(executor.get(), plan, std::move(whole));
+      parts.spread = &*checked;
     }
     executor->InitState();
     parts.executor = executor.get();
+    parts.halves = executor.get();
+    if (spread) parts.halves = &*checked;
     state = parts.state;
     gradients = parts.gradients;
     sharded = std::make_unique<ShardedState>(parts);
@@ -166,6 +169,7 @@ struct Member {
   engine::Pages arena;
   std::unique_ptr<FakeTransport> transport;
   std::unique_ptr<engine::Executor> executor;
+  std::optional<CheckedSpreadUpdate> checked;
   std::unique_ptr<ShardedState> sharded;
   char* state = nullptr;
   float* gradients = nullptr;

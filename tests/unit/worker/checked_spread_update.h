@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executor on the CPU that updates as those on GPUs do where nobody has all reduced gradients:
+// Updates on the CPU as executors on GPUs do where nobody has all reduced gradients:
 // it takes what it needs of them, sums its blocks, and wants the sums of all before it begins.
-// Thread-safety: as Executor.
-#ifndef LOCKSTEP_TESTS_UNIT_WORKER_SPREAD_EXECUTOR_H_
-#define LOCKSTEP_TESTS_UNIT_WORKER_SPREAD_EXECUTOR_H_
+// Thread-safety: as the executor.
+#ifndef LOCKSTEP_TESTS_UNIT_WORKER_CHECKED_SPREAD_UPDATE_H_
+#define LOCKSTEP_TESTS_UNIT_WORKER_CHECKED_SPREAD_UPDATE_H_
 
 #include <algorithm>
 #include <functional>
@@ -17,12 +17,12 @@
 
 namespace lockstep::worker {
 
-class SpreadExecutor : public engine::Executor {
+class CheckedSpreadUpdate : public engine::ShardedUpdate, public engine::SpreadUpdate {
  public:
   // `whole` is the whole reduced vector of a step.
-  SpreadExecutor(std::unique_ptr<engine::Executor> inner, std::shared_ptr<const engine::Plan> plan,
-                 std::function<engine::GradientSlice(int64_t step)> whole)
-      : inner_(std::move(inner)),
+  CheckedSpreadUpdate(engine::ShardedUpdate* inner, std::shared_ptr<const engine::Plan> plan,
+                      std::function<engine::GradientSlice(int64_t step)> whole)
+      : inner_(inner),
         blocks_(plan->SumBlocks()),
         tail_{plan->TailBegin(), plan->gradient_count()},
         whole_(std::move(whole)) {}
@@ -59,18 +59,6 @@ class SpreadExecutor : public engine::Executor {
     return inner_->BeginUpdate(step, absl::MakeConstSpan(&whole, 1));
   }
 
-  void InitState() override { inner_->InitState(); }
-  void* BeginLoad() override { return inner_->BeginLoad(); }
-  void EndLoad() override { inner_->EndLoad(); }
-  absl::Status PublishState() override { return inner_->PublishState(); }
-  absl::Status RunShard(int64_t step, int shard, int micro, engine::Fields fields, float* gradients,
-                        const Hooks& hooks) override {
-    return inner_->RunShard(step, shard, micro, fields, gradients, hooks);
-  }
-  absl::StatusOr<engine::StepResult> Update(
-      int64_t step, absl::Span<const engine::GradientSlice> reduced) override {
-    return inner_->Update(step, reduced);
-  }
   absl::StatusOr<engine::StepResult> BeginUpdate(
       int64_t step, absl::Span<const engine::GradientSlice> reduced) override {
     ADD_FAILURE() << "nobody has all gradients of step " << step;
@@ -81,23 +69,6 @@ class SpreadExecutor : public engine::Executor {
     return inner_->FinishUpdate(step, weights);
   }
   int64_t begun_step() const override { return inner_->begun_step(); }
-  int64_t committed_step() const override { return inner_->committed_step(); }
-  absl::Status Evaluate(engine::Fields fields, int64_t valid, engine::EvalSums* sums,
-                        engine::Weights weights, const std::function<bool()>& cancelled) override {
-    return inner_->Evaluate(fields, valid, sums, weights, cancelled);
-  }
-  engine::Tracking tracking() const override { return inner_->tracking(); }
-  void SetTracking(const engine::Tracking& tracking) override { inner_->SetTracking(tracking); }
-  absl::StatusOr<std::string> DeviceHash(float* gradients) override {
-    return inner_->DeviceHash(gradients);
-  }
-  absl::StatusOr<absl::Span<const float>> Predict(engine::Fields fields, int64_t valid) override {
-    return inner_->Predict(fields, valid);
-  }
-  absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override {
-    return inner_->Decode(token, position);
-  }
-  void Observe(engine::NodeObserver* observer) override { inner_->Observe(observer); }
 
  private:
   double Squares(int64_t step, size_t block) const {
@@ -115,7 +86,7 @@ class SpreadExecutor : public engine::Executor {
     return range.begin >= range.end;
   }
 
-  const std::unique_ptr<engine::Executor> inner_;
+  engine::ShardedUpdate* const inner_;
   const std::vector<engine::GradientRange> blocks_;
   const engine::GradientRange tail_;
   const std::function<engine::GradientSlice(int64_t step)> whole_;
@@ -126,4 +97,4 @@ class SpreadExecutor : public engine::Executor {
 
 }  // namespace lockstep::worker
 
-#endif  // LOCKSTEP_TESTS_UNIT_WORKER_SPREAD_EXECUTOR_H_
+#endif  // LOCKSTEP_TESTS_UNIT_WORKER_CHECKED_SPREAD_UPDATE_H_
