@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine as the worker sees it: a training job is compiled once into a Plan (plan.h), and an
 // Executor (executor.h) runs it. The engine knows no rank, no peer, no RPC and no file.
+// Thread-safety: these functions may be called by any thread, PinNumerics as it says.
 #ifndef LOCKSTEP_ENGINE_ENGINE_H_
 #define LOCKSTEP_ENGINE_ENGINE_H_
 

@@ -222,6 +222,29 @@ def check_links(path, text, exists, reader):
     return problems
 
 
+# Names of environment variables as product code asks for them, by call or as a constant.
+VARIABLE = re.compile(r'"(LOCKSTEP_[A-Z_]+|XDG_[A-Z_]+)"|(?:getenv|env(?:ironment)?)\("([A-Z_]+)"\)')
+VARIABLES_PAGE = "docs/environment.md"
+# Set by the programs themselves and read by nobody's users.
+OWN_VARIABLES = {"GRPC_VERBOSITY"}
+
+
+def check_variables(files, reader):
+    """Every variable that the programs read is on its page, and the page names no other of ours."""
+    used = {}
+    for path in files:
+        if not path.endswith((".cc", ".h", ".cu")) or path.startswith(("tests/", "bench/")):
+            continue
+        for match in VARIABLE.finditer(reader(path)):
+            used.setdefault(match.group(1) or match.group(2), path)
+    page = set(re.findall(r"`([A-Z][A-Z_]+)`", reader(VARIABLES_PAGE)))
+    problems = [(path, 1, f"the variable {name} is not in {VARIABLES_PAGE}")
+                for name, path in sorted(used.items()) if name not in page | OWN_VARIABLES]
+    problems += [(VARIABLES_PAGE, 1, f"nobody reads {name}")
+                 for name in sorted(page - set(used)) if name.startswith("LOCKSTEP_")]
+    return problems
+
+
 def check(files, reader, exists):
     problems, warnings = [], []
     for path in files:
@@ -239,6 +262,8 @@ def check(files, reader, exists):
         elif path.endswith(".md"):
             problems += [(path, *p) for p in blocks_of(reader(path))[1]]
             problems += [(path, *p) for p in check_links(path, reader(path), exists, reader)]
+    if VARIABLES_PAGE in files:
+        problems += check_variables(files, reader)
     return problems, warnings
 
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/shm/available_memory.h"
+#include "common/available_memory.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/status.h"

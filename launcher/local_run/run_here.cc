@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/available_memory.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
 #include "job/meaning/defaults.h"
@@ -45,18 +46,6 @@ constexpr absl::Duration kGiveUpAfter = absl::Seconds(10);
 // A worker's program alone, before any data. With less than that for each, the machine would only
 // swap or kill.
 constexpr int64_t kWorkerBytes = 12 << 20;
-
-// Memory that can be had without swapping; a very large number when the system does not say.
-int64_t AvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  int64_t kib = 0;
-  while (file >> name >> kib) {
-    std::getline(file, unit);
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return int64_t{1} << 62;
-}
 
 absl::Status CheckMachine(int workers) {
   const int64_t needed = workers * kWorkerBytes;

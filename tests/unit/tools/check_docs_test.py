@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from check_docs import check, check_header, check_links, check_spdx
+from check_docs import check, check_header, check_links, check_spdx, check_variables
 
 OPENING = """// SPDX-License-Identifier: Apache-2.0
 // A thing that is there to be read.
@@ -85,6 +85,13 @@ class Thing {
         self.assertEqual(len(links("[a](a.md#no)")), 1)
         self.assertEqual(len(links("[a](c.md)")), 1)
         self.assertEqual(links("```\n[a](c.md)\n```"), [])
+
+    def test_variables_are_on_their_page(self):
+        files = {"a.cc": 'getenv("LOCKSTEP_A"); env("HOME"); f("LOCKSTEP_B", "NCCL")', "tests/b.cc": '"LOCKSTEP_C"',
+                 "docs/environment.md": "`LOCKSTEP_A` `HOME` `LOCKSTEP_D`"}
+        self.assertEqual([(path, message) for path, _, message in check_variables(files, files.get)],
+                         [("a.cc", "the variable LOCKSTEP_B is not in docs/environment.md"),
+                          ("docs/environment.md", "nobody reads LOCKSTEP_D")])
 
     def test_long_files_are_warnings(self):
         text = "// SPDX-License-Identifier: Apache-2.0\n" + "\n" * 600
