@@ -19,7 +19,7 @@ find_path(JSON_INCLUDE_DIR nlohmann/json.hpp REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 if(LOCKSTEP_TESTS)
   find_package(GTest CONFIG REQUIRED)
-  include(GoogleTest)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
 
 # nvcc is found on PATH or in the toolkit's usual place. Without it the CUDA module is left out and
