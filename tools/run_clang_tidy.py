@@ -8,7 +8,11 @@ and the sanitizers run the tests anyway. Most of the work is in the headers, so 
 unit of the build (LOCKSTEP_UNITY) are looked at together, and one by one where that shows anything:
 what is printed is always what a source shows alone. A file that passed is not looked at again until
 it, a header of ours, the checks or its flags change: the record is in the build folder. --changed
-takes only files that differ from the newest commit of the main line.
+takes only files that differ from the newest commit of the main line, and what includes such a header.
+--rotating, which CI uses, takes what changed lately, what includes such a header directly, and one
+part of all the rest, the next one after each commit: all is looked at again and again. It takes
+everything where the history does not say what changed (a shallow clone, an archive) and when the
+checks changed.
 """
 import argparse
 import concurrent.futures
@@ -19,6 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
+import zlib
 
 from source_files import ROOT, cxx_files, read
 
@@ -27,6 +32,9 @@ EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unused-com
          "--extra-arg=-Wthread-safety"]
 # Precompiled headers are gcc's; sources include what they need without them.
 PRECOMPILED = re.compile(r" (-Winvalid-pch|-include \S*cmake_pch\.hxx)(?= )")
+# A prime: whatever the number of commits that come at a time, the parts take turns.
+PARTS = 7
+CHECKS = {".clang-tidy", "tools/run_clang_tidy.py"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 
 
@@ -101,20 +109,68 @@ def is_product(path):
     return not path.startswith(("tests/", "bench/"))
 
 
-def changed_files():
-    """Files that differ from the main line, the working tree included."""
-    base = "HEAD"
+def git(*arguments):
+    """What git prints, stripped; None where it fails, or where there is no git."""
+    try:
+        result = subprocess.run(["git", *arguments], cwd=ROOT, text=True, capture_output=True)
+    except OSError:
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def main_line():
+    """The newest commit of the main line that HEAD has; None where there is no main line."""
     for branch in ("origin/main", "main"):
-        merge = subprocess.run(["git", "merge-base", branch, "HEAD"], cwd=ROOT, text=True,
-                               capture_output=True)
-        if merge.returncode == 0:
-            base = merge.stdout.strip()
-            break
-    names = subprocess.run(["git", "diff", "--name-only", base], cwd=ROOT, text=True,
-                           capture_output=True, check=True).stdout.split("\n")
-    new = subprocess.run(["git", "ls-files", "--others", "--exclude-standard"], cwd=ROOT, text=True,
-                         capture_output=True, check=True).stdout.split("\n")
-    return set(names + new) - {""}
+        base = git("merge-base", branch, "HEAD")
+        if base:
+            return base
+    return None
+
+
+def differing_files(base):
+    """Files that differ from `base`, the working tree included; None where git does not know it."""
+    names, new = git("diff", "--name-only", base), git("ls-files", "--others", "--exclude-standard")
+    return None if names is None or new is None else set(names.split("\n") + new.split("\n")) - {""}
+
+
+def recent_base():
+    """The commit that CI compares with: CI_BASE, or where this branch left the main line, or, on the
+    main line itself, the commit PARTS before the newest; None where the history is not known."""
+    if os.environ.get("CI_BASE"):
+        return os.environ["CI_BASE"]
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        return None
+    base = main_line()
+    if base and base != git("rev-parse", "HEAD"):
+        return base
+    return (git("rev-list", "--first-parent", "-n", str(PARTS + 1), "HEAD") or "").split("\n")[-1] or None
+
+
+def rotating(files, texts, units, different, turn):
+    """Those of `files` that differ or include directly what does, and the part of the rest whose turn
+    it is. The sources of one unit are in one part."""
+    part = {}
+    for name in sorted(units):
+        part.setdefault(units[name], zlib.crc32(name.encode()) % PARTS)
+    return [f for f in files if f in different or different & set(INCLUDE.findall(texts[f])) or
+            part[units[f]] == turn % PARTS]
+
+
+def choose(args, files, texts, units):
+    """Those of `files` that the arguments ask for, and what to say about the choice."""
+    if args.changed:
+        different = differing_files(main_line() or "HEAD")
+        if different is None:
+            return files, "all"
+        return [f for f in files if f in different or own_headers(f, texts) & different], "changed"
+    if args.rotating:
+        base, count = recent_base(), git("rev-list", "--count", "--first-parent", "HEAD")
+        different = differing_files(base) if base else None
+        if different is not None and count and not different & CHECKS:
+            turn = int(count)
+            return (rotating(files, texts, units, different, turn),
+                    f"changed since {base[:12]}, and part {turn % PARTS + 1} of {PARTS}")
+    return files, "all"
 
 
 def look_at(path, database):
@@ -138,7 +194,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("-p", dest="build", default="build/lint")
     parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--changed", action="store_true")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--changed", action="store_true")
+    which.add_argument("--rotating", action="store_true")
     args = parser.parse_args()
 
     with open(os.path.join(ROOT, args.build, "compile_commands.json"), encoding="utf-8") as file:
@@ -152,10 +210,7 @@ def main():
             passed = json.load(file)
     except (OSError, ValueError):
         passed = {}
-    wanted = [f for f in texts if f in entries and is_product(f)]
-    if args.changed:
-        different = changed_files()
-        wanted = [f for f in wanted if f in different or own_headers(f, texts) & different]
+    wanted, choice = choose(args, [f for f in texts if f in entries and is_product(f)], texts, units)
     prints = {f: fingerprint(f, entries[f], texts, config) for f in wanted}
     todo = [f for f in wanted if passed.get(f) != prints[f]]
     folder = os.path.join(ROOT, args.build, "clang_tidy")
@@ -173,7 +228,7 @@ def main():
                 print(findings, flush=True)
     with open(record_path, "w", encoding="utf-8") as file:
         json.dump({f: p for f, p in passed.items() if f in texts}, file)
-    print(f"clang-tidy: {len(todo)} files looked at in {len(batches)} batches, "
+    print(f"clang-tidy ({choice}): {len(todo)} files looked at in {len(batches)} batches, "
           f"{len(wanted) - len(todo)} unchanged since they passed, {failed} with findings")
     return 1 if failed else 0
 
