@@ -6,8 +6,9 @@
 # share a unit, nor do those with flags of their own or with SKIP_UNITY_BUILD_INCLUSION (for names that clash
 # with a header's). The names are read when CMake runs, so it runs again when a source changes.
 
-set(LOCKSTEP_UNITY_FILES 10)        # at most so many sources in one unit
-set(LOCKSTEP_UNITY_BYTES 90000)     # and so much text: units are compiled side by side
+set(LOCKSTEP_UNITY_FILES 10 CACHE STRING "At most so many sources in one unit")
+set(LOCKSTEP_UNITY_BYTES 90000 CACHE STRING "At most so much text in one unit: they are compiled side by side")
+mark_as_advanced(LOCKSTEP_UNITY_FILES LOCKSTEP_UNITY_BYTES)
 
 # The names that `file` defines on its outermost level, and maybe some more: too many only make units smaller.
 function(lockstep_outer_names file result)
@@ -51,13 +52,16 @@ function(lockstep_outer_names file result)
     endforeach()
   endforeach()
   list(REMOVE_DUPLICATES names)
+  # `Member() const {` and the like.
+  list(REMOVE_ITEM names const noexcept override final sizeof static_assert defined)
   set(${result} "${names}" PARENT_SCOPE)
 endfunction()
 
-# Deals the sources of `target`, a target of this folder, to units, unless its UNITY_BUILD is OFF.
+# Deals the sources of `target`, a target of this folder, to units, unless its UNITY_BUILD is OFF, which
+# is about what is linked and says nothing where the sources are only read.
 function(lockstep_unite target)
   get_target_property(wanted ${target} UNITY_BUILD)
-  if(wanted STREQUAL "OFF")
+  if(wanted STREQUAL "OFF" AND NOT LOCKSTEP_READ_ONLY)
     return()
   endif()
   get_target_property(sources ${target} SOURCES)
