@@ -15,10 +15,10 @@ namespace lockstep::launcher {
 
 struct Gpu {
   std::string uuid;  // "GPU-..." or "MIG-..."
-  std::string name;
+  std::string name = {};
   int64_t memory = 0;  // bytes
   int64_t used = 0;
-  std::string cpus;  // near it: "0-31,64-95"; empty: not known
+  std::string cpus = {};  // near it: "0-31,64-95"; empty: not known
 };
 struct GpuList {
   std::string driver;  // its version

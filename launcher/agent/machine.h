@@ -49,7 +49,7 @@ struct Started {
 struct Died {
   std::string incarnation;
   int64_t order = 0;
-  absl::Time stamp;
+  absl::Time stamp = {};
 };
 struct Exited {
   std::string incarnation;
@@ -57,16 +57,16 @@ struct Exited {
   int signal = 0;
   int64_t peak_rss_bytes = 0;
   int64_t order = 0;
-  absl::Time stamp;
-  std::vector<std::string> last_lines;
+  absl::Time stamp = {};
+  std::vector<std::string> last_lines = {};
   bool died_before_signal = false;  // it was dead when the first signal was sent
 };
 struct StartFailed {
   std::string incarnation;
   std::string why;
   int64_t order = 0;
-  absl::Time stamp;
-  std::vector<std::string> last_lines;
+  absl::Time stamp = {};
+  std::vector<std::string> last_lines = {};
 };
 // The user wants to leave.
 struct Stop {
@@ -119,7 +119,7 @@ struct AgentMachineOptions {
   absl::Duration orphan_grace = absl::Minutes(5);
   absl::Duration heartbeat_every = absl::Seconds(1);
   // What to do when another agent has this node's id, for its message.
-  std::string taken_advice;
+  std::string taken_advice = {};
   // The wall time to show for a time of the machine.
   std::function<absl::Time(absl::Time)> wall = [](absl::Time time) { return time; };
 };
