@@ -41,7 +41,9 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        Default: the socket coordinator.sock in this user's runtime folder
                        ($XDG_RUNTIME_DIR/lockstep, /run/lockstep or /tmp/lockstep-<uid>), where the
                        launcher looks too. On Unix sockets only this user and root are let in.
-                       host:port needs a token; addresses beyond this machine are refused
+                       host:port needs a token; addresses beyond this machine need --plaintext
+  --plaintext          serve other machines without encryption: whoever sees the network's packets
+                       reads the token and all that is said
   --state-dir DIR      keep what must outlive this process in DIR/journal.db and go on from there;
                        without it jobs end with the coordinator
   --state-sync MODE    full: on the disk before anybody is told (default); off: safe from the end of
@@ -134,6 +136,10 @@ absl::StatusOr<Flags> Parse(int argc, char** argv) {
     const size_t equals = rest.find('=');
     std::string name(rest.substr(0, equals));
     for (char& c : name) c = c == '_' ? '-' : c;
+    if (name == "plaintext" && equals == absl::string_view::npos) {
+      flags.server.plaintext = true;
+      continue;
+    }
     if (name == "parent-death" && equals == absl::string_view::npos) {
       flags.parent_death = true;
       continue;
@@ -170,7 +176,7 @@ class Findable {
       LS_ASSIGN_OR_RETURN(const std::string folder, MakeRuntimeFolder());
       flags.server.listen = DefaultAddressIn(folder);
     }
-    LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen));
+    LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen, flags.server.plaintext));
     token_file_ = flags.token_file;
     if (token_file_.empty() && !IsTcpAddress(flags.server.listen)) return absl::OkStatus();
     if (token_file_.empty()) {

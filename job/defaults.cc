@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -61,14 +62,27 @@ void FillFromTable(const std::string& path, const Written& written, Message* mes
   }
 }
 
+// Makes a list of ranks and the numbers that stand for it agree. Returns how many workers it is.
+int32_t FillWorkers(const Written& written, JobSpec* spec) {
+  Resources& resources = *spec->mutable_resources();
+  const auto& list = resources.ranks_per_node();
+  int64_t workers = int64_t{resources.nodes()} * resources.nproc_per_node();
+  if (!list.empty()) {
+    if (!written.count("resources.nodes")) resources.set_nodes(list.size());
+    if (!written.count("resources.nproc_per_node")) {
+      resources.set_nproc_per_node(*std::max_element(list.begin(), list.end()));
+    }
+    workers = std::accumulate(list.begin(), list.end(), int64_t{0});
+  }
+  return static_cast<int32_t>(std::min<int64_t>(workers, std::numeric_limits<int32_t>::max()));
+}
+
 }  // namespace
 
 void FillDefaults(const std::string& file, const Written& written, JobSpec* spec) {
   FillFromTable("", written, spec);
   if (!written.count("name")) spec->set_name(NameFromFile(file));
-  const int64_t product = int64_t{spec->resources().nodes()} * spec->resources().nproc_per_node();
-  const int32_t workers =
-      static_cast<int32_t>(std::min<int64_t>(product, std::numeric_limits<int32_t>::max()));
+  const int32_t workers = FillWorkers(written, spec);
   if (!written.count("elastic.min_workers")) spec->mutable_elastic()->set_min_workers(workers);
   if (!written.count("elastic.max_workers")) spec->mutable_elastic()->set_max_workers(workers);
   // A bound that is written alone moves the other with it, so that the two stay in order.

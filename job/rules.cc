@@ -66,6 +66,7 @@ class Rules {
 
   void CheckBatch();
   void CheckWorkersAndElastic();
+  void CheckRanksPerNode();
   void CheckTraining();
   void CheckControls();
   void CheckPrecision();
@@ -103,11 +104,31 @@ void Rules::CheckBatch() {
   }
 }
 
+void Rules::CheckRanksPerNode() {
+  const Resources& resources = spec_.resources();
+  const auto& list = resources.ranks_per_node();
+  if (list.empty()) return;
+  if (resources.nodes() != list.size()) {
+    Error({"resources.nodes"},
+          absl::StrCat("'resources.nodes' is ", resources.nodes(),
+                       " and 'resources.ranks_per_node' has ", list.size(),
+                       list.size() == 1 ? " host" : " hosts", "; leave 'nodes' out"));
+  }
+  const int32_t most = *std::max_element(list.begin(), list.end());
+  if (resources.nproc_per_node() != most) {
+    Error({"resources.nproc_per_node"},
+          absl::StrCat("'resources.nproc_per_node' is ", resources.nproc_per_node(),
+                       " and the most in 'resources.ranks_per_node' is ", most,
+                       "; leave 'nproc_per_node' out"));
+  }
+}
+
 void Rules::CheckWorkersAndElastic() {
   const Resources& resources = spec_.resources();
   const Elastic& elastic = spec_.elastic();
   if (elastic.min_workers() < 1 || elastic.max_workers() < 1) return;
-  const int64_t workers = int64_t{resources.nodes()} * resources.nproc_per_node();
+  CheckRanksPerNode();
+  const int64_t workers = WantedWorkers(spec_);
   if (elastic.min_workers() > elastic.max_workers()) {
     Error({"elastic.min_workers"},
           absl::StrCat("'elastic.min_workers' ", elastic.min_workers(),

@@ -62,6 +62,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Nccl.env", .form = Form::kVariable},
       {.field = "Resources.nodes", .min = 1, .max = 65536, .fallback = "1"},
       {.field = "Resources.nproc_per_node", .min = 1, .max = 4096, .fallback = "1"},
+      {.field = "Resources.ranks_per_node", .min = 1, .max = 4096},
       {.field = "Resources.cpus_per_proc", .min = 1, .max = 1024, .fallback = "1"},
       {.field = "Resources.device", .form = Form::kDevice, .fallback = "auto"},
       {.field = "Resources.memory", .form = Form::kSize, .min = 0},

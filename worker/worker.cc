@@ -156,7 +156,7 @@ class Worker {
     };
     settings.board = &board_;
     settings.clock = clock_;
-    const int workers = std::max(1, job_.resources().nodes() * job_.resources().nproc_per_node());
+    const int workers = job::WantedWorkers(job_);
     if (bootstrap_.assignment().slot() <
         CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
       settings.ready_bytes = Checkpointer::CopyBytes(trainer_->plan(), workers);

@@ -63,7 +63,8 @@ void NoteContact(Context& context, Node& node) {
   node.last_contact = context.now;
 }
 
-void OnHello(Context& context, SessionId session, const AgentHello& hello) {
+void OnHello(Context& context, SessionId session, const AgentHello& hello,
+             const std::string& peer) {
   if (hello.protocol_version() != kProtocolVersion) {
     Reject(context, session, Rejected::VERSION,
            absl::StrCat("the agent speaks protocol ", hello.protocol_version(),
@@ -93,6 +94,9 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello) {
   node.slots = hello.slots();
   node.devices.assign(hello.devices().begin(), hello.devices().end());
   node.is_private = hello.private_agent();
+  node.cores = hello.cores();
+  node.memory = hello.memory();
+  node.seen_address = peer;
   node.session = session;
   node.told.reset();
   context.state.agent_sessions[session] = node.id;
@@ -180,7 +184,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
 
 void OnAgentSaid(Context& context, const AgentSaid& event) {
   const AgentMessage& message = event.message;
-  if (message.has_hello()) OnHello(context, event.session, message.hello());
+  if (message.has_hello()) OnHello(context, event.session, message.hello(), event.peer);
   auto known = context.state.agent_sessions.find(event.session);
   if (known == context.state.agent_sessions.end()) {
     if (!message.has_hello())
@@ -250,6 +254,7 @@ void PushAgent(Context& context, Node& node) {
       }
     }
   }
+  desired.set_seen_address(node.seen_address);
   std::string content = Bytes(desired);
   if (node.told == content) return;
   node.told = std::move(content);

@@ -27,6 +27,8 @@ struct ScaleRequested {
 struct AgentSaid {
   SessionId session = 0;
   AgentMessage message;
+  // The address that the connection comes from; empty: a Unix socket.
+  std::string peer = {};
 };
 struct AgentGone {
   SessionId session = 0;

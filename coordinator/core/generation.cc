@@ -2,6 +2,7 @@
 #include "coordinator/core/generation.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/reachability.h"
+#include "coordinator/core/secrets.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -176,6 +180,19 @@ void LetGo(Context& context, Job& job) {
   }
 }
 
+// Ranks of one host are neighbours, so that it holds one range of shards. Hosts come in the order of
+// their first places, but for the one that rank 0 is to be on.
+void OrderByHost(const Job& job, Members& members) {
+  std::map<std::string, int> order;
+  for (const Worker* worker : members) {
+    const bool first = IsRankZeroNode(job, worker->node_id, worker->host);
+    order.try_emplace(worker->node_id, first ? -1 : static_cast<int>(order.size()));
+  }
+  std::stable_sort(members.begin(), members.end(), [&](const Worker* a, const Worker* b) {
+    return order.at(a->node_id) < order.at(b->node_id);
+  });
+}
+
 // Nobody has any state, and there may be a checkpoint: the workers look for one.
 bool LooksForCheckpoint(const Job& job) {
   const Checkpoint& checkpoint = job.spec().checkpoint();
@@ -212,6 +229,7 @@ void Form(Context& context, Job& job, const Members& members) {
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
   job.suspected = absl::InfiniteFuture();
+  job.cuts.clear();
   for (Slot& slot : job.slots) {
     slot.worker.peer_lost.reset();
     slot.worker.progress_moved = std::max(slot.worker.progress_moved, context.now);
@@ -244,11 +262,13 @@ void MaybeFormGeneration(Context& context, Job& job) {
   if (job.slots.empty()) return;
   const bool active = HasActiveGeneration(job);
   if (active ? !HaveRegrouped(context, job) : MustWait(job)) return;
+  if (!active && WaitsForReach(context, job)) return;
   KeepAHolder(job);
   Members members;
   for (Slot& slot : job.slots) {
     if (slot.works() && Able(job, slot.worker)) members.push_back(&slot.worker);
   }
+  OrderByHost(job, members);
   const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
   const int size = static_cast<int>(members.size());
   if (size < least) {
@@ -324,6 +344,8 @@ void PushWorker(Context& context, const Job& job, Slot& slot) {
   }
   if (worker.told.generation != number) {
     *command.mutable_generation() = job.generation.message;
+    command.mutable_generation()->set_secret(
+        GenerationSecret(context.state.secret, job.id, number));
     worker.told.generation = number;
     Send(context, worker, std::move(command));
   }

@@ -102,16 +102,11 @@ bool CostsTheNode(const Job& job, const Worker& worker) {
   return IsForGood(worker) && !IsMember(job, worker) && OthersHold(job, worker);
 }
 
-// Starts no worker of the job on the node of this one for a while.
+// The same for the node of this worker, and says so.
 void Exclude(Context& context, Job& job, const Worker& worker) {
-  if (worker.node_id.empty() || IsExcluded(job, worker.node_id, context.now)) return;
-  const Options& options = context.state.options;
-  Exclusion& exclusion = job.excluded[worker.node_id];
-  exclusion.reason = Cause(worker);
-  const int doublings = std::min(exclusion.times++, 16);
-  const absl::Duration span =
-      std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
-  exclusion.until = context.now + span;
+  if (worker.node_id.empty()) return;
+  const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker));
+  if (span == absl::ZeroDuration()) return;
   AppendNotice(context, job,
                absl::StrCat(SayFailed(job, worker), "; for ", Say(span),
                             " no worker of this job is started on ", worker.host));
@@ -253,6 +248,19 @@ bool SpendRestart(Job& job) {
   if (newest > job.restart_step && job.restart_step >= 0) job.restarts = 0;
   job.restart_step = std::max<int64_t>(newest, 0);
   return ++job.restarts <= MaxRestarts(job);
+}
+
+absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_id,
+                           const std::string& reason) {
+  if (IsExcluded(job, node_id, context.now)) return absl::ZeroDuration();
+  const Options& options = context.state.options;
+  Exclusion& exclusion = job.excluded[node_id];
+  exclusion.reason = reason;
+  const int doublings = std::min(exclusion.times++, 16);
+  const absl::Duration span =
+      std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
+  exclusion.until = context.now + span;
+  return span;
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {

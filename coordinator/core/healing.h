@@ -42,6 +42,11 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault);
 // Nobody takes the place `index`.
 void Vacate(Slot& slot, int index);
 
+// Starts no worker of the job on the node for a while, longer each time. Returns for how long; zero
+// when it is excluded already.
+absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_id,
+                           const std::string& reason);
+
 // A new life for the place, on its node or on one that has room.
 void StartLife(Context& context, Job& job, Slot& slot);
 

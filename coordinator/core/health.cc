@@ -31,8 +31,21 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
   return Since(context, worker, worker.last_heard);
 }
 
+// Whether peers of the worker's generation commit steps, which none of them can without it: it lives,
+// and only the way from it to here is cut.
+bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker) {
+  if (!HasActiveGeneration(job) || !IsMember(job, worker)) return false;
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    const Worker& peer = slot.worker;
+    return &peer != &worker && IsMember(job, peer) && !peer.dead() &&
+           peer.heartbeat.generation() == job.generation.message.generation() &&
+           context.now - peer.step_seen <= FailureDetection(job);
+  });
+}
+
 bool IsSilent(const Context& context, const Job& job, const Worker& worker) {
-  return Watched(worker) && Silence(context, worker) > FailureDetection(job);
+  return Watched(worker) && Silence(context, worker) > FailureDetection(job) &&
+         !IsHeardByPeers(context, job, worker);
 }
 
 // Whether all that hold the job's state are silent, each with its node. They may well go on there,
@@ -78,7 +91,7 @@ void CheckSilence(Context& context, Job& job) {
   Worker* silent = nullptr;
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
-    if (!Watched(worker) || Silence(context, worker) <= limit) continue;
+    if (!IsSilent(context, job, worker) || Silence(context, worker) <= limit) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
   if (silent == nullptr) return;
@@ -96,6 +109,8 @@ void CheckStandstill(Context& context, Job& job) {
   std::vector<Worker*> members;
   absl::Duration limit = detection;
   bool all_wait = true;
+  // Members connect to each other before they train, and say themselves who cannot be reached.
+  bool connecting = false;
   for (Slot& slot : job.slots) {
     Worker& worker = slot.worker;
     if (!Watched(worker)) continue;
@@ -103,8 +118,10 @@ void CheckStandstill(Context& context, Job& job) {
     if (!IsMember(job, worker)) continue;
     limit = std::max(limit, 10 * MedianStep(worker));
     all_wait &= worker.waits;
+    connecting |= worker.progress.phase() == WAITING;
     members.push_back(&worker);
   }
+  if (connecting) limit += detection + 2 * context.state.options.settle;
   Worker* hung = nullptr;
   for (Worker* worker : members) {
     const bool meant = all_wait || !worker->waits;

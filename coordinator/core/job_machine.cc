@@ -12,6 +12,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
+#include "coordinator/core/reachability.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
 
@@ -66,7 +67,15 @@ absl::Status CheckSpec(const JobSpec& spec) {
     return absl::InvalidArgumentError(
         "resources.nodes and resources.nproc_per_node must be at least 1");
   }
-  if (nodes > kMaxWorkers || per_node > kMaxWorkers || nodes * per_node > kMaxWorkers) {
+  const auto& list = spec.resources().ranks_per_node();
+  if (std::any_of(list.begin(), list.end(),
+                  [](int ranks) { return ranks < 1 || ranks > kMaxWorkers; }) ||
+      (!list.empty() && list.size() != nodes)) {
+    return absl::InvalidArgumentError(
+        "resources.ranks_per_node needs a number of at least 1 for each of resources.nodes");
+  }
+  const int64_t workers = job::WantedWorkers(spec);
+  if (nodes > kMaxWorkers || per_node > kMaxWorkers || workers > kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat("a job has at most ", kMaxWorkers,
                                                    " workers; asked for ", nodes, " x ", per_node));
   }
@@ -74,9 +83,9 @@ absl::Status CheckSpec(const JobSpec& spec) {
     return absl::InvalidArgumentError("the job has no 'train' section; only such jobs can run");
   }
   const int shards = spec.train().shards();
-  if (shards != 0 && nodes * per_node > shards) {
+  if (shards != 0 && workers > shards) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the job has ", Count(shards, "shard"), " and cannot use ", nodes * per_node,
+        absl::StrCat("the job has ", Count(shards, "shard"), " and cannot use ", workers,
                      " workers; ask for at most ", shards, " or set train.shards"));
   }
   return absl::OkStatus();
@@ -289,6 +298,7 @@ void Advance(Context& context, Job& job) {
     return;
   }
   if (!job.ending) CheckTimeLimit(context, job);
+  if (!job.ending) DecideCuts(context, job);
   if (!job.ending) Heal(context, job);
   if (!job.ending) KeepStandbys(context, job);
   if (!job.ending) MaybeFormGeneration(context, job);

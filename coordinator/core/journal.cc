@@ -139,6 +139,8 @@ NodeRecord ToRecord(const Node& node) {
   for (const Device& device : node.devices) *record.add_devices() = device;
   record.set_is_private(node.is_private);
   record.set_private_job(node.private_job);
+  record.set_cores(node.cores);
+  record.set_memory(node.memory);
   return record;
 }
 
@@ -251,6 +253,8 @@ void FromRecord(const NodeRecord& record, Node& node) {
   node.devices.assign(record.devices().begin(), record.devices().end());
   node.is_private = record.is_private();
   node.private_job = record.private_job();
+  node.cores = record.cores();
+  node.memory = record.memory();
 }
 
 void WriteIfChanged(Context& context, const std::string& key, std::string value) {

@@ -106,6 +106,27 @@ ListJobsResponse ListJobs(const State& state, bool include_ended, absl::Time now
   return response;
 }
 
+namespace {
+
+// The jobs that have workers on the node, and those that start none there for a while.
+void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& status) {
+  for (const auto& [id, job] : state.jobs) {
+    const bool here = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+      return slot.worker.node_id == node.id && !slot.worker.gone() &&
+             !slot.worker.incarnation.empty();
+    });
+    if (here) status.add_jobs(id);
+    if (job.final() || !IsExcluded(job, node.id, now)) continue;
+    const Exclusion& exclusion = job.excluded.at(node.id);
+    NodeExclusion& entry = *status.add_exclusions();
+    entry.set_job_id(id);
+    entry.set_reason(exclusion.reason);
+    *entry.mutable_until() = ToProto(exclusion.until);
+  }
+}
+
+}  // namespace
+
 GetClusterResponse GetCluster(const State& state, absl::Time now) {
   GetClusterResponse response;
   response.set_version(LOCKSTEP_VERSION);
@@ -117,6 +138,13 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
     status.set_used_slots(UsedSlots(state, node));
     status.set_connected(InSight(state, node, now));
     for (const Device& device : node.devices) *status.add_devices() = device;
+    status.set_cores(node.cores);
+    status.set_memory(node.memory);
+    status.set_address(node.seen_address);
+    if (node.last_contact != absl::InfinitePast()) {
+      *status.mutable_last_heard() = ToProto(node.last_contact);
+    }
+    AddJobs(state, node, now, status);
     if (status.connected()) *status.mutable_gpus() = node.usage.gpus();
   }
   return response;

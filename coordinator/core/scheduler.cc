@@ -3,69 +3,15 @@
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/placement.h"
 
 namespace lockstep::coordinator {
 namespace {
-
-// How many workers start on which node.
-using Placement = std::vector<std::pair<Node*, int>>;
-
-int Workers(const Placement& placement) {
-  int count = 0;
-  for (const auto& [node, workers] : placement) count += workers;
-  return count;
-}
-
-// Ranks follow the hosts' names, so that they are where one looks for them.
-void SortByHost(Placement& placement) {
-  std::sort(placement.begin(), placement.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.first->host, a.first->id) < std::tie(b.first->host, b.first->id);
-  });
-}
-
-// Nodes that hold the job as its file asks, the fullest first so that large holes are kept for
-// large jobs. Empty: it does not fit. `empty`: as if nothing ran.
-Placement Place(Context& context, const Job& job, bool empty) {
-  const size_t nodes = static_cast<size_t>(job.spec().resources().nodes());
-  const int per_node = job.spec().resources().nproc_per_node();
-  Placement fitting;
-  for (auto& [id, node] : context.state.nodes) {
-    const int room = Room(context.state, job, node, context.now, empty);
-    if (room >= per_node) fitting.emplace_back(&node, room);
-  }
-  if (fitting.size() < nodes) return {};
-  std::stable_sort(fitting.begin(), fitting.end(),
-                   [](const auto& a, const auto& b) { return a.second < b.second; });
-  fitting.resize(nodes);
-  for (auto& [node, workers] : fitting) workers = per_node;
-  SortByHost(fitting);
-  return fitting;
-}
-
-// As many workers as there is room for, on few nodes.
-Placement PlaceSome(Context& context, const Job& job, bool empty) {
-  Placement some;
-  for (auto& [id, node] : context.state.nodes) {
-    const int room = Room(context.state, job, node, context.now, empty);
-    if (room > 0) some.emplace_back(&node, room);
-  }
-  std::stable_sort(some.begin(), some.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  int left = job.wanted_workers();
-  for (auto& [node, workers] : some) {
-    workers = std::min(workers, left);
-    left -= workers;
-  }
-  std::erase_if(some, [](const auto& entry) { return entry.second == 0; });
-  SortByHost(some);
-  return some;
-}
 
 // With how many workers the job may start.
 int LeastWorkers(const Job& job) {
@@ -160,8 +106,20 @@ std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
   return text;
 }
 
+// Why the node that rank 0 is to be on does not take it; empty: it does, or the job names none.
+std::string WhyNotRankZero(Context& context, const Job& job) {
+  const std::string& wanted = job.spec().resources().rank0_node();
+  if (wanted.empty()) return "";
+  std::string why = "is not connected";
+  for (const auto& [id, node] : context.state.nodes) {
+    if (!IsRankZeroNode(job, id, node.host)) continue;
+    if (Room(context.state, job, node, context.now) > 0) return "";
+    if (InSight(context.state, node, context.now)) why = "has no room";
+  }
+  return absl::StrCat("; rank 0 is to be on ", wanted, ", which ", why);
+}
+
 std::string WhyWaiting(Context& context, const Job& job, const std::string& ahead) {
-  const auto& resources = job.spec().resources();
   int nodes = 0, silent = 0, slots = 0, free = 0, largest = 0;
   for (const auto& [id, node] : context.state.nodes) {
     if (node.session != 0 && !InSight(context.state, node, context.now)) ++silent;
@@ -172,9 +130,7 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
     largest = std::max(largest, whole);
     free += Room(context.state, job, node, context.now);
   }
-  std::string text = absl::StrCat("needs ", Count(job.wanted_workers(), "slot"), " on ",
-                                  Count(resources.nodes(), "node"));
-  if (resources.nodes() > 1) absl::StrAppend(&text, " (", resources.nproc_per_node(), " on each)");
+  std::string text = absl::StrCat("needs ", SayWanted(job));
   if (LeastWorkers(job) < job.wanted_workers()) {
     absl::StrAppend(&text, ", at least ", Count(LeastWorkers(job), "slot"));
   }
@@ -189,6 +145,7 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
     if (!IsExcluded(job, node_id, context.now)) continue;
     absl::StrAppend(&text, "; not on ", node_id, ": ", exclusion.reason);
   }
+  absl::StrAppend(&text, WhyNotRankZero(context, job));
   if (!ahead.empty()) return absl::StrCat(text, "; waits behind job ", ahead);
   if (WouldFit(context, job)) return text;
   return absl::StrCat(text, "; ", WhatWouldHelp(job, nodes, largest));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "job/meaning/workers.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::coordinator {
@@ -43,6 +44,10 @@ struct Node {
   // only.
   std::optional<std::string> told;
   AgentHeartbeat usage;  // the newest figures, for those who watch
+  int cores = 0;
+  int64_t memory = 0;
+  // Where the coordinator sees this connection come from; empty: a Unix socket.
+  std::string seen_address;
 };
 
 // One life of one worker process.
@@ -159,6 +164,13 @@ struct OpenFault {
   int64_t steps_lost = 0;
 };
 
+// A member of the newest generation could not connect to one on another node.
+struct Cut {
+  std::string node;
+  std::string peer;
+  std::string text;
+};
+
 // A job on its way to a final state.
 struct Ending {
   JobState target = FAILED;
@@ -233,6 +245,12 @@ struct Job {
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
   absl::Time next_check = absl::InfiniteFuture();
+  // Hosts that cannot reach each other (reachability.h); not journaled, as they are met again.
+  std::vector<Cut> cuts;
+  absl::Time cuts_since = absl::InfinitePast();
+  int reach_tries = 0;
+  absl::Time reach_again = absl::InfinitePast();
+  std::string reach_text;
   // What is told of a job that runs; not journaled.
   std::optional<Stall> stall;
   StragglerWatch straggler;
@@ -249,9 +267,7 @@ struct Job {
 
   const JobSpec& spec() const { return request.spec(); }
   bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
-  int wanted_workers() const {
-    return spec().resources().nodes() * spec().resources().nproc_per_node();
-  }
+  int wanted_workers() const { return job::WantedWorkers(spec()); }
 };
 
 // Limits that do not belong to a job.
@@ -286,6 +302,8 @@ struct Options {
 
 struct State {
   Options options;
+  // The cluster's, from which those of generations are made. Never shown.
+  std::string secret;
   int64_t serial = 0;  // events so far
   int64_t submits = 0;
   absl::Time last_step = absl::InfinitePast();

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/reachability.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -103,19 +104,29 @@ void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& read
   job.stepped |= ready.committed_step() > 0;
   if (job.generation.aborted) worker.finished.reset();  // somebody has to do the rest with it
   context.touched_jobs.insert(job.id);
-  if (!left) return;
+  // Who could reach only some of its peers waits for what is decided about all.
+  if (!left || HasCuts(job)) return;
   job.suspected = std::min(job.suspected, context.now);
   AbortCurrentGeneration(context, job, absl::StrCat("rank ", worker.slot, " left the generation"));
   worker.ready = ready;
 }
 
+std::string SayLost(const Worker& worker, const PeerLost& lost) {
+  return absl::StrCat("rank ", worker.slot, " lost rank ", lost.rank(), ": ", lost.detail());
+}
+
 void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost) {
   if (lost.generation() != job.generation.message.generation()) return;
+  // Nobody has failed when a network has, so that nothing is held against the job.
+  if (lost.kind() == PeerLost::UNREACHABLE) return NoteUnreachable(context, job, worker, lost);
   worker.peer_lost = lost;
+  if (lost.kind() == PeerLost::SILENT || lost.kind() == PeerLost::DAMAGED) {
+    AbortCurrentGeneration(context, job, SayLost(worker, lost));
+    context.touched_jobs.insert(job.id);
+    return;
+  }
   job.suspected = std::min(job.suspected, context.now);
-  AbortCurrentGeneration(
-      context, job,
-      absl::StrCat("rank ", worker.slot, " lost rank ", lost.rank(), ": ", lost.detail()));
+  AbortCurrentGeneration(context, job, SayLost(worker, lost));
   context.touched_jobs.insert(job.id);
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kCoordinatorKey = "coordinator";
 constexpr size_t kClusterIdBytes = 16;
+constexpr size_t kSecretBytes = 32;
 
 }  // namespace
 
@@ -39,9 +40,11 @@ absl::StatusOr<Beginning> Begin(Store* store, const Options& limits, absl::Time 
   }
   record.set_lives(record.lives() + 1);
   if (record.cluster_id().empty()) record.set_cluster_id(RandomHex(kClusterIdBytes));
+  if (record.secret().empty()) record.set_secret(RandomHex(kSecretBytes));
   const Put put = {kCoordinatorKey, record.SerializeAsString(), revision};
   LS_RETURN_IF_ERROR(store->PutBatch({put}).status());
   LS_ASSIGN_OR_RETURN(beginning.state, Restore(rows, limits, now));
+  beginning.state.secret = record.secret();
   beginning.speaker = {record.cluster_id(), record.lives()};
   return beginning;
 }

@@ -22,7 +22,8 @@ struct Beginning {
 };
 
 // Reads all of `store` and counts this coordinator in it; of two that start at the same time only
-// one gets a number. A new journal gets a cluster_id. Blocks for the store. Errors: DataLoss, or as
+// one gets a number. A journal without gets a cluster_id and a
+// secret. Blocks for the store. Errors: DataLoss, or as
 // the store.
 absl::StatusOr<Beginning> Begin(Store* store, const Options& limits, absl::Time now);
 

@@ -88,7 +88,7 @@ bool SomebodyListens(const sockaddr_un& name) {
 
 }  // namespace
 
-absl::Status CheckListenAddress(absl::string_view address) {
+absl::Status CheckListenAddress(absl::string_view address, bool plaintext) {
   absl::string_view name = address;
   if (absl::ConsumePrefix(&name, "unix:") || absl::ConsumePrefix(&name, "unix-abstract:")) {
     if (name.empty() || name.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -99,14 +99,15 @@ absl::Status CheckListenAddress(absl::string_view address) {
     return absl::OkStatus();
   }
   LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));
-  if (IsLoopback(tcp.host)) return absl::OkStatus();
+  if (IsLoopback(tcp.host) || plaintext) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "'", address, "' can be reached from other machines: that needs TLS and a token, ",
-      "which this version cannot do yet; listen on a Unix socket or 127.0.0.1"));
+      "'", address, "' can be reached from other machines, and without TLS, which this version ",
+      "does not have, whoever sees the network's packets reads the token: listen on a Unix socket ",
+      "or 127.0.0.1, or give --plaintext where nobody else is in the network"));
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
-  LS_RETURN_IF_ERROR(CheckListenAddress(address));
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address, bool plaintext) {
+  LS_RETURN_IF_ERROR(CheckListenAddress(address, plaintext));
   std::unique_ptr<Listener> listener(new Listener());
   listener->address_ = address;
   listener->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -175,14 +176,16 @@ absl::Status Listener::BindAbstract(absl::string_view name) {
 absl::Status Listener::BindTcp(absl::string_view host, int port) {
   sockaddr_in6 v6 = {};
   sockaddr_in v4 = {};
-  const bool is_v6 = host == "[::1]";
+  const bool is_v6 = host.size() > 2 && host.front() == '[' && host.back() == ']';
   v6.sin6_family = AF_INET6;
-  v6.sin6_addr = in6addr_loopback;
   v6.sin6_port = htons(static_cast<uint16_t>(port));
   v4.sin_family = AF_INET;
   v4.sin_port = htons(static_cast<uint16_t>(port));
   const std::string number(host == "localhost" ? "127.0.0.1" : host);
-  if (!is_v6 && ::inet_pton(AF_INET, number.c_str(), &v4.sin_addr) != 1) {
+  const bool parsed =
+      is_v6 ? ::inet_pton(AF_INET6, number.substr(1, number.size() - 2).c_str(), &v6.sin6_addr) == 1
+            : ::inet_pton(AF_INET, number.c_str(), &v4.sin_addr) == 1;
+  if (!parsed) {
     return absl::InvalidArgumentError(absl::StrCat("'", host, "' is no address of this machine"));
   }
   auto* name = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);

@@ -21,8 +21,9 @@
 
 namespace lockstep::coordinator {
 
-// Errors: InvalidArgument (not an address), FailedPrecondition (other machines can reach it).
-absl::Status CheckListenAddress(absl::string_view address);
+// Errors: InvalidArgument (not an address), FailedPrecondition (other machines can reach it, and
+// `plaintext` does not allow that).
+absl::Status CheckListenAddress(absl::string_view address, bool plaintext = false);
 
 class Listener {
  public:
@@ -30,7 +31,8 @@ class Listener {
   // umask; one that nobody listens on any more is replaced.
   // Errors: InvalidArgument and FailedPrecondition as CheckListenAddress; FailedPrecondition also
   // when the address is in use or not allowed.
-  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address);
+  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address,
+                                                        bool plaintext = false);
   ~Listener();  // stops; removes its socket file
 
   // Calls `on_connection` with each connection that is let in, on a thread of its own.

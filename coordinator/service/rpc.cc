@@ -6,6 +6,7 @@
 
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/service/follower.h"
+#include "coordinator/service/peer_host.h"
 #include "coordinator/service/stream.h"
 
 namespace lockstep::coordinator {
@@ -133,8 +134,8 @@ grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
          return hub->AddAgent(std::move(outlet));
        },
        [hub](SessionId session) { hub->RemoveAgent(session); },
-       [hub](SessionId session, AgentMessage message) {
-         hub->Post(AgentSaid{session, std::move(message)});
+       [hub, peer = PeerHost(context->peer())](SessionId session, AgentMessage message) {
+         hub->Post(AgentSaid{session, std::move(message), peer});
        }});
 }
 

@@ -110,12 +110,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                       Store* store) {
   QuietGrpc();
   if (IsTcpAddress(options.listen) && options.token.empty()) {
-    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen));
+    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen, options.plaintext));
     return absl::FailedPreconditionError(
         absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
                      "needs a token; listen on a Unix socket or give one"));
   }
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Bind(options.listen));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Bind(options.listen, options.plaintext));
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "

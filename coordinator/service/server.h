@@ -19,6 +19,8 @@ struct ServerOptions {
   // "unix:/path", "unix-abstract:name" or "host:port" (port 0: any free one). On Unix sockets only
   // the coordinator's own user and root are let in.
   std::string listen;
+  // Addresses that other machines reach are allowed, although nothing is encrypted.
+  bool plaintext = false;
   // Shown by every caller; empty: none is asked for, which needs a Unix socket.
   std::string token;
   Options limits;
@@ -30,7 +32,7 @@ class Server {
  public:
   // Listens and serves. `clock` and `store` outlive the server.
   // Errors: InvalidArgument (a bad address), FailedPrecondition (TCP without a token; an address
-  // that other machines reach, which needs TLS; the address is in use), DataLoss and others when
+  // that other machines reach, without `plaintext`; the address is in use), DataLoss and others when
   // the journal cannot be read or written.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Clock* clock,
                                                        Store* store);

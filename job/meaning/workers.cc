@@ -8,8 +8,23 @@
 
 namespace lockstep::job {
 
+std::vector<int> RanksPerNode(const JobSpec& spec) {
+  const Resources& resources = spec.resources();
+  if (resources.ranks_per_node_size() > 0) {
+    return {resources.ranks_per_node().begin(), resources.ranks_per_node().end()};
+  }
+  return std::vector<int>(static_cast<size_t>(std::max(1, resources.nodes())),
+                          std::max(1, resources.nproc_per_node()));
+}
+
 int WantedWorkers(const JobSpec& spec) {
-  return std::max(1, spec.resources().nodes() * spec.resources().nproc_per_node());
+  const Resources& resources = spec.resources();
+  if (resources.ranks_per_node_size() == 0) {
+    return std::max(1, resources.nodes() * resources.nproc_per_node());
+  }
+  int64_t sum = 0;
+  for (const int32_t ranks : resources.ranks_per_node()) sum += std::max(1, ranks);
+  return static_cast<int>(std::min<int64_t>(sum, std::numeric_limits<int32_t>::max()));
 }
 
 int LeastWorkers(const JobSpec& spec) {
@@ -55,6 +70,7 @@ absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
   }
   spec->mutable_resources()->set_nodes(nodes);
   spec->mutable_resources()->set_nproc_per_node(nproc_per_node);
+  spec->mutable_resources()->clear_ranks_per_node();
   return absl::OkStatus();
 }
 

@@ -6,13 +6,17 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::job {
 
-// Workers that the job asks for: nodes x nproc_per_node, at least 1.
+// The workers of each host, in the order of the ranks: ranks_per_node, or nodes times
+// nproc_per_node. At least one host, each with at least one worker.
+std::vector<int> RanksPerNode(const JobSpec& spec);
+// Workers that the job asks for, the sum of these.
 int WantedWorkers(const JobSpec& spec);
 // The fewest that it goes on with, and the most that it may have at once, without spares.
 int LeastWorkers(const JobSpec& spec);
@@ -23,7 +27,8 @@ int MostProcesses(const JobSpec& spec);
 // Why `workers` are too many for `shards`.
 std::string TooManyWorkers(int64_t workers, int64_t shards);
 
-// Runs the job with nodes x nproc_per_node workers instead of the file's number: sets `resources`
+// Runs the job with nodes x nproc_per_node workers instead of the file's number or list: sets
+// `resources`
 // and moves the bounds of `elastic` with it (equal bounds stay equal; else they widen to hold the
 // new number). `train.shards` and with it the result stay as they are. Errors: InvalidArgument when
 // a number is below 1; FailedPrecondition when the job has fewer shards than workers. `spec` is

@@ -18,6 +18,7 @@
 #include "common/cond_var.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "launcher/agent/data_addresses.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
 #include "launcher/agent/gpus.h"
@@ -70,6 +71,7 @@ class AgentImpl : public Agent {
   void Do(const agent_action::Report& action);
   void Do(const agent_action::Warn& action) { Say(action.text); }
 
+  void FindDataAddresses(const std::string& seen);
   absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
   void Signal(const std::string& incarnation, int signal);
@@ -233,6 +235,8 @@ AgentMessage AgentImpl::Hello() {
   hello->set_incarnation(incarnation_);
   hello->set_host(host_);
   hello->set_slots(options_.slots);
+  hello->set_cores(AvailableCpus());
+  hello->set_memory(TotalMemory());
   AddDevices(gpus_, hello);
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
@@ -297,12 +301,22 @@ void AgentImpl::Do(const agent_action::Start& action) {
     assignment.set_run_dir(
         ChosenRunFolder(options_.run_dir, options_.runs_dir, assignment.run_dir()));
   }
+  FindDataAddresses(action.seen_address);
   auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++);
   WorkerProcess* worker = owned.get();
   workers_[assignment.incarnation()] = std::move(owned);
   if (absl::Status started = StartWorker(worker, checked); !started.ok()) {
     OnStartFailed(worker, started);
   }
+}
+
+// Anew for each worker: networks come and go.
+void AgentImpl::FindDataAddresses(const std::string& seen) {
+  if (options_.private_agent) return;
+  node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
+                                             OwnEndTowards(options_.coordinator.address), seen);
+  if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;
+  WarnOnce("no address of this host is among --interfaces: its workers join no job of several hosts");
 }
 
 absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& checked) {

@@ -28,6 +28,10 @@ int AvailableCpus() {
   return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+int64_t TotalMemory() {
+  return int64_t{::sysconf(_SC_PHYS_PAGES)} * int64_t{::sysconf(_SC_PAGESIZE)};
+}
+
 std::string RandomId() {
   uint64_t bits = 0;
   if (::getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) {

@@ -17,6 +17,9 @@ std::string HostName();
 // CPUs that this process may run on.
 int AvailableCpus();
 
+// Bytes of memory that the system manages.
+int64_t TotalMemory();
+
 // 16 hexadecimal digits that no other process has.
 std::string RandomId();
 

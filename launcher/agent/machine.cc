@@ -285,7 +285,7 @@ void AgentMachine::CarryOut(const ReconcileActions& todo) {
     worker.job_name = assignment.spec().name();
     worker.cluster = cluster_;
     worker.grace = Grace(assignment.spec());
-    out_.actions.push_back(agent_action::Start{assignment});
+    out_.actions.push_back(agent_action::Start{assignment, desired_.seen_address()});
   }
 }
 

@@ -84,6 +84,8 @@ using AgentEvent =
 namespace agent_action {
 struct Start {
   WorkerAssignment assignment;
+  // Where the coordinator sees this agent's connection come from; empty: it does not say.
+  std::string seen_address;
 };
 struct Terminate {  // SIGTERM
   std::string incarnation;

@@ -52,6 +52,7 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
   bootstrap.set_node_id(node_->node_id);
   bootstrap.set_host(node_->host);
   bootstrap.set_life_slot(life_slot_);
+  for (const std::string& address : node_->data_addresses) bootstrap.add_data_addresses(address);
   return bootstrap;
 }
 

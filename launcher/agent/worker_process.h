@@ -40,6 +40,8 @@ class WorkerProcess {
     std::string token;  // what workers show the coordinator
     std::string node_id;
     std::string host;
+    // For other hosts' workers, best first; of the workers that are started from now on.
+    std::vector<std::string> data_addresses;
     bool own_run_folder = false;  // the agent's user chose where runs lie
     // Runs a function on the loop thread; callable from any thread.
     std::function<void(std::function<void()>)> post;

@@ -115,6 +115,7 @@ struct JoinArgs {
   std::optional<int> slots;  // worker slots; without it one for each core or GPU
   std::string runs_dir;
   std::string state_dir;  // empty: the default
+  std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
 };
 struct PlanArgs {

@@ -225,6 +225,11 @@ const std::vector<Flag>& AllFlags() {
        .verbs = {"join"},
        .help =
            "keeps this node's id, for one agent at a time (~/.local/state/lockstep/agent-HOST)"},
+      {.name = "interfaces",
+       .value = "LIST",
+       .verbs = {"join"},
+       .help = "where other hosts reach its workers: eth0,10.0.0.0/8,^docker0 (the way to the "
+               "coordinator first)"},
       {.name = "orphan-grace",
        .value = "T",
        .verbs = {"join"},

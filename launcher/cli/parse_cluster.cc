@@ -46,7 +46,8 @@ absl::StatusOr<Command> ParseScale(const Line& line) {
 absl::StatusOr<Command> ParseJoin(const Line& line) {
   LS_RETURN_IF_ERROR(NoArgument(line));
   JoinArgs args{
-      line.common, line.coordinator, {}, line.words.Last("runs-dir"), line.words.Last("state-dir")};
+      line.common, line.coordinator, {}, line.words.Last("runs-dir"), line.words.Last("state-dir"),
+      line.words.Last("interfaces")};
   if (line.words.Has("orphan-grace")) {
     const auto grace = job::ParseDuration(line.words.Last("orphan-grace"));
     if (!grace.ok()) return Usage(absl::StrCat("--orphan-grace: ", grace.status().message()));

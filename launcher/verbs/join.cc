@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verbs/join.h"
 
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
@@ -41,6 +43,7 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;
   options.orphan_grace = args.orphan_grace;
+  LS_ASSIGN_OR_RETURN(options.interfaces, InterfaceFilter::Parse(args.interfaces));
   options.on_warning = [](const std::string& text) { LS_LOG_WARNING << text; };
   options.on_connection = [address = options.coordinator.address](bool connected,
                                                                   const std::string& reason) {
@@ -57,6 +60,10 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
 
 int RunJoin(const JoinArgs& args, Spawner* spawner) {
   Leaving leaving;
+  if (const auto filter = InterfaceFilter::Parse(args.interfaces); !filter.ok()) {
+    std::cerr << "error: --interfaces: " << Printable(std::string(filter.status().message())) << "\n";
+    return kExitUsage;
+  }
   absl::StatusOr<AgentOptions> options = OptionsOf(args, spawner);
   if (!options.ok()) return Complain(options.status());
   const int slots = options->slots;

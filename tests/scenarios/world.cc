@@ -153,6 +153,15 @@ void World::Submit(const Command& command) {
   spec.set_priority(static_cast<int>(command.number("priority")));
   spec.mutable_resources()->set_nodes(static_cast<int>(command.number("nodes", 1)));
   spec.mutable_resources()->set_nproc_per_node(static_cast<int>(command.number("nproc", 1)));
+  for (const std::string& ranks : command.list("ranks")) {
+    int count = 0;
+    LS_CHECK(absl::SimpleAtoi(ranks, &count)) << ranks;
+    Resources& resources = *spec.mutable_resources();
+    resources.add_ranks_per_node(count);
+    resources.set_nodes(resources.ranks_per_node_size());
+    resources.set_nproc_per_node(std::max(resources.nproc_per_node(), count));
+  }
+  spec.mutable_resources()->set_rank0_node(command.text("rank0"));
   spec.mutable_resources()->set_device(command.text("device", "auto"));
   spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
   spec.mutable_resources()->set_standby(static_cast<int>(command.number("standby")));
@@ -273,7 +282,10 @@ bool World::WorkerReport(const Command& command) {
   } else if (command.verb() == "peer-lost") {
     message.mutable_peer_lost()->set_rank(static_cast<int>(command.number("rank")));
     message.mutable_peer_lost()->set_generation(command.number("generation", 1));
-    message.mutable_peer_lost()->set_detail("its life word");
+    message.mutable_peer_lost()->set_detail(command.text("detail", "its life word"));
+    PeerLost::Kind kind = PeerLost::DIED;
+    LS_CHECK(PeerLost::Kind_Parse(command.text("kind", "DIED"), &kind));
+    message.mutable_peer_lost()->set_kind(kind);
   } else if (command.verb() == "finished") {
     message.mutable_finished()->set_steps(command.number("steps", 10));
     message.mutable_finished()->set_drained(command.flag("drained"));

@@ -8,6 +8,7 @@
 //   hello W [pid=100] [version=1]                worker-gone W
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
 //   beat W... [step=0] [stands] [first] [resumed=0]   peer-lost W rank=1 [generation=1]
+//          [kind=DIED] [detail="..."]
 //   does W... [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
 //          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
 //          reduction
@@ -15,6 +16,7 @@
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
 //          [mixed] [request=ID] [restarts=0] [min=N] [max=N] [standby=0] [resume=auto]
+//          [ranks=3,1] [rank0=NODE]
 //   up J                     its agents, workers and their first generation, in order
 //   cancel J [kill]          tick 5s [beat=W,W] [stands=W,W] [step=1]  pause 10s
 //   scale J workers=N        keep ended=N [for=5m] [node=1h]: what is forgotten (retention.h)

@@ -11,6 +11,7 @@
 #include "collectives/shards.h"
 #include "common/json.h"
 #include "engine/device/machine_peak.h"
+#include "job/meaning/workers.h"
 #include "worker/setup/job_plan.h"
 #include "worker/state/shard_holders.h"
 #include "worker/text/bytes_text.h"
@@ -136,7 +137,7 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
   }
   report.machine = machine;
   const int shards = compiled.job.train().shards();
-  const int world = std::max(1, resources.nodes() * resources.nproc_per_node());
+  const int world = job::WantedWorkers(compiled.job);
   const int here = std::max(1, resources.nproc_per_node());
   // More threads than cores share them.
   const double crowd =

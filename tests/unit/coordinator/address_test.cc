@@ -137,6 +137,9 @@ TEST_F(AddressTest, OnlyThisMachinesAddressesAreListenedOn) {
   for (const char* wrong : {"", "7070", "127.0.0.1:70700", "unix:", "unix-abstract:"}) {
     EXPECT_EQ(CheckListenAddress(wrong).code(), absl::StatusCode::kInvalidArgument) << wrong;
   }
+  for (const std::string open : {"0.0.0.0:0", "[::]:7070", "10.0.0.1:7070"}) {
+    EXPECT_TRUE(CheckListenAddress(open, /*plaintext=*/true).ok()) << open;
+  }
   EXPECT_TRUE(CheckListenAddress("localhost:7070").ok());
   EXPECT_TRUE(CheckListenAddress("[::1]:7070").ok());
 }

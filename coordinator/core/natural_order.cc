@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/natural_order.h"
+
+#include <cctype>
+#include <cstddef>
+
+namespace lockstep::coordinator {
+namespace {
+
+bool IsDigit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+// The digits at `at` without leading zeros, and past them.
+std::string TakeNumber(const std::string& text, size_t& at) {
+  while (at < text.size() && text[at] == '0') ++at;
+  const size_t begin = at;
+  while (at < text.size() && IsDigit(text[at])) ++at;
+  return text.substr(begin, at - begin);
+}
+
+}  // namespace
+
+bool NaturalLess(const std::string& a, const std::string& b) {
+  size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (!IsDigit(a[i]) || !IsDigit(b[j])) {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i, ++j;
+      continue;
+    }
+    const std::string x = TakeNumber(a, i), y = TakeNumber(b, j);
+    if (x.size() != y.size()) return x.size() < y.size();
+    if (x != y) return x < y;
+  }
+  if (i < a.size() || j < b.size()) return j < b.size();
+  return a < b;  // they differ in leading zeros alone
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/reachability.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/generation.h"
+#include "coordinator/core/healing.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/mesh.h"
+#include "coordinator/core/nodes.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Between two tries of hosts without which the job cannot go on.
+constexpr absl::Duration kFirstRetry = absl::Seconds(1);
+constexpr absl::Duration kLastRetry = absl::Seconds(15);
+constexpr char kAdvice[] =
+    "let the hosts' workers make TCP connections to each other (any port), or name the network that "
+    "joins them with 'launcher join --interfaces'";
+
+// The living members of the newest generation, by node.
+std::map<std::string, std::vector<Worker*>> MembersByNode(Job& job) {
+  std::map<std::string, std::vector<Worker*>> nodes;
+  for (Slot& slot : job.slots) {
+    Worker& worker = slot.worker;
+    if (IsMember(job, worker) && !worker.dead() && !Failed(worker)) {
+      nodes[worker.node_id].push_back(&worker);
+    }
+  }
+  return nodes;
+}
+
+bool Holds(const Job& job, const Worker& worker) {
+  const auto& members = job.generation.message.members();
+  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return member.incarnation() == worker.incarnation && member.has_committed_step() &&
+           member.committed_step() > 0;
+  });
+}
+
+std::set<std::string> NodesToGo(Job& job) {
+  std::vector<MeshHost> hosts;
+  for (const auto& [id, workers] : MembersByNode(job)) {
+    MeshHost& host = hosts.emplace_back();
+    host.id = id;
+    host.workers = static_cast<int>(workers.size());
+    host.holds = std::any_of(workers.begin(), workers.end(),
+                             [&](const Worker* worker) { return Holds(job, *worker); });
+  }
+  std::set<CutPair> cuts;
+  for (const Cut& cut : job.cuts) cuts.insert(MakeCut(cut.node, cut.peer));
+  return HostsToGo(hosts, cuts);
+}
+
+// Whether the job has enough workers without the nodes `gone`: those that are left, and as many as
+// other nodes have room for.
+bool GoesOnWithout(Context& context, Job& job, const std::set<std::string>& gone) {
+  int workers = 0;
+  for (const auto& [id, members] : MembersByNode(job)) {
+    if (gone.count(id) == 0) workers += static_cast<int>(members.size());
+  }
+  for (const auto& [id, node] : context.state.nodes) {
+    if (gone.count(id) == 0) workers += Room(context.state, job, node, context.now);
+  }
+  const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
+  return workers >= least;
+}
+
+std::string SayCuts(const Job& job) {
+  constexpr size_t kSaid = 3;
+  std::set<CutPair> pairs;
+  std::vector<std::string> said;
+  for (const Cut& cut : job.cuts) {
+    if (pairs.insert(MakeCut(cut.node, cut.peer)).second && pairs.size() <= kSaid) {
+      said.push_back(cut.text);
+    }
+  }
+  if (pairs.size() > kSaid) said.push_back(absl::StrCat(pairs.size() - kSaid, " more pairs"));
+  return absl::StrJoin(said, "; ");
+}
+
+void SendAway(Context& context, Job& job, const std::set<std::string>& gone) {
+  for (auto& [id, workers] : MembersByNode(job)) {
+    if (gone.count(id) == 0) continue;
+    const auto cut = std::find_if(job.cuts.begin(), job.cuts.end(), [&, node = id](const Cut& c) {
+      return c.node == node || c.peer == node;
+    });
+    const std::string why = cut == job.cuts.end() ? "out of reach of its peers" : cut->text;
+    ExcludeNode(context, job, id, why);
+    AppendNotice(context, job,
+                 absl::StrCat(why, "; the job goes on without ", workers.front()->host, ": ",
+                              kAdvice));
+    for (Worker* worker : workers) {
+      Judge(context, job, *worker, why);
+      worker->node_lost = true;  // nothing is said against the worker
+    }
+  }
+}
+
+}  // namespace
+
+void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost) {
+  const Generation& generation = job.generation.message;
+  if (!HasActiveGeneration(job) || lost.rank() < 0 || lost.rank() >= generation.members_size()) {
+    return;
+  }
+  const Worker* peer = FindWorker(job, generation.members(lost.rank()).incarnation());
+  if (peer == nullptr || peer->node_id == worker.node_id) return;
+  if (job.cuts.empty()) job.cuts_since = context.now;
+  Cut& cut = job.cuts.emplace_back();
+  cut.node = worker.node_id;
+  cut.peer = peer->node_id;
+  cut.text = absl::StrCat(worker.host, " cannot reach ", peer->host, " (rank ", worker.slot,
+                          " to rank ", peer->slot, ": ", lost.detail(), ")");
+  context.touched_jobs.insert(job.id);
+}
+
+bool HasCuts(const Job& job) { return !job.cuts.empty() && HasActiveGeneration(job); }
+
+void DecideCuts(Context& context, Job& job) {
+  if (!HasCuts(job) || context.state.held_since) return;
+  if (context.now < job.cuts_since + context.state.options.settle) return;
+  const std::set<std::string> gone = NodesToGo(job);
+  const std::string said = SayCuts(job);
+  AbortCurrentGeneration(context, job, said);
+  if (gone.empty()) return job.cuts.clear();  // they are gone already
+  if (GoesOnWithout(context, job, gone)) {
+    SendAway(context, job, gone);
+    job.reach_tries = 0;
+  } else {
+    const int doublings = std::min(job.reach_tries++, 8);
+    job.reach_again = context.now + std::min(kLastRetry, kFirstRetry * (int64_t{1} << doublings));
+    job.reach_text = absl::StrCat(said, "; the hosts try again: ", kAdvice);
+    WaitsForReach(context, job);
+  }
+  job.cuts.clear();
+}
+
+bool WaitsForReach(Context& context, Job& job) {
+  if (context.now >= job.reach_again) return false;
+  const bool began = job.stepped || job.generation.message.start_step() > 0;
+  SetState(context, job, began ? RECOVERING : STARTING, job.reach_text);
+  return true;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hosts of a generation that cannot reach each other. Members that found no way to a peer say so
+// before the first step; all such reports of a moment are looked at together. When the job can go on
+// without the hosts that stand in the way (mesh.h), because enough workers are left or others have
+// room, these hosts go: their workers are started elsewhere, which costs no restart. Otherwise all
+// stay and try again, a little later each time. The job says which two hosts it is about, what was
+// tried and what to do.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_
+#define LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_
+
+#include <string>
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// A member of the newest generation could make no connection to the peer at `lost.rank()`.
+void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost);
+
+// Whether reports of the active generation wait to be decided upon.
+bool HasCuts(const Job& job);
+
+// Decides when the reports have had time to come.
+void DecideCuts(Context& context, Job& job);
+
+// Whether the next generation is put off because hosts could not reach each other; the job's state
+// says why.
+bool WaitsForReach(Context& context, Job& job);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of a cluster as network namespaces, joined by a bridge, for tests that need root and iproute2.
+
+Each host has a network of its own with one interface, eth0, and a host name of its own; the file system is
+everybody's. Nothing of the machine's own network is touched. There is no netem in many kernels, so delays come
+from bad_network.py, losses from the packet filter, and narrow links from a token bucket.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+import uuid
+
+import bad_network
+import harness
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROXY_PORT = 9
+
+
+def run(*command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise OSError(f"{' '.join(command)}: {(result.stderr or result.stdout).strip()}")
+    return result.stdout
+
+
+class Host:
+    """One host. `address` is its own in IPv4, `address6` in IPv6."""
+
+    def __init__(self, network, name, number):
+        self.network = network
+        self.name = name
+        self.namespace = f"{network.id}-{name}"
+        self.port = f"{network.id}p{number}"  # of the bridge
+        self.address = f"10.77.0.{number}"
+        self.address6 = f"fd77::{number}"
+        self.proxy = None
+
+    def prefix(self):
+        """What runs a command on this host."""
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c",
+                'hostname "$0" && exec "$@"', self.name]
+
+    def run(self, *command):
+        return run(*self.prefix(), *command)
+
+    def pids(self):
+        return [int(pid) for pid in run("ip", "netns", "pids", self.namespace).split()]
+
+    # --- what happens to it ---
+    def unplug(self):
+        run("ip", "-n", self.network.switch, "link", "set", self.port, "down")
+
+    def plug(self):
+        run("ip", "-n", self.network.switch, "link", "set", self.port, "up")
+
+    def power_off(self):
+        """Nobody hears of it: the cable goes first."""
+        self.unplug()
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def hear_nothing_from(self, other):
+        """One way alone: what `other` sends is lost, what this one sends arrives."""
+        self.filter("-A", "INPUT", "-s", other.address, "-j", "DROP")
+
+    def hear_again_from(self, other):
+        self.filter("-D", "INPUT", "-s", other.address, "-j", "DROP")
+
+    def lose(self, share):
+        """So much of what comes in is lost, at random."""
+        self.filter("-A", "INPUT", "-i", "eth0", "-m", "statistic", "--mode", "random", "--probability", str(share),
+                    "-j", "DROP")
+
+    def lose_nothing(self):
+        self.filter("-F", "INPUT")
+
+    def narrow(self, rate):
+        """What it sends goes at `rate` ("10mbit")."""
+        run("tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb",
+            "latency", "200ms")
+
+    def filter(self, *rule):
+        self.run("iptables", "-w", *rule)
+
+    def spoil(self, **faults):
+        """What it sends over connections that it makes from now on, and their answers, meet these faults
+        (bad_network.py)."""
+        if self.proxy is None:
+            self.proxy = subprocess.Popen([*self.prefix(), sys.executable, os.path.join(HERE, "bad_network.py"),
+                                           str(PROXY_PORT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            if self.proxy.stdout.readline() != "ready\n":
+                raise OSError("bad_network.py does not start")
+            self.filter("-t", "nat", "-A", "OUTPUT", "-p", "tcp", "-d", "10.77.0.0/24", "-m", "mark", "!", "--mark",
+                        str(bad_network.MARK), "-j", "REDIRECT", "--to-ports", str(PROXY_PORT))
+        self.proxy.stdin.write(json.dumps(faults) + "\n")
+        self.proxy.stdin.flush()
+        self.proxy.stdout.readline()
+
+
+class Network:
+    """Hosts of the given names, each with a cable to one bridge."""
+
+    def __init__(self, *names):
+        self.id = "ls" + uuid.uuid4().hex[:5]
+        self.switch = self.id + "-switch"
+        self.hosts = {}
+        try:
+            self.build(names)
+        except OSError:
+            self.remove()
+            raise
+
+    def build(self, names):
+        run("ip", "netns", "add", self.switch)
+        run("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", self.switch, "link", "set", "bridge", "up")
+        for number, name in enumerate(names, 1):
+            host = self.hosts[name] = Host(self, name, number)
+            run("ip", "netns", "add", host.namespace)
+            run("ip", "link", "add", host.port, "netns", self.switch, "type", "veth", "peer", "name", "eth0", "netns",
+                host.namespace)
+            run("ip", "-n", self.switch, "link", "set", host.port, "master", "bridge", "up")
+            for command in (["link", "set", "lo", "up"], ["addr", "add", f"{host.address}/24", "dev", "eth0"],
+                            ["addr", "add", f"{host.address6}/64", "dev", "eth0", "nodad"],
+                            ["link", "set", "eth0", "up"]):
+                run("ip", "-n", host.namespace, *command)
+
+    def __getitem__(self, name):
+        return self.hosts[name]
+
+    def remove(self):
+        for host in self.hosts.values():
+            with contextlib.suppress(OSError):
+                for pid in host.pids():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            if host.proxy is not None:
+                host.proxy.communicate()
+            with contextlib.suppress(OSError):
+                run("ip", "netns", "del", host.namespace)
+        with contextlib.suppress(OSError):
+            run("ip", "netns", "del", self.switch)
+
+
+def why_not():
+    """Why there can be no such hosts here; None: there can."""
+    if os.geteuid() != 0:
+        return "hosts as network namespaces need root"
+    for program in ("ip", "tc", "iptables", "unshare", "hostname"):
+        if shutil.which(program) is None:
+            return f"there is no program '{program}'"
+    try:
+        Network("probe").remove()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+class HostsTest(harness.ProgramTest):
+    """A test with a coordinator on the host `head` and agents on others."""
+
+    def setUp(self):
+        super().setUp()
+        self.network = None
+
+    def tearDown(self):
+        if self.network is not None:
+            self.network.remove()
+        super().tearDown()
+
+    def make_network(self, *names):
+        if why := why_not():
+            raise unittest.SkipTest(f"SKIPPED: {why}")
+        self.network = Network("head", *names)
+        return [self.network[name] for name in names]
+
+    def on(self, host, program, *arguments, log, **options):
+        """Starts one of the programs on a host; what it says goes to a file."""
+        with open(os.path.join(self.dir, log + ".log"), "ab") as file:
+            child = subprocess.Popen([*host.prefix(), os.path.join(harness.BIN, program), *arguments],
+                                     cwd=options.pop("cwd", self.dir), env=self.environment(**options.pop("env", {})),
+                                     stdin=subprocess.DEVNULL, stdout=file, stderr=file, **options)
+        self.children.append(child)
+        return child
+
+    def said(self, log):
+        with open(os.path.join(self.dir, log + ".log"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def start_head(self, listen=None):
+        """The coordinator, on a host of its own."""
+        head = self.network["head"]
+        self.token = os.path.join(self.dir, "token")
+        ready_read, ready_write = os.pipe()
+        child = self.on(head, "coordinator", f"--listen={listen or head.address + ':0'}", "--plaintext",
+                        f"--token-file={self.token}", f"--state-dir={os.path.join(self.dir, 'journal')}",
+                        f"--ready-fd={ready_write}", log="coordinator", pass_fds=(ready_write,))
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            self.address = ready.readline().strip()
+        self.assertTrue(self.address, self.said("coordinator"))
+        return child
+
+    def join(self, host, slots, *more, log=None, **options):
+        """An agent on a host, with a state folder of its own."""
+        log = log or host.name
+        return self.on(host, "launcher", "join", f"--coordinator={self.address}", f"--token-file={self.token}",
+                       f"--slots={slots}", f"--state-dir={os.path.join(self.dir, 'agents', log)}", *more, log=log,
+                       **options)
+
+    def verb(self, *arguments, seconds=20):
+        """A verb at the coordinator, from its own host: (exit code, stdout, stderr)."""
+        verb, *rest = arguments
+        result = subprocess.run([*self.network["head"].prefix(), os.path.join(harness.BIN, "launcher"), verb,
+                                 f"--coordinator={self.address}", f"--token-file={self.token}", *rest], cwd=self.dir,
+                                env=self.environment(), capture_output=True, text=True,
+                                timeout=seconds * harness.PATIENCE)
+        return result.returncode, result.stdout, result.stderr
+
+    def nodes(self):
+        code, out, err = self.verb("nodes", "-o", "json")
+        self.assertEqual(code, 0, err)
+        return json.loads(out)["nodes"]
+
+    def await_nodes(self, count):
+        harness.wait_until(lambda: sum(node["state"] == "up" for node in self.nodes()) == count, 20,
+                           f"{count} nodes are there")
+
+    def submit(self, path):
+        code, out, err = self.verb("submit", "--no-follow", "-o", "json", path)
+        self.assertEqual(code, 0, out + err)
+        return json.loads(out.strip().splitlines()[-1])["job"]
+
+    def describe(self, job):
+        code, out, err = self.verb("describe", "-o", "json", job)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)["job"]
+
+    def status(self, job):
+        return self.describe(job)["status"]
+
+    def step(self, job):
+        return int(self.status(job).get("progress", {}).get("step", 0))
+
+    def end_of(self, job, seconds=240):
+        final = ("SUCCEEDED", "FAILED", "CANCELLED")
+        return harness.wait_until(lambda: (s := self.status(job))["state"] in final and s, seconds, "the job ends")
