@@ -2,6 +2,7 @@
 #include "collectives/communicator.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -26,6 +27,17 @@ absl::Status Communicator::ExchangeRanges(float* data, int64_t /*count*/,
       if (to == rank()) status = Recv(at, floats, DType::kFloat32, transfer.from, deadline);
       if (!status.ok()) return status;
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckResult(const TreeReduceArgs& args) {
+  const auto result = reinterpret_cast<uintptr_t>(args.result);
+  const auto bytes = static_cast<uintptr_t>(args.count) * sizeof(float);
+  for (const NodeBuffer& node : args.nodes) {
+    const auto data = reinterpret_cast<uintptr_t>(node.data);
+    if (result == data || result + bytes <= data || data + bytes <= result) continue;
+    return absl::InternalError("the result overlaps a node at another place than its own");
   }
   return absl::OkStatus();
 }

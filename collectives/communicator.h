@@ -9,7 +9,7 @@
 //
 //   transport = ShmTransport::Create(options);
 //   float* grads = transport->Allocate(bytes, "gradients");        // read by peers in place
-//   communicator = transport->Connect(generation, members, rank);  // blocks until all have come
+//   communicator = transport->Connect(group, deadline);            // blocks until all have come
 //   slices = communicator->TreeReduce(...);                        // each step
 //   communicator->PublishCommitted(step);
 //
@@ -85,6 +85,23 @@ struct GroupMember {
   std::string key;          // DataPlaneAddress.key
   int life_slot = -1;       // word in the node's life page; -1: none (fakes)
   ShardRange shards;
+  // Stable name of its node: members of one node share memory. Empty: of this rank's.
+  std::string node;
+  // Where its TCP listener is reached, best first; numeric, nothing resolves names:
+  // "10.0.0.1:41234",
+  // "[fd00::1]:41234". Only members of other nodes need them.
+  std::vector<std::string> tcp_addresses;
+};
+
+// One generation, as a rank joins it.
+struct GroupSpec {
+  int64_t generation = 0;
+  std::string job;
+  // Of this generation alone, from the coordinator: what connections between nodes are proved with.
+  // Not needed within one node.
+  std::string secret;
+  std::vector<GroupMember> members;  // by rank
+  int rank = -1;
 };
 
 // Elements [begin, end) of a vector.
@@ -121,11 +138,11 @@ struct TreeReduceArgs {
   absl::Span<const NodeBuffer> nodes;
   // Elements of the vector; the same on every rank.
   int64_t count = 0;
-  // Where this rank may put the slice that it owns: memory of Transport::vectors() of at least
-  // SliceOf(count, world_size, rank) elements. May be the slice's own place in one of the nodes
-  // (nodes[i].data + slice.begin), else it must not overlap them. Null when the slice is empty.
-  // A transport that gathers results elsewhere leaves it as it is.
-  float* owned = nullptr;
+  // `count` elements of Transport::vectors() in which this rank may put whatever of the result it
+  // owns or receives, each element at its own place. May be the buffer of one of the nodes, else it
+  // must not overlap them; null when `count` is 0. A transport that gathers results elsewhere
+  // leaves it as it is. What it holds outside the slices of the result is undefined.
+  float* result = nullptr;
   // For messages: the step and bucket.
   int64_t step = 0;
   int bucket = 0;
@@ -137,6 +154,9 @@ struct TreeReduceArgs {
   // rank covers what it needs, and may cover more.
   absl::Span<const std::vector<ElementRange>> wanted = {};
 };
+
+// Internal when TreeReduceArgs::result overlaps a node at another place than its own.
+absl::Status CheckResult(const TreeReduceArgs& args);
 
 // Elements [begin, end) of a vector, which rank `from` has and those of `to` get.
 struct RangeTransfer {
@@ -153,6 +173,19 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   virtual int64_t generation() const = 0;
+
+  // What not every communicator gives. Whoever relies on it asks first.
+  struct Abilities {
+    // Share: ranks read each other's memory where it lies.
+    bool shares_memory = true;
+    // Of a TreeReduce, rank r's slice (SliceOf) and nothing else is written to its `result`.
+    bool results_with_owners = true;
+    // NewestReduce tells of a reduction that this rank did its part in, whoever died meanwhile.
+    // Else only of those that are whole in the memory that this rank reads: a rank that is behind
+    // the others takes the state from them in the next generation (Replicate).
+    bool keeps_reductions = true;
+  };
+  virtual Abilities abilities() const { return {}; }
 
   // The sum over all shards along the fixed tree. Every rank adds its own slice in tree order from
   // the nodes of all and publishes it; the result is the list of all slices (or those that `wanted`
@@ -213,6 +246,7 @@ class Communicator {
   // where everyone's do: the result's [r][i] is piece i of rank r, to be read. All ranks bring as
   // many pieces of the same sizes. Blocks until all have come. The addresses are good for the
   // communicator's life, also when ranks have died. What is read there when is up to the callers.
+  // Errors: Unimplemented without Abilities::shares_memory.
   virtual absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
                                              absl::Time deadline) = 0;
 
@@ -229,7 +263,7 @@ class Communicator {
   // The newest TreeReduce of which this rank has done its own part, ended or aborted. When it is
   // not known to be whole, it is so if any member has committed that step. It stays so until this
   // rank publishes that step too; also when peers have died or joined a later generation. Empty:
-  // there is none.
+  // there is none, or without Abilities::keeps_reductions it is not whole here (yet).
   virtual std::optional<ReducedStep> NewestReduce() const = 0;
 
   // Between generations: gives up the memory of peers that have died, which this rank keeps from
@@ -278,9 +312,8 @@ class Transport {
   // Joins the generation: reaches every member and maps its memory; returns when all members have
   // connected to this one too. Blocks. Errors: Aborted, DeadlineExceeded (names the missing),
   // FailedPrecondition (a peer of another build).
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(
-      int64_t generation, const std::vector<GroupMember>& members, int rank,
-      absl::Time deadline) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& group,
+                                                                absl::Time deadline) = 0;
 
   // Ends a Connect that blocks with Aborted. Thread-safe.
   virtual void AbortConnect(int64_t generation, const std::string& reason) = 0;
@@ -288,6 +321,8 @@ class Transport {
   // What peers need to reach this worker.
   virtual std::string address() const = 0;
   virtual std::string key() const = 0;
+  // The TCP port on which members of other nodes reach this worker; 0: it has none.
+  virtual int tcp_port() const { return 0; }
 
   // The last operations of this worker, over all generations. Thread-safe to read.
   virtual const FlightRecorder& flight_recorder() const = 0;

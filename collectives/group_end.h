@@ -17,6 +17,8 @@ enum class EndCause : uint8_t {
   kPeerMissing,  // `rank` did not come before the deadline; others may be missing too
   kPeerLeft,     // `rank` is in a later generation already: it has its own reason
   kMismatch,     // `rank` made another call
+  kUnreachable,  // the connection to `rank` ended or is silent, and nothing says that it died
+  kDamaged,      // what came from `rank` is not what it sent; the rank is as good as any
 };
 
 struct GroupEnd {
@@ -25,7 +27,9 @@ struct GroupEnd {
 
   // The rank without which the others could go on; -1: none is known.
   int lost_rank() const {
-    return cause == EndCause::kPeerDied || cause == EndCause::kPeerMissing ? rank : -1;
+    const bool lost = cause == EndCause::kPeerDied || cause == EndCause::kPeerMissing ||
+                      cause == EndCause::kUnreachable;
+    return lost ? rank : -1;
   }
   bool operator==(const GroupEnd&) const = default;
 };

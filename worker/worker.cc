@@ -58,7 +58,9 @@ std::vector<GroupMember> MembersOf(const Generation& generation, const std::stri
                        member.address().shm(),
                        member.address().key(),
                        member.address().node_id() == node_id ? member.address().life_slot() : -1,
-                       {member.shard_begin(), member.shard_end()}});
+                       {member.shard_begin(), member.shard_end()},
+                       member.address().node_id(),
+                       {}});
   }
   return members;
 }
@@ -231,14 +233,16 @@ class Worker {
     highest_generation_ = generation.generation();
     board_.first_commit.store(0, std::memory_order_relaxed);
     board_.generation.store(highest_generation_, std::memory_order_release);
-    const std::vector<GroupMember> members = MembersOf(generation, bootstrap_.node_id());
-    int rank = -1;
-    for (const GroupMember& member : members) {
-      if (member.incarnation == bootstrap_.assignment().incarnation()) rank = member.rank;
+    GroupSpec group;
+    group.generation = highest_generation_;
+    group.job = bootstrap_.assignment().job_id();
+    group.members = MembersOf(generation, bootstrap_.node_id());
+    for (const GroupMember& member : group.members) {
+      if (member.incarnation == bootstrap_.assignment().incarnation()) group.rank = member.rank;
     }
-    if (rank < 0) return absl::InternalError("the generation does not have this worker");
-    SetLogPrefix(absl::StrCat("r", rank, " g", highest_generation_));
-    absl::Status status = RunIn(generation, members, rank);
+    if (group.rank < 0) return absl::InternalError("the generation does not have this worker");
+    SetLogPrefix(absl::StrCat("r", group.rank, " g", highest_generation_));
+    absl::Status status = RunIn(generation, group);
     link_.UnwatchGeneration();
     if (absl::IsAborted(status) && !link_.exit_requested().has_value()) {
       LS_LOG_INFO << "generation " << highest_generation_ << " ended after step "
@@ -248,14 +252,12 @@ class Worker {
     return status;
   }
 
-  absl::Status RunIn(const Generation& generation, const std::vector<GroupMember>& members,
-                     int rank) {
+  absl::Status RunIn(const Generation& generation, const GroupSpec& group) {
     const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
-    absl::StatusOr<std::unique_ptr<Communicator>> connected =
-        transport_->Connect(highest_generation_, members, rank, deadline);
+    absl::StatusOr<std::unique_ptr<Communicator>> connected = transport_->Connect(group, deadline);
     if (!connected.ok()) {
       SayWhoIsLost(connected.status());
       return connected.status();
@@ -265,17 +267,18 @@ class Worker {
     link_.WatchGeneration(highest_generation_, [communicator](const std::string& reason) {
       communicator->Abort(reason);
     });
-    absl::StatusOr<TrainOutcome> outcome = Train(generation, communicator, members[rank].shards);
+    absl::StatusOr<TrainOutcome> outcome =
+        Train(generation, communicator, group.members[static_cast<size_t>(group.rank)].shards);
     link_.UnwatchGeneration();
     if (!outcome.ok()) {
       SayWhoIsLost(outcome.status());
       return outcome.status();
     }
     if (trainer_->profiler() != nullptr && !outcome->regrouped) {
-      LS_RETURN_IF_ERROR(WriteProfile(communicator, static_cast<int>(members.size()), rank));
+      LS_RETURN_IF_ERROR(WriteProfile(communicator, group.rank));
     }
     drained_ = outcome->drained;
-    rank_ = rank;
+    rank_ = group.rank;
     done_ = !outcome->regrouped;
     return absl::OkStatus();
   }
@@ -290,12 +293,12 @@ class Worker {
 
   // Each rank writes what it measured, rank 0 puts it together. A profile that cannot be written
   // costs the profile, not the run.
-  absl::Status WriteProfile(Communicator* communicator, int world, int rank) {
+  absl::Status WriteProfile(Communicator* communicator, int rank) {
     const std::string run_dir = RunDir(bootstrap_.assignment());
     absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
     LS_RETURN_IF_ERROR(communicator->Barrier(clock_->Now() + job::StartTimeout(job_)));
     if (written.ok() && rank == 0) {
-      written = MergeProfiles(run_dir, world, job_.profile().sort());
+      written = MergeProfiles(run_dir, communicator->world_size(), job_.profile().sort());
     }
     if (!written.ok()) {
       LS_LOG_WARNING << "no profile: " << written.message();

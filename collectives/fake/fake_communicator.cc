@@ -106,7 +106,7 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
   call.operation = NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
   call.operation.step = args.step;
   call.operation.bucket = args.bucket;
-  call.owned = args.owned;
+  if (args.count > 0) call.owned = args.result + SliceOf(args.count, world_size_, rank_).begin;
   call.nodes.assign(args.nodes.begin(), args.nodes.end());
   slices_.clear();
   LS_RETURN_IF_ERROR(Run(call.operation, [&]() -> absl::Status {
@@ -117,7 +117,7 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
     }
     const ElementRange mine = SliceOf(args.count, world_size_, rank_);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      LS_ASSIGN_OR_RETURN(args.owned[i - mine.begin], TreeValue(nodes, {0, shards_}, i));
+      LS_ASSIGN_OR_RETURN(args.result[i], TreeValue(nodes, {0, shards_}, i));
     }
     for (int r = 0; r < world_size_; ++r) {
       const ElementRange range = SliceOf(args.count, world_size_, r);

@@ -121,8 +121,9 @@ void FakeTransport::Drop(void* data, size_t bytes) {
   LS_CHECK(false) << "not a part of loose memory";
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(
-    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(const GroupSpec& spec,
+                                                                     absl::Time deadline) {
+  const auto& [generation, job, secret, members, rank] = spec;
   const int world = static_cast<int>(members.size());
   if (rank < 0 || rank >= world) {
     return absl::InternalError(absl::StrCat("rank ", rank, " of ", world, " members"));

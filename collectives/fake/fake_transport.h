@@ -57,9 +57,8 @@ class FakeTransport : public Transport {
   absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
   absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
   void Drop(void* data, size_t bytes) override;
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
-                                                        const std::vector<GroupMember>& members,
-                                                        int rank, absl::Time deadline) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
+                                                        absl::Time deadline) override;
   // Aborts the generation for all of its ranks: there is one group.
   void AbortConnect(int64_t generation, const std::string& reason) override;
   std::string address() const override { return address_; }

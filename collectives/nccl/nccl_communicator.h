@@ -53,6 +53,8 @@ class NcclCommunicator : public Communicator {
   int rank() const override { return control_->rank(); }
   int world_size() const override { return control_->world_size(); }
   int64_t generation() const override { return control_->generation(); }
+  // Results are gathered in memory of NCCL's own.
+  Abilities abilities() const override { return {.results_with_owners = false}; }
 
   absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                      absl::Time deadline) override;

@@ -57,17 +57,16 @@ void NcclTransport::AbortConnect(int64_t generation, const std::string& reason) 
   }
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> NcclTransport::Connect(
-    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
-                      control_->Connect(generation, members, rank, deadline));
+absl::StatusOr<std::unique_ptr<Communicator>> NcclTransport::Connect(const GroupSpec& spec,
+                                                                     absl::Time deadline) {
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control, control_->Connect(spec, deadline));
   if (control->control_plane() == nullptr) {
     return absl::InternalError("the transport below NCCL cannot announce calls");
   }
   {
     absl::MutexLock lock(&mu_);
     connecting_ = control.get();
-    if (generation <= aborted_generation_) connecting_->Abort(abort_reason_);
+    if (spec.generation <= aborted_generation_) connecting_->Abort(abort_reason_);
   }
   // The mutex keeps an abort from a communicator that is gone.
   struct Left {
@@ -86,12 +85,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclTransport::Connect(
   membership.give_back = [this](int64_t of, std::unique_ptr<NcclGroup> group) {
     held_ = {of, std::move(group)};
   };
-  for (const GroupMember& member : members) {
+  for (const GroupMember& member : spec.members) {
     membership.shards = std::max(membership.shards, member.shards.end);
   }
-  if (members.size() > 1) {
-    LS_ASSIGN_OR_RETURN(membership.group,
-                        ConnectNccl(control.get(), members[static_cast<size_t>(rank)], deadline));
+  if (spec.members.size() > 1) {
+    LS_ASSIGN_OR_RETURN(
+        membership.group,
+        ConnectNccl(control.get(), spec.members[static_cast<size_t>(spec.rank)], deadline));
   }
   control->control_plane()->RestartNumbering();
   membership.control = std::move(control);

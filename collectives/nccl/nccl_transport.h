@@ -65,9 +65,8 @@ class NcclTransport : public Transport {
   }
   void Drop(void* data, size_t bytes) override { control_->Drop(data, bytes); }
   VectorMemory& vectors() override { return memory_; }
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
-                                                        const std::vector<GroupMember>& members,
-                                                        int rank, absl::Time deadline) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
+                                                        absl::Time deadline) override;
   void AbortConnect(int64_t generation, const std::string& reason) override;
   std::string address() const override { return control_->address(); }
   std::string key() const override { return control_->key(); }

@@ -124,7 +124,6 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::StatusOr<bool> AllInArenas(size_t bytes) const;
 
   // ---- collectives (shm_tree_reduce.cc, shm_collectives.cc) ----
-  absl::Status CheckOwned(const TreeReduceArgs& args, ElementRange slice) const;
   absl::Status FillNodes(const TreeReduceArgs& args, ElementRange slice, CallSlot* call) const;
   absl::Status GatherNodes(int64_t count, ElementRange slice);
   absl::Status ListSlices(int64_t count);

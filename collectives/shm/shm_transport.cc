@@ -60,19 +60,18 @@ std::shared_ptr<AbortFlag> ShmTransport::BeginConnect(int64_t generation) {
   return flag;
 }
 
-absl::Status ShmTransport::CheckMembers(int64_t generation, const std::vector<GroupMember>& members,
-                                        int rank) const {
-  const int world = static_cast<int>(members.size());
-  if (rank < 0 || rank >= world || world > kMaxRanksOfHost || generation < 0 ||
-      generation >= 1 << 24) {
-    return absl::InternalError(absl::StrCat("generation ", generation, " of ", world,
+absl::Status ShmTransport::CheckMembers(const GroupSpec& spec) {
+  const int world = static_cast<int>(spec.members.size());
+  if (spec.rank < 0 || spec.rank >= world || world > kMaxRanksOfHost || spec.generation < 0 ||
+      spec.generation >= 1 << 24) {
+    return absl::InternalError(absl::StrCat("generation ", spec.generation, " of ", world,
                                             " members (at most ", kMaxRanksOfHost,
-                                            " on a host) has no rank ", rank));
+                                            " on a host) has no rank ", spec.rank));
   }
   for (int r = 0; r < world; ++r) {
-    if (members[r].rank != r) {
-      return absl::InternalError(
-          absl::StrCat("member ", r, " of generation ", generation, " has rank ", members[r].rank));
+    if (spec.members[r].rank != r) {
+      return absl::InternalError(absl::StrCat("member ", r, " of generation ", spec.generation,
+                                              " has rank ", spec.members[r].rank));
     }
   }
   return absl::OkStatus();
@@ -114,23 +113,24 @@ absl::StatusOr<std::shared_ptr<PeerArena>> ShmTransport::Reach(const GroupMember
   return known;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::Connect(
-    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::Connect(const GroupSpec& spec,
+                                                                    absl::Time deadline) {
   Operation operation;
   operation.kind = OpKind::kConnect;
-  operation.generation = generation;
+  operation.generation = spec.generation;
   recorder_.Begin(operation, 0);
-  auto result = ConnectRecorded(generation, members, rank, deadline);
+  auto result = ConnectRecorded(spec, deadline);
   recorder_.End(result.status().code());
   absl::MutexLock lock(&mu_);
   connecting_ = nullptr;
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(
-    int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline) {
-  LS_RETURN_IF_ERROR(CheckMembers(generation, members, rank));
-  const std::shared_ptr<AbortFlag> abort = BeginConnect(generation);
+absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(const GroupSpec& spec,
+                                                                            absl::Time deadline) {
+  LS_RETURN_IF_ERROR(CheckMembers(spec));
+  const std::vector<GroupMember>& members = spec.members;
+  const std::shared_ptr<AbortFlag> abort = BeginConnect(spec.generation);
   // Arenas of those who are no members any more go; old communicators keep theirs while they live.
   for (auto it = peers_.begin(); it != peers_.end();) {
     const bool member = std::any_of(members.begin(), members.end(), [&](const GroupMember& m) {
@@ -139,8 +139,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(
     it = member ? std::next(it) : peers_.erase(it);
   }
   ShmGroup group;
-  group.generation = generation;
-  group.rank = rank;
+  group.generation = spec.generation;
+  group.rank = spec.rank;
   group.members = members;
   group.own = arena_.get();
   group.life = options_.life;
@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(
   group.may_spin = ranks <= AllowedCpus();
   for (const GroupMember& member : members) {
     std::shared_ptr<PeerArena> arena;
-    if (member.rank != rank) {
+    if (member.rank != spec.rank) {
       recorder_.Waiting(member.rank);
       LS_ASSIGN_OR_RETURN(arena, Reach(member, *abort, deadline));
     }

@@ -52,9 +52,8 @@ class ShmTransport : public Transport {
   absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
   absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
   void Drop(void* data, size_t bytes) override { arena_->Drop(data, bytes); }
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(int64_t generation,
-                                                        const std::vector<GroupMember>& members,
-                                                        int rank, absl::Time deadline) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
+                                                        absl::Time deadline) override;
   void AbortConnect(int64_t generation, const std::string& reason) override;
   std::string address() const override { return server_->address(); }
   std::string key() const override { return server_->key(); }
@@ -64,15 +63,14 @@ class ShmTransport : public Transport {
   explicit ShmTransport(const Options& options)
       : options_(options), recorder_(options.flight_records) {}
 
-  absl::Status CheckMembers(int64_t generation, const std::vector<GroupMember>& members,
-                            int rank) const;
+  static absl::Status CheckMembers(const GroupSpec& spec);
   // Maps the arena of `member`, or finds it mapped.
   absl::StatusOr<std::shared_ptr<PeerArena>> Reach(const GroupMember& member,
                                                    const AbortFlag& abort, absl::Time deadline);
   // The flag of the attempt at `generation`, set already when the generation was aborted before.
   std::shared_ptr<AbortFlag> BeginConnect(int64_t generation);
-  absl::StatusOr<std::unique_ptr<Communicator>> ConnectRecorded(
-      int64_t generation, const std::vector<GroupMember>& members, int rank, absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectRecorded(const GroupSpec& spec,
+                                                                absl::Time deadline);
 
   const Options options_;
   std::unique_ptr<OwnArena> arena_;

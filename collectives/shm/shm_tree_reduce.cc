@@ -37,7 +37,9 @@ absl::StatusOr<absl::Span<const Slice>> ShmCommunicator::TreeReduce(const TreeRe
     LS_RETURN_IF_ERROR(Enter(call, deadline));
     LS_RETURN_IF_ERROR(GatherNodes(args.count, slice));
     LS_RETURN_IF_ERROR(ListSlices(args.count));
-    tree_sum_->Run(tree_inputs_, args.owned, slice.size());
+    if (slice.size() > 0) {
+      tree_sum_->Run(tree_inputs_, args.result + slice.begin, slice.size());
+    }
     if (!newest_.has_value()) newest_.emplace();
     newest_->step = args.step;
     newest_->slices.assign(slices_.begin(), slices_.end());
@@ -57,26 +59,13 @@ std::optional<ReducedStep> ShmCommunicator::NewestReduce() const {
   return newest;
 }
 
-absl::Status ShmCommunicator::CheckOwned(const TreeReduceArgs& args, ElementRange slice) const {
-  if (slice.size() == 0) return absl::OkStatus();
-  const auto owned = reinterpret_cast<uintptr_t>(args.owned);
-  const auto owned_end = owned + slice.size() * sizeof(float);
-  for (const NodeBuffer& node : args.nodes) {
-    if (args.owned == node.data + slice.begin) continue;
-    const auto data = reinterpret_cast<uintptr_t>(node.data);
-    if (owned_end <= data || data + args.count * sizeof(float) <= owned) continue;
-    return absl::InternalError("the owned slice overlaps a node at another place than its own");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ShmCommunicator::FillNodes(const TreeReduceArgs& args, ElementRange slice,
                                         CallSlot* call) const {
   if (args.nodes.empty() || args.nodes.size() > kMaxNodes) {
     return absl::InternalError(absl::StrCat("rank ", rank(), " contributes ", args.nodes.size(),
                                             " nodes, not 1 to ", kMaxNodes));
   }
-  LS_RETURN_IF_ERROR(CheckOwned(args, slice));
+  LS_RETURN_IF_ERROR(CheckResult(args));
   for (const NodeBuffer& node : args.nodes) {
     const uint64_t offset = group_.own->OffsetOf(node.data, args.count * sizeof(float));
     if (offset == CallSlot::kForeign) {
@@ -86,7 +75,7 @@ absl::Status ShmCommunicator::FillNodes(const TreeReduceArgs& args, ElementRange
     call->nodes[call->node_count++] = {node.node.begin, node.node.end, offset};
   }
   if (slice.size() == 0) return absl::OkStatus();
-  call->owned = group_.own->OffsetOf(args.owned, slice.size() * sizeof(float));
+  call->owned = group_.own->OffsetOf(args.result + slice.begin, slice.size() * sizeof(float));
   if (call->owned == CallSlot::kForeign) {
     return absl::InternalError(
         absl::StrCat("rank ", rank(), ": the owned slice does not lie in the arena"));

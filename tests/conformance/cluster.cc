@@ -62,10 +62,10 @@ std::string Name(Kind kind) {
   return kind == Kind::kFake ? "fake" : "shm";
 }
 
-std::vector<GroupMember> Cluster::Members(int shards) const {
+GroupSpec Cluster::Spec(int64_t generation, int shards, int rank) const {
   std::vector<int> all(transports_.size());
   std::iota(all.begin(), all.end(), 0);
-  return MembersOf(all, shards);
+  return {generation, "conformance", "a secret", MembersOf(all, shards), rank};
 }
 
 std::vector<GroupMember> Cluster::MembersOf(const std::vector<int>& ranks, int shards) const {
@@ -93,12 +93,14 @@ void Cluster::Run(int64_t generation, int shards, const Body& body) {
 
 void Cluster::RunWith(const std::vector<int>& ranks, int64_t generation, int shards,
                       const Body& body) {
-  const std::vector<GroupMember> members = MembersOf(ranks, shards);
+  const GroupSpec all{generation, "conformance", "a secret", MembersOf(ranks, shards), -1};
   std::vector<std::jthread> threads;
   for (size_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
       Transport& transport = *transports_[ranks[r]];
-      auto communicator = transport.Connect(generation, members, static_cast<int>(r), Never());
+      GroupSpec spec = all;
+      spec.rank = static_cast<int>(r);
+      auto communicator = transport.Connect(spec, Never());
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       ASSERT_EQ((*communicator)->rank(), static_cast<int>(r));
       ASSERT_EQ((*communicator)->world_size(), static_cast<int>(ranks.size()));

@@ -31,7 +31,8 @@ class Cluster {
   // The same with the members `ranks` of the cluster, renumbered in this order.
   void RunWith(const std::vector<int>& ranks, int64_t generation, int shards, const Body& body);
 
-  std::vector<GroupMember> Members(int shards) const;
+  // As all ranks of the cluster would connect.
+  GroupSpec Spec(int64_t generation, int shards, int rank) const;
   Transport& transport(int rank) { return *transports_[rank]; }
   int world() const { return static_cast<int>(transports_.size()); }
 

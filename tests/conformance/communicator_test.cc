@@ -350,12 +350,11 @@ TEST_P(ErrorTest, TheDeadlineNamesWhoIsMissingAndWhatItCompleted) {
 
 TEST_P(ErrorTest, ConnectWaitsForAllAndCanBeAborted) {
   Cluster cluster(GetParam(), 2, 0);
-  const auto members = cluster.Members(0);
-  const auto late =
-      cluster.transport(0).Connect(1, members, 0, absl::Now() + absl::Milliseconds(5));
+  const auto spec = [&](int64_t generation) { return cluster.Spec(generation, 0, 0); };
+  const auto late = cluster.transport(0).Connect(spec(1), absl::Now() + absl::Milliseconds(5));
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded) << late.status();
   std::jthread aborter([&] { cluster.transport(0).AbortConnect(2, "superseded"); });
-  const auto aborted = cluster.transport(0).Connect(2, members, 0, Never());
+  const auto aborted = cluster.transport(0).Connect(spec(2), Never());
   EXPECT_EQ(aborted.status(), absl::AbortedError("superseded"));
 }
 
@@ -401,8 +400,7 @@ TEST_P(ErrorTest, TheNewestReduceIsKnownAfterAnAbort) {
     auto* data = static_cast<float*>(*transport.Allocate(kCount * 4, "a leaf"));
     for (int64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i + 100 * c.rank());
     const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
-    const TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount,
-                              data + SliceOf(kCount, 2, c.rank()).begin, 7, 0};
+    const TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount, data, 7, 0};
     ASSERT_TRUE(c.TreeReduce(args, Never()).ok());
     c.Abort("over");
     EXPECT_TRUE(c.aborted());

@@ -279,7 +279,7 @@ class Pair {
     std::vector<std::jthread> threads;
     for (int r = 0; r < 2; ++r) {
       threads.emplace_back([&, r] {
-        auto communicator = transports_[r]->Connect(generation, members, r, Never());
+        auto communicator = transports_[r]->Connect({generation, "job", "", members, r}, Never());
         statuses[r] = communicator.status();
         if (communicator.ok()) body(**communicator, *transports_[r]);
       });

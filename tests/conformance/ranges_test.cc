@@ -62,8 +62,7 @@ struct Vectors {
     TreeReduceArgs args;
     args.nodes = nodes;
     args.count = kCount;
-    args.owned =
-        const_cast<float*>(nodes[0].data) + SliceOf(kCount, c.world_size(), c.rank()).begin;
+    args.result = const_cast<float*>(nodes[0].data);
     args.step = step;
     return args;
   }

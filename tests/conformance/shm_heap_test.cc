@@ -42,7 +42,7 @@ TEST(ShmHeapTest, StepsAskForNoMemory) {
       TreeReduceArgs args;
       args.nodes = nodes;
       args.count = kCount;
-      args.owned = const_cast<float*>(nodes[0].data) + SliceOf(kCount, world, c.rank()).begin;
+      args.result = const_cast<float*>(nodes[0].data);
       const auto step = [&](int64_t number) {
         EXPECT_TRUE(c.WaitCommitted(number - 1, Never()).ok());
         // The owned slice of the last step holds its sum: begin with leaves again.

@@ -99,20 +99,22 @@ class Processes {
         SendFds(socket, absl::StrCat((*transport)->address(), ",", (*transport)->key()), {}).ok());
     auto table = RecvFds(socket);
     LS_CHECK(table.ok());
-    std::vector<GroupMember> members;
+    GroupSpec spec;
+    spec.generation = 1;
+    spec.rank = rank;
     for (const auto row : absl::StrSplit(table->data, ';')) {
       const std::vector<std::string> fields = absl::StrSplit(row, ',');
       GroupMember member;
-      member.rank = static_cast<int>(members.size());
+      member.rank = static_cast<int>(spec.members.size());
       member.shm_address = fields[0];
       member.key = fields[1];
       LS_CHECK(absl::SimpleAtoi(fields[2], &member.pid));
       LS_CHECK(absl::SimpleAtoi(fields[3], &member.shards.begin));
       LS_CHECK(absl::SimpleAtoi(fields[4], &member.shards.end));
       member.life_slot = member.rank;
-      members.push_back(member);
+      spec.members.push_back(member);
     }
-    auto communicator = (*transport)->Connect(1, members, rank, Never());
+    auto communicator = (*transport)->Connect(spec, Never());
     LS_CHECK(communicator.ok()) << communicator.status().ToString();
     const std::string result = body(**communicator, **transport, socket);
     LS_CHECK(SendFds(socket, result, {}).ok());
@@ -146,7 +148,7 @@ TEST(ShmProcessesTest, TreeReduceGivesEveryProcessTheSameBits) {
       TreeReduceArgs args;
       args.nodes = nodes;
       args.count = kCount;
-      args.owned = const_cast<float*>(nodes[0].data) + SliceOf(kCount, world, c.rank()).begin;
+      args.result = const_cast<float*>(nodes[0].data);
       const auto slices = c.TreeReduce(args, Never());
       if (!slices.ok()) return slices.status().ToString();
       std::string bits;

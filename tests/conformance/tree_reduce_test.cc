@@ -45,12 +45,11 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
     ASSERT_TRUE(memory.ok()) << memory.status();
     nodes.push_back({node, *memory});
   }
-  const ElementRange slice = SliceOf(count, c.world_size(), c.rank());
-  auto* owned = const_cast<float*>(nodes[0].data) + slice.begin;
+  auto* result = const_cast<float*>(nodes[0].data);
   if (!in_place) {
-    auto memory = transport.vectors().Allocate(slice.size(), "owned");
+    auto memory = transport.vectors().Allocate(count, "result");
     ASSERT_TRUE(memory.ok()) << memory.status();
-    owned = *memory;
+    result = *memory;
   }
   c.PublishCommitted(0);
   for (int64_t step = 1; step <= 3; ++step) {
@@ -64,7 +63,7 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
     TreeReduceArgs args;
     args.nodes = nodes;
     args.count = count;
-    args.owned = owned;
+    args.result = result;
     args.step = step;
     args.parts = parts;
     for (int64_t i = 0; i < std::min<int64_t>(step, parts.size()) && c.reduces_parts(); ++i) {

@@ -181,8 +181,7 @@ class RankBench {
     TreeReduceArgs args;
     args.nodes = nodes_;
     args.count = count;
-    const ElementRange slice = SliceOf(count, n_, communicator_->rank());
-    args.owned = slice.size() > 0 ? result_ : nullptr;
+    args.result = result_;
     return communicator_->TreeReduce(args, Soon()).status();
   }
 
@@ -254,7 +253,7 @@ class RankBench {
       for (int64_t i = 0; i < elements; ++i) wrong += got[i] != expected(i) ? 1 : 0;
     };
     if (operation == "tree_reduce") {
-      expect(result_, slice.size(),
+      expect(result_ + slice.begin, slice.size(),
              [&](int64_t i) { return SumOf(request_.shards(), slice.begin + i); });
     } else if (operation == "all_reduce") {
       expect(vector_, size.count, sum_of_ranks);

@@ -118,9 +118,12 @@ absl::Status RunRank(int rank, const ForkedRanks& options, const SharedBoard& bo
   Write(transport->key(), own.key, sizeof(own.key));
   own.pid = ::getpid();
   own.ready.store(true, std::memory_order_release);
-  LS_ASSIGN_OR_RETURN(const std::vector<GroupMember> members, MembersOf(options, board));
+  GroupSpec spec;
+  spec.generation = 1;
+  spec.rank = rank;
+  LS_ASSIGN_OR_RETURN(spec.members, MembersOf(options, board));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                      transport->Connect(1, members, rank, Clock::Real()->Now() + kConnectWithin));
+                      transport->Connect(spec, Clock::Real()->Now() + kConnectWithin));
   LS_RETURN_IF_ERROR(body(*communicator, *transport));
   return communicator->Barrier(Clock::Real()->Now() + kConnectWithin);
 }

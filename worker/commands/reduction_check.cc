@@ -68,7 +68,7 @@ absl::Status Reduce(Communicator& communicator, Transport& transport, double* se
   TreeReduceArgs args;
   args.nodes = absl::MakeConstSpan(&node, 1);
   args.count = kFloats;
-  args.owned = result;
+  args.result = result;
   for (int round = 0; round <= kRounds; ++round) {
     LS_RETURN_IF_ERROR(communicator.Barrier(Soon()));
     const absl::Time start = Clock::Real()->Now();

@@ -128,20 +128,17 @@ absl::StatusOr<absl::Span<const Slice>> Trainer::Reduce(Communicator* communicat
   // After the reduction peers change what this rank's checkpoint may read of them.
   if (policy_->copies_read_peers()) WaitForCopy();
   const StepWatch::Scope part(&watch_, REDUCING, StepPhase::kReduce);
-  LS_ASSIGN_OR_RETURN(
-      const absl::Span<const Slice> reduced,
-      communicator->TreeReduce(ReductionOf(*communicator, step, sums_->nodes()), Deadline()));
+  LS_ASSIGN_OR_RETURN(const absl::Span<const Slice> reduced,
+                      communicator->TreeReduce(ReductionOf(step, sums_->nodes()), Deadline()));
   LS_RETURN_IF_ERROR(policy_->ShareSums(communicator, step, GradientsIn(reduced), Deadline()));
   return reduced;
 }
 
-TreeReduceArgs Trainer::ReductionOf(const Communicator& communicator, int64_t step,
-                                    absl::Span<const NodeBuffer> nodes) const {
+TreeReduceArgs Trainer::ReductionOf(int64_t step, absl::Span<const NodeBuffer> nodes) const {
   TreeReduceArgs args;
   args.nodes = nodes;
   args.count = compiled_.vector_count;
-  args.owned =
-      sums_->first() + SliceOf(args.count, communicator.world_size(), communicator.rank()).begin;
+  args.result = sums_->first();
   args.step = step;
   args.parts = parts_;
   args.wanted = policy_->wanted();
@@ -165,7 +162,7 @@ absl::Status Trainer::BeginReducing(Communicator* communicator, int64_t step, in
   if (part == parts_.end()) return absl::OkStatus();  // more of it comes
   LS_RETURN_IF_ERROR(sums_->PartDone(part->begin, part->end));
   const StepWatch::Scope reducing(&watch_, REDUCING);
-  return communicator->BeginPart(ReductionOf(*communicator, step, sums_->whole()), Deadline());
+  return communicator->BeginPart(ReductionOf(step, sums_->whole()), Deadline());
 }
 
 absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced) {

@@ -156,8 +156,7 @@ class Trainer {
   // What this worker would have all do after the step.
   StepHeader::Wishes Wishes(const Communicator& communicator) const;
   // What is reduced in `step`, from the nodes that this worker contributes.
-  TreeReduceArgs ReductionOf(const Communicator& communicator, int64_t step,
-                             absl::Span<const NodeBuffer> nodes) const;
+  TreeReduceArgs ReductionOf(int64_t step, absl::Span<const NodeBuffer> nodes) const;
   // What of it is the plan's, until the next call.
   absl::Span<const engine::GradientSlice> GradientsIn(absl::Span<const Slice> reduced);
   // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.

@@ -62,7 +62,8 @@ class Job {
     const std::vector<GroupMember> members =
         GroupMembers(ranks_, [](const Rank& rank) -> Transport& { return *rank.transport; });
     Each([&](int r, Rank& rank) {
-      auto made = rank.transport->Connect(generation_, members, r, Deadline());
+      auto made = rank.transport->Connect({generation_, "job", "", members, static_cast<int>(r)},
+                                          Deadline());
       ASSERT_TRUE(made.ok()) << made.status();
       rank.communicator = *std::move(made);
     });

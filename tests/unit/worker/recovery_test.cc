@@ -64,7 +64,8 @@ class RecoveryTest : public ::testing::Test {
       for (size_t r = 0; r < ranks_.size(); ++r) {
         threads.emplace_back([&, r] {
           Rank& rank = ranks_[r];
-          auto communicator = rank.transport->Connect(1, members, static_cast<int>(r), deadline);
+          auto communicator =
+              rank.transport->Connect({1, "job", "", members, static_cast<int>(r)}, deadline);
           ASSERT_TRUE(communicator.ok()) << communicator.status();
           results[r] = AgreeOnState(communicator->get(), rank.executor.get(), rank.state,
                                     plan_->state_bytes(), start_step, evaluated[r], deadline);

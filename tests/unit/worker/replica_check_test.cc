@@ -43,7 +43,8 @@ std::vector<absl::Status> Check(const std::vector<std::string>& states) {
   for (size_t r = 0; r < states.size(); ++r) {
     threads.emplace_back([&, r] {
       const absl::Time deadline = absl::Now() + absl::Seconds(30);
-      auto communicator = transports[r]->Connect(1, members, static_cast<int>(r), deadline);
+      auto communicator =
+          transports[r]->Connect({1, "job", "", members, static_cast<int>(r)}, deadline);
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       results[r] =
           CheckReplicas(communicator->get(), states[r].data(), states[r].size(), 9, deadline);

@@ -59,8 +59,8 @@ class ReplicatedStateTest : public ::testing::Test {
     std::vector<std::jthread> threads;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       threads.emplace_back([&, r] {
-        auto communicator =
-            ranks_[r].transport->Connect(generation, members, static_cast<int>(r), deadline_);
+        auto communicator = ranks_[r].transport->Connect(
+            {generation, "job", "", members, static_cast<int>(r)}, deadline_);
         said[r] = communicator.ok() ? call(*ranks_[r].policy, communicator->get())
                                     : communicator.status();
       });

@@ -235,8 +235,8 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
     for (size_t r = 0; r < members_.size(); ++r) {
       threads.emplace_back([&, r] {
         Member* const member = members_[r].get();
-        auto communicator =
-            member->transport->Connect(generation_, group, static_cast<int>(r), Deadline());
+        auto communicator = member->transport->Connect(
+            {generation_, "job", "", group, static_cast<int>(r)}, Deadline());
         ASSERT_TRUE(communicator.ok()) << communicator.status();
         if (agree) {
           const auto agreed =
