@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/communicator.h"
 #include "collectives/group_end.h"
@@ -34,6 +35,8 @@ namespace lockstep::worker {
 namespace {
 
 constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
+// As long as a connection may take: packets are lost and sent again after a second, two, four.
+constexpr absl::Duration kLeastConnectPatience = absl::Seconds(5);
 constexpr absl::Duration kLookForDead = absl::Milliseconds(100);
 
 std::string RunDir(const WorkerAssignment& assignment) {
@@ -60,7 +63,7 @@ std::vector<GroupMember> MembersOf(const Generation& generation, const std::stri
                        member.address().node_id() == node_id ? member.address().life_slot() : -1,
                        {member.shard_begin(), member.shard_end()},
                        member.address().node_id(),
-                       {}});
+                       {member.address().tcp().begin(), member.address().tcp().end()}});
   }
   return members;
 }
@@ -223,6 +226,12 @@ class Worker {
     ready.mutable_address()->set_shm(transport_->address());
     ready.mutable_address()->set_key(transport_->key());
     ready.mutable_address()->set_life_slot(bootstrap_.life_slot());
+    for (const std::string& address : bootstrap_.data_addresses()) {
+      if (transport_->tcp_port() == 0) break;
+      const bool v6 = absl::StrContains(address, ':');
+      ready.mutable_address()->add_tcp(
+          absl::StrCat(v6 ? "[" : "", address, v6 ? "]:" : ":", transport_->tcp_port()));
+    }
     link_.SendReady(ready);
     return absl::OkStatus();
   }
@@ -236,6 +245,7 @@ class Worker {
     GroupSpec group;
     group.generation = highest_generation_;
     group.job = bootstrap_.assignment().job_id();
+    group.secret = generation.secret();
     group.members = MembersOf(generation, bootstrap_.node_id());
     for (const GroupMember& member : group.members) {
       if (member.incarnation == bootstrap_.assignment().incarnation()) group.rank = member.rank;
@@ -252,15 +262,34 @@ class Worker {
     return status;
   }
 
+  // Members of one host wait for each other as for any start. Between hosts the coordinator has to
+  // hear soon who cannot be reached.
+  absl::Duration ConnectPatience(const GroupSpec& group) const {
+    const bool one_host = std::all_of(
+        group.members.begin(), group.members.end(),
+        [this](const GroupMember& member) { return member.node == bootstrap_.node_id(); });
+    return one_host ? job::StartTimeout(job_)
+                    : std::max(kLeastConnectPatience, job::FailureDetection(job_));
+  }
+
   absl::Status RunIn(const Generation& generation, const GroupSpec& group) {
-    const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
+    const absl::Time deadline = clock_->Now() + ConnectPatience(group);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
     absl::StatusOr<std::unique_ptr<Communicator>> connected = transport_->Connect(group, deadline);
     if (!connected.ok()) {
-      SayWhoIsLost(connected.status());
-      return connected.status();
+      const GroupEnd end = EndOf(connected.status());
+      const bool lost = end.rank >= 0 && (end.cause == EndCause::kUnreachable ||
+                                          end.cause == EndCause::kPeerMissing);
+      if (!lost || group.members[static_cast<size_t>(end.rank)].node == bootstrap_.node_id()) {
+        SayWhoIsLost(connected.status());
+        return connected.status();
+      }
+      link_.SendPeerLost(highest_generation_, end.rank, PeerLost::UNREACHABLE,
+                         std::string(connected.status().message()));
+      // The coordinator decides who goes; this one is ready for the next generation.
+      return absl::AbortedError(connected.status().message());
     }
     last_communicator_ = *std::move(connected);
     Communicator* const communicator = last_communicator_.get();
@@ -272,6 +301,11 @@ class Worker {
     link_.UnwatchGeneration();
     if (!outcome.ok()) {
       SayWhoIsLost(outcome.status());
+      const EndCause cause = EndOf(outcome.status()).cause;
+      if (cause == EndCause::kUnreachable || cause == EndCause::kDamaged) {
+        return absl::AbortedError(
+            outcome.status().message());  // the network's fault, nobody's else
+      }
       return outcome.status();
     }
     if (trainer_->profiler() != nullptr && !outcome->regrouped) {
@@ -286,9 +320,15 @@ class Worker {
   // Names the rank to blame for the end of the generation, if this one knows it; the coordinator
   // then takes this one, whatever becomes of it, for its victim.
   void SayWhoIsLost(const absl::Status& status) {
-    const int rank = EndOf(status).lost_rank();
-    if (rank < 0 && !absl::IsAborted(status)) return;
-    link_.SendPeerLost(highest_generation_, rank, std::string(status.message()));
+    const GroupEnd end = EndOf(status);
+    const std::string detail(status.message());
+    if (end.cause == EndCause::kUnreachable || end.cause == EndCause::kDamaged) {
+      const bool damaged = end.cause == EndCause::kDamaged;
+      return link_.SendPeerLost(highest_generation_, end.rank,
+                                damaged ? PeerLost::DAMAGED : PeerLost::SILENT, detail);
+    }
+    if (end.lost_rank() < 0 && !absl::IsAborted(status)) return;
+    link_.SendPeerLost(highest_generation_, end.lost_rank(), PeerLost::DIED, detail);
   }
 
   // Each rank writes what it measured, rank 0 puts it together. A profile that cannot be written

@@ -16,8 +16,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   QuietGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  // gRPC's name for the least that one attempt to connect gets; what it waits between two attempts is
-  // not meant. A way of 200 ms takes half a second, and a lost packet is sent again after a second.
+  // gRPC's name for the least that one attempt to connect gets; what it waits between two attempts
+  // is not meant. A way of 200 ms takes half a second, and a lost packet is sent again after a
+  // second.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   const int silence = static_cast<int>(absl::ToInt64Milliseconds(kSilence));

@@ -180,8 +180,8 @@ void LetGo(Context& context, Job& job) {
   }
 }
 
-// Ranks of one host are neighbours, so that it holds one range of shards. Hosts come in the order of
-// their first places, but for the one that rank 0 is to be on.
+// Ranks of one host are neighbours, so that it holds one range of shards. Hosts come in the order
+// of their first places, but for the one that rank 0 is to be on.
 void OrderByHost(const Job& job, Members& members) {
   std::map<std::string, int> order;
   for (const Worker* worker : members) {

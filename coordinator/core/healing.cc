@@ -96,10 +96,34 @@ bool OthersHold(const Job& job, const Worker& worker) {
   });
 }
 
+// Of a job of several hosts whose first generation is not formed: whether a worker on another host
+// than this one's is such a one.
+bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Worker&)) {
+  if (job.generation.message.generation() != 0) return false;
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.works() && !slot.unplaced() && slot.worker.node_id != worker.node_id &&
+           !Failed(slot.worker) && is_one(slot.worker);
+  });
+}
+
 // Whether the failure, which would come again on that node, costs the job only the node: one that
-// is no member yet has nothing that the others lack. What a member meets is the job's own.
+// is no member yet has nothing that the others lack. What a member meets is the job's own, and so is
+// what all hosts of a job that begins meet: a file that is nowhere.
 bool CostsTheNode(const Job& job, const Worker& worker) {
-  return IsForGood(worker) && !IsMember(job, worker) && OthersHold(job, worker);
+  if (!IsForGood(worker) || IsMember(job, worker)) return false;
+  return OthersHold(job, worker) ||
+         AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
+}
+
+// Whether some failed worker's cause may be its host's alone, which the other hosts will show.
+bool AwaitsOtherHosts(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    const Worker& worker = slot.worker;
+    if (slot.standby || !Failed(worker) || !IsForGood(worker) || CostsTheNode(job, worker)) {
+      return false;
+    }
+    return AnyElsewhere(job, worker, [](const Worker& other) { return !other.ready.has_value(); });
+  });
 }
 
 // The same for the node of this worker, and says so.
@@ -276,7 +300,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 void Heal(Context& context, Job& job) {
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
-  if (!done && AwaitsCauses(context, job)) return;
+  if (!done && (AwaitsCauses(context, job) || AwaitsOtherHosts(job))) return;
   if (!done) {  // else the result is safe and nobody is missed
     for (Slot* slot : FailedSlots(job)) {
       if (!HealOne(context, job, *slot)) return;

@@ -31,8 +31,8 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
   return Since(context, worker, worker.last_heard);
 }
 
-// Whether peers of the worker's generation commit steps, which none of them can without it: it lives,
-// and only the way from it to here is cut.
+// Whether peers of the worker's generation commit steps, which none of them can without it: it
+// lives, and only the way from it to here is cut.
 bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker) {
   if (!HasActiveGeneration(job) || !IsMember(job, worker)) return false;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {

@@ -21,10 +21,10 @@ struct MeshHost {
 using CutPair = std::pair<std::string, std::string>;
 CutPair MakeCut(const std::string& a, const std::string& b);
 
-// The hosts that go so that all others reach each other. They leave as many workers as can be; where
-// somebody holds the state, somebody who does stays. Of equals the fewest hosts go, and of these the
-// ones with the highest ids. `cuts` are pairs of `hosts`; others are of no matter. Exact while at
-// most 16 hosts are in cuts; with more, the host with the most cuts goes first.
+// The hosts that go so that all others reach each other. They leave as many workers as can be;
+// where somebody holds the state, somebody who does stays. Of equals the fewest hosts go, and of
+// these the ones with the highest ids. `cuts` are pairs of `hosts`; others are of no matter. Exact
+// while at most 16 hosts are in cuts; with more, the host with the most cuts goes first.
 std::set<std::string> HostsToGo(const std::vector<MeshHost>& hosts, const std::set<CutPair>& cuts);
 
 }  // namespace lockstep::coordinator

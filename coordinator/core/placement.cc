@@ -66,9 +66,8 @@ Placement TakeInOrder(const std::vector<int>& counts, const std::vector<size_t>&
                       Placement from) {
   Placement placement(counts.size());
   for (const size_t i : order) {
-    const auto found = std::find_if(from.begin(), from.end(), [&](const auto& entry) {
-      return entry.second >= counts[i];
-    });
+    const auto found = std::find_if(from.begin(), from.end(),
+                                    [&](const auto& entry) { return entry.second >= counts[i]; });
     if (found == from.end()) return {};
     placement[i] = {found->first, counts[i]};
     from.erase(found);
@@ -115,8 +114,8 @@ bool IsRankZeroNode(const Job& job, const std::string& node_id, const std::strin
 
 Placement Place(Context& context, const Job& job, bool empty) {
   const std::vector<int> counts = job::RanksPerNode(job.spec());
-  const bool even = std::all_of(counts.begin(), counts.end(),
-                                [&](int count) { return count == counts.front(); });
+  const bool even =
+      std::all_of(counts.begin(), counts.end(), [&](int count) { return count == counts.front(); });
   Placement from = Candidates(context, job, empty);
   if (even) return PlaceEvenly(job, std::move(from), counts.size(), counts.front());
   return PlaceList(job, std::move(from), counts);

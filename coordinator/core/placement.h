@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a job's workers start: which nodes hold it, how many workers each, and in which order, which
-// is that of the ranks. Hosts come in their natural order (host2 before host10), so that ranks are
-// where one looks for them, but for the node that the job wants rank 0 on, which is the first.
-// Thread-safety: thread-compatible.
+// Where a job's workers start: which nodes hold it, how many workers each, and in which order,
+// which is that of the ranks. Hosts come in their natural order (host2 before host10), so that
+// ranks are where one looks for them, but for the node that the job wants rank 0 on, which is the
+// first. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_PLACEMENT_H_
 #define LOCKSTEP_COORDINATOR_CORE_PLACEMENT_H_
 
@@ -17,6 +17,7 @@ namespace lockstep::coordinator {
 // How many workers start on which node, rank 0's first.
 using Placement = std::vector<std::pair<Node*, int>>;
 
+// How many workers start.
 int Workers(const Placement& placement);
 
 // Whether the job wants rank 0 on this node, by its id or its host's name.

@@ -23,7 +23,8 @@ namespace {
 constexpr absl::Duration kFirstRetry = absl::Seconds(1);
 constexpr absl::Duration kLastRetry = absl::Seconds(15);
 constexpr char kAdvice[] =
-    "let the hosts' workers make TCP connections to each other (any port), or name the network that "
+    "let the hosts' workers make TCP connections to each other (any port), or name the network "
+    "that "
     "joins them with 'launcher join --interfaces'";
 
 // The living members of the newest generation, by node.
@@ -95,9 +96,9 @@ void SendAway(Context& context, Job& job, const std::set<std::string>& gone) {
     });
     const std::string why = cut == job.cuts.end() ? "out of reach of its peers" : cut->text;
     ExcludeNode(context, job, id, why);
-    AppendNotice(context, job,
-                 absl::StrCat(why, "; the job goes on without ", workers.front()->host, ": ",
-                              kAdvice));
+    AppendNotice(
+        context, job,
+        absl::StrCat(why, "; the job goes on without ", workers.front()->host, ": ", kAdvice));
     for (Worker* worker : workers) {
       Judge(context, job, *worker, why);
       worker->node_lost = true;  // nothing is said against the worker

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts of a generation that cannot reach each other. Members that found no way to a peer say so
-// before the first step; all such reports of a moment are looked at together. When the job can go on
-// without the hosts that stand in the way (mesh.h), because enough workers are left or others have
-// room, these hosts go: their workers are started elsewhere, which costs no restart. Otherwise all
-// stay and try again, a little later each time. The job says which two hosts it is about, what was
-// tried and what to do.
-// Thread-safety: thread-compatible.
+// before the first step; all such reports of a moment are looked at together. When the job can go
+// on without the hosts that stand in the way (mesh.h), because enough workers are left or others
+// have room, these hosts go: their workers are started elsewhere, which costs no restart. Otherwise
+// all stay and try again, a little later each time. The job says which two hosts it is about, what
+// was tried and what to do. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_
 #define LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_
 

@@ -106,7 +106,8 @@ absl::Status CheckListenAddress(absl::string_view address, bool plaintext) {
       "or 127.0.0.1, or give --plaintext where nobody else is in the network"));
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address, bool plaintext) {
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
+                                                         bool plaintext) {
   LS_RETURN_IF_ERROR(CheckListenAddress(address, plaintext));
   std::unique_ptr<Listener> listener(new Listener());
   listener->address_ = address;

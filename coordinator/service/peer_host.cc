@@ -17,7 +17,8 @@ std::string PeerHost(const std::string& peer) {
   absl::ConsumePrefix(&rest, "[");
   absl::ConsumeSuffix(&rest, "]");
   const absl::string_view mapped = "::ffff:";
-  if (absl::StartsWith(rest, mapped) && absl::StrContains(rest, ".")) rest.remove_prefix(mapped.size());
+  if (absl::StartsWith(rest, mapped) && absl::StrContains(rest, "."))
+    rest.remove_prefix(mapped.size());
   return std::string(rest);
 }
 

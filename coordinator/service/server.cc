@@ -115,7 +115,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
                      "needs a token; listen on a Unix socket or give one"));
   }
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Bind(options.listen, options.plaintext));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                      Listener::Bind(options.listen, options.plaintext));
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "

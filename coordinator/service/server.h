@@ -32,8 +32,8 @@ class Server {
  public:
   // Listens and serves. `clock` and `store` outlive the server.
   // Errors: InvalidArgument (a bad address), FailedPrecondition (TCP without a token; an address
-  // that other machines reach, without `plaintext`; the address is in use), DataLoss and others when
-  // the journal cannot be read or written.
+  // that other machines reach, without `plaintext`; the address is in use), DataLoss and others
+  // when the journal cannot be read or written.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Clock* clock,
                                                        Store* store);
   virtual ~Server() = default;  // stops

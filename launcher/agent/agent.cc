@@ -316,7 +316,8 @@ void AgentImpl::FindDataAddresses(const std::string& seen) {
   node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
                                              OwnEndTowards(options_.coordinator.address), seen);
   if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;
-  WarnOnce("no address of this host is among --interfaces: its workers join no job of several hosts");
+  WarnOnce(
+      "no address of this host is among --interfaces: its workers join no job of several hosts");
 }
 
 absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& checked) {

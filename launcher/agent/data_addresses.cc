@@ -53,9 +53,9 @@ bool IsUsable(const std::string& bytes) {
 }
 
 absl::Status BadPart(absl::string_view part, const std::string& why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", part, "' ", why, ": give names of interfaces, addresses or networks such as ",
-                   "eth0,10.0.0.0/8,^docker0"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", part, "' ", why, ": give names of interfaces, addresses or networks such as ",
+      "eth0,10.0.0.0/8,^docker0"));
 }
 
 }  // namespace
@@ -124,8 +124,7 @@ std::vector<std::string> ChooseDataAddresses(const std::vector<InterfaceAddress>
   // The coordinator knows the way when this host does not.
   const auto to_coordinator = at(own) != all.end() ? at(own) : at(seen);
   const std::string way = to_coordinator == all.end() ? "" : to_coordinator->interface;
-  const size_t family =
-      to_coordinator == all.end() ? 4 : Numeric(to_coordinator->address).size();
+  const size_t family = to_coordinator == all.end() ? 4 : Numeric(to_coordinator->address).size();
   using Order = std::tuple<int, bool, bool, int64_t, bool>;
   std::vector<std::pair<Order, std::string>> ordered;
   std::string loopback;
@@ -140,9 +139,9 @@ std::vector<std::string> ChooseDataAddresses(const std::vector<InterfaceAddress>
     }
     if (candidate.is_virtual && !named && candidate.interface != way) continue;
     const bool is_way = to_coordinator != all.end() && candidate.address == to_coordinator->address;
-    ordered.push_back({{rank, !is_way, candidate.interface != way, -candidate.mbits,
-                        bytes.size() != family},
-                       candidate.address});
+    ordered.push_back(
+        {{rank, !is_way, candidate.interface != way, -candidate.mbits, bytes.size() != family},
+         candidate.address});
   }
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

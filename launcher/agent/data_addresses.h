@@ -56,9 +56,9 @@ class InterfaceFilter {
 };
 
 // The numeric addresses that workers publish, best first, at most 8. `own`: this host's end of the
-// way to the coordinator; `seen`: where the coordinator sees the connection come from. Either may be
-// empty. One that is seen and is not the host's own, as behind a router that translates addresses,
-// comes last. A host without any other address has its loopback.
+// way to the coordinator; `seen`: where the coordinator sees the connection come from. Either may
+// be empty. One that is seen and is not the host's own, as behind a router that translates
+// addresses, comes last. A host without any other address has its loopback.
 std::vector<std::string> ChooseDataAddresses(const std::vector<InterfaceAddress>& all,
                                              const InterfaceFilter& filter, const std::string& own,
                                              const std::string& seen);

@@ -85,6 +85,10 @@ struct ListArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
 };
+struct NodesArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+};
 struct DescribeArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
@@ -114,7 +118,7 @@ struct JoinArgs {
   CoordinatorArgs coordinator;
   std::optional<int> slots;  // worker slots; without it one for each core or GPU
   std::string runs_dir;
-  std::string state_dir;  // empty: the default
+  std::string state_dir;   // empty: the default
   std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
 };
@@ -187,7 +191,7 @@ struct HelpArgs {
 };
 
 using Command =
-    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, DescribeArgs, LogsArgs, CancelArgs,
+    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs, CancelArgs,
                  ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs, GenerateArgs,
                  BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
 

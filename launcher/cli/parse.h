@@ -47,6 +47,7 @@ absl::StatusOr<Command> ParseCompare(const Line& line);
 absl::StatusOr<Command> ParseChaos(const Line& line);
 // Of a coordinator (parse_cluster.cc).
 absl::StatusOr<Command> ParseList(const Line& line);
+absl::StatusOr<Command> ParseNodes(const Line& line);
 absl::StatusOr<Command> ParseDescribe(const Line& line);
 absl::StatusOr<Command> ParseLogs(const Line& line);
 absl::StatusOr<Command> ParseCancel(const Line& line);

@@ -15,6 +15,11 @@ absl::StatusOr<Command> ParseList(const Line& line) {
   return Command(ListArgs{line.common, line.coordinator});
 }
 
+absl::StatusOr<Command> ParseNodes(const Line& line) {
+  LS_RETURN_IF_ERROR(NoArgument(line));
+  return Command(NodesArgs{line.common, line.coordinator});
+}
+
 absl::StatusOr<Command> ParseDescribe(const Line& line) {
   LS_ASSIGN_OR_RETURN(std::string job, OnePositional(line, "job"));
   return Command(DescribeArgs{line.common, line.coordinator, std::move(job)});
@@ -45,9 +50,12 @@ absl::StatusOr<Command> ParseScale(const Line& line) {
 
 absl::StatusOr<Command> ParseJoin(const Line& line) {
   LS_RETURN_IF_ERROR(NoArgument(line));
-  JoinArgs args{
-      line.common, line.coordinator, {}, line.words.Last("runs-dir"), line.words.Last("state-dir"),
-      line.words.Last("interfaces")};
+  JoinArgs args{line.common,
+                line.coordinator,
+                {},
+                line.words.Last("runs-dir"),
+                line.words.Last("state-dir"),
+                line.words.Last("interfaces")};
   if (line.words.Has("orphan-grace")) {
     const auto grace = job::ParseDuration(line.words.Last("orphan-grace"));
     if (!grace.ok()) return Usage(absl::StrCat("--orphan-grace: ", grace.status().message()));

@@ -33,6 +33,10 @@ const std::vector<Verb>& VerbTable() {
        "launcher submit job.yaml", ParseSubmit},
       {"list", "launcher list [flags]", "Shows the coordinator's jobs.", "launcher list -o json",
        ParseList},
+      {"nodes", "launcher nodes [flags]",
+       "Shows the coordinator's nodes: what they have, which jobs they run, and which jobs leave "
+       "them out.",
+       "launcher nodes", ParseNodes},
       {"describe", "launcher describe [flags] JOB",
        "Shows all about a job, and why it is in its state.", "launcher describe fashion-mnist",
        ParseDescribe},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of a user of a running coordinator: submit, list, describe, logs, cancel, scale.
+// The verbs of a user of a running coordinator: submit, list, nodes, describe, logs, cancel, scale.
 #include <atomic>
 #include <iostream>
 #include <memory>
@@ -134,6 +134,15 @@ int RunVerb(const ListArgs& args) {
   const auto response = (*client)->ListJobs(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
   std::cout << (args.common.output == Output::kJson ? ListJson(*response) : ListTable(*response));
+  return kExitOk;
+}
+
+int RunVerb(const NodesArgs& args) {
+  auto client = Connect(args.coordinator);
+  if (!client.ok()) return Complain(client.status());
+  const auto response = (*client)->GetCluster(kReplyTimeout);
+  if (!response.ok()) return Complain(response.status());
+  std::cout << (args.common.output == Output::kJson ? NodesJson(*response) : NodesTable(*response));
   return kExitOk;
 }
 

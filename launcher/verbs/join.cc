@@ -61,7 +61,8 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
 int RunJoin(const JoinArgs& args, Spawner* spawner) {
   Leaving leaving;
   if (const auto filter = InterfaceFilter::Parse(args.interfaces); !filter.ok()) {
-    std::cerr << "error: --interfaces: " << Printable(std::string(filter.status().message())) << "\n";
+    std::cerr << "error: --interfaces: " << Printable(std::string(filter.status().message()))
+              << "\n";
     return kExitUsage;
   }
   absl::StatusOr<AgentOptions> options = OptionsOf(args, spawner);

@@ -26,6 +26,7 @@ int RunVerb(const DoctorArgs& args);
 // Of a running coordinator (jobs.cc, top.cc).
 int RunVerb(const SubmitArgs& args);
 int RunVerb(const ListArgs& args);
+int RunVerb(const NodesArgs& args);
 int RunVerb(const DescribeArgs& args);
 int RunVerb(const LogsArgs& args);
 int RunVerb(const CancelArgs& args);

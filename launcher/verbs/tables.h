@@ -19,6 +19,11 @@ std::string AlignedTable(const std::vector<std::vector<std::string>>& rows);
 std::string ListTable(const ListJobsResponse& response);
 std::string ListJson(const ListJobsResponse& response);
 
+// `launcher nodes`.
+std::string NodesTable(const GetClusterResponse& response);
+std::string NodesJson(const GetClusterResponse& response);
+std::string NodeJson(const NodeStatus& node);
+
 // `launcher describe`.
 std::string DescribeText(const DescribeJobResponse& response);
 std::string DescribeJson(const DescribeJobResponse& response);

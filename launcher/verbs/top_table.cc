@@ -107,7 +107,6 @@ std::string TopTable(const TopFigures& told) {
 }
 
 std::string TopJson(const TopFigures& figures) {
-  const auto node_json = [](const NodeStatus& node) { return MessageJson(node, Unset::kWritten); };
   // The spec is `describe`'s.
   const auto job_json = [](const DescribeJobResponse& job) {
     return JsonObject()
@@ -117,7 +116,7 @@ std::string TopJson(const TopFigures& figures) {
   };
   return JsonObject()
              .Add("schema", 1)
-             .Raw("nodes", JsonArrayOf(figures.cluster.nodes(), node_json))
+             .Raw("nodes", JsonArrayOf(figures.cluster.nodes(), NodeJson))
              .Raw("jobs", JsonArrayOf(figures.jobs, job_json))
              .Done() +
          "\n";

@@ -66,7 +66,7 @@ class ControlLink {
   void SendHeartbeat(const WorkerHeartbeat& heartbeat);
   void SendEval(const EvalResult& eval);
   // `rank` is to blame for the end of the generation; -1: it is not known who is.
-  void SendPeerLost(int64_t generation, int rank, const std::string& detail);
+  void SendPeerLost(int64_t generation, int rank, PeerLost::Kind kind, const std::string& detail);
   // Says that all is done and durable, and blocks until the coordinator lets the worker go. The
   // message is repeated after a reconnect. Empty: the generation was aborted, because the worker
   // that writes the result failed; the work is not done.

@@ -216,12 +216,12 @@ class HostsTest(harness.ProgramTest):
                        f"--slots={slots}", f"--state-dir={os.path.join(self.dir, 'agents', log)}", *more, log=log,
                        **options)
 
-    def verb(self, *arguments, seconds=20):
+    def verb(self, *arguments, seconds=20, cwd=None):
         """A verb at the coordinator, from its own host: (exit code, stdout, stderr)."""
         verb, *rest = arguments
         result = subprocess.run([*self.network["head"].prefix(), os.path.join(harness.BIN, "launcher"), verb,
-                                 f"--coordinator={self.address}", f"--token-file={self.token}", *rest], cwd=self.dir,
-                                env=self.environment(), capture_output=True, text=True,
+                                 f"--coordinator={self.address}", f"--token-file={self.token}", *rest],
+                                cwd=cwd or self.dir, env=self.environment(), capture_output=True, text=True,
                                 timeout=seconds * harness.PATIENCE)
         return result.returncode, result.stdout, result.stderr
 
@@ -231,11 +231,11 @@ class HostsTest(harness.ProgramTest):
         return json.loads(out)["nodes"]
 
     def await_nodes(self, count):
-        harness.wait_until(lambda: sum(node["state"] == "up" for node in self.nodes()) == count, 20,
+        harness.wait_until(lambda: sum(node["connected"] for node in self.nodes()) == count, 20,
                            f"{count} nodes are there")
 
-    def submit(self, path):
-        code, out, err = self.verb("submit", "--no-follow", "-o", "json", path)
+    def submit(self, path, **options):
+        code, out, err = self.verb("submit", "--no-follow", "-o", "json", path, **options)
         self.assertEqual(code, 0, out + err)
         return json.loads(out.strip().splitlines()[-1])["job"]
 

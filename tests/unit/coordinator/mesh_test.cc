@@ -72,7 +72,8 @@ TEST(MeshTest, WhatIsLeftIsAMesh) {
   const std::vector<MeshHost> hosts = Hosts(5);
   std::vector<CutPair> edges;
   for (int a = 1; a <= 5; ++a) {
-    for (int b = a + 1; b <= 5; ++b) edges.push_back(MakeCut(absl::StrCat("h", a), absl::StrCat("h", b)));
+    for (int b = a + 1; b <= 5; ++b)
+      edges.push_back(MakeCut(absl::StrCat("h", a), absl::StrCat("h", b)));
   }
   for (unsigned graph = 0; graph < 1U << edges.size(); ++graph) {
     std::set<CutPair> cuts;
@@ -89,7 +90,8 @@ TEST(MeshTest, ManyCutsAreDecidedToo) {
   std::set<CutPair> cuts;
   for (int i = 2; i <= 40; ++i) cuts.insert(MakeCut("h1", absl::StrCat("h", i)));
   EXPECT_THAT(HostsToGo(Hosts(40), cuts), ElementsAre("h1"));
-  for (int i = 2; i <= 40; i += 2) cuts.insert(MakeCut(absl::StrCat("h", i), absl::StrCat("h", i + 1)));
+  for (int i = 2; i <= 40; i += 2)
+    cuts.insert(MakeCut(absl::StrCat("h", i), absl::StrCat("h", i + 1)));
   for (const Ids gone = HostsToGo(Hosts(40), cuts); const CutPair& cut : cuts) {
     if (cut.second == "h41") continue;  // no host of the job
     EXPECT_TRUE(gone.count(cut.first) + gone.count(cut.second) > 0) << cut.first << cut.second;

@@ -194,6 +194,11 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"nccl={nthreads: 32}", "must be at least 64"},
       {"nccl={p2p_level: FAR}", "expected one of LOC, NVL, PIX, PXB, PHB, SYS"},
       {"nccl={min_ctas: 8, max_ctas: 4}", "'nccl.min_ctas' 8 is more than 'nccl.max_ctas' 4"},
+      {"resources={ranks_per_node: [2, 0]}", "must be at least 1 and at most 4096"},
+      {"resources={nodes: 3, ranks_per_node: [2, 1]}",
+       "'resources.nodes' is 3 and 'resources.ranks_per_node' has 2 hosts; leave 'nodes' out"},
+      {"resources={nproc_per_node: 4, ranks_per_node: [2, 1]}",
+       "the most in 'resources.ranks_per_node' is 2; leave 'nproc_per_node' out"},
       {"nccl={env: {NCLL_X: 1}}", "'NCLL_X' goes into 'env'"},
       {"nccl={env: {NCCL_ALGO: ring}}", "'NCCL_ALGO' is the key 'algo' of 'nccl'"},
   };

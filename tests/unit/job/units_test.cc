@@ -95,6 +95,20 @@ TEST(Meaning, AResolvedJobMeansWhatAnEmptyOneMeans) {
             DropoutRate(DropoutLayer()));
 }
 
+TEST(Meaning, WorkersOfEachHost) {
+  JobSpec spec;
+  EXPECT_EQ(RanksPerNode(spec), std::vector<int>{1});
+  spec.mutable_resources()->set_nodes(2);
+  spec.mutable_resources()->set_nproc_per_node(3);
+  EXPECT_EQ(RanksPerNode(spec), (std::vector<int>{3, 3}));
+  spec.mutable_resources()->add_ranks_per_node(3);
+  spec.mutable_resources()->add_ranks_per_node(1);
+  EXPECT_EQ(WantedWorkers(spec), 4);
+  EXPECT_EQ(RanksPerNode(spec), (std::vector<int>{3, 1}));
+  ASSERT_TRUE(OverrideWorkers(1, 2, &spec).ok());
+  EXPECT_EQ(RanksPerNode(spec), std::vector<int>{2});
+}
+
 TEST(Meaning, WorkersOfAJob) {
   JobSpec spec;
   EXPECT_EQ(WantedWorkers(spec), 1);

@@ -102,9 +102,9 @@ TEST(DataAddressesTest, AHostWithNothingElseHasItsLoopback) {
 }
 
 TEST(DataAddressesTest, IPv6Alone) {
-  EXPECT_THAT(Choose("", "fd00::1", "fd00::1",
-                     {{"lo", "::1"}, {"eth0", "fe80::3"}, {"eth0", "fd00::1"}}),
-              ElementsAre("fd00::1"));
+  EXPECT_THAT(
+      Choose("", "fd00::1", "fd00::1", {{"lo", "::1"}, {"eth0", "fe80::3"}, {"eth0", "fd00::1"}}),
+      ElementsAre("fd00::1"));
 }
 
 TEST(DataAddressesTest, AFewAreEnough) {

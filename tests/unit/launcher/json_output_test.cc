@@ -99,6 +99,8 @@ TEST_F(JsonOutput, OfACoordinatorsAnswers) {
   Check("launcher list", ListJson({}));
   Check("launcher describe", DescribeJson(Filled<DescribeJobResponse>()));
   Check("launcher describe", DescribeJson({}));
+  Check("launcher nodes", NodesJson(Filled<GetClusterResponse>()));
+  Check("launcher nodes", NodesJson({}));
   const TopFigures figures{Filled<GetClusterResponse>(), {Filled<DescribeJobResponse>(), {}}};
   Check("launcher top", TopJson(figures));
 }
@@ -160,6 +162,7 @@ TEST(Terminal, NoTextOfOthersActsOnIt) {
     EXPECT_EQ(text.find("\xC2\x9B"), std::string::npos) << text;
   };
   harmless(ListTable(Filled<ListJobsResponse>()));
+  harmless(NodesTable(Filled<GetClusterResponse>()));
   harmless(DescribeText(Filled<DescribeJobResponse>()));
   harmless(TopTable({Filled<GetClusterResponse>(), {Filled<DescribeJobResponse>()}}));
   harmless(ResultSummary(Filled<JobStatus>()));

@@ -116,7 +116,7 @@ TEST_F(ControlLinkTest, FinishWaitsForTheExitOrTheGenerationsEnd) {
 }
 
 TEST_F(ControlLinkTest, TheLostRankIsNamed) {
-  link_.SendPeerLost(5, 2, "rank 2 died");
+  link_.SendPeerLost(5, 2, PeerLost::DIED, "rank 2 died");
   const auto sent = wire_.Sent();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].incarnation(), "life");

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job over several hosts (network namespaces): the same bits as on one, whatever their network does."""
+
+import os
+import re
+import time
+import unittest
+
+import harness
+from harness import wait_until
+from hosts import HostsTest
+
+
+class Hosts(HostsTest):
+    def job_file(self, resources, steps=200, shards=4, detection="2s", extra=""):
+        text = harness.synthetic_job(
+            steps=steps, shards=shards, hidden="[64]", train_extra="  eval: {every: 100 steps}\n",
+            extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {detection}\n{extra}")
+        return self.write("job.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
+
+    def alone(self, path):
+        """The sha256 of the model of the same job on one host."""
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"resources: .*", "resources: {nproc_per_node: 2, device: cpu}", file.read())
+        text = re.sub(r"(?m)^(elastic|checkpoint): .*\n", "", text)
+        own = self.write("alone/job.yaml", text)
+        return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
+
+    def up(self, *slots, more=()):
+        """Hosts h1, h2, ... with these slots under one coordinator."""
+        hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])
+        self.start_head()
+        for host, count in zip(hosts, slots):
+            if count:
+                self.join(host, count, *more)
+        self.await_nodes(sum(count > 0 for count in slots))
+        return hosts
+
+    def assert_good(self, job, path):
+        status = self.end_of(job)
+        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
+        self.assertEqual(status["result"]["model_sha256"], self.alone(path))
+        return status
+
+    def hosts_of(self, job):
+        return [member["host"] for member in sorted(self.describe(job)["members"], key=lambda m: m["rank"])]
+
+    # --- where ranks are ---
+    def test_the_same_bits_on_any_hosts(self):
+        self.up(3, 3, 3)
+        expected = None
+        for resources, hosts in (("nodes: 2, nproc_per_node: 2", ["h1", "h1", "h2", "h2"]),
+                                 ("ranks_per_node: [3, 1]", ["h1", "h1", "h1", "h2"]),
+                                 ("ranks_per_node: [1, 1, 2]", ["h1", "h2", "h3", "h3"]),
+                                 ("ranks_per_node: [1, 3], rank0_node: h3", ["h3", "h1", "h1", "h1"])):
+            with self.subTest(resources):
+                path = self.job_file(resources)
+                expected = expected or self.alone(path)
+                job = self.submit(path)
+                status = self.end_of(job)
+                self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
+                self.assertEqual(status["result"]["model_sha256"], expected)
+                self.assertEqual(self.hosts_of(job), hosts)
+        secrets = [self.said(log) for log in ("coordinator", "h1", "h2", "h3")]
+        with open(self.token, encoding="utf-8") as file:
+            token = file.read().strip()
+        self.assertFalse(any(token in text for text in secrets), "no secret is logged")
+
+    def test_hosts_that_meet_over_ipv6_alone(self):
+        self.up(1, 1, more=("--interfaces=fd77::/64",))
+        path = self.job_file("nodes: 2, nproc_per_node: 1")
+        self.assert_good(self.submit(path), path)
+
+    # --- what happens to hosts ---
+    def test_a_host_that_loses_its_power_is_replaced(self):
+        _, second, third = self.up(2, 2, 0)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=4000)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        second.power_off()
+        self.join(third, 2)
+        self.assert_good(job, path)
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h3"})
+
+    def test_a_host_without_the_jobs_folder_is_left_out(self):
+        hosts = self.make_network("h1", "h2", "h3")
+        self.start_head()
+        folder = os.path.join(self.dir, "home")
+        os.mkdir(folder)
+        self.join(hosts[0], 1)
+        # In its own view of the file system the submitter's folder is empty and cannot be written to.
+        hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro tmpfs "$0" && exec "$@"', folder]
+        prefix = hosts[1].prefix
+        hosts[1].prefix = lambda: [*prefix(), *hide]
+        self.join(hosts[1], 1)
+        self.await_nodes(2)
+        with open(self.job_file("nodes: 2, nproc_per_node: 1"), encoding="utf-8") as file:
+            path = self.write("home/job.yaml", file.read())
+        job = self.submit(path, cwd=folder)
+        wait_until(lambda: "h2" in self.status(job)["reason"] and "home" in self.status(job)["reason"], 20,
+                   "the job names the host and the folder")
+        self.join(hosts[2], 1)
+        self.assert_good(job, path)
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h3"})
+
+    # --- what happens to the network ---
+    def test_a_cable_that_is_out_for_ten_seconds(self):
+        _, second = self.up(2, 2)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=4000)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        second.unplug()
+        time.sleep(10)
+        second.plug()
+        status = self.assert_good(job, path)
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+
+    def test_the_way_to_the_coordinator_alone_is_cut(self):
+        _, second = self.up(1, 1)
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=6000)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        workers = sorted(p.pid for p in self.processes("worker"))
+        second.hear_nothing_from(self.network["head"])
+        at = self.step(job)
+        time.sleep(6)  # three times failure_detection
+        self.assertGreater(self.step(job), at, "the job goes on meanwhile")
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers, "nobody was killed")
+        second.hear_again_from(self.network["head"])
+        self.assert_good(job, path)
+
+    def test_hosts_that_cannot_reach_each_other_are_named(self):
+        first, second, third = self.up(1, 1, 0)
+        first.hear_nothing_from(second)
+        path = self.job_file("nodes: 2, nproc_per_node: 1")
+        job = self.submit(path)
+        reason = wait_until(lambda: (r := self.status(job)["reason"]) and "cannot reach" in r and r, 30,
+                            "the job says that hosts cannot reach each other")
+        for word in ("h1", "h2", "10.77.0.", "--interfaces"):
+            self.assertIn(word, reason)
+        self.join(third, 1)
+        self.assert_good(job, path)
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h3"}, "of two the higher one goes")
+
+    def test_one_packet_in_five_is_lost(self):
+        _, second = self.up(2, 2)
+        second.lose(0.2)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100, detection="5s")
+        job = self.submit(path)
+        status = self.assert_good(job, path)
+        self.assertEqual(len(status["result"].get("faults", [])), 0, status)
+
+    def test_everything_comes_200_ms_late(self):
+        first, second = self.up(1, 1)
+        for host in (first, second):
+            host.spoil(delay=0.2, jitter=0.02)
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=20)
+        job = self.submit(path)
+        status = self.assert_good(job, path)
+        self.assertEqual(len(status["result"].get("faults", [])), 0, status)
+
+    def test_a_narrow_link(self):
+        first, second = self.up(2, 2)
+        for host in (first, second):
+            host.narrow("20mbit")
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100)
+        self.assert_good(self.submit(path), path)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
