@@ -107,8 +107,8 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
 }
 
 // Whether the failure, which would come again on that node, costs the job only the node: one that
-// is no member yet has nothing that the others lack. What a member meets is the job's own, and so is
-// what all hosts of a job that begins meet: a file that is nowhere.
+// is no member yet has nothing that the others lack. What a member meets is the job's own, and so
+// is what all hosts of a job that begins meet: a file that is nowhere.
 bool CostsTheNode(const Job& job, const Worker& worker) {
   if (!IsForGood(worker) || IsMember(job, worker)) return false;
   return OthersHold(job, worker) ||

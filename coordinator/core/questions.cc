@@ -142,8 +142,7 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
     status.set_memory(node.memory);
     status.set_address(node.seen_address);
     if (node.last_contact != absl::InfinitePast()) {
-      status.set_silent_seconds(
-          std::max(0.0, absl::ToDoubleSeconds(now - node.last_contact)));
+      status.set_silent_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.last_contact)));
     }
     AddJobs(state, node, now, status);
     if (status.connected()) *status.mutable_gpus() = node.usage.gpus();

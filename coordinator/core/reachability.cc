@@ -77,14 +77,9 @@ bool GoesOnWithout(Context& context, Job& job, const std::set<std::string>& gone
 
 std::string SayCuts(const Job& job) {
   constexpr size_t kSaid = 3;
-  std::set<CutPair> pairs;
   std::vector<std::string> said;
-  for (const Cut& cut : job.cuts) {
-    if (pairs.insert(MakeCut(cut.node, cut.peer)).second && pairs.size() <= kSaid) {
-      said.push_back(cut.text);
-    }
-  }
-  if (pairs.size() > kSaid) said.push_back(absl::StrCat(pairs.size() - kSaid, " more pairs"));
+  for (size_t i = 0; i < std::min(kSaid, job.cuts.size()); ++i) said.push_back(job.cuts[i].text);
+  if (job.cuts.size() > kSaid) said.push_back(absl::StrCat(job.cuts.size() - kSaid, " more pairs"));
   return absl::StrJoin(said, "; ");
 }
 
@@ -116,11 +111,18 @@ void NoteUnreachable(Context& context, Job& job, const Worker& worker, const Pee
   const Worker* peer = FindWorker(job, generation.members(lost.rank()).incarnation());
   if (peer == nullptr || peer->node_id == worker.node_id) return;
   if (job.cuts.empty()) job.cuts_since = context.now;
-  Cut& cut = job.cuts.emplace_back();
-  cut.node = worker.node_id;
-  cut.peer = peer->node_id;
-  cut.text = absl::StrCat(worker.host, " cannot reach ", peer->host, " (rank ", worker.slot,
-                          " to rank ", peer->slot, ": ", lost.detail(), ")");
+  const CutPair pair = MakeCut(worker.node_id, peer->node_id);
+  const std::string text =
+      absl::StrCat(worker.host, " cannot reach ", peer->host, ": ", lost.detail());
+  const auto known = std::find_if(job.cuts.begin(), job.cuts.end(), [&](const Cut& cut) {
+    return MakeCut(cut.node, cut.peer) == pair;
+  });
+  if (known == job.cuts.end()) {
+    job.cuts.push_back({worker.node_id, peer->node_id, text});
+  } else if (text.size() > known->text.size()) {
+    // Who waited to be reached knows less than who tried.
+    *known = {worker.node_id, peer->node_id, text};
+  }
   context.touched_jobs.insert(job.id);
 }
 

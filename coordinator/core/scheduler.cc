@@ -145,9 +145,10 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
     if (!IsExcluded(job, node_id, context.now)) continue;
     absl::StrAppend(&text, "; not on ", node_id, ": ", exclusion.reason);
   }
-  absl::StrAppend(&text, WhyNotRankZero(context, job));
+  const std::string rank_zero = WhyNotRankZero(context, job);
+  absl::StrAppend(&text, rank_zero);
   if (!ahead.empty()) return absl::StrCat(text, "; waits behind job ", ahead);
-  if (WouldFit(context, job)) return text;
+  if (!rank_zero.empty() || WouldFit(context, job)) return text;
   return absl::StrCat(text, "; ", WhatWouldHelp(job, nodes, largest));
 }
 

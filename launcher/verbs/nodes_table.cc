@@ -46,8 +46,8 @@ std::vector<std::string> Row(const NodeStatus& node) {
 
 std::string NodesTable(const GetClusterResponse& response) {
   const GetClusterResponse shown = Printed(response);
-  std::vector<std::vector<std::string>> rows = {{"NODE", "HOST", "STATE", "SLOTS", "CORES",
-                                                 "MEMORY", "DEVICES", "ADDRESS", "HEARD", "JOBS"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"NODE", "HOST", "STATE", "SLOTS", "CORES", "MEMORY", "DEVICES", "ADDRESS", "HEARD", "JOBS"}};
   std::string left_out;
   for (const NodeStatus& node : shown.nodes()) {
     rows.push_back(Row(node));
