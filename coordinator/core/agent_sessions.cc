@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -23,7 +24,7 @@ void MarkStarted(Context& context, const WorkerStarted& started) {
   Job* job = FindJob(context.state, started.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, started.worker_incarnation());
   if (worker == nullptr) return;  // not desired, so the agent ends it
-  worker->started = true;
+  worker->phase = std::max(worker->phase, Worker::Phase::kStarted);
   worker->pid = started.pid();
   context.touched_jobs.insert(job->id);
 }
@@ -34,9 +35,11 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
   for (const WorkerStarted& worker : hello.running()) running.insert(worker.worker_incarnation());
   for (auto& [id, job] : context.state.jobs) {
     for (Slot& slot : job.slots) {
-      Worker& worker = slot.worker;
+      if (slot.vacant()) continue;
+      Worker& worker = *slot.worker;
       if (worker.node_id != node.id || worker.gone() || running.count(worker.incarnation)) continue;
-      if (!worker.started && !job.final()) continue;  // it is about to be started
+      const bool to_be_started = worker.phase < Worker::Phase::kStarted;
+      if (to_be_started && !job.final()) continue;
       WorkerExited record;
       record.set_exit_code(1);
       if (worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed) {
@@ -117,6 +120,7 @@ void OnDied(Context& context, const WorkerDied& died) {
   Job* job = FindJob(context.state, died.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
   if (worker == nullptr || worker->dead()) return;
+  if (!worker->leaving()) worker->phase = Worker::Phase::kDied;
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
   worker->failed_at = std::min(worker->failed_at, TimeOf(context, died.time()));
@@ -142,11 +146,21 @@ void OnLog(Context& context, const LogChunk& chunk) {
   AppendEvent(context, *job, std::move(event));
 }
 
+// Whose place was given up leaves it vacant at its end. `worker` may be no more after this.
+void VacateLeft(Job& job, const Worker& worker) {
+  for (Slot& slot : job.slots) {
+    if (!slot.worker || &*slot.worker != &worker) continue;
+    slot.last_peak_rss_bytes = worker.exited->peak_rss_bytes();
+    slot.worker.reset();
+    return;
+  }
+}
+
 // A finished worker may leave by itself for a while; one that gave up may say its last lines.
 bool Desired(const Context& context, const Job& job, const Worker& worker) {
-  if (worker.gone() || job.state == PENDING || worker.incarnation.empty()) return false;
+  if (worker.gone() || job.state == PENDING) return false;
   const Options& options = context.state.options;
-  if (worker.left) return context.now < worker.since + options.leave;
+  if (worker.leaving()) return context.now < worker.since + options.leave;
   if (job.ending && job.ending->kill) {
     return worker.failed && job.ending->target == FAILED && !job.final() &&
            context.now < job.ending->since + options.settle / 2;
@@ -180,6 +194,9 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
   if (worker.pid == 0) worker.pid = record.pid();
   context.touched_jobs.insert(job.id);
   context.schedule = true;
+  const bool left = worker.leaving();
+  worker.phase = Worker::Phase::kExited;
+  if (left) VacateLeft(job, worker);
 }
 
 void OnAgentSaid(Context& context, const AgentSaid& event) {
@@ -223,7 +240,9 @@ void OnAgentGone(Context& context, const AgentGone& event) {
   context.state.agent_sessions.erase(known);
   for (const auto& [id, job] : context.state.jobs) {
     for (const Slot& slot : job.slots) {
-      if (slot.worker.node_id == node.id && !job.final()) context.touched_jobs.insert(id);
+      if (slot.worker && slot.worker->node_id == node.id && !job.final()) {
+        context.touched_jobs.insert(id);
+      }
     }
   }
   context.schedule = true;
@@ -235,7 +254,8 @@ void PushAgent(Context& context, Node& node) {
   for (const auto& [id, job] : context.state.jobs) {
     bool kill = false;
     for (const Slot& slot : job.slots) {
-      const Worker& worker = slot.worker;
+      if (slot.vacant()) continue;
+      const Worker& worker = *slot.worker;
       if (worker.node_id != node.id || worker.gone()) continue;
       if (!Desired(context, job, worker)) {
         kill |= job.ending && job.ending->kill;

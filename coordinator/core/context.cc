@@ -60,7 +60,7 @@ Job* FindJob(State& state, const std::string& job_id) {
 
 Worker* FindWorker(Job& job, const std::string& incarnation) {
   for (Slot& slot : job.slots) {
-    if (slot.worker.incarnation == incarnation) return &slot.worker;
+    if (slot.worker && slot.worker->incarnation == incarnation) return &*slot.worker;
   }
   return nullptr;
 }
@@ -74,6 +74,10 @@ Worker* FindFormer(Job& job, const std::string& incarnation) {
     if (worker.incarnation == incarnation) return &worker;
   }
   return nullptr;
+}
+
+const Worker* FindFormer(const Job& job, const std::string& incarnation) {
+  return FindFormer(const_cast<Job&>(job), incarnation);
 }
 
 bool IsMember(const Job& job, const Worker& worker) {
@@ -101,7 +105,9 @@ bool StandsBetween(const Job& job, const Worker& worker) {
 
 bool AllGone(const Job& job) {
   return std::all_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.worker.gone() || slot.unplaced(); }) &&
+                     [](const Slot& slot) {
+                       return slot.vacant() || slot.worker->gone() || slot.unplaced();
+                     }) &&
          std::all_of(job.former.begin(), job.former.end(),
                      [](const Worker& worker) { return worker.gone(); });
 }

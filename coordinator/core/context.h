@@ -47,6 +47,7 @@ Worker* FindWorker(Job& job, const std::string& incarnation);
 const Worker* FindWorker(const Job& job, const std::string& incarnation);
 // A life that was replaced.
 Worker* FindFormer(Job& job, const std::string& incarnation);
+const Worker* FindFormer(const Job& job, const std::string& incarnation);
 // Whether the worker is a member of the newest generation, and whether it is its rank 0.
 bool IsMember(const Job& job, const Worker& worker);
 bool IsRankZero(const Job& job, const Worker& worker);

@@ -79,18 +79,30 @@ const Worker* FirstOf(const std::vector<const Worker*>& failed) {
   return first.worker;
 }
 
-// The rank that most of the job lost sight of, when nobody is known to have failed.
-const Worker* LostPeer(const Job& job) {
+// The one that most of the victims and of those still there lost sight of, when nobody is known to
+// have failed; of several that whom the first place lost.
+const Worker* LostPeer(const Job& job, const std::vector<const Worker*>& victims) {
+  std::map<std::string, std::set<int>> lost_by;
+  std::vector<std::string> in_order;
+  const auto count = [&](const Worker& worker) {
+    if (!worker.peer_lost || worker.lost_peer.empty()) return;
+    lost_by[worker.lost_peer].insert(worker.slot);
+    in_order.push_back(worker.lost_peer);
+  };
+  for (const Worker* worker : victims) count(*worker);
   for (const Slot& slot : job.slots) {
-    if (!slot.worker.peer_lost) continue;
-    const int rank = slot.worker.peer_lost->rank();
-    if (rank < 0 || rank >= job.generation.message.members_size()) continue;
-    const std::string& incarnation = job.generation.message.members(rank).incarnation();
-    for (const Slot& other : job.slots) {
-      if (other.worker.incarnation == incarnation) return &other.worker;
-    }
+    if (slot.worker) count(*slot.worker);
   }
-  return nullptr;
+  const Worker* most = nullptr;
+  size_t votes = 0;
+  for (const std::string& incarnation : in_order) {
+    const Worker* lost = FindWorker(job, incarnation);
+    if (lost == nullptr) lost = FindFormer(job, incarnation);
+    if (lost == nullptr || lost_by[incarnation].size() <= votes) continue;
+    most = lost;
+    votes = lost_by[incarnation].size();
+  }
+  return most;
 }
 
 const Worker* Culprit(const Job& job, const std::vector<const Worker*>& all) {
@@ -98,7 +110,7 @@ const Worker* Culprit(const Job& job, const std::vector<const Worker*>& all) {
   std::vector<const Worker*> victims;
   for (const Worker* worker : all) (IsVictim(job, *worker) ? victims : failed).push_back(worker);
   if (const Worker* first = FirstOf(failed)) return first;
-  if (const Worker* lost = LostPeer(job)) return lost;
+  if (const Worker* lost = LostPeer(job, victims)) return lost;
   return FirstOf(victims);
 }
 
@@ -112,7 +124,7 @@ std::vector<const Worker*> Suspects(const Job& job) {
     if (open) suspects.push_back(&worker);
   }
   for (const Slot& slot : job.slots) {
-    if (!slot.standby && Failed(slot.worker)) suspects.push_back(&slot.worker);
+    if (slot.worker && !slot.standby && Failed(*slot.worker)) suspects.push_back(&*slot.worker);
   }
   return suspects;
 }
@@ -144,7 +156,7 @@ Fault MakeFault(const Job& job, const Worker& culprit, const std::vector<const W
 }  // namespace
 
 bool Failed(const Worker& worker) {
-  if (worker.finished || worker.left) return false;
+  if (worker.finished || worker.leaving()) return false;
   return worker.dead() || worker.failed || worker.verdict_serial != 0;
 }
 
@@ -189,7 +201,7 @@ Fault NameFault(const Job& job, const std::vector<const Worker*>& failed) {
 }
 
 void Judge(Context& context, Job& job, Worker& worker, const std::string& verdict) {
-  if (worker.verdict_serial != 0 || worker.dead() || worker.finished || worker.left) return;
+  if (worker.verdict_serial != 0 || !worker.serves() || worker.finished) return;
   worker.failed_at = std::min(worker.failed_at, context.now);
   worker.verdict_serial = context.state.serial;
   worker.verdict = verdict;
@@ -202,7 +214,8 @@ void UpdateKill(Context& context, Job& job) {
   if (ending.kill) return;
   bool culprit_known = false;
   for (const Slot& slot : job.slots) {
-    culprit_known |= !slot.standby && Failed(slot.worker) && !IsVictim(job, slot.worker);
+    if (slot.vacant() || slot.standby) continue;
+    culprit_known |= Failed(*slot.worker) && !IsVictim(job, *slot.worker);
   }
   if (!culprit_known && context.now < ending.since + kCulpritWait) return;
   ending.kill = true;
@@ -214,7 +227,8 @@ void ConcludeFailure(Context& context, Job& job) {
   if (job.ending->decided) return;
   std::vector<const Worker*> suspects = Suspects(job);
   for (const Slot& slot : job.slots) {
-    if (!Failed(slot.worker) && slot.worker.peer_lost) suspects.push_back(&slot.worker);
+    if (slot.vacant() || Failed(*slot.worker)) continue;
+    if (slot.worker->peer_lost) suspects.push_back(&*slot.worker);
   }
   if (suspects.empty()) return;
   Fault fault = NameFault(job, suspects);

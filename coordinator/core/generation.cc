@@ -110,15 +110,16 @@ bool Able(const Job& job, const Worker& worker) {
 bool MustWait(const Job& job) {
   bool survivors = false;
   for (const Slot& slot : job.slots) {
-    const Worker& worker = slot.worker;
-    if (!IsMember(job, worker) || worker.dead() || worker.left) continue;
+    if (slot.vacant()) continue;
+    const Worker& worker = *slot.worker;
+    if (!worker.serves() || !IsMember(job, worker)) continue;
     survivors = true;
     if (!StandsBetween(job, worker)) return true;
   }
   if (survivors) return false;
   // Nobody has the state: all that have a node begin together.
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    return slot.works() && !slot.unplaced() && !Able(job, slot.worker);
+    return slot.works() && slot.worker && !slot.unplaced() && !Able(job, *slot.worker);
   });
 }
 
@@ -127,8 +128,8 @@ void KeepAHolder(Job& job) {
   Slot* holder = nullptr;
   Slot* newcomer = nullptr;
   for (Slot& slot : job.slots) {
-    if (!Able(job, slot.worker)) continue;
-    const bool holds = IsMember(job, slot.worker);
+    if (slot.vacant() || !Able(job, *slot.worker)) continue;
+    const bool holds = IsMember(job, *slot.worker);
     if (slot.works() && holds) return;
     if (!slot.wanted && holds && holder == nullptr) holder = &slot;
     if (slot.works() && !holds) newcomer = &slot;
@@ -142,11 +143,11 @@ void KeepAHolder(Job& job) {
 std::string WhyRegroup(const Job& job) {
   std::vector<std::string> joining, leaving;
   for (const Slot& slot : job.slots) {
-    const bool member = IsMember(job, slot.worker);
-    if (slot.works() && !member && Able(job, slot.worker))
-      joining.push_back(absl::StrCat(slot.worker.slot));
-    if (!slot.wanted && member && !slot.worker.dead())
-      leaving.push_back(absl::StrCat(slot.worker.slot));
+    if (slot.vacant()) continue;
+    const Worker& worker = *slot.worker;
+    const bool member = IsMember(job, worker);
+    if (slot.works() && !member && Able(job, worker)) joining.push_back(absl::StrCat(worker.slot));
+    if (!slot.wanted && member && !worker.dead()) leaving.push_back(absl::StrCat(worker.slot));
   }
   const auto say = [](const std::vector<std::string>& ranks, const std::string& what) {
     if (ranks.empty()) return std::string();
@@ -173,9 +174,10 @@ bool HaveRegrouped(Context& context, Job& job) {
 // A worker that is no member any more is let go.
 void LetGo(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
-    if (slot.wanted || worker.left || worker.gone() || IsMember(job, worker)) continue;
-    worker.left = true;
+    if (slot.wanted || slot.vacant()) continue;
+    Worker& worker = *slot.worker;
+    if (!worker.serves() || IsMember(job, worker)) continue;
+    worker.phase = Worker::Phase::kLeaving;
     worker.since = context.now;
   }
 }
@@ -231,8 +233,10 @@ void Form(Context& context, Job& job, const Members& members) {
   job.suspected = absl::InfiniteFuture();
   job.cuts.clear();
   for (Slot& slot : job.slots) {
-    slot.worker.peer_lost.reset();
-    slot.worker.progress_moved = std::max(slot.worker.progress_moved, context.now);
+    if (slot.vacant()) continue;
+    slot.worker->peer_lost.reset();
+    slot.worker->lost_peer.clear();
+    slot.worker->progress_moved = std::max(slot.worker->progress_moved, context.now);
   }
   ++job.generations;
   NoteGeneration(context, job);
@@ -266,7 +270,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
   KeepAHolder(job);
   Members members;
   for (Slot& slot : job.slots) {
-    if (slot.works() && Able(job, slot.worker)) members.push_back(&slot.worker);
+    if (slot.works() && slot.worker && Able(job, *slot.worker)) members.push_back(&*slot.worker);
   }
   OrderByHost(job, members);
   const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
@@ -313,7 +317,8 @@ void AbortCurrentGeneration(Context& context, Job& job, const std::string& reaso
 }
 
 void PushWorker(Context& context, const Job& job, Slot& slot) {
-  Worker& worker = slot.worker;
+  if (slot.vacant()) return;
+  Worker& worker = *slot.worker;
   if (worker.session == 0 || worker.told.exit) return;
   const int64_t number = job.generation.message.generation();
   WorkerCommand command;
@@ -327,7 +332,7 @@ void PushWorker(Context& context, const Job& job, Slot& slot) {
     Send(context, worker, std::move(command));
     return;
   }
-  if (worker.left) {
+  if (worker.leaving()) {
     command.mutable_exit()->set_reason("the job goes on with fewer workers");
     worker.told.exit = true;
     Send(context, worker, std::move(command));

@@ -44,8 +44,9 @@ bool AwaitsCauses(Context& context, Job& job) {
   if (job.stepped || MaxRestarts(job) == 0) return false;
   bool awaits = false;
   for (const Slot& slot : job.slots) {
-    const Worker& worker = slot.worker;
-    if (slot.standby || !Failed(worker)) continue;
+    if (slot.vacant() || slot.standby) continue;
+    const Worker& worker = *slot.worker;
+    if (!Failed(worker)) continue;
     if (IsForGood(worker)) return false;
     if (CauseIsKnown(context, worker)) continue;
     awaits = true;
@@ -91,7 +92,8 @@ void End(Context& context, Job& job, const Worker& worker, const std::string& no
 bool OthersHold(const Job& job, const Worker& worker) {
   if (!job.stepped) return false;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    const Worker& other = slot.worker;
+    if (slot.vacant()) return false;
+    const Worker& other = *slot.worker;
     return &other != &worker && IsMember(job, other) && !other.dead() && !Failed(other);
   });
 }
@@ -101,8 +103,8 @@ bool OthersHold(const Job& job, const Worker& worker) {
 bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Worker&)) {
   if (job.generation.message.generation() != 0) return false;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    return slot.works() && !slot.unplaced() && slot.worker.node_id != worker.node_id &&
-           !Failed(slot.worker) && is_one(slot.worker);
+    return slot.works() && slot.worker && !slot.unplaced() &&
+           slot.worker->node_id != worker.node_id && !Failed(*slot.worker) && is_one(*slot.worker);
   });
 }
 
@@ -118,8 +120,9 @@ bool CostsTheNode(const Job& job, const Worker& worker) {
 // Whether some failed worker's cause may be its host's alone, which the other hosts will show.
 bool AwaitsOtherHosts(const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    const Worker& worker = slot.worker;
-    if (slot.standby || !Failed(worker) || !IsForGood(worker) || CostsTheNode(job, worker)) {
+    if (slot.vacant() || slot.standby) return false;
+    const Worker& worker = *slot.worker;
+    if (!Failed(worker) || !IsForGood(worker) || CostsTheNode(job, worker)) {
       return false;
     }
     return AnyElsewhere(job, worker, [](const Worker& other) { return !other.ready.has_value(); });
@@ -138,8 +141,9 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
 
 // The same end twice before the first step comes again. Remembers the first one.
 bool IsPoison(Job& job, const Slot& slot) {
-  if (job.stepped || IsAccident(slot.worker) || slot.worker.node_lost) return false;
-  const std::string cause = Cause(slot.worker);
+  const Worker& worker = *slot.worker;
+  if (job.stepped || IsAccident(worker) || worker.node_lost) return false;
+  const std::string cause = Cause(worker);
   if (slot.lives > 1 && job.first_cause == cause) return true;
   if (slot.lives == 1 || job.first_cause.empty()) job.first_cause = cause;
   return false;
@@ -157,14 +161,8 @@ bool TakeOver(Job& job, Slot& slot) {
 // Somebody for the place of a worker that was retired: a standby, a new life, or nobody when the
 // place is not wanted. Says which.
 std::string Refill(Context& context, Job& job, Slot& slot) {
-  if (slot.wanted && TakeOver(job, slot)) {
-    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
-    return "a standby takes over";
-  }
-  if (!slot.wanted) {
-    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
-    return "it was to leave";
-  }
+  if (slot.wanted && TakeOver(job, slot)) return "a standby takes over";
+  if (!slot.wanted) return "it was to leave";
   StartLife(context, job, slot);
   return slot.unplaced() ? "its replacement waits for a node" : "its replacement starts";
 }
@@ -174,20 +172,20 @@ std::vector<Slot*> FailedSlots(Job& job) {
   std::vector<Slot*> slots;
   std::vector<const Worker*> workers;
   for (Slot& slot : job.slots) {
-    if (slot.standby || !Failed(slot.worker)) continue;
+    if (slot.vacant() || slot.standby || !Failed(*slot.worker)) continue;
     slots.push_back(&slot);
-    workers.push_back(&slot.worker);
+    workers.push_back(&*slot.worker);
   }
   if (slots.size() < 2) return slots;
   const int first = NameFault(job, workers).rank();
   std::stable_partition(slots.begin(), slots.end(),
-                        [first](const Slot* slot) { return slot->worker.slot == first; });
+                        [first](const Slot* slot) { return slot->worker->slot == first; });
   return slots;
 }
 
 // One failed worker. Returns whether the job goes on.
 bool HealOne(Context& context, Job& job, Slot& slot) {
-  const Worker& worker = slot.worker;
+  const Worker& worker = *slot.worker;
   const bool member = IsMember(job, worker);
   if (CostsTheNode(job, worker)) {
     Exclude(context, job, worker);
@@ -233,7 +231,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
 }  // namespace
 
 void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
-  Worker& worker = slot.worker;
+  Worker& worker = *slot.worker;
   if (worker.session != 0) {
     ToWorker away;
     away.session = worker.session;
@@ -247,13 +245,8 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
   worker.fault = fault;
   worker.ready.reset();
   job.former.push_back(std::move(worker));
-}
-
-void Vacate(Slot& slot, int index) {
-  slot.worker = Worker{};
-  slot.worker.slot = index;
-  slot.worker.left = true;
-  slot.worker.exited.emplace();
+  slot.worker.reset();
+  slot.last_peak_rss_bytes = 0;
 }
 
 int64_t NewestCommitted(const Job& job) {
@@ -262,7 +255,9 @@ int64_t NewestCommitted(const Job& job) {
     newest = std::max<int64_t>(newest, worker.progress.step());
     if (worker.ready) newest = std::max<int64_t>(newest, worker.ready->committed_step());
   };
-  for (const Slot& slot : job.slots) look(slot.worker);
+  for (const Slot& slot : job.slots) {
+    if (slot.worker) look(*slot.worker);
+  }
   for (const Worker& worker : job.former) look(worker);
   return newest;
 }
@@ -288,10 +283,10 @@ absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_i
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {
-  slot.worker = Worker{};
-  slot.worker.incarnation = absl::StrCat(job.id, ".", &slot - job.slots.data(), ".", ++slot.lives);
-  slot.worker.slot = static_cast<int>(&slot - job.slots.data());
-  slot.worker.since = context.now;
+  Worker& worker = slot.worker.emplace();
+  worker.incarnation = absl::StrCat(job.id, ".", &slot - job.slots.data(), ".", ++slot.lives);
+  worker.slot = static_cast<int>(&slot - job.slots.data());
+  worker.since = context.now;
   PlaceLife(context, job, slot);
   context.touched_jobs.insert(job.id);
   context.push_agents = true;

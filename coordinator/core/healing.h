@@ -36,11 +36,9 @@ void NameFaults(Context& context, Job& job, bool now);
 // The newest step that is known to be committed.
 int64_t NewestCommitted(const Job& job);
 
-// The worker of the place is no part of the job any more and is ended; `fault` says of which fault
-// it is a part (0: of none).
+// The worker of the place is no part of the job any more and is ended; the place is vacant. `fault`
+// says of which fault it is a part (0: of none).
 void Retire(Context& context, Job& job, Slot& slot, int64_t fault);
-// Nobody takes the place `index`.
-void Vacate(Slot& slot, int index);
 
 // Starts no worker of the job on the node for a while, longer each time. Returns for how long; zero
 // when it is excluded already.

@@ -16,7 +16,7 @@ namespace lockstep::coordinator {
 namespace {
 
 bool Watched(const Worker& worker) {
-  return !worker.dead() && !worker.finished && worker.last_heard != absl::InfinitePast();
+  return worker.serves() && !worker.finished && worker.last_heard != absl::InfinitePast();
 }
 
 // The time since `sign` of the worker in which its node was not out of sight.
@@ -36,7 +36,8 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
 bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker) {
   if (!HasActiveGeneration(job) || !IsMember(job, worker)) return false;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    const Worker& peer = slot.worker;
+    if (slot.vacant()) return false;
+    const Worker& peer = *slot.worker;
     return &peer != &worker && IsMember(job, peer) && !peer.dead() &&
            peer.heartbeat.generation() == job.generation.message.generation() &&
            context.now - peer.step_seen <= FailureDetection(job);
@@ -54,7 +55,8 @@ bool NobodyInSight(const Context& context, const Job& job) {
   if (!job.stepped) return false;
   bool any = false;
   for (const Slot& slot : job.slots) {
-    const Worker& worker = slot.worker;
+    if (slot.vacant()) continue;
+    const Worker& worker = *slot.worker;
     if (!IsMember(job, worker) || worker.dead() || Failed(worker)) continue;
     if (!IsSilent(context, job, worker) || NodeInSight(context.state, worker, context.now)) {
       return false;
@@ -66,7 +68,7 @@ bool NobodyInSight(const Context& context, const Job& job) {
 
 bool AnyFailed(const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return Failed(slot.worker); });
+                     [](const Slot& slot) { return slot.worker && Failed(*slot.worker); });
 }
 
 // Says when the job's workers come out of sight all together, and when they are back.
@@ -90,7 +92,8 @@ void CheckSilence(Context& context, Job& job) {
   if (nobody_in_sight) limit = std::max(limit, context.state.options.node_lost_after);
   Worker* silent = nullptr;
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
+    if (slot.vacant()) continue;
+    Worker& worker = *slot.worker;
     if (!IsSilent(context, job, worker) || Silence(context, worker) <= limit) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
@@ -112,7 +115,8 @@ void CheckStandstill(Context& context, Job& job) {
   // Members connect to each other before they train, and say themselves who cannot be reached.
   bool connecting = false;
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
+    if (slot.vacant()) continue;
+    Worker& worker = *slot.worker;
     if (!Watched(worker)) continue;
     if (Silence(context, worker) > detection / 2) return;
     if (!IsMember(job, worker)) continue;
@@ -143,7 +147,8 @@ void CheckLeaving(Context& context, Job& job) {
   const absl::Duration limit = FailureDetection(job);
   if (context.now < job.generation.aborted_at + limit) return;
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
+    if (slot.vacant()) continue;
+    Worker& worker = *slot.worker;
     if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
@@ -155,9 +160,9 @@ void CheckLeaving(Context& context, Job& job) {
 void CheckJoining(Context& context, Job& job) {
   if (!job.stepped) return;
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
-    if (worker.dead() || worker.ready || worker.left || IsMember(job, worker)) continue;
-    if (slot.unplaced()) continue;
+    if (slot.vacant() || slot.unplaced()) continue;
+    Worker& worker = *slot.worker;
+    if (!worker.serves() || worker.ready || IsMember(job, worker)) continue;
     if (context.now < worker.since + StartTimeout(job)) continue;
     Judge(context, job, worker,
           absl::StrCat("was not ready to train ", Say(StartTimeout(job)),
@@ -174,14 +179,16 @@ void CheckStart(Context& context, Job& job) {
   Worker* late = nullptr;
   std::string what;
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
-    if (worker.dead() || worker.finished || slot.unplaced()) continue;
+    if (slot.vacant() || slot.unplaced()) continue;
+    Worker& worker = *slot.worker;
+    if (!worker.serves() || worker.finished) continue;
     if (context.now < worker.since + limit) continue;  // it found a node later
     if (late != nullptr && (ready(worker) || !ready(*late))) continue;
     late = &worker;
-    what = ready(worker)    ? "has not done its first step"
-           : worker.started ? "was not ready to train"
-                            : "was not started by its agent";
+    const bool started = worker.phase >= Worker::Phase::kStarted;
+    what = ready(worker) ? "has not done its first step"
+           : started     ? "was not ready to train"
+                         : "was not started by its agent";
   }
   if (late != nullptr) {
     Judge(context, job, *late,
@@ -194,8 +201,9 @@ void CheckStart(Context& context, Job& job) {
 void CheckNodes(Context& context, Job& job) {
   const absl::Duration limit = FailureDetection(job);
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
-    if (worker.dead() || slot.unplaced() || worker.last_heard != absl::InfinitePast()) continue;
+    if (slot.vacant() || slot.unplaced()) continue;
+    Worker& worker = *slot.worker;
+    if (!worker.serves() || worker.last_heard != absl::InfinitePast()) continue;
     const auto node = context.state.nodes.find(worker.node_id);
     if (node == context.state.nodes.end() || InSight(context.state, node->second, context.now)) {
       continue;
@@ -234,9 +242,10 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
       job.ending->deadline += gap;
     }
     for (Slot& slot : job.slots) {
-      shift(slot.worker.since);
-      shift(slot.worker.last_heard);
-      shift(slot.worker.progress_moved);
+      if (slot.vacant()) continue;
+      shift(slot.worker->since);
+      shift(slot.worker->last_heard);
+      shift(slot.worker->progress_moved);
     }
   }
 }
@@ -294,10 +303,11 @@ void ForgiveTime(State& state, absl::Time then) {
       job.ending->deadline = then + state.options.settle;
     }
     for (Slot& slot : job.slots) {
-      slot.worker.since = then;
-      if (slot.worker.last_heard == absl::InfinitePast()) continue;
-      slot.worker.last_heard = then;
-      slot.worker.progress_moved = then;
+      if (slot.vacant()) continue;
+      slot.worker->since = then;
+      if (slot.worker->last_heard == absl::InfinitePast()) continue;
+      slot.worker->last_heard = then;
+      slot.worker->progress_moved = then;
     }
   }
 }

@@ -95,7 +95,11 @@ absl::Status CheckSpec(const JobSpec& spec) {
 void FillResult(const Job& job, JobResult& result) {
   for (const Slot& slot : job.slots) {
     if (slot.standby) continue;
-    const Worker& worker = slot.worker;
+    if (slot.vacant()) {
+      result.add_peak_rss_bytes(slot.last_peak_rss_bytes);
+      continue;
+    }
+    const Worker& worker = *slot.worker;
     int64_t peak = worker.finished ? worker.finished->peak_rss_bytes() : 0;
     if (worker.exited) peak = std::max<int64_t>(peak, worker.exited->peak_rss_bytes());
     result.add_peak_rss_bytes(peak);
@@ -183,8 +187,8 @@ void BeginFinish(Context& context, Job& job) {
   int64_t steps = 0;
   std::string model;
   for (const Slot& slot : job.slots) {
-    if (!slot.worker.finished) continue;
-    const WorkerFinished& finished = *slot.worker.finished;
+    if (slot.vacant() || !slot.worker->finished) continue;
+    const WorkerFinished& finished = *slot.worker->finished;
     drained |= finished.drained();
     steps = std::max<int64_t>(steps, finished.steps());
     if (model.empty()) model = finished.model_path();

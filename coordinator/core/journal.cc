@@ -34,7 +34,7 @@ WorkerRecord ToRecord(const Worker& worker) {
   record.set_host(worker.host);
   *record.mutable_device() = worker.device;
   record.set_pid(worker.pid);
-  record.set_started(worker.started);
+  record.set_started(worker.phase >= Worker::Phase::kStarted);
   record.set_heard(worker.last_heard != absl::InfinitePast());
   if (worker.finished) *record.mutable_finished() = *worker.finished;
   record.set_died_serial(worker.died_serial);
@@ -43,17 +43,27 @@ WorkerRecord ToRecord(const Worker& worker) {
   record.set_failed_serial(worker.failed_serial);
   if (worker.failed) *record.mutable_failed() = *worker.failed;
   if (worker.peer_lost) *record.mutable_peer_lost() = *worker.peer_lost;
+  record.set_lost_peer(worker.lost_peer);
   record.set_verdict_serial(worker.verdict_serial);
   record.set_verdict(worker.verdict);
-  record.set_left(worker.left);
+  record.set_left(worker.leaving());
   record.set_fault(worker.fault);
   record.set_node_lost(worker.node_lost);
   record.set_refused(worker.refused);
   return record;
 }
 
-WorkerRecord ToRecord(const Slot& slot) {
-  WorkerRecord record = ToRecord(slot.worker);
+// The row of a vacant place is that of one who left it and has exited.
+WorkerRecord ToVacancy(const Slot& slot, int index) {
+  WorkerRecord record;
+  record.set_slot(index);
+  record.set_left(true);
+  record.mutable_exited()->set_peak_rss_bytes(slot.last_peak_rss_bytes);
+  return record;
+}
+
+WorkerRecord ToRecord(const Slot& slot, int index) {
+  WorkerRecord record = slot.worker ? ToRecord(*slot.worker) : ToVacancy(slot, index);
   record.set_node_id(slot.node_id);
   record.set_local_rank(slot.local_rank);
   record.set_lives(slot.lives);
@@ -144,7 +154,16 @@ NodeRecord ToRecord(const Node& node) {
   return record;
 }
 
+Worker::Phase PhaseOf(const WorkerRecord& record) {
+  if (record.has_exited()) return Worker::Phase::kExited;
+  if (record.left()) return Worker::Phase::kLeaving;
+  if (record.died_serial() != 0) return Worker::Phase::kDied;
+  if (record.started()) return Worker::Phase::kStarted;
+  return record.node_id().empty() ? Worker::Phase::kUnplaced : Worker::Phase::kPlaced;
+}
+
 void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
+  worker.phase = PhaseOf(record);
   worker.incarnation = record.incarnation();
   worker.slot = record.slot();
   worker.local_rank = record.local_rank();
@@ -152,7 +171,6 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.host = record.host();
   worker.device = record.device();
   worker.pid = record.pid();
-  worker.started = record.started();
   if (record.heard()) worker.last_heard = worker.progress_moved = now;
   if (record.has_finished()) worker.finished = record.finished();
   worker.died_serial = record.died_serial();
@@ -161,9 +179,9 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.failed_serial = record.failed_serial();
   if (record.has_failed()) worker.failed = record.failed();
   if (record.has_peer_lost()) worker.peer_lost = record.peer_lost();
+  worker.lost_peer = record.lost_peer();
   worker.verdict_serial = record.verdict_serial();
   worker.verdict = record.verdict();
-  worker.left = record.left();
   worker.fault = record.fault();
   worker.node_lost = record.node_lost();
   worker.refused = record.refused();
@@ -177,7 +195,11 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
   slot.lives = record.lives();
   slot.wanted = !record.unwanted();
   slot.standby = record.standby();
-  FromRecord(record, slot.worker, now);
+  if (record.left() && record.has_exited()) {
+    slot.last_peak_rss_bytes = record.exited().peak_rss_bytes();
+  } else {
+    FromRecord(record, slot.worker.emplace(), now);
+  }
 }
 
 void FromRecord(const OpenFaultRecord& record, OpenFault& fault) {
@@ -337,8 +359,9 @@ void CollectRows(Context& context, const std::set<std::string>& jobs) {
       WriteIfChanged(context, request_key, Bytes(job.request));
     }
     WriteIfChanged(context, JobKey(id), Bytes(ToRecord(job)));
-    for (const Slot& slot : job.slots) {
-      WriteIfChanged(context, WorkerKey(id, slot.worker.slot), Bytes(ToRecord(slot)));
+    for (size_t i = 0; i < job.slots.size(); ++i) {
+      const int index = static_cast<int>(i);
+      WriteIfChanged(context, WorkerKey(id, index), Bytes(ToRecord(job.slots[i], index)));
     }
   }
 }
@@ -432,10 +455,11 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
     for (size_t i = 0; i < job.slots.size(); ++i) {
-      const Worker& worker = job.slots[i].worker;
       if (state.saved.count(WorkerKey(id, static_cast<int>(i))) == 0) {
         return absl::DataLossError(absl::StrCat("the journal lacks worker ", i, " of job ", id));
       }
+      if (job.slots[i].vacant()) continue;
+      const Worker& worker = *job.slots[i].worker;
       state.serial =
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }

@@ -16,8 +16,9 @@ template <typename Visit>
 void ForEachWorker(const State& state, const Node& node, Visit visit) {
   for (const auto& [id, job] : state.jobs) {
     for (const Slot& slot : job.slots) {
-      const Worker& worker = slot.worker;
-      if (worker.node_id == node.id && !worker.gone() && !worker.incarnation.empty()) visit(worker);
+      if (slot.vacant()) continue;
+      const Worker& worker = *slot.worker;
+      if (worker.node_id == node.id && !worker.gone()) visit(worker);
     }
   }
 }

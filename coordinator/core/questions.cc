@@ -74,17 +74,18 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
   *response.mutable_spec() = job.spec();
   for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
   for (const Slot& slot : job.slots) {
-    if (slot.worker.left || (!slot.wanted && slot.worker.gone())) continue;
+    if (slot.vacant() || slot.worker->leaving() || (!slot.wanted && slot.worker->gone())) continue;
+    const Worker& worker = *slot.worker;
     MemberStatus& member = *response.add_members();
-    member.set_rank(slot.worker.slot);
-    member.set_host(slot.worker.host);
-    member.set_pid(slot.worker.pid);
-    member.set_incarnation(slot.worker.incarnation);
+    member.set_rank(worker.slot);
+    member.set_host(worker.host);
+    member.set_pid(worker.pid);
+    member.set_incarnation(worker.incarnation);
     member.set_standby(slot.standby);
-    *member.mutable_progress() = slot.worker.progress;
-    member.set_node_id(slot.worker.node_id);
-    *member.mutable_device() = slot.worker.device;
-    if (const ProcessUsage* usage = UsageOf(state, slot.worker); usage != nullptr) {
+    *member.mutable_progress() = worker.progress;
+    member.set_node_id(worker.node_id);
+    *member.mutable_device() = worker.device;
+    if (const ProcessUsage* usage = UsageOf(state, worker); usage != nullptr) {
       *member.mutable_usage() = *usage;
     }
   }
@@ -112,8 +113,7 @@ namespace {
 void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& status) {
   for (const auto& [id, job] : state.jobs) {
     const bool here = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-      return slot.worker.node_id == node.id && !slot.worker.gone() &&
-             !slot.worker.incarnation.empty();
+      return slot.worker && slot.worker->node_id == node.id && !slot.worker->gone();
     });
     if (here) status.add_jobs(id);
     if (job.final() || !IsExcluded(job, node.id, now)) continue;

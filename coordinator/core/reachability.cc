@@ -31,7 +31,8 @@ constexpr char kAdvice[] =
 std::map<std::string, std::vector<Worker*>> MembersByNode(Job& job) {
   std::map<std::string, std::vector<Worker*>> nodes;
   for (Slot& slot : job.slots) {
-    Worker& worker = slot.worker;
+    if (slot.vacant()) continue;
+    Worker& worker = *slot.worker;
     if (IsMember(job, worker) && !worker.dead() && !Failed(worker)) {
       nodes[worker.node_id].push_back(&worker);
     }

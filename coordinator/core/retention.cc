@@ -17,7 +17,7 @@ void ForgetJob(Context& context, const std::string& id) {
   State& state = context.state;
   const Job& job = state.jobs.at(id);
   for (const Slot& slot : job.slots) {
-    if (slot.worker.session != 0) state.worker_sessions.erase(slot.worker.session);
+    if (slot.worker && slot.worker->session != 0) state.worker_sessions.erase(slot.worker->session);
   }
   EraseJobRows(context, job);
   context.effects.forgotten_jobs.push_back(id);
@@ -45,7 +45,7 @@ bool HasWork(const State& state, const std::string& node_id) {
   return std::any_of(state.jobs.begin(), state.jobs.end(), [&](const auto& entry) {
     const Job& job = entry.second;
     return !job.final() && std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-      return slot.node_id == node_id || slot.worker.node_id == node_id;
+      return slot.node_id == node_id || (slot.worker && slot.worker->node_id == node_id);
     });
   });
 }

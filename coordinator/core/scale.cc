@@ -37,6 +37,8 @@ absl::Status CheckScale(const Job& job, int workers) {
                                                  " (elastic.min_workers, elastic.max_workers)"));
 }
 
+bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
+
 // Places without the state go first, then the newest.
 void GiveUp(Job& job, int count) {
   std::vector<Slot*> wanted;
@@ -44,16 +46,16 @@ void GiveUp(Job& job, int count) {
     if (slot.works()) wanted.push_back(&slot);
   }
   std::stable_sort(wanted.begin(), wanted.end(), [&](const Slot* a, const Slot* b) {
-    const bool a_holds = IsMember(job, a->worker), b_holds = IsMember(job, b->worker);
+    const bool a_holds = Holds(job, *a), b_holds = Holds(job, *b);
     return a_holds != b_holds ? b_holds : a > b;
   });
   for (int i = 0; i < count; ++i) {
     Slot& slot = *wanted[static_cast<size_t>(i)];
     slot.wanted = false;
     if (slot.unplaced()) {
-      Vacate(slot, static_cast<int>(&slot - job.slots.data()));
-    } else {
-      slot.worker.left |= !IsMember(job, slot.worker);
+      slot.worker.reset();
+    } else if (slot.worker && slot.worker->serves() && !IsMember(job, *slot.worker)) {
+      slot.worker->phase = Worker::Phase::kLeaving;
     }
   }
 }
@@ -63,12 +65,12 @@ absl::Status AddPlace(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.wanted) continue;
     slot.wanted = true;
-    if (!slot.worker.left) return absl::OkStatus();  // it had not left yet
-    if (!slot.worker.gone()) job.former.push_back(slot.worker);
+    if (slot.worker && !slot.worker->leaving()) return absl::OkStatus();  // it had not left yet
+    if (slot.worker) job.former.push_back(*slot.worker);
     StartLife(context, job, slot);
     if (!slot.unplaced()) return absl::OkStatus();
     slot.wanted = false;
-    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
+    slot.worker.reset();
     break;
   }
   if (Slot* spare = FindStandby(job)) {

@@ -43,7 +43,8 @@ void PutOn(Context& context, const Job& job, Slot& slot, const Node& node) {
     slot.node_id = node.id;
     slot.local_rank = UnusedLocalRank(job, slot, node.id);
   }
-  Worker& worker = slot.worker;
+  Worker& worker = *slot.worker;
+  worker.phase = Worker::Phase::kPlaced;
   worker.device = PickDevice(context.state, job, node, slot.local_rank);
   worker.node_id = node.id;
   worker.local_rank = slot.local_rank;
@@ -56,9 +57,10 @@ Slot& OpenPlace(Job& job, absl::Time now) {
   const int index = static_cast<int>(job.slots.size());
   Slot& slot = job.slots.emplace_back();
   slot.lives = 1;
-  slot.worker.incarnation = absl::StrCat(job.id, ".", index, ".", slot.lives);
-  slot.worker.slot = index;
-  slot.worker.since = now;
+  Worker& worker = slot.worker.emplace();
+  worker.incarnation = absl::StrCat(job.id, ".", index, ".", slot.lives);
+  worker.slot = index;
+  worker.since = now;
   return slot;
 }
 
@@ -194,8 +196,6 @@ void PlaceLife(Context& context, const Job& job, Slot& slot) {
     if (Room(state, job, node, context.now) > 0) return PutOn(context, job, slot, node);
   }
   slot.node_id.clear();
-  slot.worker.node_id.clear();
-  slot.worker.host.clear();
 }
 
 Slot* AddSlot(Context& context, Job& job) {

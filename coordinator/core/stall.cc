@@ -110,7 +110,9 @@ std::vector<MemberView> View(const Context& context, const Job& job) {
 
 absl::Duration Limit(const Job& job) {
   absl::Duration median;
-  for (const Slot& slot : job.slots) median = std::max(median, MedianStep(slot.worker));
+  for (const Slot& slot : job.slots) {
+    if (slot.worker) median = std::max(median, MedianStep(*slot.worker));
+  }
   return std::max(kLeast, median > absl::ZeroDuration() ? kSteps * median : FailureDetection(job));
 }
 

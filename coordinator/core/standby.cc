@@ -16,16 +16,15 @@ constexpr absl::Duration kAgainAfter = absl::Seconds(10);
 
 // One that would end so again is given up, and with it the wish for any.
 void Replace(Context& context, Job& job, Slot& slot) {
-  if (IsForGood(slot.worker)) {
+  if (IsForGood(*slot.worker)) {
     job.no_standby = true;
     AppendNotice(context, job,
-                 absl::StrCat("the job goes on without a standby: ", Cause(slot.worker)));
+                 absl::StrCat("the job goes on without a standby: ", Cause(*slot.worker)));
     Retire(context, job, slot, /*fault=*/0);
     slot.standby = slot.wanted = false;
-    Vacate(slot, static_cast<int>(&slot - job.slots.data()));
     return;
   }
-  if (context.now < slot.worker.since + kAgainAfter) return;
+  if (context.now < slot.worker->since + kAgainAfter) return;
   Retire(context, job, slot, /*fault=*/0);
   StartLife(context, job, slot);
 }
@@ -46,10 +45,10 @@ void KeepStandbys(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (!slot.standby) continue;
     ++there;
-    if (Failed(slot.worker)) {
+    if (slot.vacant()) {
+      if (IsCalm(job)) StartLife(context, job, slot);
+    } else if (Failed(*slot.worker)) {
       Replace(context, job, slot);
-    } else if (slot.worker.left && IsCalm(job)) {
-      StartLife(context, job, slot);
     }
   }
   for (; there < wanted && !job.no_standby; ++there) {
@@ -63,11 +62,12 @@ void KeepStandbys(Context& context, Job& job) {
 Slot* FindStandby(Job& job) {
   Slot* best = nullptr;
   for (Slot& slot : job.slots) {
-    const Worker& worker = slot.worker;
-    if (!slot.standby || worker.dead() || worker.left || Failed(worker)) continue;
-    const bool better = best == nullptr || (worker.ready && !best->worker.ready) ||
-                        (worker.ready.has_value() == best->worker.ready.has_value() &&
-                         worker.since < best->worker.since);
+    if (!slot.standby || slot.vacant()) continue;
+    const Worker& worker = *slot.worker;
+    if (!worker.serves() || Failed(worker)) continue;
+    const bool better = best == nullptr || (worker.ready && !best->worker->ready) ||
+                        (worker.ready.has_value() == best->worker->ready.has_value() &&
+                         worker.since < best->worker->since);
     if (better) best = &slot;
   }
   return best;
@@ -75,7 +75,7 @@ Slot* FindStandby(Job& job) {
 
 int ReadyStandbys(const Job& job) {
   return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.standby && slot.worker.ready && !Failed(slot.worker);
+    return slot.standby && slot.worker && slot.worker->ready && !Failed(*slot.worker);
   }));
 }
 

@@ -52,6 +52,17 @@ struct Node {
 
 // One life of one worker process.
 struct Worker {
+  // How far it has come; it only goes on. Whether it is ready, or a member, is no part of this: its
+  // session and the job's generation say so (context.h).
+  enum class Phase {
+    kUnplaced,  // it waits for a node with room
+    kPlaced,    // its agent is to start it
+    kStarted,   // its process runs
+    kLeaving,   // its place was given up: it leaves, which is no failure
+    kDied,      // its process is dead; how it ended is not said yet
+    kExited,    // its agent said how it ended
+  };
+  Phase phase = Phase::kUnplaced;
   std::string incarnation;
   int slot = 0;
   int local_rank = 0;
@@ -59,7 +70,6 @@ struct Worker {
   std::string host;
   Device device;
   int64_t pid = 0;
-  bool started = false;  // the agent said that its process runs
   SessionId session = 0;
 
   // Signs of life. InfinitePast until its first hello.
@@ -84,6 +94,7 @@ struct Worker {
   int64_t failed_serial = 0;
   std::optional<WorkerFailed> failed;
   std::optional<PeerLost> peer_lost;
+  std::string lost_peer;  // the incarnation that peer_lost names; empty: none
   // The coordinator's own finding, such as "no heartbeat for 5 s".
   int64_t verdict_serial = 0;
   std::string verdict;
@@ -91,8 +102,6 @@ struct Worker {
   absl::Time failed_at = absl::InfiniteFuture();
   // Since when it is there, or since when it shall leave.
   absl::Time since = absl::InfinitePast();
-  // The job goes on without it: a place was given up. It leaves, which is no failure.
-  bool left = false;
   // Of a former life: the fault that it is part of.
   int64_t fault = 0;
   // It failed when its node was out of sight, so that nothing is said against the worker.
@@ -109,8 +118,11 @@ struct Worker {
     bool exit = false;
   } told;
 
-  bool gone() const { return exited.has_value(); }
-  bool dead() const { return died_serial != 0 || gone(); }
+  bool gone() const { return phase == Phase::kExited; }
+  bool dead() const { return phase >= Phase::kDied; }
+  bool leaving() const { return phase == Phase::kLeaving; }
+  // It works for the job, or is about to.
+  bool serves() const { return phase < Phase::kLeaving; }
 };
 
 // A job-wide place for a worker; its index is the rank at full strength.
@@ -122,14 +134,16 @@ struct Slot {
   bool wanted = true;
   // Its worker is a spare that waits to take over (standby.h).
   bool standby = false;
-  Worker worker;
+  // Nothing: the place is vacant.
+  std::optional<Worker> worker;
+  // Of the last one that left the place vacant.
+  int64_t last_peak_rss_bytes = 0;
 
+  bool vacant() const { return !worker.has_value(); }
   // Whether its worker is to be in the generations.
   bool works() const { return wanted && !standby; }
   // Its worker, which is yet to be started, waits for a node with room.
-  bool unplaced() const {
-    return !worker.incarnation.empty() && worker.node_id.empty() && !worker.gone();
-  }
+  bool unplaced() const { return worker && worker->phase == Worker::Phase::kUnplaced; }
 };
 
 // Why no worker of a job is started on a node for a while.

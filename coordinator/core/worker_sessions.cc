@@ -38,7 +38,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
   }
   Job* job = FindJob(context.state, message.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, message.incarnation());
-  if (worker == nullptr || worker->gone() || worker->node_id.empty()) {
+  if (worker == nullptr || worker->gone() || worker->phase == Worker::Phase::kUnplaced) {
     return SendAway(
         context, session,
         absl::StrCat("this worker (", message.incarnation(), ") is not wanted any more"));
@@ -48,7 +48,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
     worker->ready.reset();  // what it is now follows
   }
   worker->session = session;
-  worker->started = true;
+  worker->phase = std::max(worker->phase, Worker::Phase::kStarted);
   worker->pid = hello.pid();
   worker->told = Worker::Told{};
   if (worker->progress_moved == absl::InfinitePast()) worker->progress_moved = context.now;
@@ -120,6 +120,9 @@ void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost
   // Nobody has failed when a network has, so that nothing is held against the job.
   if (lost.kind() == PeerLost::UNREACHABLE) return NoteUnreachable(context, job, worker, lost);
   worker.peer_lost = lost;
+  const auto& members = job.generation.message.members();
+  const bool named = lost.rank() >= 0 && lost.rank() < members.size();
+  worker.lost_peer = named ? members[lost.rank()].incarnation() : "";
   if (lost.kind() == PeerLost::SILENT || lost.kind() == PeerLost::DAMAGED) {
     AbortCurrentGeneration(context, job, SayLost(worker, lost));
     context.touched_jobs.insert(job.id);

@@ -124,7 +124,9 @@ void World::CheckRestored() {
   for (auto& [id, job] : connected.jobs) {
     const std::vector<Slot>& slots = state_.jobs[id].slots;
     for (size_t i = 0; i < std::min(slots.size(), job.slots.size()); ++i) {
-      job.slots[i].worker.ready = slots[i].worker.ready;
+      if (job.slots[i].worker && slots[i].worker) {
+        job.slots[i].worker->ready = slots[i].worker->ready;
+      }
     }
   }
   const Lines now = Overview(state_, now_), then = Overview(connected, now_);
@@ -239,7 +241,7 @@ bool World::AgentReport(const Command& command) {
   if (node.empty() && job != state_.jobs.end()) {
     Worker* found = nullptr;
     for (Slot& slot : job->second.slots) {
-      if (slot.worker.incarnation == incarnation) found = &slot.worker;
+      if (slot.worker && slot.worker->incarnation == incarnation) found = &*slot.worker;
     }
     if (found == nullptr) {
       for (Worker& former : job->second.former) {

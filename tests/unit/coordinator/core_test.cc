@@ -22,7 +22,7 @@ TEST(CoreTest, AJobOfTwoNodesSucceeds) {
   cluster.Quiet();
   EXPECT_EQ(cluster.job("j").state, SUCCEEDED);
   EXPECT_EQ(cluster.job("j").result.exit_code(), 0);
-  EXPECT_EQ(cluster.job("j").slots[5].worker.host, "host-1");
+  EXPECT_EQ(cluster.job("j").slots[5].worker->host, "host-1");
   EXPECT_EQ(cluster.job("j").slots[5].local_rank, 1);
 }
 
@@ -208,7 +208,7 @@ TEST(CoreTest, ReplacesTheDeadAndGoesOn) {
   cluster.Quiet();
   const Job& job = cluster.job("j");
   EXPECT_EQ(job.state, RUNNING);
-  EXPECT_EQ(job.slots[1].worker.incarnation, "j.1.2");
+  EXPECT_EQ(job.slots[1].worker->incarnation, "j.1.2");
   EXPECT_EQ(job.generation.message.members_size(), 3);
   EXPECT_EQ(job.generation.message.start_step(), 1);
   ASSERT_EQ(job.faults.size(), 1);
