@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread for each session: it opens the stream, writes what is queued and calls back with what
-// arrives. gRPC's own threads only put things into the shared box and wake it.
+// The shell around SessionMachine: one thread for each session carries out what the machine says.
+// Callers and gRPC's own threads only feed the machine and wake that thread.
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
 #include <deque>
-#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -17,6 +17,7 @@
 #include "coordinator/client/channel.h"
 #include "coordinator/client/client.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/session_machine.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -27,30 +28,53 @@ constexpr absl::Duration kLongestWait = absl::Minutes(1);
 
 // What the session's thread, its callers and the stream's callbacks share.
 template <typename Out, typename In>
-struct Box {
-  struct Queued {
-    int kind = -1;  // -1: never replaced
-    Out message;
-  };
-  absl::Mutex mu;
-  CondVar changed;  // told of every change of what follows
-  std::deque<Queued> outgoing ABSL_GUARDED_BY(mu);
-  std::deque<In> incoming ABSL_GUARDED_BY(mu);
-  bool connected ABSL_GUARDED_BY(mu) = false;  // the stream's first metadata came
-  bool writing ABSL_GUARDED_BY(mu) = false;
-  bool write_failed ABSL_GUARDED_BY(mu) = false;
-  bool read_ended ABSL_GUARDED_BY(mu) = false;
-  bool done ABSL_GUARDED_BY(mu) = false;
-  grpc::Status status ABSL_GUARDED_BY(mu);
-  bool closing ABSL_GUARDED_BY(mu) = false;
-  absl::Time close_by ABSL_GUARDED_BY(mu) = absl::InfiniteFuture();
-  bool ended ABSL_GUARDED_BY(mu) = false;  // the thread is through
+class Box {
+ public:
+  using Machine = SessionMachine<Out, In>;
+  using Actions = typename Machine::Actions;
+
+  // Hands the machine an event: `event` is called with it and returns its actions.
+  template <typename Event>
+  void Feed(Event event) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    for (auto& action : event(machine_)) todo_.push_back(std::move(action));
+    changed_.NotifyAll();
+  }
+  // What is to be done next; waits for it. Empty: the session is through.
+  Actions Take() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    for (;;) {
+      const absl::Time now = Clock::Real()->Now();
+      if (todo_.empty() && now >= machine_.wake_at()) {
+        for (auto& action : machine_.Wake(now)) todo_.push_back(std::move(action));
+        changed_.NotifyAll();
+      }
+      if (!todo_.empty() || machine_.closed()) return std::exchange(todo_, {});
+      changed_.WaitFor(&mu_, std::min(machine_.wake_at() - now, kLongestWait));
+    }
+  }
+  bool Flush(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const auto through = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return machine_.flushed() || machine_.closed();
+    };
+    return changed_.AwaitFor(&mu_, timeout, through) && machine_.empty();
+  }
+
+ private:
+  absl::Mutex mu_;
+  CondVar changed_;
+  Machine machine_ ABSL_GUARDED_BY(mu_){
+      [](int attempt) { return absl::Milliseconds(BackoffMillis(attempt)); }};
+  Actions todo_ ABSL_GUARDED_BY(mu_);
 };
 
 // One stream. Its operations are started by the session's thread alone, its reactions are gRPC's.
 template <typename Out, typename In>
 class Stream : public grpc::ClientBidiReactor<Out, In> {
  public:
+  using Machine = SessionMachine<Out, In>;
+
   explicit Stream(std::shared_ptr<Box<Out, In>> box) : box_(std::move(box)) {}
 
   grpc::ClientContext& context() { return context_; }
@@ -64,39 +88,25 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
     out_ = std::move(message);
     this->StartWrite(&out_);
   }
-  // The message of the write that failed.
-  Out TakeUnsent() { return std::move(out_); }
 
   void OnReadInitialMetadataDone(bool ok) override {
-    absl::MutexLock lock(&box_->mu);
-    box_->connected = ok;
-    box_->changed.NotifyAll();
+    if (ok) box_->Feed([](Machine& machine) { return machine.Up(); });
   }
   void OnReadDone(bool ok) override {
-    {
-      absl::MutexLock lock(&box_->mu);
-      box_->changed.NotifyAll();
-      if (!ok) {
-        box_->read_ended = true;
-        return;
-      }
-      box_->incoming.push_back(std::move(in_));
-    }
+    if (!ok) return box_->Feed([](Machine& machine) { return machine.ReadEnded(); });
+    box_->Feed([this](Machine& machine) { return machine.Received(std::move(in_)); });
+    in_ = In();
     this->StartRead(&in_);
   }
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&box_->mu);
-    box_->writing = false;
-    box_->write_failed |= !ok;
-    box_->changed.NotifyAll();
+    box_->Feed([ok](Machine& machine) { return machine.WriteDone(ok); });
   }
   void OnDone(const grpc::Status& status) override {
-    // The owner may free this object as soon as it sees `done`.
+    // The owner may free this object as soon as the machine has heard of it.
     const std::shared_ptr<Box<Out, In>> box = box_;
-    absl::MutexLock lock(&box->mu);
-    box->status = status;
-    box->done = true;
-    box->changed.NotifyAll();
+    const std::string reason =
+        status.ok() ? "the coordinator ended the connection" : status.error_message();
+    box->Feed([&reason](Machine& machine) { return machine.Done(reason, Clock::Real()->Now()); });
   }
 
  private:
@@ -110,10 +120,10 @@ template <typename Out, typename In>
 class GrpcSession : public Session<Out, In> {
  public:
   using Callbacks = typename Session<Out, In>::Callbacks;
-  using Open = void (*)(Coordinator::Stub&, grpc::ClientContext*,
-                        grpc::ClientBidiReactor<Out, In>*);
+  using OpenStream = void (*)(Coordinator::Stub&, grpc::ClientContext*,
+                              grpc::ClientBidiReactor<Out, In>*);
 
-  GrpcSession(const ClientOptions& options, const char* name, Callbacks callbacks, Open open)
+  GrpcSession(const ClientOptions& options, const char* name, Callbacks callbacks, OpenStream open)
       : options_(options),
         callbacks_(std::move(callbacks)),
         open_(open),
@@ -121,185 +131,60 @@ class GrpcSession : public Session<Out, In> {
         thread_(name, [this] { Run(); }) {}
   ~GrpcSession() override { Close(absl::ZeroDuration()); }
 
-  void Send(const Out& message) override {
-    absl::MutexLock lock(&box_->mu);
-    box_->outgoing.push_back({-1, message});
-    box_->changed.NotifyAll();
-  }
-
+  void Send(const Out& message) override { SendLatest(Machine::kNoKind, message); }
   void SendLatest(int kind, const Out& message) override {
-    absl::MutexLock lock(&box_->mu);
-    for (auto& queued : box_->outgoing) {
-      if (queued.kind != kind) continue;
-      queued.message = message;
-      return;
-    }
-    box_->outgoing.push_back({kind, message});
-    box_->changed.NotifyAll();
+    box_->Feed([&](Machine& machine) { return machine.Send(message, kind); });
   }
-
-  bool Flush(absl::Duration timeout) override {
-    absl::MutexLock lock(&box_->mu);
-    auto empty = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return (box_->outgoing.empty() && !box_->writing && !box_->write_failed) || box_->ended;
-    };
-    return box_->changed.AwaitFor(&box_->mu, timeout, empty) && box_->outgoing.empty();
-  }
-
+  bool Flush(absl::Duration timeout) override { return box_->Flush(timeout); }
   void Close(absl::Duration timeout) override {
-    {
-      absl::MutexLock lock(&box_->mu);
-      box_->closing = true;
-      box_->close_by = std::min(box_->close_by, Clock::Real()->Now() + timeout);
-      box_->changed.NotifyAll();
-    }
+    const absl::Time now = Clock::Real()->Now();
+    box_->Feed([&](Machine& machine) { return machine.Close(now + timeout, now); });
     thread_.Join();
   }
 
  private:
-  using Shared = Box<Out, In>;
+  using Machine = SessionMachine<Out, In>;
 
-  void Run();
-  // One stream from its opening to its end. The first try fails at once when nobody listens, later
-  // ones go through as soon as somebody does. Returns whether it was up at all.
-  bool RunStream(int attempt, std::string& reason);
-  // Runs callbacks and starts writes until the stream is to end. Returns whether it was up.
-  bool Serve(Stream<Out, In>& stream);
-  void DeliverIncoming();
+  void Run() {
+    box_->Feed([](Machine& machine) { return machine.Begin(); });
+    for (;;) {
+      const typename Machine::Actions actions = box_->Take();
+      if (actions.empty()) return;
+      for (const auto& action : actions) {
+        std::visit([this](const auto& a) { CarryOut(a); }, action);
+      }
+    }
+  }
+
+  void CarryOut(const session_action::Open& open) {
+    stream_ = std::make_unique<Stream<Out, In>>(box_);
+    if (!options_.token.empty()) stream_->context().AddMetadata(kTokenKey, options_.token);
+    stream_->context().set_wait_for_ready(open.wait_for_ready);
+    open_(*stub_, &stream_->context(), stream_.get());
+    stream_->Start();
+    stream_->Write(callbacks_.hello());
+  }
+  void CarryOut(const session_action::Write<Out>& write) { stream_->Write(write.message); }
+  void CarryOut(const session_action::HalfClose&) { stream_->StartWritesDone(); }
+  void CarryOut(const session_action::End& end) {
+    if (end.cancel) stream_->context().TryCancel();
+    stream_->RemoveHold();
+  }
+  void CarryOut(const session_action::Deliver<In>& deliver) {
+    callbacks_.on_command(deliver.command);
+  }
+  void CarryOut(const session_action::Announce& announce) {
+    if (callbacks_.on_connection) callbacks_.on_connection(announce.connected, announce.reason);
+  }
 
   const ClientOptions options_;
   const Callbacks callbacks_;
-  const Open open_;
+  const OpenStream open_;
   const std::unique_ptr<Coordinator::Stub> stub_;
-  const std::shared_ptr<Shared> box_ = std::make_shared<Shared>();
-  bool told_ = false;  // the user has heard of the connection; the thread's own
-  Thread thread_;      // last: starts when the rest is there
+  const std::shared_ptr<Box<Out, In>> box_ = std::make_shared<Box<Out, In>>();
+  std::unique_ptr<Stream<Out, In>> stream_;  // the newest one; the thread's own
+  Thread thread_;                            // last: starts when the rest is there
 };
-
-template <typename Out, typename In>
-void GrpcSession<Out, In>::Run() {
-  for (int attempt = 0;; ++attempt) {
-    std::string reason;
-    if (RunStream(attempt, reason)) attempt = 0;
-    Shared& box = *box_;
-    absl::MutexLock lock(&box.mu);
-    const bool closing =
-        box.changed.AwaitFor(&box.mu, absl::Milliseconds(BackoffMillis(attempt)),
-                             [&box]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return box.closing; });
-    if (!closing) continue;
-    // A closing session still hands over what is queued, if that is possible in time.
-    if (box.outgoing.empty() || Clock::Real()->Now() >= box.close_by) {
-      box.ended = true;
-      box.changed.NotifyAll();
-      return;
-    }
-  }
-}
-
-template <typename Out, typename In>
-bool GrpcSession<Out, In>::RunStream(int attempt, std::string& reason) {
-  {
-    absl::MutexLock lock(&box_->mu);
-    if (box_->closing && (box_->outgoing.empty() || Clock::Real()->Now() >= box_->close_by))
-      return false;
-    box_->connected = box_->writing = box_->write_failed = box_->read_ended = box_->done = false;
-    box_->incoming.clear();
-  }
-  Stream<Out, In> stream(box_);
-  if (!options_.token.empty()) stream.context().AddMetadata(kTokenKey, options_.token);
-  stream.context().set_wait_for_ready(attempt > 0);
-  open_(*stub_, &stream.context(), &stream);
-  {
-    absl::MutexLock lock(&box_->mu);
-    box_->writing = true;
-  }
-  stream.Start();
-  stream.Write(callbacks_.hello());
-  const bool was_up = Serve(stream);
-  absl::MutexLock lock(&box_->mu);
-  reason =
-      box_->status.ok() ? "the coordinator ended the connection" : box_->status.error_message();
-  box_->mu.Unlock();
-  // Of attempts that fail, only the very first is told: the rest would say the same.
-  if ((was_up || !told_) && callbacks_.on_connection) callbacks_.on_connection(false, reason);
-  told_ = true;
-  box_->mu.Lock();
-  return was_up;
-}
-
-template <typename Out, typename In>
-void GrpcSession<Out, In>::DeliverIncoming() {
-  std::deque<In> batch;
-  {
-    absl::MutexLock lock(&box_->mu);
-    batch.swap(box_->incoming);
-  }
-  for (const In& command : batch) callbacks_.on_command(command);
-}
-
-template <typename Out, typename In>
-bool GrpcSession<Out, In>::Serve(Stream<Out, In>& stream) {
-  Shared& box = *box_;
-  bool announced = false;
-  bool half_closed = false;
-  int in_flight = -1;  // kind of the message being written; -1 also for the hello
-  bool hello_in_flight = true;
-  for (;;) {
-    std::optional<typename Shared::Queued> next;
-    bool announce = false;
-    bool end = false;
-    {
-      absl::MutexLock lock(&box.mu);
-      const absl::Time close_by = box.close_by;
-      auto wake = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box.mu) {
-        return box.close_by != close_by || !box.incoming.empty() || box.read_ended ||
-               box.write_failed || box.done || (box.connected && !announced) ||
-               (!box.writing && !box.outgoing.empty() && !half_closed) ||
-               (box.closing && !half_closed && !box.writing && box.outgoing.empty());
-      };
-      while (!wake() && Clock::Real()->Now() < close_by) {
-        box.changed.WaitFor(&box.mu, std::min(close_by - Clock::Real()->Now(), kLongestWait));
-      }
-      announce = box.connected && !announced;
-      end = box.read_ended || box.write_failed || box.done ||
-            (box.closing && Clock::Real()->Now() >= box.close_by);
-      if (!end && !box.writing && !half_closed) {
-        if (!box.outgoing.empty()) {
-          next = std::move(box.outgoing.front());
-          box.outgoing.pop_front();
-          box.writing = true;
-        } else if (box.closing) {
-          half_closed = true;
-          box.mu.Unlock();
-          stream.StartWritesDone();
-          box.mu.Lock();
-        }
-      }
-    }
-    if (next) {
-      in_flight = next->kind;
-      hello_in_flight = false;
-      stream.Write(std::move(next->message));
-    }
-    if (announce) {
-      announced = true;
-      if (callbacks_.on_connection) callbacks_.on_connection(true, "");
-    }
-    DeliverIncoming();
-    if (!end) continue;
-    absl::MutexLock lock(&box.mu);
-    const bool cancel = !box.read_ended;  // else the server ended it, and its status is kept
-    box.mu.Unlock();
-    if (cancel) stream.context().TryCancel();
-    stream.RemoveHold();
-    box.mu.Lock();
-    box.mu.Await(absl::Condition(&box.done));
-    if (box.write_failed && !hello_in_flight) {
-      box.outgoing.push_front({in_flight, stream.TakeUnsent()});
-    }
-    return announced;
-  }
-}
 
 }  // namespace
 

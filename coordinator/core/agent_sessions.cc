@@ -110,10 +110,9 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello,
   context.schedule = true;
 }
 
-// What a clock of another host said, within reason.
-absl::Time TimeOf(const Context& context, const google::protobuf::Timestamp& time) {
-  const absl::Time said = FromProto(time);
-  return said > context.now || said < context.now - absl::Minutes(1) ? context.now : said;
+// When that was of which an agent says how long ago it was, within reason.
+absl::Time TimeOf(const Context& context, const Job& job, const google::protobuf::Duration& ago) {
+  return std::clamp(context.now - FromProto(ago), std::min(job.started, context.now), context.now);
 }
 
 void OnDied(Context& context, const WorkerDied& died) {
@@ -123,7 +122,7 @@ void OnDied(Context& context, const WorkerDied& died) {
   if (!worker->leaving()) worker->phase = Worker::Phase::kDied;
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
-  worker->failed_at = std::min(worker->failed_at, TimeOf(context, died.time()));
+  worker->failed_at = std::min(worker->failed_at, TimeOf(context, *job, died.ago()));
   context.touched_jobs.insert(job->id);
 }
 
@@ -188,7 +187,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
   if (worker.died_serial == 0) {
     worker.died_serial = context.state.serial;
     worker.died_order = record.order();
-    worker.failed_at = std::min(worker.failed_at, TimeOf(context, record.time()));
+    worker.failed_at = std::min(worker.failed_at, TimeOf(context, job, record.ago()));
   }
   worker.exited = record;
   if (worker.pid == 0) worker.pid = record.pid();

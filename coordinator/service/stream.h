@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's side of an agent's or a worker's bidirectional stream, over gRPC's callback
-// interface.
+// interface: the shell around StreamMachine.
 //
 // Rules that keep gRPC's contract: one read and one write at a time; Finish is called once, and
 // only when no write is under way and no further one starts. The object owns itself until OnDone.
@@ -10,12 +10,12 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "coordinator/outbox/stream_machine.h"
 #include "coordinator/service/hub.h"
 
 namespace lockstep::coordinator {
@@ -23,10 +23,6 @@ namespace lockstep::coordinator {
 template <typename Message, typename Command>
 class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Outlet<Command> {
  public:
-  // A peer that takes no commands for so long is cut off; it reconnects and is told everything
-  // anew.
-  static constexpr size_t kMaxQueued = 1000;
-
   struct Handlers {
     std::function<SessionId(std::shared_ptr<Outlet<Command>>)> add;
     std::function<void(SessionId)> remove;
@@ -48,34 +44,21 @@ class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Ou
 
   void Enqueue(Command command, bool close) override {
     absl::MutexLock lock(&mu_);
-    if (ending_) return;
-    queue_.push_back(std::move(command));
-    if (close) ending_ = true;
-    if (queue_.size() > kMaxQueued) {
-      queue_.clear();
-      ending_ = true;
-      status_ = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the peer is too slow");
-    }
+    machine_.Enqueue(std::move(command), close);
   }
 
   void Pump() override {
-    bool finish = false;
+    typename StreamMachine<Command>::Next next;
     {
       absl::MutexLock lock(&mu_);
-      if (writing_ || finished_) return;
-      if (!queue_.empty()) {
-        out_ = std::move(queue_.front());
-        queue_.pop_front();
-        writing_ = true;
-      } else if (ending_) {
-        finished_ = finish = true;
-      } else {
-        return;
-      }
+      next = machine_.Pump();
+      if (next.write) out_ = *std::move(next.write);
     }
-    if (finish) {
-      this->Finish(status_);
-    } else {
+    if (next.finish) {
+      this->Finish(next.too_slow
+                       ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the peer is too slow")
+                       : grpc::Status::OK);
+    } else if (next.write) {
       this->StartWrite(&out_);
     }
   }
@@ -89,8 +72,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Ou
   void OnWriteDone(bool ok) override {
     {
       absl::MutexLock lock(&mu_);
-      writing_ = false;
-      if (!ok) Drop();
+      machine_.WriteDone(ok);
     }
     Pump();
   }
@@ -101,17 +83,12 @@ class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Ou
   }
 
  private:
-  // The peer is gone: what is queued for it is of no use.
   void End() {
     {
       absl::MutexLock lock(&mu_);
-      Drop();
+      machine_.PeerGone();
     }
     Pump();
-  }
-  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    queue_.clear();
-    ending_ = true;
   }
 
   const Handlers handlers_;
@@ -119,13 +96,9 @@ class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Ou
   std::shared_ptr<ServerStream> self_;
   Message in_;
   Command out_;
-  grpc::Status status_;
 
   absl::Mutex mu_;
-  std::deque<Command> queue_ ABSL_GUARDED_BY(mu_);
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool ending_ ABSL_GUARDED_BY(mu_) = false;    // finish when the queue is written
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called
+  StreamMachine<Command> machine_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep::coordinator

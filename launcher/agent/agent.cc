@@ -76,7 +76,7 @@ class AgentImpl : public Agent {
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
   void Signal(const std::string& incarnation, int signal);
   void OnStarted(WorkerProcess* worker, pid_t pid);
-  void OnDied(uint64_t id);
+  void OnDied(uint64_t id, absl::Time seen);
   void OnExit(WorkerProcess* worker, const Spawner::Exit& exit);
   void OnStartFailed(WorkerProcess* worker, const absl::Status& why);
   void OnLines(WorkerProcess* worker, bool is_stderr, const std::vector<std::string>& lines);
@@ -128,8 +128,10 @@ absl::Status AgentImpl::Init() {
   }
   machine_ = std::make_unique<AgentMachine>(MachineOptions());
   LS_ASSIGN_OR_RETURN(loop_, EventLoop::Create());
-  life_watch_ =
-      std::make_unique<LifeWatch>([this](uint64_t id) { loop_->Post([this, id] { OnDied(id); }); });
+  life_watch_ = std::make_unique<LifeWatch>([this](uint64_t id) {
+    const absl::Time seen = Clock::Real()->Now();
+    loop_->Post([this, id, seen] { OnDied(id, seen); });
+  });
   SetUpNode();
   OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
@@ -365,11 +367,11 @@ void AgentImpl::OnStarted(WorkerProcess* worker, pid_t pid) {
   Feed(agent_event::Started{worker->incarnation(), pid});
 }
 
-void AgentImpl::OnDied(uint64_t id) {
+void AgentImpl::OnDied(uint64_t id, absl::Time seen) {
   for (const auto& [incarnation, worker] : workers_) {
     if (worker->id() != id || worker->page() == nullptr) continue;
     return Feed(agent_event::Died{incarnation, worker->page()->DeathOrder(worker->life_slot()),
-                                  absl::Now()});
+                                  Clock::Real()->Now() - seen});
   }
 }
 
@@ -390,7 +392,7 @@ void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
   event.exit_code = exit.code;
   event.signal = exit.signal;
   event.peak_rss_bytes = exit.peak_rss_bytes;
-  event.stamp = exit.time;
+  event.ago = std::max(absl::ZeroDuration(), absl::Now() - exit.time);
   event.last_lines = worker->LastOutput();
   event.died_before_signal = worker->died_before_signal();
   Feed(std::move(event));
@@ -401,7 +403,6 @@ void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why) {
   event.incarnation = worker->incarnation();
   event.order = Conclude(worker);
   event.why = ExplainStartFailure(why);
-  event.stamp = absl::Now();
   event.last_lines = worker->LastOutput();
   Feed(std::move(event));
 }

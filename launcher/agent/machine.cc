@@ -22,8 +22,8 @@ constexpr size_t kMostForeignRecords = 256;
 // Deaths that nobody has put in order come after all others.
 constexpr int64_t kNoOrder = int64_t{1} << 40;
 
-google::protobuf::Timestamp ToProto(absl::Time time) {
-  return TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(time));
+google::protobuf::Duration ToProto(absl::Duration duration) {
+  return TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(duration));
 }
 
 absl::Duration Grace(const JobSpec& spec) {
@@ -64,9 +64,7 @@ void AgentMachine::Handle(const agent_event::Connected&) {
   next_heartbeat_ = now_;
   for (const auto& [incarnation, worker] : workers_) {
     if (worker.view.phase != Phase::kExited || worker.view.acknowledged) continue;
-    AgentMessage message;
-    *message.mutable_exited() = worker.record;
-    Send(std::move(message));
+    SendRecord(worker);
   }
 }
 
@@ -188,7 +186,7 @@ void AgentMachine::Handle(const agent_event::Died& event) {
   WorkerDied* died = message.mutable_died();
   died->set_job_id(worker->view.job_id);
   died->set_worker_incarnation(event.incarnation);
-  *died->mutable_time() = ToProto(event.stamp);
+  *died->mutable_ago() = ToProto(event.ago);
   died->set_order(event.order);
   Send(std::move(message));
 }
@@ -201,7 +199,7 @@ void AgentMachine::Handle(const agent_event::Exited& event) {
   worker->record.set_peak_rss_bytes(event.peak_rss_bytes);
   worker->wanted_end &= !event.died_before_signal;
   if (worker->order == 0) worker->order = event.order;
-  Exit(*worker, event.stamp, event.last_lines);
+  Exit(*worker, event.ago, event.last_lines);
 }
 
 void AgentMachine::Handle(const agent_event::StartFailed& event) {
@@ -210,24 +208,29 @@ void AgentMachine::Handle(const agent_event::StartFailed& event) {
   worker->record.set_start_error(event.why);
   worker->record.set_exit_code(1);
   if (worker->order == 0) worker->order = event.order;
-  Exit(*worker, event.stamp, event.last_lines);
+  Exit(*worker, event.ago, event.last_lines);
 }
 
-void AgentMachine::Exit(Worker& worker, absl::Time stamp,
+void AgentMachine::Exit(Worker& worker, absl::Duration ago,
                         const std::vector<std::string>& last_lines) {
   worker.view.phase = Phase::kExited;
   worker.view.kill_at = absl::InfiniteFuture();
+  worker.ended_at = now_ - ago;
   if (worker.order == 0) worker.order = kNoOrder + ++deaths_without_order_;
   WorkerExited& record = worker.record;
   record.set_job_id(worker.view.job_id);
   record.set_worker_incarnation(worker.view.incarnation);
-  *record.mutable_time() = ToProto(stamp);
   record.set_order(worker.order);
   record.set_wanted(worker.wanted_end);
   record.set_pid(worker.pid);
   for (const std::string& line : last_lines) record.add_last_lines(line);
+  SendRecord(worker);
+}
+
+void AgentMachine::SendRecord(const Worker& worker) {
   AgentMessage message;
-  *message.mutable_exited() = record;
+  *message.mutable_exited() = worker.record;
+  *message.mutable_exited()->mutable_ago() = ToProto(now_ - worker.ended_at);
   Send(std::move(message));
 }
 
@@ -303,10 +306,10 @@ void AgentMachine::Kill(Worker& worker) {
 }
 
 void AgentMachine::DropOldOrphans() {
-  std::vector<std::pair<int64_t, std::string>> foreign;
+  std::vector<std::pair<absl::Time, std::string>> foreign;
   for (const auto& [incarnation, worker] : workers_) {
     if (worker.view.phase != Phase::kExited || worker.cluster == cluster_) continue;
-    foreign.emplace_back(TimeUtil::TimestampToNanoseconds(worker.record.time()), incarnation);
+    foreign.emplace_back(worker.ended_at, incarnation);
   }
   if (foreign.size() <= kMostForeignRecords) return;
   std::sort(foreign.begin(), foreign.end());

@@ -41,7 +41,7 @@ struct Command {
   AgentCommand command;
 };
 // Of a worker that an action started. `order` is its place among the deaths of its job here (0:
-// there is none), `stamp` wall time.
+// there is none), `ago` how long before the event it happened.
 struct Started {
   std::string incarnation;
   int64_t pid = 0;
@@ -49,7 +49,7 @@ struct Started {
 struct Died {
   std::string incarnation;
   int64_t order = 0;
-  absl::Time stamp = {};
+  absl::Duration ago = {};
 };
 struct Exited {
   std::string incarnation;
@@ -57,7 +57,7 @@ struct Exited {
   int signal = 0;
   int64_t peak_rss_bytes = 0;
   int64_t order = 0;
-  absl::Time stamp = {};
+  absl::Duration ago = {};
   std::vector<std::string> last_lines = {};
   bool died_before_signal = false;  // it was dead when the first signal was sent
 };
@@ -65,7 +65,7 @@ struct StartFailed {
   std::string incarnation;
   std::string why;
   int64_t order = 0;
-  absl::Time stamp = {};
+  absl::Duration ago = {};
   std::vector<std::string> last_lines = {};
 };
 // The user wants to leave.
@@ -155,6 +155,7 @@ class AgentMachine {
     int64_t pid = 0;
     int64_t order = 0;        // of its death; 0: not seen
     bool wanted_end = false;  // the agent itself ended it
+    absl::Time ended_at;
     WorkerExited record;
   };
 
@@ -179,7 +180,9 @@ class AgentMachine {
   void CarryOut(const ReconcileActions& todo);
   void Terminate(Worker& worker);
   void Kill(Worker& worker);
-  void Exit(Worker& worker, absl::Time stamp, const std::vector<std::string>& last_lines);
+  void Exit(Worker& worker, absl::Duration ago, const std::vector<std::string>& last_lines);
+  // Says how it ended, and how long ago.
+  void SendRecord(const Worker& worker);
   void DropOldOrphans();
   bool AnyAlive() const;
   Worker* Find(const std::string& incarnation);

@@ -355,7 +355,7 @@ void World::Beat(const std::string& worker, int64_t step, bool stands, bool firs
   }
   message.mutable_heartbeat()->set_resumed_step(resumed_);
   if (first) {
-    message.mutable_heartbeat()->mutable_first_commit()->set_seconds(absl::ToUnixSeconds(now_));
+    message.mutable_heartbeat()->mutable_since_first_commit();
   }
   Take(WorkerSaid{sessions_[worker], message});
 }

@@ -16,7 +16,7 @@ namespace lockstep::worker {
 
 struct ProgressBoard {
   std::atomic<int64_t> generation{0};
-  // When the first step of the generation was committed, in nanoseconds since the epoch; 0: not
+  // When the first step of the generation was committed, in nanoseconds of Clock::Real(); 0: not
   // yet.
   std::atomic<int64_t> first_commit{0};
   // The step of the checkpoint that the run went on from; 0: none.

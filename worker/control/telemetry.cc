@@ -110,8 +110,9 @@ void Telemetry::Beat() {
   WorkerHeartbeat heartbeat;
   heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
   if (const int64_t nanos = board_->first_commit.load(std::memory_order_relaxed); nanos != 0) {
-    heartbeat.mutable_first_commit()->set_seconds(nanos / 1'000'000'000);
-    heartbeat.mutable_first_commit()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+    const int64_t since = absl::ToUnixNanos(Clock::Real()->Now()) - nanos;
+    heartbeat.mutable_since_first_commit()->set_seconds(since / 1'000'000'000);
+    heartbeat.mutable_since_first_commit()->set_nanos(static_cast<int32_t>(since % 1'000'000'000));
   }
   heartbeat.set_resumed_step(board_->resumed_step.load(std::memory_order_relaxed));
   heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed));

@@ -38,7 +38,10 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
   EXPECT_EQ(Last().generation(), 4);
   EXPECT_EQ(Last().progress().step(), 12);
   EXPECT_EQ(Last().progress_counter(), 1);
-  EXPECT_FALSE(Last().has_first_commit());
+  EXPECT_FALSE(Last().has_since_first_commit());
+  board_.first_commit = absl::ToUnixNanos(Clock::Real()->Now() - absl::Seconds(3));
+  telemetry.Flush();
+  EXPECT_EQ(Last().since_first_commit().seconds(), 3);
 }
 
 TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/session_machine.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using Machine = SessionMachine<std::string, int>;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+struct Text {
+  std::string operator()(const session_action::Open& a) const {
+    return a.wait_for_ready ? "open, wait" : "open";
+  }
+  std::string operator()(const session_action::Write<std::string>& a) const {
+    return absl::StrCat("write ", a.message);
+  }
+  std::string operator()(const session_action::HalfClose&) const { return "half-close"; }
+  std::string operator()(const session_action::End& a) const { return a.cancel ? "cut" : "end"; }
+  std::string operator()(const session_action::Deliver<int>& a) const {
+    return absl::StrCat("deliver ", a.command);
+  }
+  std::string operator()(const session_action::Announce& a) const {
+    return a.connected ? "up" : absl::StrCat("down: ", a.reason);
+  }
+};
+
+std::string Say(const Machine::Actions& actions) {
+  return absl::StrJoin(actions, "; ", [](std::string* out, const Machine::Action& action) {
+    absl::StrAppend(out, std::visit(Text(), action));
+  });
+}
+
+Machine Make() {
+  return Machine([](int attempt) { return absl::Seconds(1 << attempt); });
+}
+
+TEST(SessionMachineTest, WritesOneAtATimeAfterTheHello) {
+  Machine machine = Make();
+  EXPECT_EQ(Say(machine.Send("a")), "");
+  EXPECT_EQ(Say(machine.Begin()), "open");
+  EXPECT_EQ(Say(machine.Send("b")), "");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
+  EXPECT_EQ(Say(machine.Up()), "up");
+  EXPECT_EQ(Say(machine.Received(7)), "deliver 7");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write b");
+  EXPECT_FALSE(machine.flushed());
+  EXPECT_EQ(Say(machine.WriteDone(true)), "");
+  EXPECT_TRUE(machine.flushed());
+}
+
+TEST(SessionMachineTest, ALaterMessageOfAKindTakesThePlaceOfAQueuedOne) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.Send("beat 1", 1);
+  machine.Send("fact");
+  machine.Send("beat 2", 1);
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write beat 2");
+  EXPECT_EQ(Say(machine.Send("beat 3", 1)), "") << "the one being written is not touched";
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write fact");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write beat 3");
+}
+
+TEST(SessionMachineTest, WhatWasNotWrittenGoesFirstOnTheNextStream) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.Up();
+  machine.Send("a");
+  machine.Send("b");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
+  EXPECT_EQ(Say(machine.WriteDone(false)), "cut");
+  EXPECT_EQ(Say(machine.Received(1)), "") << "of a stream that ends";
+  EXPECT_EQ(Say(machine.Done("reset", At(0))), "down: reset");
+  EXPECT_EQ(machine.wake_at(), At(1));
+  EXPECT_EQ(Say(machine.Wake(At(0.5))), "");
+  EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write b");
+}
+
+TEST(SessionMachineTest, BacksOffUntilItWasUp) {
+  Machine machine = Make();
+  machine.Begin();
+  EXPECT_EQ(Say(machine.ReadEnded()), "end");
+  EXPECT_EQ(Say(machine.WriteDone(false)), "") << "the hello is not kept";
+  EXPECT_EQ(Say(machine.Done("refused", At(0))), "down: refused");
+  EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
+  machine.ReadEnded();
+  EXPECT_EQ(Say(machine.Done("refused", At(1))), "") << "said once";
+  EXPECT_EQ(machine.wake_at(), At(3));
+  machine.Wake(At(3));
+  EXPECT_EQ(Say(machine.Up()), "up");
+  machine.ReadEnded();
+  EXPECT_EQ(Say(machine.Done("ended", At(10))), "down: ended");
+  EXPECT_EQ(machine.wake_at(), At(11));
+}
+
+TEST(SessionMachineTest, ClosesWhenAllIsWritten) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.Up();
+  machine.Send("last");
+  EXPECT_EQ(Say(machine.Close(At(5), At(0))), "");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "write last");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "half-close");
+  EXPECT_EQ(Say(machine.ReadEnded()), "end");
+  EXPECT_FALSE(machine.closed());
+  EXPECT_EQ(Say(machine.Done("bye", At(1))), "down: bye");
+  EXPECT_TRUE(machine.closed());
+}
+
+TEST(SessionMachineTest, IsCutAtTheDeadlineAndTriesUntilThen) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.Send("last");
+  machine.Close(At(5), At(0));
+  machine.ReadEnded();
+  machine.Done("refused", At(0));
+  EXPECT_FALSE(machine.closed()) << "there is something to say, and time";
+  EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
+  EXPECT_EQ(machine.wake_at(), At(5));
+  EXPECT_EQ(Say(machine.Wake(At(5))), "cut");
+  machine.Done("cancelled", At(5));
+  EXPECT_TRUE(machine.closed());
+  EXPECT_FALSE(machine.flushed());
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
