@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/agent_process.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+constexpr int kHeartbeatKind = 1;
+
+}  // namespace
+
+AgentProcess::AgentProcess(World* world, Host* host, int slots, int life)
+    : Process(&world->timeline, host),
+      world_(world),
+      slots_(slots),
+      life_(absl::StrCat(host->name, "-", life)),
+      machine_(launcher::AgentMachineOptions{}) {}
+
+void AgentProcess::Start() { OpenSession(); }
+
+AgentHello AgentProcess::Hello() const {
+  AgentHello hello = machine_.Hello();
+  hello.set_node_id(host()->name);
+  hello.set_host(host()->name);
+  hello.set_incarnation(life_);
+  hello.set_slots(slots_);
+  hello.set_protocol_version(1);
+  return hello;
+}
+
+void AgentProcess::OpenSession() {
+  const int number = ++sessions_;
+  Session::Callbacks callbacks;
+  callbacks.hello = [this] {
+    AgentMessage message;
+    *message.mutable_hello() = Hello();
+    return message;
+  };
+  callbacks.on_command = [this, number](const AgentCommand& command) {
+    if (number == sessions_) OnCommand(command);
+  };
+  callbacks.on_connection = [this, number](bool connected, const std::string& reason) {
+    if (number != sessions_) return;
+    if (connected) {
+      Feed(launcher::agent_event::Connected{});
+    } else {
+      Feed(launcher::agent_event::Disconnected{reason});
+    }
+  };
+  session_ =
+      std::make_shared<Session>(shared_from_this(), world_->DialAgent(), std::move(callbacks));
+  session_->Begin();
+}
+
+void AgentProcess::Feed(const launcher::AgentEvent& event) {
+  const launcher::AgentMachine::Output output = machine_.Step(event, Now());
+  for (const launcher::AgentAction& action : output.actions) {
+    std::visit([this](const auto& a) { CarryOut(a); }, action);
+  }
+  if (output.next == absl::InfiniteFuture() || output.next >= armed_) return;
+  armed_ = output.next;
+  After(std::max(absl::ZeroDuration(), output.next - Now()), [this, at = armed_] {
+    if (armed_ == at) armed_ = absl::InfiniteFuture();
+    Feed(launcher::agent_event::Tick{});
+  });
+}
+
+void AgentProcess::OnCommand(const AgentCommand& command) {
+  const bool old = command.epoch() < obeyed_epoch_ && !command.has_rejected();
+  obeyed_epoch_ = std::max<int64_t>(obeyed_epoch_, command.epoch());
+  world_->checker.BeginCommand(old);
+  Feed(launcher::agent_event::Command{command});
+  world_->checker.EndCommand();
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::Start& start) {
+  const std::string& incarnation = start.assignment.incarnation();
+  world_->checker.OnAgentActs("starts a worker");
+  const auto worker = std::make_shared<WorkerProcess>(world_, host(), start.assignment);
+  workers_[incarnation] = worker;
+  world_->checker.OnStart(*worker);
+  After(random().Between(absl::Milliseconds(2), absl::Milliseconds(50)), [this, worker] {
+    if (!worker->alive()) return;
+    Feed(launcher::agent_event::Started{worker->incarnation(), world_->NextPid()});
+    worker->Start();
+  });
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::Terminate& terminate) {
+  world_->checker.OnAgentActs("ends a worker");
+  const std::shared_ptr<WorkerProcess> worker = workers_[terminate.incarnation];
+  if (worker == nullptr || !worker->alive()) return;
+  world_->checker.OnEndedByAgent(*worker);
+  worker->After(absl::Milliseconds(5), [worker] { worker->Terminate(); });
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::Kill& kill) {
+  world_->checker.OnAgentActs("kills a worker");
+  const std::shared_ptr<WorkerProcess> worker = workers_[kill.incarnation];
+  if (worker == nullptr || !worker->alive()) return;
+  world_->checker.OnEndedByAgent(*worker);
+  After(absl::Milliseconds(1), [this, worker] {
+    if (!worker->alive()) return;
+    worker->Die();
+    OnWorkerDeath(*worker, SIGKILL);
+  });
+}
+
+void AgentProcess::OnWorkerDeath(WorkerProcess& worker, int signal) {
+  world_->checker.OnDeath(worker);
+  const int64_t order = ++deaths_;
+  const std::string incarnation = worker.incarnation();
+  const int code = worker.exit_code();
+  After(absl::Microseconds(200), [this, incarnation, order] {
+    Feed(launcher::agent_event::Died{incarnation, order, absl::Microseconds(100)});
+  });
+  After(random().Between(absl::Milliseconds(10), absl::Milliseconds(100)),
+        [this, incarnation, order, signal, code] {
+          launcher::agent_event::Exited exited;
+          exited.incarnation = incarnation;
+          exited.order = order;
+          exited.signal = signal;
+          exited.exit_code = code;
+          Feed(exited);
+        });
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::Forget& forget) {
+  world_->checker.OnForgotten(forget.incarnation);
+  workers_.erase(forget.incarnation);
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::Send& send) {
+  session_->Send(send.message);
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::Heartbeat&) {
+  AgentMessage message;
+  message.mutable_heartbeat();
+  session_->Send(std::move(message), kHeartbeatKind);
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::CloseSession&) {
+  ++sessions_;
+  session_->Close(absl::ZeroDuration());
+}
+
+void AgentProcess::CarryOut(const launcher::agent_action::OpenSession&) { OpenSession(); }
+
+void AgentProcess::OnDeath() {
+  if (session_ != nullptr) session_->Abandon();
+  for (const auto& [incarnation, worker] : workers_) {
+    if (!worker->alive()) continue;
+    worker->Die();
+    world_->checker.OnDeath(*worker);
+  }
+}
+
+}  // namespace lockstep::simulation

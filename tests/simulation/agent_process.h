@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node's agent: its machine, its session and the processes that it starts and ends.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_AGENT_PROCESS_H_
+#define LOCKSTEP_TESTS_SIMULATION_AGENT_PROCESS_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "launcher/agent/machine.h"
+#include "tests/simulation/client_session.h"
+#include "tests/simulation/host.h"
+#include "tests/simulation/worker_process.h"
+
+namespace lockstep::simulation {
+
+class World;
+
+class AgentProcess : public Process {
+ public:
+  AgentProcess(World* world, Host* host, int slots, int life);
+
+  void Start();
+  // One of its processes ended, by itself or by a fault.
+  void OnWorkerDeath(WorkerProcess& worker, int signal);
+  const std::map<std::string, std::shared_ptr<WorkerProcess>>& workers() const { return workers_; }
+
+ protected:
+  // Its processes end with it.
+  void OnDeath() override;
+
+ private:
+  using Session = ClientSession<AgentMessage, AgentCommand>;
+
+  AgentHello Hello() const;
+  void OpenSession();
+  void Feed(const launcher::AgentEvent& event);
+  void OnCommand(const AgentCommand& command);
+  void CarryOut(const launcher::agent_action::Start& start);
+  void CarryOut(const launcher::agent_action::Terminate& terminate);
+  void CarryOut(const launcher::agent_action::Kill& kill);
+  void CarryOut(const launcher::agent_action::Forget& forget);
+  void CarryOut(const launcher::agent_action::Send& send);
+  void CarryOut(const launcher::agent_action::Heartbeat&);
+  void CarryOut(const launcher::agent_action::CloseSession&);
+  void CarryOut(const launcher::agent_action::OpenSession&);
+  void CarryOut(const launcher::agent_action::Report&) {}
+  void CarryOut(const launcher::agent_action::Warn&) {}
+
+  World* const world_;
+  const int slots_;
+  const std::string life_;
+  launcher::AgentMachine machine_;
+  std::shared_ptr<Session> session_;
+  int sessions_ = 0;
+  std::map<std::string, std::shared_ptr<WorkerProcess>> workers_;
+  int64_t deaths_ = 0;
+  int64_t obeyed_epoch_ = 0;
+  absl::Time armed_ = absl::InfiniteFuture();
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_AGENT_PROCESS_H_

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/checker.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/coordinator_process.h"
+#include "tests/simulation/worker_process.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+using coordinator::Job;
+using coordinator::Slot;
+using coordinator::Worker;
+
+std::string Names(const Generation& generation) {
+  std::string names;
+  for (const Member& member : generation.members()) {
+    absl::StrAppend(&names, member.incarnation(), "[", member.shard_begin(), ",",
+                    member.shard_end(), ") ");
+  }
+  return absl::StrCat(names, "after ", generation.start_step());
+}
+
+const Worker* Find(const Job& job, const std::string& incarnation) {
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && slot.worker->incarnation == incarnation) return &*slot.worker;
+  }
+  for (const Worker& worker : job.former) {
+    if (worker.incarnation == incarnation) return &worker;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void Checker::Fail(const std::string& what) {
+  if (!failure_.empty()) return;
+  failure_ = absl::StrCat("after ", absl::FormatDuration(world_->Age()), ": ", what);
+}
+
+bool Checker::Disturbed(const std::string& job_id) const {
+  const absl::Time now = world_->timeline.now();
+  const auto alive = alive_.find(job_id);
+  if (now <= world_->JobOf(job_id).disturbed) return true;
+  if (alive == alive_.end()) return false;
+  return std::any_of(alive->second.begin(), alive->second.end(),
+                     [&](const WorkerProcess* worker) { return now <= worker->host()->disturbed; });
+}
+
+void Checker::OnBegin(const CoordinatorProcess& coordinator) {
+  const coordinator::State& state = coordinator.state();
+  unsteady_ = world_->timeline.now() + absl::Seconds(5);
+  heard_.clear();
+  placed_.clear();
+  for (const std::string& id : accepted_) {
+    if (state.jobs.count(id) == 0) Fail(absl::StrCat("job ", id, " was accepted and is lost"));
+  }
+  for (const auto& [id, told] : told_) {
+    const auto job = state.jobs.find(id);
+    if (job == state.jobs.end()) continue;
+    if (told.final != JOB_STATE_UNSPECIFIED && job->second.state != told.final) {
+      Fail(absl::StrCat("job ", id, " had ended and has not any more"));
+    }
+    if (told.generation > job->second.generation.message.generation()) {
+      Fail(absl::StrCat("generation ", told.generation, " of job ", id, " was told and is lost"));
+    }
+  }
+  for (const std::string& incarnation : forgotten_) {
+    const auto job = state.jobs.find(incarnation.substr(0, incarnation.find('.')));
+    if (job == state.jobs.end()) continue;
+    const Worker* worker = Find(job->second, incarnation);
+    if (worker != nullptr && !worker->gone()) {
+      Fail(absl::StrCat("the end of ", incarnation, " was acknowledged and is lost"));
+    }
+  }
+}
+
+void Checker::AfterStep(const CoordinatorProcess& coordinator) {
+  if (coordinator.holding()) unsteady_ = world_->timeline.now() + absl::Seconds(5);
+  const bool large = coordinator.state().nodes.size() > 200;
+  if (large && coordinator.steps() % 1000 != 0) return;
+  std::set<std::string> requests;
+  for (const auto& [id, job] : coordinator.state().jobs) {
+    if (!requests.insert(job.request.request_id()).second) {
+      Fail(absl::StrCat("job ", id, " was accepted twice"));
+    }
+    CheckJob(coordinator, job);
+    if (!large) CheckPlacement(coordinator, job);
+  }
+}
+
+void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
+  const SimulatedJob& simulated = world_->JobOf(job.id);
+  if (job.restarts > simulated.own_failures) {
+    Fail(absl::StrCat("job ", job.id, " has spent ", job.restarts, " restarts and had ",
+                      simulated.own_failures, " failures of its own: ", job.reason));
+  }
+}
+
+void Checker::CheckPlacement(const CoordinatorProcess&, const Job& job) {
+  const absl::Time now = world_->timeline.now();
+  for (const Slot& slot : job.slots) {
+    if (slot.vacant() || slot.worker->phase != Worker::Phase::kPlaced) continue;
+    const Worker& worker = *slot.worker;
+    if (!placed_.insert(absl::StrCat(worker.incarnation, " ", worker.node_id)).second) continue;
+    if (now <= unsteady_) continue;
+    const auto heard = heard_.find(worker.node_id);
+    const absl::Duration most = world_->options.limits.node_silent_after + absl::Seconds(1);
+    if (heard == heard_.end() || now - heard->second > most) {
+      Fail(
+          absl::StrCat(worker.incarnation, " is started on ", worker.node_id, ", which is silent"));
+    }
+  }
+}
+
+void Checker::OnTold(const coordinator::Append& append) {
+  if (!append.event.has_state()) return;
+  const JobState state = append.event.state().state();
+  Told& told = told_[append.job_id];
+  if (told.final != JOB_STATE_UNSPECIFIED && state != told.final) {
+    Fail(absl::StrCat("job ", append.job_id, " was ", JobState_Name(told.final), " and is now ",
+                      JobState_Name(state)));
+  }
+  if (state != SUCCEEDED && state != FAILED && state != CANCELLED) return;
+  told.final = state;
+  if (state == SUCCEEDED && !told.model) {
+    Fail(absl::StrCat("job ", append.job_id, " succeeded without a model"));
+  }
+  const std::string& reason = append.event.state().reason();
+  const SimulatedJob& job = world_->JobOf(append.job_id);
+  const bool poison = absl::StrContains(reason, "before the first step once before");
+  if (state != SUCCEEDED && !(poison && job.own_failures > 1)) {
+    Fail(absl::StrCat("job ", append.job_id, " ended as ", JobState_Name(state), ": ", reason));
+  }
+}
+
+void Checker::OnHeard(const AgentMessage&, const Process& client) {
+  heard_[client.host()->name] = world_->timeline.now();
+}
+
+void Checker::OnAccepted(const std::string& job_id) { accepted_.insert(job_id); }
+
+void Checker::OnAgentActs(const std::string& what) {
+  if (in_old_command_) Fail(absl::StrCat("an agent ", what, " for a coordinator that is over"));
+}
+
+void Checker::OnEndedByAgent(const WorkerProcess& worker) {
+  const auto told = told_.find(worker.job_id());
+  const bool over = told != told_.end() && told->second.final != JOB_STATE_UNSPECIFIED;
+  if (over || worker.finished() || Disturbed(worker.job_id())) return;
+  Fail(absl::StrCat(worker.incarnation(), " is ended, and nothing ails it"));
+}
+
+void Checker::OnStart(WorkerProcess& worker) { alive_[worker.job_id()].insert(&worker); }
+
+void Checker::OnDeath(WorkerProcess& worker) { alive_[worker.job_id()].erase(&worker); }
+
+void Checker::OnObeyed(const std::string& incarnation, int64_t highest, int64_t epoch) {
+  if (epoch < highest) {
+    Fail(absl::StrCat(incarnation, " obeys epoch ", epoch, " and knows of ", highest));
+  }
+}
+
+void Checker::OnGenerationTold(const std::string& job_id, const Generation& generation) {
+  Told& told = told_[job_id];
+  told.generation = std::max<int64_t>(told.generation, generation.generation());
+  const std::string names = Names(generation);
+  const auto [known, fresh] = told.members.try_emplace(generation.generation(), names);
+  if (!fresh && known->second != names) {
+    Fail(absl::StrCat("generation ", generation.generation(), " of ", job_id, " is ", known->second,
+                      " and ", names));
+  }
+}
+
+int64_t Checker::StartOf(const std::string& job_id, const Generation& generation,
+                         const std::vector<const WorkerProcess*>& members) {
+  const int64_t start = generation.start_step();
+  for (const WorkerProcess* member : members) {
+    if (!member->has_state()) continue;
+    if (member->committed() > start || member->committed() < start - 1) {
+      Fail(absl::StrCat(member->incarnation(), " has step ", member->committed(),
+                        " and its generation begins after ", start));
+    }
+  }
+  // Nobody who is well has more.
+  for (const WorkerProcess* worker : alive_[job_id]) {
+    if (!worker->stopped() && worker->committed() > start + 1 && !Disturbed(job_id)) {
+      Fail(absl::StrCat("generation ", generation.generation(), " of ", job_id,
+                        " begins after step ", start, " and ", worker->incarnation(), " has ",
+                        worker->committed()));
+    }
+  }
+  return start;
+}
+
+void Checker::OnCommit(const WorkerProcess& worker, int64_t generation, int64_t before,
+                       int64_t step) {
+  if (step != before + 1) {
+    Fail(absl::StrCat(worker.incarnation(), " commits step ", step, " after ", before));
+  }
+  Told& told = told_[worker.job_id()];
+  if (generation < told.committing && !Disturbed(worker.job_id())) {
+    Fail(absl::StrCat(worker.incarnation(), " commits step ", step, " in generation ", generation,
+                      " and generation ", told.committing, " does so too"));
+  }
+  told.committing = std::max(told.committing, generation);
+  told.newest_step = std::max(told.newest_step, step);
+}
+
+void Checker::OnModel(const std::string& job_id, int64_t step, bool drained) {
+  if (!drained && step != world_->JobOf(job_id).steps) {
+    Fail(absl::StrCat("the model of ", job_id, " is that of step ", step));
+  }
+  told_[job_id].model = true;
+}
+
+void Checker::AtEnd() {
+  for (const SimulatedJob& job : world_->jobs) {
+    if (job.accepted.empty()) {
+      Fail(absl::StrCat("job ", job.name, " was never accepted"));
+      continue;
+    }
+    if (told_[job.accepted].final == JOB_STATE_UNSPECIFIED) {
+      Fail(absl::StrCat("job ", job.accepted, " does not end: ", world_->Standing(job.accepted)));
+    }
+    for (const WorkerProcess* worker : alive_[job.accepted]) {
+      Fail(absl::StrCat(worker->incarnation(), " is left over"));
+    }
+  }
+}
+
+}  // namespace lockstep::simulation

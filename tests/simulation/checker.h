@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold whatever happens. It is told of everything, knows more than any part of the
+// system, and keeps the first thing that was wrong:
+//   - a job whose submission was answered is never lost, and is one job;
+//   - a final state is final, also for the next coordinator;
+//   - a generation's number means one membership; a worker is told of those it is in;
+//   - members of a generation begin within a step of each other, each commit follows the one
+//   before,
+//     and an older generation commits after a newer one only where it was cut off;
+//   - no worker is ended that is well, and whose job is: what the coordinator itself suffers (a
+//     slow or full disk, a pause, its own death) counts against nobody;
+//   - what a lost node costs is no restart;
+//   - nothing is started on a node that is silent;
+//   - whoever obeys, obeys the highest epoch that it knows;
+//   - what an agent may forget is known to every later coordinator;
+//   - when the faults are over each job ends as it should, and no process of it is left.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_CHECKER_H_
+#define LOCKSTEP_TESTS_SIMULATION_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/core.h"
+#include "tests/simulation/host.h"
+
+namespace lockstep::simulation {
+
+class CoordinatorProcess;
+class World;
+class WorkerProcess;
+
+class Checker {
+ public:
+  explicit Checker(World* world) : world_(world) {}
+
+  void Fail(const std::string& what);
+  const std::string& failure() const { return failure_; }
+
+  // ---- the coordinator ----
+  void OnBegin(const CoordinatorProcess& coordinator);
+  void AfterStep(const CoordinatorProcess& coordinator);
+  void OnTold(const coordinator::Append& append);
+  void OnHeard(const AgentMessage& message, const Process& client);
+  void OnHeard(const WorkerMessage&, const Process&) {}
+  void OnAccepted(const std::string& job_id);
+
+  // ---- agents ----
+  // Between these what the agent does follows from a command; of an `old` coordinator nothing may.
+  void BeginCommand(bool old) { in_old_command_ = old; }
+  void EndCommand() { in_old_command_ = false; }
+  void OnAgentActs(const std::string& what);
+  void OnForgotten(const std::string& incarnation) { forgotten_.insert(incarnation); }
+  void OnEndedByAgent(const WorkerProcess& worker);
+
+  // ---- workers ----
+  void OnStart(WorkerProcess& worker);
+  void OnDeath(WorkerProcess& worker);
+  void OnObeyed(const std::string& incarnation, int64_t highest, int64_t epoch);
+  void OnGenerationTold(const std::string& job_id, const Generation& generation);
+  // The step after which a generation with these members begins.
+  int64_t StartOf(const std::string& job_id, const Generation& generation,
+                  const std::vector<const WorkerProcess*>& members);
+  void OnCommit(const WorkerProcess& worker, int64_t generation, int64_t before, int64_t step);
+  void OnModel(const std::string& job_id, int64_t step, bool drained);
+
+  // All faults are over and the time to end has passed.
+  void AtEnd();
+
+ private:
+  struct Told {
+    JobState final = JOB_STATE_UNSPECIFIED;
+    int64_t generation = 0;                  // the newest that a worker was told
+    std::map<int64_t, std::string> members;  // by generation
+    int64_t committing = 0;                  // the newest generation that has committed
+    int64_t newest_step = 0;
+    bool model = false;
+  };
+
+  // A fault explains what becomes of the job's workers.
+  bool Disturbed(const std::string& job_id) const;
+  void CheckPlacement(const CoordinatorProcess& coordinator, const coordinator::Job& job);
+  void CheckJob(const CoordinatorProcess& coordinator, const coordinator::Job& job);
+
+  World* const world_;
+  std::string failure_;
+  std::set<std::string> accepted_;
+  std::map<std::string, Told> told_;            // by job
+  std::map<std::string, absl::Time> heard_;     // by node
+  absl::Time unsteady_ = absl::InfinitePast();  // the coordinator was, until then
+  std::set<std::string> placed_;                // lives, by incarnation and node
+  std::set<std::string> forgotten_;
+  std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
+  bool in_old_command_ = false;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_CHECKER_H_

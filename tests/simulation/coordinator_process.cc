@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/coordinator_process.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "proto/journal.pb.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+using coordinator::Event;
+using coordinator::Outbox;
+using coordinator::Outgoing;
+using coordinator::SessionId;
+
+absl::Duration CpuTime() {
+  timespec time = {};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+}  // namespace
+
+CoordinatorProcess::CoordinatorProcess(World* world, Host* host)
+    : Process(&world->timeline, host), world_(world) {}
+
+void CoordinatorProcess::Begin() {
+  Disk& disk = world_->disk;
+  epoch_ = ++disk.lives;
+  std::vector<coordinator::Row> rows;
+  std::vector<coordinator::StoredRequest> requests;
+  for (const auto& [key, value] : disk.rows) {
+    if (!coordinator::IsRequestRow(key)) {
+      rows.push_back({key, value});
+      continue;
+    }
+    auto request = coordinator::ParseRequestRow({key, value});
+    LS_CHECK(request.ok()) << request.status().ToString();
+    requests.push_back(*std::move(request));
+  }
+  absl::StatusOr<coordinator::State> state =
+      coordinator::Restore(rows, world_->options.limits, Now());
+  if (!state.ok()) return world_->checker.Fail(state.status().ToString());
+  outbox_ = std::make_unique<Outbox>(coordinator::Speaker{"cluster", epoch_}, *std::move(state));
+  world_->checker.OnBegin(*this);
+  Do([&](absl::Time now) { return outbox_->Begin(requests, now); });
+}
+
+template <typename Call>
+void CoordinatorProcess::Do(Call call) {
+  const absl::Duration before = world_->options.measure ? CpuTime() : absl::ZeroDuration();
+  Outgoing outgoing = call(Now());
+  if (world_->options.measure) cpu_ += CpuTime() - before;
+  ++steps_;
+  CarryOut(std::move(outgoing));
+  if (!alive()) return;
+  world_->checker.AfterStep(*this);
+  ArmTimer();
+}
+
+void CoordinatorProcess::ArmTimer() {
+  const absl::Time at = outbox_->wake_at();
+  if (at == absl::InfiniteFuture() || at >= armed_) return;
+  armed_ = at;
+  After(std::max(absl::ZeroDuration(), at - Now()), [this, at] {
+    if (at == armed_) armed_ = absl::InfiniteFuture();
+    if (Now() >= outbox_->wake_at()) {
+      Do([this](absl::Time now) { return outbox_->Wake(now); });
+    } else {
+      ArmTimer();
+    }
+  });
+}
+
+void CoordinatorProcess::CarryOut(Outgoing outgoing) {
+  for (coordinator::ToAgent& message : outgoing.to_agents) {
+    const auto found = agents_.by_session.find(message.session);
+    if (found == agents_.by_session.end()) continue;
+    found->second.machine.Enqueue(std::move(message.command), message.close);
+    Pump<AgentMessage, AgentCommand, coordinator::AgentGone>(agents_, message.session);
+  }
+  for (coordinator::ToWorker& message : outgoing.to_workers) {
+    const auto found = workers_.by_session.find(message.session);
+    if (found == workers_.by_session.end()) continue;
+    found->second.machine.Enqueue(std::move(message.command), message.close);
+    Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, message.session);
+  }
+  for (const coordinator::Append& append : outgoing.events) world_->checker.OnTold(append);
+  for (const coordinator::Answer& answer : outgoing.answers) {
+    const auto found = waiting_.find(answer.ticket);
+    if (found == waiting_.end()) continue;
+    const auto tell = std::move(found->second);
+    waiting_.erase(found);
+    tell(answer);
+  }
+  if (!outgoing.write.empty()) Write(std::move(outgoing.write));
+  if (outbox_->broken()) {
+    After(absl::Milliseconds(1), [this] { world_->CrashCoordinator(); });
+  }
+}
+
+void CoordinatorProcess::Write(std::vector<coordinator::Row> rows) {
+  Disk& disk = world_->disk;
+  disk.under_way = std::move(rows);
+  // A stall that begins now holds up this write as well.
+  const absl::Duration takes = random().Between(absl::Microseconds(100), absl::Milliseconds(5));
+  After(takes, [this] {
+    const absl::Time now = timeline().now();
+    const absl::Duration stalled = std::max(absl::ZeroDuration(), world_->disk.stalled_until - now);
+    After(stalled, [this] {
+      const absl::Status status = world_->disk.Finish();
+      Do([&](absl::Time at) { return outbox_->Written(status, at); });
+    });
+  });
+}
+
+template <typename Up, typename Down, typename Over>
+void CoordinatorProcess::Pump(Streams<Up, Down>& streams, SessionId session) {
+  const auto found = streams.by_session.find(session);
+  if (found == streams.by_session.end()) return;
+  auto& stream = found->second;
+  auto next = stream.machine.Pump();
+  if (next.write) {
+    stream.connection->down->Write(*std::move(next.write), [this, &streams, session](bool ok) {
+      const auto stream_now = streams.by_session.find(session);
+      if (stream_now == streams.by_session.end()) return;
+      stream_now->second.machine.WriteDone(ok);
+      Pump<Up, Down, Over>(streams, session);
+    });
+  } else if (next.finish) {
+    stream.connection->EndServer();
+    After(absl::Microseconds(50),
+          [this, &streams, session] { Remove<Up, Down, Over>(streams, session); });
+  }
+}
+
+template <typename Up, typename Down, typename Over>
+void CoordinatorProcess::Remove(Streams<Up, Down>& streams, SessionId session) {
+  if (streams.by_session.erase(session) == 0) return;
+  Do([&](absl::Time now) { return outbox_->Handle(Over{session}, 0, now); });
+}
+
+template <typename Up, typename Down, typename Said, typename Over>
+std::shared_ptr<Connection<Up, Down>> CoordinatorProcess::AcceptOn(
+    Streams<Up, Down>& streams, std::shared_ptr<Process> client,
+    typename Pipe<Down>::Ends at_client) {
+  const SessionId session = ++last_session_;
+  auto connection =
+      std::make_shared<Connection<Up, Down>>(&timeline(), std::move(client), shared_from_this());
+  typename Pipe<Up>::Ends at_server;
+  at_server.arrived = [this, session, &streams](Up message) {
+    if (streams.by_session.count(session) == 0) return;
+    world_->checker.OnHeard(message, streams.by_session[session].connection->client());
+    Do([&](absl::Time now) { return outbox_->Handle(Said{session, std::move(message)}, 0, now); });
+  };
+  at_server.ended = [this, session, &streams] {
+    const auto found = streams.by_session.find(session);
+    if (found == streams.by_session.end()) return;
+    found->second.machine.PeerGone();
+    Pump<Up, Down, Over>(streams, session);
+  };
+  connection->Open(std::move(at_server), std::move(at_client));
+  streams.by_session[session] = {connection, {}};
+  world_->NoteConnection(connection);
+  return connection;
+}
+
+std::shared_ptr<AgentConnection> CoordinatorProcess::Accept(std::shared_ptr<Process> client,
+                                                            Pipe<AgentCommand>::Ends at_client) {
+  return AcceptOn<AgentMessage, AgentCommand, coordinator::AgentSaid, coordinator::AgentGone>(
+      agents_, std::move(client), std::move(at_client));
+}
+
+std::shared_ptr<WorkerConnection> CoordinatorProcess::Accept(std::shared_ptr<Process> client,
+                                                             Pipe<WorkerCommand>::Ends at_client) {
+  return AcceptOn<WorkerMessage, WorkerCommand, coordinator::WorkerSaid, coordinator::WorkerGone>(
+      workers_, std::move(client), std::move(at_client));
+}
+
+void CoordinatorProcess::Request(const Event& event,
+                                 std::function<void(const coordinator::Answer&)> answer) {
+  const int64_t ticket = ++last_ticket_;
+  waiting_[ticket] = std::move(answer);
+  Do([&](absl::Time now) { return outbox_->Handle(event, ticket, now); });
+}
+
+void CoordinatorProcess::OnDeath() {
+  // Its kernel ends the connections, if its host still runs.
+  const auto end = [this](auto& streams) {
+    for (auto& [session, stream] : streams.by_session) {
+      if (host()->up) stream.connection->EndServer();
+    }
+    streams.by_session.clear();
+  };
+  end(agents_);
+  end(workers_);
+}
+
+}  // namespace lockstep::simulation

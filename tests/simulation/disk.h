@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's store: a batch is on the disk when its write has come back, and a crash before
+// leaves all of it or nothing. It stalls, is full, and fails for good.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_DISK_H_
+#define LOCKSTEP_TESTS_SIMULATION_DISK_H_
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/core.h"
+#include "coordinator/outbox/outbox.h"
+#include "coordinator/outbox/request_rows.h"
+
+namespace lockstep::simulation {
+
+struct Disk {
+  std::map<std::string, std::string> rows;
+  std::vector<coordinator::Row> under_way;
+  int64_t lives = 0;
+  // Faults.
+  absl::Time stalled_until = absl::InfinitePast();
+  bool full = false;
+  bool broken = false;  // until the next start
+
+  // The write under way is through.
+  absl::Status Finish() {
+    const std::vector<coordinator::Row> batch = std::exchange(under_way, {});
+    if (broken) return absl::UnavailableError("disk I/O error");
+    if (full) return absl::ResourceExhaustedError("no space left on device");
+    Apply(batch);
+    return absl::OkStatus();
+  }
+  // The process died: what was being written is there or not.
+  void Crash(bool written) {
+    const std::vector<coordinator::Row> batch = std::exchange(under_way, {});
+    if (written && !full && !broken) Apply(batch);
+    broken = false;
+  }
+
+ private:
+  void Apply(const std::vector<coordinator::Row>& batch) {
+    for (const coordinator::Row& row : batch) {
+      if (row.erased) {
+        rows.erase(row.key);
+      } else {
+        rows[row.key] = row.value;
+      }
+    }
+  }
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_DISK_H_

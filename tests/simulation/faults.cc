@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/faults.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+// From the end of a fault until everybody has found back: a connection's keepalive, a reconnect,
+// the end of a silence, a start.
+constexpr absl::Duration kAftermath = absl::Seconds(60);
+
+}  // namespace
+
+Faults::Faults(World* world) : world_(world) {
+  std::vector<Kind> all = {&Faults::KillWorker,
+                           &Faults::StopWorker,
+                           &Faults::KillAgent,
+                           &Faults::PowerOff,
+                           &Faults::Cut,
+                           &Faults::CutOneWay,
+                           &Faults::Slow,
+                           &Faults::KillCoordinator,
+                           &Faults::StopCoordinator,
+                           &Faults::StallDisk,
+                           &Faults::FillDisk,
+                           &Faults::BreakDisk,
+                           &Faults::JumpWall,
+                           &Faults::Suspend,
+                           &Faults::CutCoordinator,
+                           &Faults::SwizzleClog};
+  Random& random = world_->timeline.random;
+  for (int64_t count = random.Between(1, 5); count > 0; --count) {
+    const auto picked = all.begin() + random.Below(static_cast<int64_t>(all.size()));
+    kinds_.push_back(*picked);
+    all.erase(picked);
+  }
+  every_ = random.Between(absl::Milliseconds(500), absl::Seconds(15));
+}
+
+bool Faults::HurtsWorkers() const {
+  return std::any_of(kinds_.begin(), kinds_.end(), [](Kind kind) {
+    return kind == &Faults::KillWorker || kind == &Faults::StopWorker;
+  });
+}
+
+absl::Time Faults::Begin() {
+  active_ = true;
+  until_ = world_->timeline.now() +
+           world_->timeline.random.Between(absl::Seconds(10), absl::Seconds(80));
+  world_->timeline.In(world_->timeline.random.Between(absl::ZeroDuration(), absl::Seconds(5)),
+                      [this] { Next(); });
+  // The longest fault is 60 s.
+  const absl::Time last = until_ + absl::Seconds(70);
+  world_->timeline.At(last, [this] { MendAll(); });
+  return last;
+}
+
+void Faults::Next() {
+  if (world_->timeline.now() >= until_) return;
+  const Kind kind = kinds_[static_cast<size_t>(
+      world_->timeline.random.Below(static_cast<int64_t>(kinds_.size())))];
+  (this->*kind)();
+  world_->timeline.In(world_->timeline.random.Between(every_ / 2, every_), [this] { Next(); });
+}
+
+void Faults::MendAll() {
+  active_ = false;
+  world_->Say("all is mended");
+  world_->disk.full = false;
+  world_->StartCoordinator();
+  for (size_t i = 1; i < world_->hosts.size(); ++i) world_->StartAgent(i);
+}
+
+Host& Faults::SomeNode() {
+  return *world_->hosts[static_cast<size_t>(
+      world_->timeline.random.Between(1, world_->options.agents))];
+}
+
+absl::Duration Faults::Span(absl::Duration least, absl::Duration most) {
+  // Short ones are as likely as long ones.
+  Random& random = world_->timeline.random;
+  absl::Duration span = least;
+  while (span < most && random.Chance(0.75)) span *= 2;
+  return std::min(most, random.Between(span / 2, span));
+}
+
+void Faults::Explain(Host& host, absl::Duration lasts) {
+  const absl::Time until = world_->timeline.now() + lasts + kAftermath;
+  host.Disturb(until);
+  for (const auto& agent : world_->agents) {
+    if (agent == nullptr || agent->host() != &host) continue;
+    for (const auto& [incarnation, worker] : agent->workers()) {
+      SimulatedJob& job = world_->JobOf(worker->job_id());
+      job.disturbed = std::max(job.disturbed, until);
+    }
+  }
+}
+
+void Faults::ExplainAll(absl::Duration lasts) {
+  for (const auto& host : world_->hosts) Explain(*host, lasts);
+  for (SimulatedJob& job : world_->jobs) {
+    job.disturbed = std::max(job.disturbed, world_->timeline.now() + lasts + kAftermath);
+  }
+}
+
+void Faults::KillWorker() {
+  Host& host = SomeNode();
+  const auto agent = world_->agents[static_cast<size_t>(host.number)];
+  if (agent == nullptr || agent->workers().empty()) return;
+  auto it = agent->workers().begin();
+  std::advance(it, world_->timeline.random.Below(static_cast<int64_t>(agent->workers().size())));
+  const std::shared_ptr<WorkerProcess> worker = it->second;
+  if (!worker->alive()) return;
+  Explain(host, absl::ZeroDuration());
+  ++world_->JobOf(worker->job_id()).own_failures;
+  world_->Say(absl::StrCat("kills ", worker->incarnation()));
+  worker->Die();
+  agent->OnWorkerDeath(*worker, SIGKILL);
+}
+
+void Faults::StopWorker() {
+  Host& host = SomeNode();
+  const auto agent = world_->agents[static_cast<size_t>(host.number)];
+  if (agent == nullptr || agent->workers().empty()) return;
+  const std::shared_ptr<WorkerProcess> worker = agent->workers().begin()->second;
+  if (!worker->alive()) return;
+  const absl::Duration span = Span(absl::Milliseconds(500), absl::Seconds(60));
+  Explain(host, span);
+  world_->JobOf(worker->job_id()).own_failures += 2;
+  world_->Say(absl::StrCat("stops ", worker->incarnation(), " for ", absl::FormatDuration(span)));
+  worker->Stop();
+  world_->CheckConnectionsLater();
+  world_->timeline.In(span, [worker] { worker->Continue(); });
+}
+
+void Faults::KillAgent() {
+  const Host& host = SomeNode();
+  const size_t index = static_cast<size_t>(host.number);
+  const auto agent = world_->agents[index];
+  if (agent == nullptr || !agent->alive()) return;
+  const absl::Duration away = Span(absl::Milliseconds(200), absl::Seconds(60));
+  Explain(*world_->hosts[index], away);
+  world_->Say(absl::StrCat("the agent of ", host.name, " dies for ", absl::FormatDuration(away)));
+  agent->Die();
+  world_->timeline.In(away, [this, index] { world_->StartAgent(index); });
+}
+
+void Faults::PowerOff() {
+  Host& host = SomeNode();
+  if (!host.up) return;
+  const size_t index = static_cast<size_t>(host.number);
+  const absl::Duration away = Span(absl::Seconds(1), absl::Seconds(60));
+  Explain(host, away);
+  world_->Say(absl::StrCat(host.name, " is off for ", absl::FormatDuration(away)));
+  host.up = false;
+  if (world_->agents[index] != nullptr) world_->agents[index]->Die();
+  world_->CheckConnectionsLater();
+  world_->timeline.In(away, [this, index] {
+    world_->hosts[index]->up = true;
+    world_->StartAgent(index);
+  });
+}
+
+void Faults::Cut() {
+  Host& host = SomeNode();
+  if (host.cut_in || host.cut_out) return;
+  const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
+  Explain(host, span);
+  world_->Say(absl::StrCat(host.name, " is cut off for ", absl::FormatDuration(span)));
+  host.cut_in = host.cut_out = true;
+  world_->CheckConnectionsLater();
+  world_->timeline.In(span, [&host] { host.cut_in = host.cut_out = false; });
+}
+
+void Faults::CutOneWay() {
+  Host& host = SomeNode();
+  if (host.cut_in || host.cut_out) return;
+  const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
+  const bool in = world_->timeline.random.Chance(0.5);
+  Explain(host, span);
+  world_->Say(absl::StrCat(host.name, in ? " hears nothing for " : " is not heard for ",
+                           absl::FormatDuration(span)));
+  (in ? host.cut_in : host.cut_out) = true;
+  world_->CheckConnectionsLater();
+  world_->timeline.In(span, [&host, in] { (in ? host.cut_in : host.cut_out) = false; });
+}
+
+void Faults::Slow() {
+  Host& host = SomeNode();
+  const absl::Duration span = Span(absl::Seconds(1), absl::Seconds(60));
+  Explain(host, span);
+  host.slow = world_->timeline.random.Between(absl::Milliseconds(1), absl::Seconds(1));
+  host.loss = world_->timeline.random.Chance(0.5) ? 0.2 : 0;
+  world_->Say(absl::StrCat(host.name, " is slow by ", absl::FormatDuration(host.slow)));
+  world_->timeline.In(span, [&host] {
+    host.slow = absl::ZeroDuration();
+    host.loss = 0;
+  });
+}
+
+void Faults::KillCoordinator() { world_->CrashCoordinator(); }
+
+void Faults::StopCoordinator() {
+  const auto coordinator = world_->coordinator;
+  if (coordinator == nullptr || coordinator->stopped()) return;
+  const absl::Duration span = Span(absl::Milliseconds(500), absl::Seconds(60));
+  world_->Say(absl::StrCat("the coordinator stops for ", absl::FormatDuration(span)));
+  coordinator->Stop();
+  world_->CheckConnectionsLater();
+  world_->timeline.In(span, [coordinator] { coordinator->Continue(); });
+}
+
+void Faults::StallDisk() {
+  const absl::Duration span = Span(absl::Milliseconds(100), absl::Seconds(60));
+  world_->Say(absl::StrCat("the disk stalls for ", absl::FormatDuration(span)));
+  world_->disk.stalled_until = world_->timeline.now() + span;
+}
+
+void Faults::FillDisk() {
+  const absl::Duration span = Span(absl::Milliseconds(100), absl::Seconds(30));
+  world_->Say(absl::StrCat("the disk is full for ", absl::FormatDuration(span)));
+  world_->disk.full = true;
+  world_->timeline.In(span, [this] { world_->disk.full = false; });
+}
+
+void Faults::BreakDisk() {
+  world_->Say("the disk fails a write");
+  world_->disk.broken = true;
+}
+
+// Nobody who waits looks at the wall.
+void Faults::JumpWall() {
+  const auto& hosts = world_->hosts;
+  Host& host = *hosts[static_cast<size_t>(
+      world_->timeline.random.Below(static_cast<int64_t>(hosts.size())))];
+  host.wall_offset += world_->timeline.random.Between(-absl::Hours(2), absl::Hours(2));
+}
+
+void Faults::Suspend() {
+  Host& host = SomeNode();
+  if (host.suspended || !host.up) return;
+  const absl::Duration span = Span(absl::Seconds(1), absl::Seconds(60));
+  Explain(host, span);
+  world_->Say(absl::StrCat(host.name, " sleeps for ", absl::FormatDuration(span)));
+  host.suspended = true;
+  host.slept_since = world_->timeline.now();
+  std::vector<std::shared_ptr<Process>> asleep;
+  if (const auto& agent = world_->agents[static_cast<size_t>(host.number)]; agent != nullptr) {
+    asleep.push_back(agent);
+    for (const auto& [incarnation, worker] : agent->workers()) asleep.push_back(worker);
+  }
+  for (const auto& process : asleep) process->Stop();
+  world_->CheckConnectionsLater();
+  world_->timeline.In(span, [this, &host, asleep] {
+    host.suspended = false;
+    host.slept += world_->timeline.now() - host.slept_since;
+    for (const auto& process : asleep) process->Continue();
+  });
+}
+
+void Faults::CutCoordinator() {
+  Host& host = *world_->hosts[0];
+  if (host.cut_in || host.cut_out) return;
+  const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
+  ExplainAll(span);
+  world_->Say(absl::StrCat("the coordinator is cut off for ", absl::FormatDuration(span)));
+  host.cut_in = host.cut_out = true;
+  world_->CheckConnectionsLater();
+  world_->timeline.In(span, [&host] { host.cut_in = host.cut_out = false; });
+}
+
+// Links go one by one, and come back in another order.
+void Faults::SwizzleClog() {
+  std::vector<Host*> some;
+  for (int64_t count = world_->timeline.random.Between(2, 5); count > 0; --count) {
+    some.push_back(&SomeNode());
+  }
+  const absl::Duration span = Span(absl::Seconds(1), absl::Seconds(30));
+  for (Host* host : some) {
+    Explain(*host, span);
+    const absl::Duration first = world_->timeline.random.Between(absl::ZeroDuration(), span / 2);
+    const absl::Duration last = world_->timeline.random.Between(span / 2, span);
+    world_->timeline.In(first, [this, host] {
+      host->cut_in = host->cut_out = true;
+      world_->CheckConnectionsLater();
+    });
+    world_->timeline.In(last, [host] { host->cut_in = host->cut_out = false; });
+  }
+}
+
+}  // namespace lockstep::simulation

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong: each seed picks some kinds of faults, and lets them happen for a while. Then all
+// is mended.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_FAULTS_H_
+#define LOCKSTEP_TESTS_SIMULATION_FAULTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/simulation/host.h"
+
+namespace lockstep::simulation {
+
+class World;
+
+class Faults {
+ public:
+  explicit Faults(World* world);
+
+  // Plans them; returns when the last is over.
+  absl::Time Begin();
+  bool active() const { return active_; }
+  // Among them are failures of workers that are no node's.
+  bool HurtsWorkers() const;
+
+ private:
+  using Kind = void (Faults::*)();
+
+  void Next();
+  void MendAll();
+  Host& SomeNode();
+  // Explains what becomes of the host's workers, until it is over and all are back.
+  void Explain(Host& host, absl::Duration lasts);
+  void ExplainAll(absl::Duration lasts);
+  absl::Duration Span(absl::Duration least, absl::Duration most);
+
+  void KillWorker();
+  void StopWorker();
+  void KillAgent();
+  void PowerOff();
+  void Cut();
+  void CutOneWay();
+  void Slow();
+  void KillCoordinator();
+  void StopCoordinator();
+  void StallDisk();
+  void FillDisk();
+  void BreakDisk();
+  void JumpWall();
+  void Suspend();
+  void CutCoordinator();
+  void SwizzleClog();
+
+  World* const world_;
+  std::vector<Kind> kinds_;
+  absl::Duration every_;
+  absl::Time until_;
+  bool active_ = false;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_FAULTS_H_

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data plane of one generation: its members come together, bring each other to the same state,
+// and step. A step is computed by all, reduced when the last one has come, and committed by each a
+// little later; none begins the next before all have committed. A member that leaves ends an update
+// that it has begun.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_GROUP_H_
+#define LOCKSTEP_TESTS_SIMULATION_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::simulation {
+
+class World;
+class WorkerProcess;
+
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  Group(World* world, std::string job_id, const Generation& generation);
+
+  void Join(std::shared_ptr<WorkerProcess> worker);
+  // It died, or its host did.
+  void Gone(WorkerProcess* worker);
+  // Ends an update that it has begun, and leaves.
+  void LeaveWhenUpdated(WorkerProcess* worker, int lost_rank, const std::string& why);
+
+  // The rank that it waits for, or -1.
+  int WaitsFor(const WorkerProcess* worker) const;
+  bool Waits(const WorkerProcess* worker) const { return WaitsFor(worker) >= 0; }
+  const Generation& generation() const { return generation_; }
+
+ private:
+  enum class At { kAway, kJoined, kEntered, kComputing, kArrived, kCommitted, kLeft };
+  struct Place {
+    std::shared_ptr<WorkerProcess> worker;
+    At at = At::kAway;
+  };
+
+  int RankOf(const WorkerProcess* worker) const;
+  // Calls `what` with the rank after `delay` if its worker is still in this group.
+  void After(int rank, absl::Duration delay, void (Group::*what)(int));
+  void Begin();
+  void Enter(int rank);
+  void Compute(int rank);
+  void Arrive(int rank);
+  void CommitStep(int rank);
+  void NextStep();
+  void FinishModel(int rank);
+  bool All(At at) const;
+  // The others find out that a member is gone, each at its time.
+  void TellLoss(int rank);
+
+  World* const world_;
+  const std::string job_id_;
+  const Generation generation_;
+  std::vector<Place> places_;
+  bool begun_ = false;
+  bool broken_ = false;                              // somebody left: nobody computes another step
+  bool over_ = false;                                // all steps are done
+  bool reduced_ = false;                             // the step's gradients are whole
+  bool stop_after_ = false, regroup_after_ = false;  // as the step's headers said
+  int64_t start_ = 0;
+  int64_t step_ = 0;  // being done
+  bool resumed_ = false;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_GROUP_H_

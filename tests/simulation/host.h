@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hosts with their clocks and links, and processes that are killed, stopped and go on.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_HOST_H_
+#define LOCKSTEP_TESTS_SIMULATION_HOST_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "tests/simulation/timeline.h"
+
+namespace lockstep::simulation {
+
+struct Host {
+  int number = 0;
+  std::string name;
+  bool up = true;
+  bool suspended = false;
+  // Of its link, one way each.
+  bool cut_in = false;
+  bool cut_out = false;
+  absl::Duration slow;  // added to each message
+  double loss = 0;      // of a packet; TCP sends it again, later
+
+  // Its clocks: each host counts from a boot of its own, and not while it is suspended; the wall
+  // clock is somewhere.
+  absl::Duration boot;
+  absl::Duration slept;
+  absl::Time slept_since;
+  absl::Duration wall_offset;
+
+  // Until when what happens to it may be put down to a fault: it was disturbed.
+  absl::Time disturbed = absl::InfinitePast();
+
+  absl::Time Monotonic(absl::Time now) const {
+    const absl::Duration sleeps = suspended ? now - slept_since : absl::ZeroDuration();
+    return now + boot - slept - sleeps;
+  }
+  absl::Time Wall(absl::Time now) const { return now + wall_offset; }
+  void Disturb(absl::Time until) { disturbed = std::max(disturbed, until); }
+};
+
+// Whether packets get from one host to the other.
+inline bool Passes(const Host& from, const Host& to) {
+  if (!from.up || !to.up || from.suspended || to.suspended) return false;
+  return &from == &to || (!from.cut_out && !to.cut_in);
+}
+inline absl::Duration Latency(Random& random, const Host& from, const Host& to) {
+  if (&from == &to) return random.Between(absl::Microseconds(20), absl::Microseconds(200));
+  absl::Duration latency = random.Between(absl::Microseconds(100), absl::Milliseconds(2));
+  latency += from.slow + to.slow;
+  for (absl::Duration again = absl::Milliseconds(200); again < absl::Seconds(3); again *= 2) {
+    if (!random.Chance(from.loss + to.loss)) break;
+    latency += again;
+  }
+  return latency;
+}
+
+// Things happen to it while it lives; while it is stopped they wait.
+class Process : public std::enable_shared_from_this<Process> {
+ public:
+  Process(Timeline* timeline, Host* host) : timeline_(timeline), host_(host) {}
+  virtual ~Process() = default;
+
+  Host* host() const { return host_; }
+  bool alive() const { return alive_; }
+  bool stopped() const { return stops_ > 0; }
+  absl::Time Now() const { return host_->Monotonic(timeline_->now()); }
+  Timeline& timeline() const { return *timeline_; }
+  Random& random() const { return timeline_->random; }
+
+  void After(absl::Duration delay, std::function<void()> what) {
+    timeline_->In(delay, [self = weak_from_this(), what = std::move(what)] {
+      if (const std::shared_ptr<Process> process = self.lock()) process->Happen(what);
+    });
+  }
+  void Happen(const std::function<void()>& what) {
+    if (!alive_) return;
+    if (stops_ > 0) return backlog_.push_back(what);
+    what();
+  }
+  // SIGSTOP and SIGCONT; they count.
+  void Stop() { ++stops_; }
+  void Continue() {
+    if (--stops_ > 0) return;
+    while (!backlog_.empty() && alive_ && stops_ == 0) {
+      const std::function<void()> what = std::move(backlog_.front());
+      backlog_.pop_front();
+      what();
+    }
+  }
+  // No code of it runs any more.
+  void Die() {
+    if (!alive_) return;
+    alive_ = false;
+    backlog_.clear();
+    OnDeath();
+  }
+
+ protected:
+  virtual void OnDeath() {}
+
+ private:
+  Timeline* const timeline_;
+  Host* const host_;
+  bool alive_ = true;
+  int stops_ = 0;
+  std::deque<std::function<void()>> backlog_;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_HOST_H_

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control plane under faults, seed by seed, in virtual time.
+//
+//   simulator --seed=7 --verbose        one seed, with its faults
+//   simulator --seeds=1000              seeds 1 to 1000, of 3 to 50 agents
+//   simulator --seed=7 --agents=4000    as many agents as that
+//   simulator --list=FILE               each line "SEED [AGENTS]"; '#' begins a comment
+//   simulator --measure --no-faults     what the coordinator's steps take of the CPU
+// Exits with 1 when a seed failed, and says how to see it again.
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+struct Arguments {
+  std::vector<std::pair<uint64_t, int>> seeds;  // and agents; 0: as the seed says
+  uint64_t seed = 0;
+  uint64_t count = 0;
+  int agents = 0;
+  bool verbose = false;
+  bool measure = false;
+  bool faults = true;
+};
+
+bool Parse(int argc, char** argv, Arguments& arguments) {
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view word = argv[i];
+    if (word == "--verbose") {
+      arguments.verbose = true;
+    } else if (word == "--measure") {
+      arguments.measure = true;
+    } else if (word == "--no-faults") {
+      arguments.faults = false;
+    } else if (absl::ConsumePrefix(&word, "--seed=")) {
+      if (!absl::SimpleAtoi(word, &arguments.seed)) return false;
+    } else if (absl::ConsumePrefix(&word, "--seeds=")) {
+      if (!absl::SimpleAtoi(word, &arguments.count)) return false;
+    } else if (absl::ConsumePrefix(&word, "--agents=")) {
+      if (!absl::SimpleAtoi(word, &arguments.agents)) return false;
+    } else if (absl::ConsumePrefix(&word, "--list=")) {
+      std::ifstream file{std::string(word)};
+      if (!file.good()) return false;
+      for (std::string line; std::getline(file, line);) {
+        std::stringstream words(line);
+        uint64_t seed = 0;
+        int agents = 0;
+        if (!(words >> seed)) continue;
+        words >> agents;
+        arguments.seeds.emplace_back(seed, agents);
+      }
+    } else {
+      return false;
+    }
+  }
+  if (arguments.seed == 0 && arguments.count == 0 && arguments.seeds.empty()) arguments.seed = 1;
+  const uint64_t first = arguments.seed == 0 ? 1 : arguments.seed;
+  const uint64_t last = first + std::max<uint64_t>(arguments.count, arguments.seed != 0);
+  for (uint64_t seed = first; seed < last; ++seed) {
+    arguments.seeds.emplace_back(seed, arguments.agents);
+  }
+  return true;
+}
+
+// Small clusters are most of them: more happens to each part.
+int AgentsOf(uint64_t seed) {
+  Random random(seed * 7919);
+  const int64_t most = random.Chance(0.7) ? 8 : (random.Chance(0.7) ? 20 : 50);
+  return static_cast<int>(random.Between(3, most));
+}
+
+// Returns whether all was well.
+bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
+  SimulationOptions options;
+  options.seed = seed;
+  options.agents = agents > 0 ? agents : AgentsOf(seed);
+  options.slots = options.agents > 200 ? 1 : 2 + static_cast<int>(seed % 3);
+  options.verbose = arguments.verbose;
+  options.measure = arguments.measure;
+  options.faults = arguments.faults;
+  World world(options);
+  const std::string failure = world.Run();
+  if (arguments.measure && world.coordinator != nullptr) {
+    const int64_t steps = world.coordinator->steps();
+    std::cout << "seed " << seed << ": " << options.agents << " agents, " << steps
+              << " steps of the coordinator, "
+              << absl::ToDoubleMicroseconds(world.coordinator->cpu()) /
+                     static_cast<double>(std::max<int64_t>(1, steps))
+              << " us each\n";
+  }
+  if (failure.empty()) return true;
+  std::cout << "seed " << seed << " (" << options.agents << " agents) " << failure
+            << "\n  again with: simulator --seed=" << seed << " --agents=" << options.agents
+            << " --verbose\n";
+  return false;
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  if (!Parse(argc, argv, arguments)) {
+    std::cerr << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--verbose] "
+                 "[--measure] [--no-faults]\n";
+    return 2;
+  }
+  const auto began = std::chrono::steady_clock::now();
+  size_t failed = 0;
+  for (const auto& [seed, agents] : arguments.seeds) failed += !RunSeed(seed, agents, arguments);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  std::cout << arguments.seeds.size() << " seeds, " << failed << " failed, " << took.count()
+            << " s\n";
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace lockstep::simulation
+
+int main(int argc, char** argv) { return lockstep::simulation::Main(argc, argv); }

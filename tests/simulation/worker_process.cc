@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/worker_process.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/simulation/group.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+constexpr int kHeartbeatKind = 1;
+
+WorkerBootstrap Bootstrap(const Host& host, const WorkerAssignment& assignment) {
+  WorkerBootstrap bootstrap;
+  *bootstrap.mutable_assignment() = assignment;
+  bootstrap.set_node_id(host.name);
+  bootstrap.set_host(host.name);
+  return bootstrap;
+}
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment)
+    : Process(&world->timeline, host),
+      world_(world),
+      assignment_(assignment),
+      machine_(Bootstrap(*host, assignment), world->NextPid()) {}
+
+void WorkerProcess::Start() {
+  Session::Callbacks callbacks;
+  callbacks.hello = [this] { return machine_.Hello(); };
+  callbacks.on_command = [this](const WorkerCommand& command) { OnCommand(command); };
+  callbacks.on_connection = [this](bool connected, const std::string&) {
+    if (connected) CarryOut(machine_.Connected());
+  };
+  const auto self = std::static_pointer_cast<WorkerProcess>(shared_from_this());
+  session_ = std::make_shared<Session>(self, world_->DialWorker(), std::move(callbacks));
+  session_->Begin();
+  After(random().Between(absl::Milliseconds(200), absl::Seconds(2)), [this] { SayReady(); });
+  After(world_->options.worker_beat, [this] { Beat(); });
+}
+
+void WorkerProcess::OnDeath() {
+  if (group_ != nullptr) std::exchange(group_, nullptr)->Gone(this);
+  if (session_ != nullptr) session_->Abandon();
+}
+
+void WorkerProcess::Terminate() { Exit(143); }
+
+void WorkerProcess::Exit(int code) {
+  exit_code_ = code;
+  Die();
+  world_->OnWorkerDeath(*this);
+}
+
+void WorkerProcess::CarryOut(const worker::ControlMachine::Effects& effects) {
+  for (const WorkerMessage& message : effects.messages) session_->Send(message);
+  if (effects.abort && group_ != nullptr) group_->LeaveWhenUpdated(this, -1, *effects.abort);
+}
+
+void WorkerProcess::OnCommand(const WorkerCommand& command) {
+  const worker::ControlMachine::Effects effects = machine_.Command(command);
+  const bool obeyed = effects.refused.empty();
+  if (obeyed) {
+    world_->checker.OnObeyed(incarnation(), obeyed_epoch_, command.epoch());
+    obeyed_epoch_ = std::max<int64_t>(obeyed_epoch_, command.epoch());
+    if (command.has_generation()) world_->checker.OnGenerationTold(job_id(), command.generation());
+  }
+  CarryOut(effects);
+  // The main thread looks when it is not within a generation.
+  if (group_ != nullptr && !finished_) return;
+  if (machine_.exit()) return Exit(machine_.exit()->code());
+  if (finished_ && machine_.HasEnded(highest_generation_)) {
+    finished_ = false;  // the result did not get safe: the work is not done
+    SayReady();
+  }
+  LookForGeneration();
+}
+
+void WorkerProcess::SayReady() {
+  ready_ = true;
+  WorkerReady ready;
+  ready.set_highest_generation(highest_generation_);
+  if (has_state()) ready.set_committed_step(committed_);
+  ready.set_plan_hash("plan");
+  ready.set_device_hash("device");
+  CarryOut(machine_.Ready(ready));
+  LookForGeneration();
+}
+
+void WorkerProcess::LookForGeneration() {
+  if (!ready_ || group_ != nullptr || !machine_.HasGeneration(highest_generation_)) return;
+  const Generation generation = machine_.TakeGeneration(highest_generation_);
+  ready_ = false;
+  highest_generation_ = generation.generation();
+  if (generation.members().empty()) return SayReady();
+  first_commit_ = absl::InfinitePast();
+  group_ = world_->GroupOf(job_id(), generation);
+  CarryOut(machine_.Watch(highest_generation_));
+  if (group_ != nullptr) group_->Join(std::static_pointer_cast<WorkerProcess>(shared_from_this()));
+}
+
+void WorkerProcess::Enter(int64_t step, bool resumed) {
+  committed_ = step;
+  if (resumed) resumed_step_ = step;
+  ++moves_;
+}
+
+void WorkerProcess::Commit(int64_t step) {
+  world_->checker.OnCommit(*this, highest_generation_, committed_, step);
+  committed_ = step;
+  ++moves_;
+  if (first_commit_ != absl::InfinitePast()) return;
+  first_commit_ = Now();
+  SendBeat();
+}
+
+void WorkerProcess::LeaveGroup(int lost_rank, const std::string& why) {
+  group_ = nullptr;
+  machine_.Unwatch();
+  if (machine_.exit()) return Exit(machine_.exit()->code());
+  WorkerMessage message = machine_.NewMessage();
+  message.mutable_peer_lost()->set_generation(highest_generation_);
+  message.mutable_peer_lost()->set_rank(lost_rank);
+  message.mutable_peer_lost()->set_detail(why);
+  session_->Send(std::move(message));
+  SayReady();
+}
+
+void WorkerProcess::RegroupNow() {
+  group_ = nullptr;
+  machine_.Unwatch();
+  SayReady();
+}
+
+void WorkerProcess::FinishTraining(bool drained) {
+  group_ = nullptr;
+  machine_.Unwatch();
+  finished_ = true;
+  drained_ = drained;
+  WorkerFinished finished;
+  finished.set_generation(highest_generation_);
+  finished.set_steps(committed_);
+  finished.set_drained(drained);
+  CarryOut(machine_.Finished(finished));
+  if (machine_.HasEnded(highest_generation_)) {
+    finished_ = false;
+    SayReady();
+  }
+  if (machine_.exit()) Exit(machine_.exit()->code());
+}
+
+void WorkerProcess::Beat() {
+  // A step that waits for others moves nothing.
+  if (group_ == nullptr || !group_->Waits(this)) ++moves_;
+  SendBeat();
+  After(world_->options.worker_beat, [this] { Beat(); });
+}
+
+void WorkerProcess::SendBeat() {
+  WorkerMessage message = machine_.NewMessage();
+  WorkerHeartbeat& beat = *message.mutable_heartbeat();
+  beat.set_generation(group_ != nullptr || finished_ ? highest_generation_ : 0);
+  beat.set_progress_counter(moves_);
+  beat.mutable_progress()->set_step(std::max<int64_t>(0, committed_));
+  beat.mutable_progress()->set_phase(TRAINING);
+  beat.set_resumed_step(resumed_step_);
+  if (group_ != nullptr) beat.set_waiting_for(group_->WaitsFor(this) + 1);
+  if (first_commit_ != absl::InfinitePast()) {
+    const absl::Duration since = Now() - first_commit_;
+    beat.mutable_since_first_commit()->set_seconds(absl::ToInt64Seconds(since));
+  }
+  session_->Send(std::move(message), kHeartbeatKind);
+}
+
+}  // namespace lockstep::simulation

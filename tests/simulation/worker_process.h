@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker: its control machine and session, and training as steps that its group agrees on
+// (group.h). Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_WORKER_PROCESS_H_
+#define LOCKSTEP_TESTS_SIMULATION_WORKER_PROCESS_H_
+
+#include <memory>
+#include <string>
+
+#include "tests/simulation/client_session.h"
+#include "tests/simulation/host.h"
+#include "worker/control/control_machine.h"
+
+namespace lockstep::simulation {
+
+class World;
+class Group;
+
+class WorkerProcess : public Process {
+ public:
+  WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment);
+
+  void Start();
+  // Leaves politely: it ends.
+  void Terminate();
+
+  const WorkerAssignment& assignment() const { return assignment_; }
+  const std::string& incarnation() const { return assignment_.incarnation(); }
+  const std::string& job_id() const { return assignment_.job_id(); }
+  // Its state is that after this step; -1: it has none.
+  int64_t committed() const { return committed_; }
+  bool has_state() const { return committed_ >= 0; }
+  // How it ended by itself.
+  int exit_code() const { return exit_code_; }
+  bool finished() const { return finished_; }
+
+  // ---- its group ----
+  // The generation begins for it: state after `step`, which is that of a checkpoint when nobody had
+  // any.
+  void Enter(int64_t step, bool resumed);
+  void Commit(int64_t step);
+  // Its generation is over; `lost_rank` is to blame (-1: not known).
+  void LeaveGroup(int lost_rank, const std::string& why);
+  void FinishTraining(bool drained);
+  void RegroupNow();
+  bool wants_drain() const { return machine_.drain(); }
+  int64_t regroup() const { return machine_.regroup(); }
+
+ protected:
+  void OnDeath() override;
+
+ private:
+  using Session = ClientSession<WorkerMessage, WorkerCommand>;
+
+  void CarryOut(const worker::ControlMachine::Effects& effects);
+  void OnCommand(const WorkerCommand& command);
+  void SayReady();
+  void LookForGeneration();
+  void Beat();
+  void SendBeat();
+  void Exit(int code);
+
+  World* const world_;
+  const WorkerAssignment assignment_;
+  worker::ControlMachine machine_;
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<Group> group_;
+  int64_t committed_ = -1;
+  int64_t highest_generation_ = 0;
+  int64_t moves_ = 0;
+  int64_t resumed_step_ = 0;
+  absl::Time first_commit_ = absl::InfinitePast();
+  int64_t obeyed_epoch_ = 0;
+  bool ready_ = false;  // it waits for a generation
+  bool finished_ = false;
+  bool drained_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_WORKER_PROCESS_H_

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/world.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace lockstep::simulation {
+namespace {
+
+constexpr absl::Duration kAskAgain = absl::Seconds(2);
+
+// One way in which nothing gets through, or nobody is there to answer.
+bool IsDead(const Breakable& connection) {
+  const Process& client = connection.client();
+  const Process& server = connection.server();
+  return !Passes(*client.host(), *server.host()) || !Passes(*server.host(), *client.host()) ||
+         client.stopped() || server.stopped();
+}
+
+}  // namespace
+
+World::World(SimulationOptions given)
+    : options(std::move(given)),
+      timeline(options.seed),
+      checker(this),
+      began_(timeline.now()),
+      faults_(this) {
+  for (int i = 0; i <= options.agents; ++i) {
+    auto host = std::make_unique<Host>();
+    host->number = i;
+    host->name = absl::StrCat(i == 0 ? "head" : "node-", i == 0 ? "" : absl::StrCat(i));
+    host->boot = timeline.random.Between(absl::ZeroDuration(), absl::Hours(900)) - absl::Hours(450);
+    host->wall_offset = timeline.random.Between(-absl::Hours(1), absl::Hours(1));
+    hosts.push_back(std::move(host));
+  }
+  agents.resize(static_cast<size_t>(options.agents) + 1);
+  MakeJobs();
+}
+
+World::~World() {
+  if (coordinator != nullptr) coordinator->Die();
+  for (const auto& agent : agents) {
+    if (agent != nullptr) agent->Die();
+  }
+  groups_.clear();
+}
+
+void World::Say(const std::string& what) const {
+  if (options.verbose) std::cout << absl::FormatDuration(Age()) << "  " << what << "\n";
+}
+
+void World::MakeJobs() {
+  Random& random = timeline.random;
+  const int most = std::max(1, std::min(3, options.agents / 2));
+  const int count = options.agents > 200 ? (options.agents + 3999) / 4000
+                                         : static_cast<int>(random.Between(1, most));
+  int left = options.agents;
+  for (int i = 0; i < count; ++i) {
+    SimulatedJob job;
+    job.name = absl::StrCat("job-", i);
+    const int share = left / (count - i);
+    // Some nodes stay free, for replacements.
+    const int nodes =
+        options.agents > 200 ? share : static_cast<int>(random.Between(1, std::max(1, share - 1)));
+    left -= share;
+    const int per_node =
+        options.agents > 200 ? 1 : static_cast<int>(random.Between(1, options.slots));
+    job.steps = options.agents > 200 ? 20 : random.Between(20, 150);
+    job.step_time = random.Between(absl::Milliseconds(50), absl::Milliseconds(400));
+    job.submitted = random.Between(absl::ZeroDuration(), absl::Seconds(5));
+    JobSpec& spec = *job.request.mutable_spec();
+    spec.set_name(job.name);
+    spec.mutable_resources()->set_nodes(nodes);
+    spec.mutable_resources()->set_nproc_per_node(per_node);
+    spec.mutable_train()->set_shards(nodes * per_node * 2);
+    spec.mutable_checkpoint()->set_dir("saved");
+    spec.mutable_checkpoint()->set_resume("auto");
+    spec.mutable_failure_detection()->set_seconds(absl::ToInt64Seconds(options.detection));
+    spec.mutable_restart()->set_max_restarts(
+        faults_.HurtsWorkers() ? 100000 : static_cast<int>(random.Below(3)));
+    if (random.Chance(0.3)) spec.mutable_elastic()->set_min_workers(1);
+    job.request.set_request_id(absl::StrCat("request-", i));
+    jobs.push_back(std::move(job));
+  }
+}
+
+SimulatedJob& World::JobOf(const std::string& job_id) {
+  const std::string name = job_id.substr(0, job_id.find("-try"));
+  for (SimulatedJob& job : jobs) {
+    if (job.name == name) return job;
+  }
+  LS_CHECK(false) << job_id;
+  return jobs.front();
+}
+
+std::string World::Standing(const std::string& job_id) const {
+  if (coordinator == nullptr || !coordinator->begun()) return "there is no coordinator";
+  const auto job = coordinator->state().jobs.find(job_id);
+  if (job == coordinator->state().jobs.end()) return "nobody knows it";
+  return absl::StrCat(JobState_Name(job->second.state), ", ", job->second.reason);
+}
+
+std::string World::Run() {
+  StartCoordinator();
+  for (size_t i = 1; i < hosts.size(); ++i) {
+    timeline.In(timeline.random.Between(absl::ZeroDuration(), absl::Seconds(2)),
+                [this, i] { StartAgent(i); });
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    timeline.In(jobs[i].submitted, [this, i] { Submit(i); });
+  }
+  absl::Time end = timeline.now() + options.quiet;
+  if (options.faults) end = faults_.Begin() + options.quiet;
+  while (checker.failure().empty() && !Over() && timeline.RunNext(end)) {
+  }
+  if (checker.failure().empty()) {
+    // Whoever is still there leaves now.
+    end = timeline.now() + absl::Seconds(40);
+    while (checker.failure().empty() && timeline.RunNext(end)) {
+    }
+  }
+  if (checker.failure().empty()) checker.AtEnd();
+  return checker.failure();
+}
+
+bool World::Over() const {
+  return !faults_.active() && coordinator != nullptr && coordinator->begun() &&
+         coordinator->state().jobs.size() >= jobs.size() &&
+         std::all_of(coordinator->state().jobs.begin(), coordinator->state().jobs.end(),
+                     [](const auto& entry) { return entry.second.final(); }) &&
+         std::all_of(jobs.begin(), jobs.end(),
+                     [](const SimulatedJob& job) { return !job.accepted.empty(); });
+}
+
+void World::Submit(size_t index) {
+  SimulatedJob& job = jobs[index];
+  if (!job.accepted.empty()) return;
+  timeline.In(kAskAgain, [this, index] { Submit(index); });
+  if (coordinator == nullptr || !Passes(*hosts[0], *hosts[0])) return;
+  // A request may come twice, and its answer be lost.
+  for (int copies = timeline.random.Chance(0.1) ? 2 : 1; copies > 0; --copies) {
+    const std::string id = absl::StrCat(job.name, "-try", ++job.tries);
+    const bool lost = timeline.random.Chance(0.1);
+    coordinator->After(timeline.random.Between(absl::Milliseconds(1), absl::Milliseconds(50)),
+                       [this, index, id, lost] {
+                         coordinator->Request(
+                             coordinator::Submitted{id, jobs[index].request},
+                             [this, index, lost](const coordinator::Answer& answer) {
+                               if (!lost) OnAnswer(index, answer);
+                             });
+                       });
+  }
+}
+
+void World::OnAnswer(size_t index, const coordinator::Answer& answer) {
+  if (!answer.status.ok()) return;  // asked again
+  jobs[index].accepted = answer.submitted.job_id();
+  checker.OnAccepted(jobs[index].accepted);
+}
+
+std::shared_ptr<Group> World::GroupOf(const std::string& job_id, const Generation& generation) {
+  auto& group = groups_[{job_id, generation.generation()}];
+  if (group == nullptr) group = std::make_shared<Group>(this, job_id, generation);
+  return group;
+}
+
+void World::SaveCheckpoint(const std::string& job_id, int64_t step) {
+  timeline.In(timeline.random.Between(absl::Milliseconds(100), absl::Milliseconds(500)),
+              [this, job_id, step] {
+                SimulatedJob& job = JobOf(job_id);
+                job.checkpoint = std::max(job.checkpoint, step);
+              });
+}
+
+void World::OnWorkerDeath(WorkerProcess& worker) {
+  const auto& agent = agents[static_cast<size_t>(worker.host()->number)];
+  if (agent != nullptr && agent->alive()) agent->OnWorkerDeath(worker, 0);
+}
+
+Dial<AgentMessage, AgentCommand> World::DialAgent() {
+  return [this](std::shared_ptr<Process> client,
+                Pipe<AgentCommand>::Ends ends) -> std::shared_ptr<AgentConnection> {
+    if (coordinator == nullptr || !Passes(*client->host(), *hosts[0]) ||
+        !Passes(*hosts[0], *client->host())) {
+      return nullptr;
+    }
+    return coordinator->Accept(std::move(client), std::move(ends));
+  };
+}
+
+Dial<WorkerMessage, WorkerCommand> World::DialWorker() {
+  return [this](std::shared_ptr<Process> client,
+                Pipe<WorkerCommand>::Ends ends) -> std::shared_ptr<WorkerConnection> {
+    if (coordinator == nullptr || !Passes(*client->host(), *hosts[0]) ||
+        !Passes(*hosts[0], *client->host())) {
+      return nullptr;
+    }
+    return coordinator->Accept(std::move(client), std::move(ends));
+  };
+}
+
+void World::NoteConnection(const std::shared_ptr<Breakable>& connection) {
+  if (connections_.size() > 1000 && connections_.size() > 8 * agents.size()) {
+    std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
+  }
+  connections_.push_back(connection);
+}
+
+void World::CheckConnectionsLater() {
+  timeline.In(kKeepalive, [this] { GiveUpDeadConnections(); });
+}
+
+void World::GiveUpDeadConnections() {
+  for (const auto& weak : connections_) {
+    const std::shared_ptr<Breakable> connection = weak.lock();
+    if (connection != nullptr && IsDead(*connection)) connection->GiveUp();
+  }
+}
+
+void World::StartAgent(size_t index) {
+  Host* const host = hosts[index].get();
+  if (!host->up || (agents[index] != nullptr && agents[index]->alive())) return;
+  agents[index] = std::make_shared<AgentProcess>(this, host, options.slots, ++agent_lives_);
+  agents[index]->Start();
+}
+
+void World::StartCoordinator() {
+  if (coordinator != nullptr) return;
+  coordinator = std::make_shared<CoordinatorProcess>(this, hosts[0].get());
+  coordinator->Begin();
+}
+
+void World::CrashCoordinator() {
+  if (coordinator == nullptr) return;
+  Say("the coordinator dies");
+  disk.Crash(timeline.random.Chance(0.5));
+  std::exchange(coordinator, nullptr)->Die();
+  timeline.In(timeline.random.Between(absl::Milliseconds(50), absl::Seconds(10)), [this] {
+    Say("a coordinator starts");
+    StartCoordinator();
+  });
+}
+
+}  // namespace lockstep::simulation

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster in one process with virtual time: a coordinator, its disk, agents and workers, all of
+// the product's own machines, on hosts and links that fail as the seed says.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_WORLD_H_
+#define LOCKSTEP_TESTS_SIMULATION_WORLD_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/agent_process.h"
+#include "tests/simulation/checker.h"
+#include "tests/simulation/coordinator_process.h"
+#include "tests/simulation/disk.h"
+#include "tests/simulation/faults.h"
+#include "tests/simulation/group.h"
+#include "tests/simulation/host.h"
+
+namespace lockstep::simulation {
+
+struct SimulationOptions {
+  uint64_t seed = 1;
+  int agents = 3;
+  int slots = 2;
+  bool faults = true;
+  bool verbose = false;
+  bool measure = false;  // CPU of the coordinator
+  absl::Duration detection = absl::Seconds(5);
+  absl::Duration worker_beat = absl::Milliseconds(500);
+  absl::Duration quiet = absl::Seconds(600);  // in which all jobs end when the faults are over
+  coordinator::Options limits;
+};
+
+struct SimulatedJob {
+  std::string name;
+  SubmitJobRequest request;
+  int64_t steps = 0;
+  absl::Duration step_time;
+  absl::Duration submitted;  // after the start
+  std::string accepted;      // its id, once a client has it; empty: not yet
+  int tries = 0;
+  int64_t checkpoint = 0;  // the newest that is durable
+  int own_failures = 0;    // of its workers, by faults that are no node's
+  absl::Time disturbed = absl::InfinitePast();
+};
+
+class World {
+ public:
+  explicit World(SimulationOptions given);
+  ~World();
+
+  // The seed's history. Empty: all was well; else what was wrong.
+  std::string Run();
+
+  const SimulationOptions options;
+  Timeline timeline;
+  Disk disk;
+  Checker checker;
+  std::vector<SimulatedJob> jobs;
+  std::vector<std::unique_ptr<Host>> hosts;  // 0 is the coordinator's
+  std::vector<std::shared_ptr<AgentProcess>> agents;
+  std::shared_ptr<CoordinatorProcess> coordinator;
+
+  absl::Duration Age() const { return timeline.now() - began_; }
+  int64_t NextPid() { return ++pids_; }
+  // Of the job with this id ("job-2.1": the second of the first try).
+  SimulatedJob& JobOf(const std::string& job_id);
+  // How it stands, in a sentence.
+  std::string Standing(const std::string& job_id) const;
+  std::shared_ptr<Group> GroupOf(const std::string& job_id, const Generation& generation);
+  void SaveCheckpoint(const std::string& job_id, int64_t step);
+  void OnWorkerDeath(WorkerProcess& worker);
+  void Say(const std::string& what) const;
+
+  // ---- the network ----
+  Dial<AgentMessage, AgentCommand> DialAgent();
+  Dial<WorkerMessage, WorkerCommand> DialWorker();
+  void NoteConnection(const std::shared_ptr<Breakable>& connection);
+  // Connections that nothing gets through are given up when their keepalive says so.
+  void CheckConnectionsLater();
+
+  // ---- processes ----
+  void StartAgent(size_t index);
+  void StartCoordinator();
+  void CrashCoordinator();
+
+ private:
+  void MakeJobs();
+  void Submit(size_t index);
+  void OnAnswer(size_t index, const coordinator::Answer& answer);
+  void GiveUpDeadConnections();
+  bool Over() const;
+
+  absl::Time began_;
+  int64_t pids_ = 1000;
+  int agent_lives_ = 0;
+  std::map<std::pair<std::string, int64_t>, std::shared_ptr<Group>> groups_;
+  std::vector<std::weak_ptr<Breakable>> connections_;
+  Faults faults_;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_WORLD_H_
