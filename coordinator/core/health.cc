@@ -190,9 +190,10 @@ void CheckStart(Context& context, Job& job) {
            : started     ? "was not ready to train"
                          : "was not started by its agent";
   }
+  const std::string why = job.reach_tries > 0 ? absl::StrCat(": ", job.reach_text) : "";
   if (late != nullptr) {
     Judge(context, job, *late,
-          absl::StrCat(what, " ", Say(limit), " after the start (start_timeout)"));
+          absl::StrCat(what, " ", Say(limit), " after the start (start_timeout)", why));
   }
 }
 

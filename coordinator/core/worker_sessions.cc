@@ -83,6 +83,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     worker.step_seen = context.now;
     if (!job.stepped) context.touched_jobs.insert(job.id);
     job.stepped = true;
+    job.reach_tries = 0;
   }
   worker.progress = heartbeat.progress();
   if (!IsRankZero(job, worker)) return;
@@ -112,26 +113,28 @@ void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& read
   worker.ready = ready;
 }
 
-std::string SayLost(const Worker& worker, const PeerLost& lost) {
-  return absl::StrCat("rank ", worker.slot, " lost rank ", lost.rank(), ": ", lost.detail());
+bool IsOfTheNetwork(const PeerLost& lost) {
+  return lost.kind() == PeerLost::UNREACHABLE || lost.kind() == PeerLost::SILENT ||
+         lost.kind() == PeerLost::DAMAGED;
 }
 
 void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost) {
   if (lost.generation() != job.generation.message.generation()) return;
-  // Nobody has failed when a network has, so that nothing is held against the job.
-  if (lost.kind() == PeerLost::UNREACHABLE) return NoteUnreachable(context, job, worker, lost);
+  context.touched_jobs.insert(job.id);
+  if (IsOfTheNetwork(lost)) {
+    // Nobody has failed: whoever left the generation because of it is explained.
+    job.suspected = absl::InfiniteFuture();
+    if (lost.kind() == PeerLost::UNREACHABLE) return NoteUnreachable(context, job, worker, lost);
+  } else if (!job.generation.aborted) {
+    job.suspected = std::min(job.suspected, context.now);
+  }
   worker.peer_lost = lost;
   const auto& members = job.generation.message.members();
   const bool named = lost.rank() >= 0 && lost.rank() < members.size();
   worker.lost_peer = named ? members[lost.rank()].incarnation() : "";
-  if (lost.kind() == PeerLost::SILENT || lost.kind() == PeerLost::DAMAGED) {
-    AbortCurrentGeneration(context, job, SayLost(worker, lost));
-    context.touched_jobs.insert(job.id);
-    return;
-  }
-  job.suspected = std::min(job.suspected, context.now);
-  AbortCurrentGeneration(context, job, SayLost(worker, lost));
-  context.touched_jobs.insert(job.id);
+  AbortCurrentGeneration(
+      context, job,
+      absl::StrCat("rank ", worker.slot, " lost rank ", lost.rank(), ": ", lost.detail()));
 }
 
 void OnEval(Context& context, Job& job, const EvalResult& eval) {
