@@ -18,6 +18,7 @@
 #include "common/cond_var.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "coordinator/client/default_address.h"
 #include "launcher/agent/data_addresses.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
@@ -314,7 +315,7 @@ void AgentImpl::Do(const agent_action::Start& action) {
 
 // Anew for each worker: networks come and go.
 void AgentImpl::FindDataAddresses(const std::string& seen) {
-  if (options_.private_agent) return;
+  if (options_.private_agent && !coordinator::IsTcpAddress(options_.coordinator.address)) return;
   node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
                                              OwnEndTowards(options_.coordinator.address), seen);
   if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;

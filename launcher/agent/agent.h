@@ -33,8 +33,8 @@ struct AgentOptions {
   // Where the node's id is kept, and the lock that lets one agent have it; empty: the default of
   // identity.h. A private agent keeps none: its id lasts for the run.
   std::string state_dir;
-  // At which of this host's addresses other hosts' workers may reach its workers; not for a private
-  // agent, whose workers are all here.
+  // At which of this host's addresses other hosts' workers may reach its workers. Of no matter
+  // where a private agent's coordinator is on a Unix socket: its workers are all here.
   InterfaceFilter interfaces;
   // How long workers go on that another cluster's coordinator gave and this one does not know.
   absl::Duration orphan_grace = absl::Minutes(5);

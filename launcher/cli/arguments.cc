@@ -42,6 +42,7 @@ CoordinatorArgs ParseCoordinator(const Words& words, const Environment& environm
       words.Has("coordinator") ? words.Last("coordinator") : environment("LOCKSTEP_COORDINATOR");
   coordinator.token_file =
       words.Has("token-file") ? words.Last("token-file") : environment("LOCKSTEP_TOKEN_FILE");
+  if (coordinator.token_file.empty()) coordinator.token = environment("LOCKSTEP_TOKEN");
   for (const char* flag : {"coordinator", "token-file"}) {
     if (!words.Has(flag)) continue;
     absl::StrAppend(&coordinator.flags, " --", flag, "=", words.Last(flag));

@@ -40,6 +40,7 @@ enum class Output { kTable, kJson };
 struct CoordinatorArgs {
   std::string address;     // empty: none named; a run starts a private one
   std::string token_file;  // empty: none
+  std::string token;       // of LOCKSTEP_TOKEN, where no file is named; empty: none
   // The flags that named them, with a blank before each: what a further command needs too.
   std::string flags;
 };
@@ -67,9 +68,19 @@ struct JobArgs {
   int chaos_steps = 0;
 };
 
+// A run over several hosts, started with the same command on each.
+struct RendezvousArgs {
+  std::string endpoint;  // host:port of the host with node rank 0, which has the coordinator
+  int node_rank = 0;
+  bool plaintext = false;  // without encryption
+};
+
 struct RunArgs {
   CommonArgs common;
   JobArgs job;
+  CoordinatorArgs coordinator = {};  // of a rendezvous: its token
+  std::optional<RendezvousArgs> rendezvous = {};
+  std::string interfaces = {};  // of a rendezvous; empty: the host's choice
 };
 struct SubmitArgs {
   CommonArgs common;
@@ -191,16 +202,16 @@ struct HelpArgs {
 };
 
 using Command =
-    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs, CancelArgs,
-                 ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs, GenerateArgs,
-                 BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
+    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs,
+                 CancelArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs,
+                 GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;
 
-// Parses `arguments` (without the program's name). `environment` is asked for LOCKSTEP_COORDINATOR
-// and LOCKSTEP_TOKEN_FILE. Errors: InvalidArgument for every mistake in the usage (exit code 2),
-// with what would be right.
+// Parses `arguments` (without the program's name). `environment` is asked for LOCKSTEP_COORDINATOR,
+// LOCKSTEP_TOKEN_FILE and LOCKSTEP_TOKEN. Errors: InvalidArgument for every mistake in the usage
+// (exit code 2), with what would be right.
 absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& arguments,
                                          const Environment& environment);
 

@@ -152,10 +152,20 @@ const std::vector<Flag>& AllFlags() {
        .value = "ADDRESS",
        .verbs = {"submit", "list", "nodes", "describe", "logs", "cancel", "scale", "join", "top"},
        .help = "host:port or unix:/path (the variable LOCKSTEP_COORDINATOR)"},
+      {.name = "rdzv-endpoint",
+       .value = "HOST:PORT",
+       .verbs = {"run"},
+       .help = "a run over several hosts, the same command on each: where the host with "
+               "--node-rank=0 serves the others"},
+      {.name = "node-rank", .value = "K", .verbs = {"run"}, .help = "of this host, from 0 on"},
+      {.name = "plaintext",
+       .verbs = {"run"},
+       .help = "with --rdzv-endpoint: without encryption (whoever sees the packets can read them)"},
       {.name = "token-file",
        .value = "FILE",
-       .verbs = {"submit", "list", "nodes", "describe", "logs", "cancel", "scale", "join", "top"},
-       .help = "holds the coordinator's token (LOCKSTEP_TOKEN_FILE)"},
+       .verbs = {"run", "submit", "list", "nodes", "describe", "logs", "cancel", "scale", "join",
+                 "top"},
+       .help = "holds the coordinator's token (LOCKSTEP_TOKEN_FILE; or LOCKSTEP_TOKEN, the token)"},
       {.name = "no-follow", .verbs = {"submit"}, .help = "submit, print the job's id and leave"},
       {.name = "follow", .letter = 'f', .verbs = {"logs"}, .help = "go on until the job ends"},
       {.name = "rank", .value = "N", .verbs = {"logs"}, .help = "the lines of one rank"},
@@ -227,7 +237,7 @@ const std::vector<Flag>& AllFlags() {
            "keeps this node's id, for one agent at a time (~/.local/state/lockstep/agent-HOST)"},
       {.name = "interfaces",
        .value = "LIST",
-       .verbs = {"join"},
+       .verbs = {"run", "join"},
        .help = "where other hosts reach its workers: eth0,10.0.0.0/8,^docker0 (the way to the "
                "coordinator first)"},
       {.name = "orphan-grace",
@@ -249,20 +259,15 @@ const std::vector<Flag>& AllFlags() {
 const std::map<std::string, std::string>& TorchrunFlags() {
   static const auto* const flags = [] {
     const std::string rendezvous =
-        "the coordinator does the rendezvous; on each host 'launcher join --coordinator ADDRESS', "
-        "then "
-        "'launcher submit --coordinator ADDRESS job.yaml'";
-    const std::string rank = "ranks are given by the coordinator; leave it out";
+        "there is one kind of rendezvous, and a run has its id by itself; leave it out";
     const std::string master = "ports are chosen and published by themselves; leave it out";
     const std::string logs =
         "each rank's output is in the run's folder; 'logs: {tee: 0}' in the job "
         "file shows rank 0 alone";
     return new std::map<std::string, std::string>{
         {"rdzv-backend", rendezvous},
-        {"rdzv-endpoint", rendezvous},
         {"rdzv-id", rendezvous},
         {"rdzv-conf", rendezvous},
-        {"node-rank", rank},
         {"master-addr", master},
         {"master-port", master},
         {"local-addr", master},

@@ -45,9 +45,11 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   }
   LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
   if (here && job.nodes.value_or(1) > 1) {
-    return Usage(absl::StrCat("--nnodes ", nodes,
-                              ": a run here has one host; for more start a "
-                              "coordinator, 'launcher join' on each host, and 'launcher submit'"));
+    return Usage(absl::StrCat(
+        "--nnodes ", nodes,
+        ": a run here has one host; for more, give the same command on each of them with "
+        "--rdzv-endpoint=HOST:PORT and --node-rank=K, or start a coordinator, 'launcher join' on "
+        "each host, and 'launcher submit'"));
   }
   if (words.Has("profile")) job.sets.push_back("profile.steps=all");
   if (words.Has("profile-steps")) {
@@ -71,8 +73,41 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
 }  // namespace
 
 absl::StatusOr<Command> ParseRun(const Line& line) {
-  LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(line, true));
-  return Command(RunArgs{line.common, std::move(job)});
+  const Words& words = line.words;
+  const bool over_hosts = words.Has("rdzv-endpoint");
+  RunArgs args{line.common, {}};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/!over_hosts));
+  if (!over_hosts) {
+    for (const char* flag : {"node-rank", "plaintext", "interfaces", "token-file"}) {
+      if (!words.Has(flag)) continue;
+      return Usage(absl::StrCat("--", flag, " goes with --rdzv-endpoint=HOST:PORT"));
+    }
+    return Command(std::move(args));
+  }
+  RendezvousArgs rendezvous;
+  rendezvous.endpoint = words.Last("rdzv-endpoint");
+  const size_t colon = rendezvous.endpoint.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(rendezvous.endpoint.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return Usage(absl::StrCat("--rdzv-endpoint ", rendezvous.endpoint,
+                              ": expected HOST:PORT, of the host with --node-rank=0"));
+  }
+  if (!words.Has("node-rank")) {
+    return Usage(
+        "--rdzv-endpoint needs --node-rank=K: 0 on the host that it names, other numbers "
+        "on the others");
+  }
+  LS_ASSIGN_OR_RETURN(rendezvous.node_rank, ParseCount("node-rank", words.Last("node-rank"), 0));
+  if (args.job.nodes.has_value() && rendezvous.node_rank >= *args.job.nodes) {
+    return Usage(absl::StrCat("--node-rank ", rendezvous.node_rank, ": with --nnodes ",
+                              *args.job.nodes, " it goes from 0 to ", *args.job.nodes - 1));
+  }
+  rendezvous.plaintext = words.Has("plaintext");
+  args.rendezvous = std::move(rendezvous);
+  args.coordinator = line.coordinator;
+  args.interfaces = words.Last("interfaces");
+  return Command(std::move(args));
 }
 
 absl::StatusOr<Command> ParseSubmit(const Line& line) {

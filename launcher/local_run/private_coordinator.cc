@@ -9,11 +9,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <deque>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/fd.h"
 #include "common/status.h"
 #include "launcher/agent/host.h"
 #include "launcher/follow/text.h"
@@ -42,6 +45,17 @@ absl::StatusOr<std::string> MakeSocketFolder() {
                                        tried, " (set TMPDIR to one that you may write to)"));
 }
 
+// A new file that only this user can read.
+absl::Status WriteSecret(const std::string& path, const std::string& secret) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, path);
+  const std::string line = absl::StrCat(secret, "\n");
+  if (::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    return ErrnoStatus(errno, path);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string HowItEnded(const Spawner::Exit& exit) {
@@ -54,6 +68,7 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   Spawner* spawner = nullptr;
   Callbacks callbacks;
   std::string program, address, folder, journal;
+  std::vector<std::string> network;  // flags for other hosts
 
   absl::Mutex mu;
   bool over ABSL_GUARDED_BY(mu) = false;
@@ -72,6 +87,7 @@ absl::Status PrivateCoordinator::Life::Spawn(int ready_fd) {
   // The journal has to outlive this process alone: with the machine the whole run ends.
   request.argv = {program, "--listen",     address, "--state-dir",
                   folder,  "--state-sync", "off",   "--parent-death"};
+  request.argv.insert(request.argv.end(), network.begin(), network.end());
   if (ready_fd >= 0) {
     request.argv.insert(request.argv.end(), {"--ready-fd", "3"});
     request.fds = {ready_fd};
@@ -116,20 +132,26 @@ void PrivateCoordinator::Life::OnEnd(const std::string& how) {
   callbacks.on_lost(why);
 }
 
-absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(Spawner* spawner,
-                                                                              Callbacks callbacks) {
+absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
+    Spawner* spawner, Callbacks callbacks, const std::optional<Network>& network) {
   auto life = std::make_shared<Life>();
   life->spawner = spawner;
   life->callbacks = std::move(callbacks);
   LS_ASSIGN_OR_RETURN(life->program, FindProgram("coordinator", "LOCKSTEP_COORDINATOR_BIN"));
   LS_ASSIGN_OR_RETURN(life->folder, MakeSocketFolder());
   const std::string socket = absl::StrCat(life->folder, "/sock");
-  life->address = absl::StrCat("unix:", socket);
+  const std::string token = absl::StrCat(life->folder, "/token");
+  life->address = network.has_value() ? network->endpoint : absl::StrCat("unix:", socket);
   life->journal = absl::StrCat(life->folder, "/journal.db");
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder));
-  for (const std::string& file : {socket, life->journal, life->journal + "-wal",
+  for (const std::string& file : {socket, token, life->journal, life->journal + "-wal",
                                   life->journal + "-journal", life->folder + kPipe}) {
     LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(file));
+  }
+  if (network.has_value()) {
+    LS_RETURN_IF_ERROR(WriteSecret(token, network->token));
+    life->network = {"--token-file", token};
+    if (network->plaintext) life->network.push_back("--plaintext");
   }
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for the coordinator");

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator of a run on this machine: a child of the spawner on a Unix socket in a folder
-// that only this user can enter, with its journal. When it dies it is started again there and goes
-// on from its journal. It dies with the launcher, and the folder goes with it. Thread-safety:
-// thread-safe; the callbacks are called on the spawner's reader thread.
+// that only this user can enter, with its journal; or on a TCP port, for a run over several hosts.
+// When it dies it is started again there and goes on from its journal. It dies with the launcher,
+// and the folder goes with it. Thread-safety: thread-safe; the callbacks are called on the
+// spawner's reader thread.
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_PRIVATE_COORDINATOR_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_PRIVATE_COORDINATOR_H_
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -29,11 +31,17 @@ class PrivateCoordinator {
     // It ended for good.
     std::function<void(const std::string& how)> on_lost;
   };
-  // Asks for the process and returns while it starts.
+  // How other hosts reach it.
+  struct Network {
+    std::string endpoint;  // host:port, an address of this host
+    std::string token;     // that all show
+    bool plaintext = false;
+  };
+  // Asks for the process and returns while it starts. Without `network` it is this user's alone.
   // The program: LOCKSTEP_COORDINATOR_BIN, else `coordinator` beside the launcher.
   // Errors: NotFound without the program; whatever making the folder meets.
-  static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start(Spawner* spawner,
-                                                                   Callbacks callbacks);
+  static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start(
+      Spawner* spawner, Callbacks callbacks, const std::optional<Network>& network = std::nullopt);
   // Its end is nobody's concern any more.
   ~PrivateCoordinator();
 

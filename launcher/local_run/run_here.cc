@@ -31,6 +31,7 @@
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
 #include "launcher/local_run/chaos_report.h"
+#include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/private_coordinator.h"
 #include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/stop_signals.h"
@@ -76,6 +77,9 @@ class LocalRun {
   absl::StatusOr<JobStatus> RunJob();
   // The faults of `launcher chaos`, and what workers have to know of this run for them.
   absl::Status PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec);
+  // A job of several hosts fits this run or is refused; what the run adds to it.
+  absl::Status PrepareHosts(JobSpec* spec) const;
+  absl::StatusOr<std::optional<PrivateCoordinator::Network>> NetworkOfRun() const;
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
   int ShowEnd(const JobStatus& status, int code);
@@ -130,25 +134,23 @@ PrivateCoordinator::Callbacks LocalRun::CoordinatorCallbacks() {
 
 absl::StatusOr<JobStatus> LocalRun::RunJob() {
   // The coordinator starts while the job is read.
+  LS_ASSIGN_OR_RETURN(const auto network, NetworkOfRun());
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<PrivateCoordinator> coordinator,
-                      PrivateCoordinator::Start(spawner_, CoordinatorCallbacks()));
+                      PrivateCoordinator::Start(spawner_, CoordinatorCallbacks(), network));
   LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
   known_.set_name(request.spec().name());
-  if (const int nodes = request.spec().resources().nodes(); nodes > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the job asks for ", nodes,
-        " nodes (resources.nodes) and a run here has one host: give "
-        "--nnodes=1, or start a coordinator, 'launcher join' on each host, and 'launcher submit'"));
-  }
+  LS_RETURN_IF_ERROR(PrepareHosts(request.mutable_spec()));
   // A job that survives no failure ends with its coordinator, too.
   coordinator->SetRestarts(job::MaxRestarts(request.spec()) > 0);
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
-  const int workers = job::MostProcesses(request.spec());
+  const int workers = SlotsOfHost(request.spec(), args_.rendezvous.has_value());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
   LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), workers, /*local_run=*/true));
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.coordinator.address = coordinator->address();
+  if (network.has_value()) options.coordinator.token = network->token;
+  LS_ASSIGN_OR_RETURN(options.interfaces, InterfaceFilter::Parse(args_.interfaces));
   options.spawner = spawner_;
   options.slots = workers;
   options.private_agent = true;
@@ -169,8 +171,31 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   LS_RETURN_IF_ERROR(Submit(request));
   if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);
   auto ended = FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
+  if (network.has_value()) AwaitGuestsEnd(client.get());
   if (scaler_ != nullptr) scaler_->Stop();
   return ended;
+}
+
+absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() const {
+  if (!args_.rendezvous.has_value()) return std::nullopt;
+  LS_ASSIGN_OR_RETURN(std::string token, TokenOfRun(args_.coordinator));
+  return PrivateCoordinator::Network{args_.rendezvous->endpoint, std::move(token),
+                                     args_.rendezvous->plaintext};
+}
+
+absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {
+  const auto nodes = job::RanksPerNode(*spec).size();
+  if (!args_.rendezvous.has_value() && nodes > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job asks for ", nodes,
+        " nodes (resources.nodes) and a run here has one host: give --nnodes=1; or the same "
+        "command on each host with --rdzv-endpoint=HOST:PORT and --node-rank=K; or start a "
+        "coordinator, 'launcher join' on each host, and 'launcher submit'"));
+  }
+  if (args_.rendezvous.has_value() && spec->resources().rank0_node().empty()) {
+    spec->mutable_resources()->set_rank0_node(HostName());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalRun::PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec) {

@@ -18,7 +18,9 @@ absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs
   if (options.address.empty()) {
     LS_ASSIGN_OR_RETURN(options.address, coordinator::FindDefaultAddress());
   }
-  if (args.token_file.empty()) {
+  if (args.token_file.empty() && !args.token.empty()) {
+    options.token = args.token;
+  } else if (args.token_file.empty()) {
     LS_ASSIGN_OR_RETURN(options.token, coordinator::FindToken(options.address));
   } else {
     LS_ASSIGN_OR_RETURN(options.token, coordinator::ReadToken(args.token_file));

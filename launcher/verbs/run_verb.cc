@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/run_as_guest.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/spawner/spawner.h"
@@ -27,7 +28,10 @@ int WithSpawner(const Args& args, int (*verb)(const Args&, Spawner*)) {
 
 }  // namespace
 
-int RunVerb(const RunArgs& args) { return WithSpawner(args, RunHere); }
+int RunVerb(const RunArgs& args) {
+  const bool guest = args.rendezvous.has_value() && args.rendezvous->node_rank > 0;
+  return WithSpawner(args, guest ? RunAsGuest : RunHere);
+}
 int RunVerb(const JoinArgs& args) { return WithSpawner(args, RunJoin); }
 int RunVerb(const ValidateArgs& args) { return Validate(args, std::cout, std::cerr); }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job over several hosts (network namespaces): the same bits as on one, whatever their network does."""
 
+import json
 import os
 import re
 import time
@@ -165,6 +166,70 @@ class Hosts(HostsTest):
             host.narrow("20mbit")
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100)
         self.assert_good(self.submit(path), path)
+
+
+class WithoutDaemon(HostsTest):
+    """The same command on each host."""
+
+    def job_file(self, **job):
+        return self.write("job.yaml", harness.synthetic_job(
+            hidden="[64]", nproc=2, train_extra="  eval: {every: never}\n", **job))
+
+    def launch_on(self, host, rank, path, *more, token="a shared secret"):
+        endpoint = f"{self.network['h1'].address}:29500"
+        return self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}",
+                       "--plaintext", "-o", "json", *more, path, log=host.name, env={"LOCKSTEP_TOKEN": token})
+
+    def code_of(self, child, seconds=120):
+        return child.wait(timeout=seconds * harness.PATIENCE)
+
+    def test_hosts_started_in_any_order_train_to_the_same_bits(self):
+        h1, h2 = self.make_network("h1", "h2")
+        path = self.job_file(steps=200)
+        guest = self.launch_on(h2, 1, path)
+        wait_until(lambda: "waiting for the host with --node-rank=0" in self.said("h2"), 10, "the guest waits")
+        host = self.launch_on(h1, 0, path)
+        self.assertEqual((self.code_of(host), self.code_of(guest)), (0, 0), self.said("h1") + self.said("h2"))
+        result = json.loads(next(line for line in self.said("h1").splitlines() if line.startswith("{")))
+        self.assertEqual(result["workers"], 4)
+        alone = self.train("--nnodes=1", "--nproc-per-node=2", path, cwd=self.dir)
+        self.assertEqual(result["model"]["sha256"], alone["model"]["sha256"])
+        self.assertIn("the job has ended: SUCCEEDED", self.said("h2"))
+        self.assertEqual(self.processes(), [])
+
+    def test_another_token_is_refused(self):
+        h1, h2 = self.make_network("h1", "h2")
+        path = self.job_file(steps=200)
+        host = self.launch_on(h1, 0, path)
+        wait_until(lambda: "waiting" in self.said("h1") or "needs" in self.said("h1"), 20, "the host waits for the other")
+        guest = self.launch_on(h2, 1, path, token="another")
+        self.assertNotIn(self.code_of(guest, 20), (0, None))
+        self.assertIn("token", self.said("h2"))
+        host.terminate()
+        self.code_of(host, 20)
+
+    def test_a_guest_that_leaves_costs_no_step(self):
+        h1, h2 = self.make_network("h1", "h2")
+        path = self.job_file(steps=20000, extra="elastic: {min_workers: 1}\n")
+        host, guest = self.launch_on(h1, 0, path), self.launch_on(h2, 1, path)
+        wait_until(lambda: self.processes("worker") and len(self.processes("worker")) == 4, 60, "four workers run")
+        guest.terminate()
+        self.assertEqual(self.code_of(guest, 60), 130)
+        self.assertEqual(self.code_of(host, 240), 0, self.said("h1"))
+        result = json.loads(next(line for line in self.said("h1").splitlines() if line.startswith("{")))
+        alone = self.train("--nnodes=1", "--nproc-per-node=2", path, cwd=self.dir, seconds=240)
+        self.assertEqual(result["model"]["sha256"], alone["model"]["sha256"])
+
+    def test_without_the_coordinators_host_the_guests_end(self):
+        h1, h2 = self.make_network("h1", "h2")
+        path = self.job_file(steps=100000000)
+        self.launch_on(h1, 0, path)
+        guest = self.launch_on(h2, 1, path)
+        wait_until(lambda: len(self.processes("worker")) == 4, 60, "four workers run")
+        h1.power_off()
+        self.assertEqual(self.code_of(guest, 90), 4, self.said("h2"))
+        self.assertIn("the run's coordinator at", self.said("h2"))
+        self.assertEqual(self.processes(), [])
 
 
 if __name__ == "__main__":
