@@ -4,6 +4,8 @@
 #ifndef LOCKSTEP_COLLECTIVES_ABORT_FLAG_H_
 #define LOCKSTEP_COLLECTIVES_ABORT_FLAG_H_
 
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -24,7 +26,11 @@ class AbortFlag {
       word_.store(1, std::memory_order_release);
     }
     FutexWakeAll(&word_);
+    if (const int wake = wake_.load(std::memory_order_acquire); wake >= 0) ::eventfd_write(wake, 1);
   }
+  // An eventfd to be written when it is set; -1: none any more. For those that wait for
+  // descriptors.
+  void WakeAlso(int eventfd) { wake_.store(eventfd, std::memory_order_release); }
   bool IsSet() const { return word_.load(std::memory_order_acquire) != 0; }
   // Aborted with the reason. REQUIRES: IsSet().
   absl::Status status() const {
@@ -36,6 +42,7 @@ class AbortFlag {
 
  private:
   std::atomic<uint32_t> word_{0};
+  std::atomic<int> wake_{-1};
   mutable absl::Mutex mu_;
   std::string reason_ ABSL_GUARDED_BY(mu_);
 };

@@ -99,10 +99,11 @@ absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation&
                  {EndCause::kMismatch, b});
 }
 
-absl::Status CheckSameCall(absl::Span<const Operation> calls) {
-  for (size_t rank = 1; rank < calls.size(); ++rank) {
-    if (calls[rank] == calls[0]) continue;
-    return CallsDiffer(0, calls[0], static_cast<int>(rank), calls[rank]);
+absl::Status CheckSameCall(absl::Span<const Operation> calls, absl::Span<const int> names) {
+  const auto name = [&](size_t i) { return names.empty() ? static_cast<int>(i) : names[i]; };
+  for (size_t i = 1; i < calls.size(); ++i) {
+    if (calls[i] == calls[0]) continue;
+    return CallsDiffer(name(0), calls[0], name(i), calls[i]);
   }
   return absl::OkStatus();
 }

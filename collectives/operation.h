@@ -63,8 +63,8 @@ uint32_t LayoutOf(absl::Span<const std::vector<ElementRange>> wanted);
 uint32_t LayoutOf(absl::Span<const RangeTransfer> transfers);
 
 // OK when every rank makes the same call; otherwise CallsDiffer of rank 0 and the first rank that
-// differs from it. calls[r] is rank r's.
-absl::Status CheckSameCall(absl::Span<const Operation> calls);
+// differs from it. calls[i] is that of rank names[i], or without names of rank i.
+absl::Status CheckSameCall(absl::Span<const Operation> calls, absl::Span<const int> names = {});
 
 }  // namespace lockstep
 

@@ -24,14 +24,18 @@ void AddFloats(const float* a, const float* b, float* out, int64_t count) {
 
 absl::StatusOr<TreeSum> TreeSum::Create(int shards, absl::Span<const ShardRange> nodes) {
   if (shards < 1) return absl::InvalidArgumentError(absl::StrCat(shards, " shards"));
+  return CreateFor({0, shards}, nodes);
+}
+
+absl::StatusOr<TreeSum> TreeSum::CreateFor(ShardRange top, absl::Span<const ShardRange> nodes) {
   TreeSum sum;
   sum.input_count_ = static_cast<int>(nodes.size());
   size_t next = 0;
-  absl::Status status = sum.Append({0, shards}, nodes, &next);
+  absl::Status status = sum.Append(top, nodes, &next);
   if (!status.ok()) return status;
   if (next != nodes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("node ", Name(nodes[next]), " is outside of or twice in ", shards, " shards"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "node ", Name(nodes[next]), " is outside of or twice in the shards ", Name(top)));
   }
   int depth = 0, deepest = 0;
   for (const int code : sum.program_) {

@@ -25,6 +25,8 @@ class TreeSum {
   // `nodes` are nodes of the tree over [0, shards), left to right, that cover it once.
   // Errors: InvalidArgument, naming what is missing or overlaps.
   static absl::StatusOr<TreeSum> Create(int shards, absl::Span<const ShardRange> nodes);
+  // The same for the sum over `top`, a node of a tree.
+  static absl::StatusOr<TreeSum> CreateFor(ShardRange top, absl::Span<const ShardRange> nodes);
 
   // out[0..count) = the sum; `inputs[i]` belongs to nodes[i]. `out` may be one of the inputs, but
   // not overlap them otherwise. Allocates nothing.

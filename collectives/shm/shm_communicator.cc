@@ -15,10 +15,11 @@ namespace {
 
 std::vector<ShmWaiter::Peer> PeersOf(const ShmGroup& group) {
   std::vector<ShmWaiter::Peer> peers;
-  for (const GroupMember& member : group.members) {
-    if (member.rank == group.rank) continue;
-    peers.push_back(
-        {group.peers[member.rank]->header(), member.rank, member.pid, member.life_slot});
+  for (int i = 0; i < static_cast<int>(group.members.size()); ++i) {
+    if (i == group.rank) continue;
+    const GroupMember& member = group.members[static_cast<size_t>(i)];
+    peers.push_back({group.peers[static_cast<size_t>(i)]->header(), i, member.rank, member.pid,
+                     member.life_slot});
   }
   return peers;
 }
@@ -59,10 +60,10 @@ absl::Status ShmCommunicator::Join(absl::Time deadline) {
       WaitForPeers(deadline, [&](const RankHeader& peer) { return Reached(peer, 0); }));
   for (const ShmWaiter::Peer& peer : waiter_.peers()) {
     const uint64_t word = peer.header->membership.load(std::memory_order_acquire);
-    if (word == PackStamp(generation(), static_cast<uint64_t>(peer.rank) << 20 | world)) continue;
+    if (word == PackStamp(generation(), static_cast<uint64_t>(peer.index) << 20 | world)) continue;
     return absl::InternalError(
-        absl::StrCat("generation ", generation(), ": rank ", rank(), " takes pid ", peer.pid,
-                     " for rank ", peer.rank, " of ", world, ", but it joined as rank ",
+        absl::StrCat("generation ", generation(), ": member ", rank(), " takes pid ", peer.pid,
+                     " for member ", peer.index, " of ", world, ", but it joined as rank ",
                      StampValue(word) >> 20, " of ", StampValue(word) & 0xfffff));
   }
   return absl::OkStatus();
@@ -116,14 +117,27 @@ absl::Status ShmCommunicator::Enter(const CallSlot& call, absl::Time deadline) {
   std::copy(call.nodes, call.nodes + call.node_count, slot.nodes);
   enter_tick_ = tick_ + 1;
   LS_RETURN_IF_ERROR(Tick(deadline));
-  group_.recorder->Started();
+  if (starts_itself_) group_.recorder->Started();
   for (int r = 1; r < world_size(); ++r) {
     if (CallOf(r).operation == CallOf(0).operation) continue;
-    std::vector<Operation> calls(world_size());
-    for (int i = 0; i < world_size(); ++i) calls[i] = CallOf(i).operation;
-    return CheckSameCall(calls);
+    std::vector<int> names;
+    for (const GroupMember& member : group_.members) names.push_back(member.rank);
+    return CheckSameCall(AnnouncedCalls(), names);
   }
   return absl::OkStatus();
+}
+
+std::vector<Operation> ShmCommunicator::AnnouncedCalls() const {
+  std::vector<Operation> calls(static_cast<size_t>(world_size()));
+  for (int i = 0; i < world_size(); ++i) calls[static_cast<size_t>(i)] = CallOf(i).operation;
+  return calls;
+}
+
+bool ShmCommunicator::AllReached(uint64_t tick) const {
+  const auto& peers = waiter_.peers();
+  return tick_ >= tick && std::all_of(peers.begin(), peers.end(), [&](const auto& peer) {
+           return Reached(*peer.header, tick);
+         });
 }
 
 absl::Status ShmCommunicator::Tick(absl::Time deadline) {
@@ -143,9 +157,9 @@ bool ShmCommunicator::HasLeft(const RankHeader& peer) const {
 }
 
 absl::Status ShmCommunicator::LeftError(int rank) const {
-  return WithEnd(absl::AbortedError(absl::StrCat("rank ", rank, " has left generation ",
+  return WithEnd(absl::AbortedError(absl::StrCat("rank ", NameOf(rank), " has left generation ",
                                                  generation(), " for a later one")),
-                 {EndCause::kPeerLeft, rank});
+                 {EndCause::kPeerLeft, NameOf(rank)});
 }
 
 absl::Status ShmCommunicator::MissingError(const std::vector<int>& ranks) const {
@@ -153,13 +167,13 @@ absl::Status ShmCommunicator::MissingError(const std::vector<int>& ranks) const 
   std::vector<std::string> details;
   for (const int rank : ranks) {
     details.push_back(absl::StrCat(
-        "rank ", rank, " (pid ", group_.members[rank].pid, ", last completed ",
+        "rank ", NameOf(rank), " (pid ", group_.members[rank].pid, ", last completed ",
         DescribeCompleted(header(rank).completed.load(std::memory_order_acquire)), ")"));
   }
   return WithEnd(absl::DeadlineExceededError(absl::StrCat(
-                     record.has_value() ? ToString(record->operation) : "", " on rank ", rank(),
-                     ": waited in vain for ", absl::StrJoin(details, ", "))),
-                 {EndCause::kPeerMissing, ranks.empty() ? -1 : ranks.front()});
+                     record.has_value() ? ToString(record->operation) : "", " on rank ",
+                     NameOf(group_.rank), ": waited in vain for ", absl::StrJoin(details, ", "))),
+                 {EndCause::kPeerMissing, ranks.empty() ? -1 : NameOf(ranks.front())});
 }
 
 const RankHeader& ShmCommunicator::header(int rank) const {
@@ -246,12 +260,13 @@ std::vector<int64_t> ShmCommunicator::CommittedSteps() const {
 void ShmCommunicator::ReleaseDead() {
   if (group_.life == nullptr) return;
   const uint64_t committed = own_->committed.load(std::memory_order_relaxed);
-  for (const GroupMember& member : group_.members) {
-    if (member.rank == rank() || member.life_slot < 0 ||
+  for (size_t i = 0; i < group_.members.size(); ++i) {
+    const GroupMember& member = group_.members[i];
+    if (static_cast<int>(i) == rank() || member.life_slot < 0 ||
         group_.life->Get(member.life_slot) != LifePage::State::kDead) {
       continue;
     }
-    PeerArena& arena = *group_.peers[static_cast<size_t>(member.rank)];
+    PeerArena& arena = *group_.peers[i];
     // The laggard rule: a rank that did its part of a reduction and has not committed its step may
     // have to finish it, if anybody has. That needs the slice of a peer which did its part too; one
     // that died before kept everybody from committing, and the step is done again.
@@ -259,7 +274,7 @@ void ShmCommunicator::ReleaseDead() {
     const bool done = StampGeneration(committed) >= generation() && newest_.has_value() &&
                       static_cast<int64_t>(StampValue(committed)) - 1 >= newest_->step;
     if (newest_.has_value() && !done && Reached(*arena.header(), newest_tick_)) {
-      const Slice& slice = newest_->slices[static_cast<size_t>(member.rank)];
+      const Slice& slice = newest_->slices[i];
       kept.push_back({slice.data, static_cast<size_t>(slice.end - slice.begin) * sizeof(float)});
     }
     arena.Release(kept);

@@ -7,9 +7,11 @@
 #define LOCKSTEP_COLLECTIVES_SHM_SHM_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/abort_flag.h"
@@ -28,6 +30,8 @@ namespace lockstep {
 // What a communicator is made from.
 struct ShmGroup {
   int64_t generation = 0;
+  // The members, and which of them this rank is. They may be a part of the generation:
+  // GroupMember's rank is what messages call them.
   int rank = 0;
   std::vector<GroupMember> members;
   OwnArena* own = nullptr;
@@ -45,6 +49,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   // Says that this rank has mapped everyone, and waits until all have said so.
   absl::Status Join(absl::Time deadline);
 
+  // Of the members of this host, by index.
   int rank() const override { return group_.rank; }
   int world_size() const override { return static_cast<int>(group_.members.size()); }
   int64_t generation() const override { return group_.generation; }
@@ -87,6 +92,22 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   bool aborted() const override { return group_.abort->IsSet(); }
   std::string DescribeState() const override;
 
+  // ---- for a communicator that joins the ranks of several hosts ----
+  // As ShmWaiter::SetWatch.
+  void SetWatch(std::function<absl::Status()> watch) { waiter_.SetWatch(std::move(watch)); }
+  // What the members announced last, by index.
+  std::vector<Operation> AnnouncedCalls() const;
+  // Announce leaves FlightRecorder::Started to its caller, which knows of more ranks.
+  void LeaveStartedToCaller() { starts_itself_ = false; }
+  // A tick without a call: returns when all members have come to it.
+  absl::Status Meet(absl::Time deadline) { return Tick(deadline); }
+  // The next Announce or Meet is this tick; whether all members have come to a tick.
+  uint64_t next_tick() const { return tick_ + 1; }
+  bool AllReached(uint64_t tick) const;
+  FlightRecorder* recorder() const { return group_.recorder; }
+  AbortFlag* abort_flag() const { return group_.abort.get(); }
+  bool may_spin() const { return group_.may_spin; }
+
  private:
   // ---- one call (shm_communicator.cc) ----
   // Runs `body` as one recorded call; an error finishes the communicator.
@@ -106,6 +127,8 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   // Waits for every peer until there(header). Says who is missing when the deadline passes.
   template <typename There>
   absl::Status WaitForPeers(absl::Time deadline, There there);
+  // What messages call the member `index`.
+  int NameOf(int index) const { return group_.members[static_cast<size_t>(index)].rank; }
   absl::Status LeftError(int rank) const;
   absl::Status MissingError(const std::vector<int>& ranks) const;
 
@@ -139,9 +162,9 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::Status BroadcastByChunks(void* data, size_t bytes, int root, absl::Time deadline);
 
   // ---- messages (shm_messages.cc) ----
-  absl::Status SendChunks(const char* data, size_t bytes, const Operation& operation,
+  absl::Status SendChunks(const char* data, size_t bytes, int to, const Operation& operation,
                           absl::Time deadline);
-  absl::Status RecvChunks(char* data, size_t bytes, const Operation& operation,
+  absl::Status RecvChunks(char* data, size_t bytes, int from, const Operation& operation,
                           absl::Time deadline);
   absl::Status WaitAcknowledged(int receiver, uint64_t index, const Operation& operation,
                                 absl::Time deadline);
@@ -161,6 +184,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   uint64_t tick_ = 0;
   uint64_t enter_tick_ = 0;
   int64_t sequence_ = 0;
+  bool starts_itself_ = true;
 
   // TreeReduce: the nodes of all ranks, in shard order, where their parts of this rank's slice lie,
   // and the sum made from them; kept for the next call.
@@ -198,14 +222,14 @@ template <typename There>
 absl::Status ShmCommunicator::WaitForPeers(absl::Time deadline, There there) {
   for (const ShmWaiter::Peer& peer : waiter_.peers()) {
     if (there(*peer.header)) continue;
-    absl::Status status = waiter_.Until(PeerIndex(peer.rank), deadline, [&] {
+    absl::Status status = waiter_.Until(PeerIndex(peer.index), deadline, [&] {
       return there(*peer.header) || HasLeft(*peer.header);
     });
     if (status.ok() && there(*peer.header)) continue;
-    if (status.ok()) return LeftError(peer.rank);
+    if (status.ok()) return LeftError(peer.index);
     std::vector<int> missing;
     for (const ShmWaiter::Peer& other : waiter_.peers()) {
-      if (!there(*other.header)) missing.push_back(other.rank);
+      if (!there(*other.header)) missing.push_back(other.index);
     }
     // A peer that is done with all of this may have ended since: no reason to fail.
     if (missing.empty() && !group_.abort->IsSet()) return absl::OkStatus();

@@ -25,30 +25,29 @@ size_t ChunkCount(size_t bytes) {
 absl::Status ShmCommunicator::Send(const void* data, int64_t count, DType dtype, int to,
                                    absl::Time deadline) {
   Operation operation = NewOperation(OpKind::kSend, count, dtype);
-  operation.root = to;
+  if (IsPeer(to)) operation.root = NameOf(to);
   operation.sequence = IsPeer(to) ? static_cast<int64_t>(sent_[to]) + 1 : 0;
   const size_t bytes = count * SizeOf(dtype);
   return Run(operation, bytes, [&]() -> absl::Status {
     if (!IsPeer(to)) return absl::InternalError(absl::StrCat(ToString(operation), ": no peer"));
-    return SendChunks(static_cast<const char*>(data), bytes, operation, deadline);
+    return SendChunks(static_cast<const char*>(data), bytes, to, operation, deadline);
   });
 }
 
 absl::Status ShmCommunicator::Recv(void* data, int64_t count, DType dtype, int from,
                                    absl::Time deadline) {
   Operation operation = NewOperation(OpKind::kRecv, count, dtype);
-  operation.root = from;
+  if (IsPeer(from)) operation.root = NameOf(from);
   operation.sequence = IsPeer(from) ? static_cast<int64_t>(received_[from]) + 1 : 0;
   const size_t bytes = count * SizeOf(dtype);
   return Run(operation, bytes, [&]() -> absl::Status {
     if (!IsPeer(from)) return absl::InternalError(absl::StrCat(ToString(operation), ": no peer"));
-    return RecvChunks(static_cast<char*>(data), bytes, operation, deadline);
+    return RecvChunks(static_cast<char*>(data), bytes, from, operation, deadline);
   });
 }
 
-absl::Status ShmCommunicator::SendChunks(const char* data, size_t bytes, const Operation& operation,
-                                         absl::Time deadline) {
-  const int to = operation.root;
+absl::Status ShmCommunicator::SendChunks(const char* data, size_t bytes, int to,
+                                         const Operation& operation, absl::Time deadline) {
   for (size_t k = 0; k < ChunkCount(bytes); ++k) {
     const int place = next_place_;
     Outstanding& outstanding = outstanding_[place];
@@ -83,7 +82,7 @@ absl::Status ShmCommunicator::WaitAcknowledged(int receiver, uint64_t index,
   const RankHeader& peer = header(receiver);
   const uint64_t word = peer.acknowledged[rank()].load(std::memory_order_acquire);
   if (StampValue(word) != RankHeader::kRefused) return absl::OkStatus();
-  return CallsDiffer(rank(), operation, receiver, peer.refused);
+  return CallsDiffer(NameOf(rank()), operation, NameOf(receiver), peer.refused);
 }
 
 absl::StatusOr<int> ShmCommunicator::WaitMessage(int sender, uint64_t index, absl::Time deadline) {
@@ -98,9 +97,8 @@ absl::StatusOr<int> ShmCommunicator::WaitMessage(int sender, uint64_t index, abs
   return place;
 }
 
-absl::Status ShmCommunicator::RecvChunks(char* data, size_t bytes, const Operation& operation,
-                                         absl::Time deadline) {
-  const int from = operation.root;
+absl::Status ShmCommunicator::RecvChunks(char* data, size_t bytes, int from,
+                                         const Operation& operation, absl::Time deadline) {
   for (size_t k = 0; k < ChunkCount(bytes); ++k) {
     LS_ASSIGN_OR_RETURN(const int place, WaitMessage(from, received_[from] + 1, deadline));
     if (k == 0) group_.recorder->Started();
@@ -112,7 +110,7 @@ absl::Status ShmCommunicator::RecvChunks(char* data, size_t bytes, const Operati
       own_->acknowledged[from].store(PackStamp(generation(), RankHeader::kRefused),
                                      std::memory_order_release);
       waiter_.Ring();
-      return CallsDiffer(from, message.operation, rank(), operation);
+      return CallsDiffer(NameOf(from), message.operation, NameOf(rank()), operation);
     }
     if (size > 0) {
       std::memcpy(data + k * kChunkBytes, base(from) + kMessagesOffset + place * kChunkBytes, size);

@@ -18,6 +18,14 @@ std::string Name(const GroupMember& member) {
   return absl::StrCat("rank ", member.rank, " (pid ", member.pid, ")");
 }
 
+// Which member this rank is; -1: none.
+int IndexOf(const GroupSpec& spec) {
+  for (size_t i = 0; i < spec.members.size(); ++i) {
+    if (spec.members[i].rank == spec.rank) return static_cast<int>(i);
+  }
+  return -1;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options) {
@@ -62,16 +70,16 @@ std::shared_ptr<AbortFlag> ShmTransport::BeginConnect(int64_t generation) {
 
 absl::Status ShmTransport::CheckMembers(const GroupSpec& spec) {
   const int world = static_cast<int>(spec.members.size());
-  if (spec.rank < 0 || spec.rank >= world || world > kMaxRanksOfHost || spec.generation < 0 ||
+  if (IndexOf(spec) < 0 || world > kMaxRanksOfHost || spec.generation < 0 ||
       spec.generation >= 1 << 24) {
     return absl::InternalError(absl::StrCat("generation ", spec.generation, " of ", world,
                                             " members (at most ", kMaxRanksOfHost,
                                             " on a host) has no rank ", spec.rank));
   }
-  for (int r = 0; r < world; ++r) {
-    if (spec.members[r].rank != r) {
-      return absl::InternalError(absl::StrCat("member ", r, " of generation ", spec.generation,
-                                              " has rank ", spec.members[r].rank));
+  for (int i = 1; i < world; ++i) {
+    if (spec.members[i].rank <= spec.members[i - 1].rank) {
+      return absl::InternalError(absl::StrCat("member ", i, " of generation ", spec.generation,
+                                              " has rank ", spec.members[i].rank));
     }
   }
   return absl::OkStatus();
@@ -140,7 +148,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(cons
   }
   ShmGroup group;
   group.generation = spec.generation;
-  group.rank = spec.rank;
+  group.rank = IndexOf(spec);
   group.members = members;
   group.own = arena_.get();
   group.life = options_.life;

@@ -52,12 +52,18 @@ class ShmTransport : public Transport {
   absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
   absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
   void Drop(void* data, size_t bytes) override { arena_->Drop(data, bytes); }
+  // Members may be some of the generation's, those of this host: what is made of them counts them
+  // by their places in the list and names them by their ranks.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
                                                         absl::Time deadline) override;
   void AbortConnect(int64_t generation, const std::string& reason) override;
   std::string address() const override { return server_->address(); }
   std::string key() const override { return server_->key(); }
   const FlightRecorder& flight_recorder() const override { return recorder_; }
+  // Whether [data, data + bytes) lies in what Allocate gives.
+  bool Holds(const void* data, size_t bytes) const {
+    return arena_->OffsetOf(data, bytes) != CallSlot::kForeign;
+  }
 
  private:
   explicit ShmTransport(const Options& options)

@@ -19,6 +19,8 @@ constexpr int kSpins = 2000;
 constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
 // The longest sleep: a wake that was lost with a killed process costs no more.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
+// The same where more than words is watched.
+constexpr absl::Duration kWatchSlice = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -68,7 +70,7 @@ absl::Status ShmWaiter::CheckAlive() const {
     if (peer.life_slot < 0 || life_->Get(peer.life_slot) != LifePage::State::kDead) continue;
     life_->WakeWaiters(peer.life_slot);  // the kernel woke one sleeper only
     const Peer& cause = FirstCause(peer);
-    own_->accused.store(PackStamp(generation_, static_cast<uint64_t>(cause.rank) + 1),
+    own_->accused.store(PackStamp(generation_, static_cast<uint64_t>(cause.index) + 1),
                         std::memory_order_release);
     return WithEnd(
         absl::AbortedError(absl::StrCat("rank ", cause.rank, " died (pid ", cause.pid, ")")),
@@ -84,7 +86,7 @@ const ShmWaiter::Peer& ShmWaiter::FirstCause(const Peer& dead) const {
     if (StampGeneration(word) != generation_ || StampValue(word) == 0) return *cause;
     const int accused = static_cast<int>(StampValue(word)) - 1;
     const auto found = std::find_if(peers_.begin(), peers_.end(),
-                                    [&](const Peer& peer) { return peer.rank == accused; });
+                                    [&](const Peer& peer) { return peer.index == accused; });
     if (found == peers_.end()) return *cause;
     cause = &*found;
   }
@@ -104,6 +106,7 @@ absl::Status ShmWaiter::Pause(size_t peer, uint32_t bell, absl::Time deadline, P
     progress->sleeps = now - progress->begin >= kYieldFor;
     return absl::OkStatus();
   }
+  if (watch_) LS_RETURN_IF_ERROR(watch_());
   Sleep(peer, bell, deadline - now);
   return absl::OkStatus();
 }
@@ -124,7 +127,7 @@ void ShmWaiter::Sleep(size_t peer, uint32_t bell, absl::Duration longest) {
     }
   }
   own_->sleeping.store(1, std::memory_order_seq_cst);
-  FutexWaitAny(absl::MakeConstSpan(words, count), std::min(longest, kSlice));
+  FutexWaitAny(absl::MakeConstSpan(words, count), std::min(longest, watch_ ? kWatchSlice : kSlice));
   own_->sleeping.store(0, std::memory_order_relaxed);
 }
 

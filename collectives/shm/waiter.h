@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,7 +30,8 @@ class ShmWaiter {
  public:
   struct Peer {
     const RankHeader* header = nullptr;  // null: not mapped yet, or this rank itself
-    int rank = 0;
+    int index = 0;                       // among the group's members, as peers' words say it
+    int rank = 0;                        // as it is called
     int64_t pid = 0;
     int life_slot = -1;
   };
@@ -65,6 +67,9 @@ class ShmWaiter {
 
   const std::vector<Peer>& peers() const { return peers_; }
 
+  // What else ends waits: asked each time that a wait has lasted for another millisecond or so.
+  void SetWatch(std::function<absl::Status()> watch) { watch_ = std::move(watch); }
+
  private:
   struct Progress {
     absl::Time begin = absl::InfinitePast();
@@ -89,6 +94,7 @@ class ShmWaiter {
   const AbortFlag* const abort_;
   FlightRecorder* const recorder_;
   const int spins_;
+  std::function<absl::Status()> watch_;
 };
 
 // CPUs that this process may use.

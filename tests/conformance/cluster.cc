@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/cluster.h"
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/fake/fake_transport.h"
+#include "collectives/hosts/hosts_transport.h"
 #include "collectives/nccl/nccl_transport.h"
 #include "collectives/shm/shm_transport.h"
 #include "common/check.h"
@@ -31,6 +33,14 @@ std::unique_ptr<Transport> NewShm(size_t arena_bytes) {
   return *std::move(transport);
 }
 
+std::unique_ptr<Transport> NewHosts(size_t arena_bytes) {
+  HostsTransport::Options options;
+  options.shm.arena_bytes = arena_bytes;
+  auto transport = HostsTransport::Create(options);
+  LS_CHECK(transport.ok()) << transport.status().ToString();
+  return *std::move(transport);
+}
+
 std::unique_ptr<Transport> NewNccl(int rank, size_t arena_bytes) {
   static const NcclLibrary* const library = new NcclLibrary(fake_nccl::Library());
   fake_nccl::SetEnqueue(FakeGpuQueue::Enqueue);
@@ -45,10 +55,13 @@ std::unique_ptr<Transport> NewNccl(int rank, size_t arena_bytes) {
 
 }  // namespace
 
-Cluster::Cluster(Kind kind, int world, size_t arena_bytes) : network_(std::make_unique<Network>()) {
+Cluster::Cluster(Kind kind, int world, size_t arena_bytes)
+    : kind_(kind), network_(std::make_unique<Network>()) {
   for (int r = 0; r < world; ++r) {
     if (kind == Kind::kFake) {
       transports_.push_back(std::make_unique<FakeTransport>(&network_->fake, arena_bytes));
+    } else if (kind >= Kind::kHosts) {
+      transports_.push_back(NewHosts(arena_bytes));
     } else {
       transports_.push_back(kind == Kind::kShm ? NewShm(arena_bytes) : NewNccl(r, arena_bytes));
     }
@@ -57,7 +70,18 @@ Cluster::Cluster(Kind kind, int world, size_t arena_bytes) : network_(std::make_
 
 Cluster::~Cluster() = default;
 
+std::string NodeOf(Kind kind, int rank, int world) {
+  if (kind == Kind::kHosts) return absl::StrCat("node-", rank);
+  if (kind == Kind::kTurns) return absl::StrCat("node-", rank % 2);
+  if (kind != Kind::kNeighbours) return "";
+  // Three of four on the first, and so on: no two hosts need have equally many.
+  return absl::StrCat("node-", rank < std::max(1, 3 * world / 4) ? 0 : 1 + rank % 2);
+}
+
 std::string Name(Kind kind) {
+  if (kind == Kind::kHosts) return "hosts";
+  if (kind == Kind::kNeighbours) return "neighbours";
+  if (kind == Kind::kTurns) return "turns";
   if (kind == Kind::kNccl) return "nccl";
   return kind == Kind::kFake ? "fake" : "shm";
 }
@@ -79,6 +103,10 @@ std::vector<GroupMember> Cluster::MembersOf(const std::vector<int>& ranks, int s
     member.host = "here";
     member.shm_address = transports_[own]->address();
     member.key = transports_[own]->key();
+    member.node = NodeOf(kind_, own, world());
+    if (const int port = transports_[own]->tcp_port(); port != 0) {
+      member.tcp_addresses = {absl::StrCat("127.0.0.1:", port)};
+    }
     member.shards = DealShards(shards == 0 ? count : shards, count, r);
     members.push_back(std::move(member));
   }

@@ -13,8 +13,14 @@
 
 namespace lockstep {
 
-// kNccl is the fake NCCL on threads for GPUs, above shm.
-enum class Kind { kFake, kShm, kNccl };
+// kNccl is the fake NCCL on threads for GPUs, above shm. The last three are TCP between hosts that
+// are all this machine: a host of its own for each rank, neighbours sharing one (unequally many),
+// and ranks dealt to two hosts in turn.
+enum class Kind { kFake, kShm, kNccl, kHosts, kNeighbours, kTurns };
+inline constexpr Kind kAllKinds[] = {Kind::kFake,  Kind::kShm,        Kind::kNccl,
+                                     Kind::kHosts, Kind::kNeighbours, Kind::kTurns};
+// The host of a rank.
+std::string NodeOf(Kind kind, int rank, int world);
 // As tests are named after it.
 std::string Name(Kind kind);
 
@@ -40,6 +46,7 @@ class Cluster {
   struct Network;
   std::vector<GroupMember> MembersOf(const std::vector<int>& ranks, int shards) const;
 
+  const Kind kind_;
   std::unique_ptr<Network> network_;
   std::vector<std::unique_ptr<Transport>> transports_;
 };

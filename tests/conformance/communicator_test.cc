@@ -238,7 +238,7 @@ TEST_P(DataTest, ManySmallCallsInARow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DataTest,
-                         testing::Combine(testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
+                         testing::Combine(testing::ValuesIn(kAllKinds),
                                           testing::Values(1, 2, 3, 4, 7, 8)),
                          [](const auto& info) {
                            return absl::StrCat(Name(std::get<0>(info.param)), "_",
@@ -408,7 +408,10 @@ TEST_P(ErrorTest, TheNewestReduceIsKnownAfterAnAbort) {
     ASSERT_TRUE(reduced.has_value());
     EXPECT_EQ(reduced->step, 7);
     EXPECT_TRUE(reduced->whole);
-    ASSERT_EQ(reduced->slices.size(), 2);
+    if (c.abilities().results_with_owners) {
+      ASSERT_EQ(reduced->slices.size(), 2);
+    }
+    EXPECT_EQ(reduced->slices.back().end, kCount);
     for (const Slice& slice : reduced->slices) {
       for (int64_t i = slice.begin; i < slice.end; ++i) {
         EXPECT_EQ(slice.data[i - slice.begin], static_cast<float>(2 * i + 100));
@@ -417,7 +420,7 @@ TEST_P(ErrorTest, TheNewestReduceIsKnownAfterAnAbort) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
+INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::ValuesIn(kAllKinds),
                          [](const auto& info) { return Name(info.param); });
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST_P(RangesTest, RangesGoToThoseWhoGetThem) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RangesTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
+INSTANTIATE_TEST_SUITE_P(All, RangesTest, testing::ValuesIn(kAllKinds),
                          [](const auto& info) { return Name(info.param); });
 
 // What a rank gets is part of the call where it decides what moves.

@@ -273,7 +273,7 @@ void ReleaseAfterDeath(bool behind) {
     for (int64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i + 10 * c.rank());
     const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
     TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount,
-                        data + SliceOf(kCount, kWorld, c.rank()).begin, 5, 0};
+                        data, 5, 0};
     c.PublishCommitted(4);
     LS_CHECK(c.TreeReduce(args, Never()).ok());
     if (!behind) c.PublishCommitted(5);

@@ -122,6 +122,17 @@ TEST_P(TreeTest, SmallCounts) {
   }
 }
 
+// So large that what goes between hosts goes by slices and in several chunks.
+TEST_P(TreeTest, LargeVectors) {
+  for (const auto& [shards, world] : {std::pair{2, 2}, {3, 3}, {5, 4}, {8, 4}, {7, 7}, {8, 8}}) {
+    Cluster cluster(GetParam(), world, 4 << 20);
+    cluster.Run(1, shards, [&, shards = shards](Communicator& c, Transport& transport) {
+      ReduceAndCheck(c, transport, shards, 120'005, shards % 2 == 0);
+    });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 TEST_P(TreeTest, TheNextGenerationWorksOnTheSameMemory) {
   Cluster cluster(GetParam(), 3, 1 << 20);
   for (int64_t generation = 1; generation <= 3; ++generation) {
@@ -132,7 +143,7 @@ TEST_P(TreeTest, TheNextGenerationWorksOnTheSameMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TreeTest, testing::Values(Kind::kFake, Kind::kShm, Kind::kNccl),
+INSTANTIATE_TEST_SUITE_P(All, TreeTest, testing::ValuesIn(kAllKinds),
                          [](const auto& info) { return Name(info.param); });
 
 }  // namespace

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data plane of a job on several hosts: the shared memory of this one, and a TCP listener for
+// the ranks of others. A generation whose members are all on this host is one of shared memory
+// alone. Thread-safety: as Transport.
+#ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_TRANSPORT_H_
+#define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_TRANSPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "collectives/hosts/hosts_communicator.h"
+#include "collectives/shm/shm_transport.h"
+#include "collectives/tcp/listener.h"
+
+namespace lockstep {
+
+class HostsTransport : public Transport {
+ public:
+  struct Options {
+    ShmTransport::Options shm;
+    // Local addresses to listen at, numeric, without ports; empty: all of this host.
+    std::vector<std::string> listen;
+    // How long a peer's kernel may leave data unacknowledged before it counts as unreachable.
+    absl::Duration silence = absl::Seconds(10);
+  };
+
+  // Errors: ResourceExhausted, Internal; those of Listener::Open.
+  static absl::StatusOr<std::unique_ptr<HostsTransport>> Create(Options options);
+  // REQUIRES: its communicators are gone.
+  ~HostsTransport() override = default;
+
+  absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override {
+    return shm_->Allocate(bytes, what);
+  }
+  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override {
+    return shm_->AllocateLoose(bytes, what);
+  }
+  absl::Status Hold(void* data, size_t bytes, const std::string& what) override {
+    return shm_->Hold(data, bytes, what);
+  }
+  void Drop(void* data, size_t bytes) override { shm_->Drop(data, bytes); }
+  VectorMemory& vectors() override { return shm_->vectors(); }
+  absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
+                                                        absl::Time deadline) override;
+  void AbortConnect(int64_t generation, const std::string& reason) override;
+  std::string address() const override { return shm_->address(); }
+  std::string key() const override { return shm_->key(); }
+  int tcp_port() const override { return listener_.port(); }
+  const FlightRecorder& flight_recorder() const override { return shm_->flight_recorder(); }
+
+ private:
+  HostsTransport(Options options, std::unique_ptr<ShmTransport> shm, Listener listener);
+  absl::StatusOr<std::unique_ptr<Communicator>> ConnectHosts(const GroupSpec& spec,
+                                                             HostsGroup group, absl::Time deadline);
+  // Connects with the ranks of other hosts.
+  absl::StatusOr<std::unique_ptr<Mesh>> JoinHosts(const GroupSpec& spec, const HostsGroup& group,
+                                                  absl::Time deadline);
+
+  const Options options_;
+  const std::unique_ptr<ShmTransport> shm_;
+  const Listener listener_;
+  char* area_ = nullptr;
+
+  absl::Mutex mu_;
+  // Where an abort of a generation that is being connected goes to.
+  Communicator* connecting_ ABSL_GUARDED_BY(mu_) = nullptr;
+  int64_t aborted_generation_ ABSL_GUARDED_BY(mu_) = -1;
+  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_TRANSPORT_H_

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/tcp/joiner.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/group_end.h"
+#include "collectives/tcp/socket_io.h"
+#include "common/clock.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+// A visitor that has not proved itself by then is turned out.
+constexpr absl::Duration kProveWithin = absl::Seconds(5);
+constexpr size_t kMostVisitors = 64;  // besides one for each peer
+// The longest sleep: deaths of local peers wake nobody here.
+constexpr absl::Duration kSlice = absl::Milliseconds(5);
+
+}  // namespace
+
+Joiner::Joiner(JoinOptions options)
+    : options_(std::move(options)),
+      self_(options_.group->members[static_cast<size_t>(options_.group->rank)]) {
+  for (const int rank : options_.peers) {
+    Peer peer;
+    peer.member = &options_.group->members[static_cast<size_t>(rank)];
+    peer.accepts = rank < self_.rank;
+    peer.connection.rank = rank;
+    peers_.push_back(std::move(peer));
+  }
+}
+
+std::string Joiner::NameOf(const GroupMember& member) const {
+  if (member.host.empty()) return absl::StrCat("rank ", member.rank);
+  return absl::StrCat("rank ", member.rank, " (host ", member.host, ")");
+}
+
+absl::Status Joiner::Check() const {
+  if (options_.group->secret.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "generation ", options_.group->generation, " spans nodes and has no secret to prove with"));
+  }
+  for (const Peer& peer : peers_) {
+    if (!peer.accepts || !peer.member->tcp_addresses.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        NameOf(*peer.member), " is on another node than ", NameOf(self_), " and has no address"));
+  }
+  return absl::OkStatus();
+}
+
+bool Joiner::Complete() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.joined; });
+}
+
+absl::Status Joiner::Missing() const {
+  std::vector<std::string> missing;
+  int first = -1;
+  for (const Peer& peer : peers_) {
+    if (peer.joined) continue;
+    if (first < 0) first = peer.connection.rank;
+    missing.push_back(
+        peer.accepts
+            ? absl::StrCat(NameOf(self_), " cannot reach ", NameOf(*peer.member), peer.trouble)
+            : absl::StrCat(NameOf(*peer.member), " has not come to ", NameOf(self_)));
+  }
+  std::string text = missing.front();
+  if (missing.size() > 1) {
+    absl::StrAppend(&text, "; ", missing.size() - 1, " more ranks are missing");
+  }
+  return WithEnd(absl::DeadlineExceededError(text), {EndCause::kPeerMissing, first});
+}
+
+absl::StatusOr<std::vector<Connection>> Joiner::Run(absl::Time deadline) {
+  LS_RETURN_IF_ERROR(Check());
+  std::vector<pollfd> polled;
+  while (!Complete()) {
+    LS_RETURN_IF_ERROR(options_.alive());
+    const absl::Time now = Clock::Real()->Now();
+    if (now >= deadline) return Missing();
+    StartTries(now);
+    DropOld(now);
+    for (const Peer& peer : peers_) {
+      if (peer.joined) continue;
+      options_.waiting(peer.connection.rank);
+      break;
+    }
+    polled.assign(1, {options_.wake, POLLIN, 0});
+    for (const UniqueFd& socket : options_.listener->sockets()) {
+      polled.push_back({socket.get(), POLLIN, 0});
+    }
+    for (const auto& attempt : attempts_) {
+      const bool connecting = attempt->stage == Attempt::Stage::kConnecting;
+      polled.push_back(
+          {attempt->socket.get(), static_cast<short>(connecting ? POLLOUT : POLLIN), 0});
+    }
+    for (const auto& visitor : visitors_) polled.push_back({visitor->socket.get(), POLLIN, 0});
+    const timespec slice = absl::ToTimespec(std::min(kSlice, deadline - now));
+    ::ppoll(polled.data(), polled.size(), &slice, nullptr);
+    // Those that come meanwhile are not in `polled` yet.
+    const size_t attempts = attempts_.size(), visitors = visitors_.size();
+    size_t at = 1 + options_.listener->sockets().size();
+    for (size_t i = 0; i < attempts; ++i, ++at) {
+      if (polled[at].revents != 0) Serve(attempts_[i].get(), polled[at].revents);
+    }
+    for (size_t i = 0; i < visitors; ++i, ++at) {
+      if (polled[at].revents != 0) Serve(visitors_[i].get());
+    }
+    for (size_t i = 0; i < options_.listener->sockets().size(); ++i) {
+      if (polled[1 + i].revents != 0) Accept(polled[1 + i].fd, now);
+    }
+    std::erase_if(attempts_, [](const auto& attempt) { return !attempt->socket.valid(); });
+    std::erase_if(visitors_, [](const auto& visitor) { return !visitor->socket.valid(); });
+  }
+  std::vector<Connection> connections;
+  for (Peer& peer : peers_) connections.push_back(std::move(peer.connection));
+  return connections;
+}
+
+// ---- accepting ----
+
+void Joiner::Accept(int listener, absl::Time now) {
+  while (true) {
+    UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.valid()) return;  // none, or one that has gone again, or too many files
+    if (visitors_.size() >= kMostVisitors + peers_.size()) visitors_.erase(visitors_.begin());
+    Identity identity{options_.group->job, options_.group->generation, -1, self_.rank};
+    visitors_.push_back(std::make_unique<Visitor>(
+        Visitor{std::move(socket), ServerHandshake(std::move(identity), options_.group->secret), -1,
+                "", now}));
+    PrepareSocket(visitors_.back()->socket.get());
+  }
+}
+
+void Joiner::Serve(Visitor* visitor) {
+  int error = 0;
+  const int socket = visitor->socket.get();
+  if (visitor->from < 0) {
+    const Filled filled = ReadUpTo(socket, kHelloBytes, &visitor->input, &error);
+    if (filled == Filled::kEnded) visitor->socket.reset();
+    if (filled != Filled::kYes) return;
+    int from = -1;
+    absl::StatusOr<std::string> challenge = visitor->handshake.Answer(visitor->input, &from);
+    const bool expected = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+      return !peer.accepts && peer.connection.rank == from;
+    });
+    if (challenge.ok() && !expected) {
+      challenge = absl::FailedPreconditionError("that rank is not expected");
+    }
+    if (!challenge.ok() || !SendAll(socket, *challenge)) {
+      if (!challenge.ok()) SendAll(socket, Refusal(std::string(challenge.status().message())));
+      visitor->socket.reset();
+      return;
+    }
+    visitor->from = from;
+    visitor->input.clear();
+    return;
+  }
+  const Filled filled = ReadUpTo(socket, kProofBytes, &visitor->input, &error);
+  if (filled == Filled::kEnded) visitor->socket.reset();
+  if (filled != Filled::kYes) return;
+  const absl::StatusOr<std::string> welcome = visitor->handshake.Finish(visitor->input);
+  if (!welcome.ok() || !SendAll(socket, *welcome)) {
+    visitor->socket.reset();
+    return;
+  }
+  for (Peer& peer : peers_) {
+    if (peer.connection.rank != visitor->from) continue;
+    // A second one: the peer has given the first up.
+    peer.connection.socket = std::move(visitor->socket);
+    peer.connection.seed = visitor->handshake.seed();
+    peer.joined = true;
+  }
+}
+
+void Joiner::DropOld(absl::Time now) {
+  for (const auto& visitor : visitors_) {
+    if (now - visitor->begun > kProveWithin) visitor->socket.reset();
+  }
+  std::erase_if(visitors_, [](const auto& visitor) { return !visitor->socket.valid(); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a Mesh ends: goodbyes, connections that are lost, and what is said of them.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/group_end.h"
+#include "collectives/tcp/mesh.h"
+#include "common/clock.h"
+#include "common/status.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kLinger = absl::Milliseconds(20);
+constexpr absl::Duration kLookEach = absl::Seconds(1);
+// Retransmissions or probes without an answer, besides the time that they took.
+constexpr int kUnanswered = 3;
+
+}  // namespace
+
+absl::Status Mesh::OnGoodbye(Link* link, const Goodbye& goodbye) {
+  link->said_goodbye = true;
+  const int rank = link->rank();
+  link->Close();
+  if (goodbye.code == absl::StatusCode::kOk) return absl::OkStatus();
+  if (goodbye.end.cause == EndCause::kMismatch) {
+    return WithEnd(absl::FailedPreconditionError(goodbye.text), goodbye.end);
+  }
+  // What it says of a third is handed on: whoever only waited for that one is not to blame.
+  const bool of_third = goodbye.end.lost_rank() >= 0 && goodbye.end.rank != options_.self;
+  if (of_third || goodbye.end.cause == EndCause::kDamaged) {
+    return WithEnd(absl::AbortedError(absl::StrCat(goodbye.text, " (says ", name(rank), ")")),
+                   goodbye.end);
+  }
+  return WithEnd(absl::AbortedError(absl::StrCat(name(rank), " has left generation ",
+                                                 options_.generation, ": ", goodbye.text)),
+                 {EndCause::kPeerLeft, rank});
+}
+
+// The frames that are left are read into nothing; the goodbye, if there is one, is the last.
+absl::Status Mesh::ReadLastWords(Link* link) {
+  link->last_words_read = true;
+  std::vector<char> nothing(kMostPayload);
+  bool moved = false, skipped = false;
+  while (link->open()) {
+    const absl::StatusOr<const FrameHeader*> header = link->ReadHeader(&moved);
+    if (!header.ok()) return Explain(link, header.status());
+    if (*header == nullptr) return absl::OkStatus();
+    const bool goodbye = (*header)->kind == FrameKind::kGoodbye;
+    if (!link->placed()) link->Place(nothing.data());
+    const absl::StatusOr<bool> whole = link->ReadPayload(&moved);
+    if (!whole.ok()) return Explain(link, whole.status());
+    if (!*whole) return absl::OkStatus();
+    skipped |= !goodbye;
+    if (!goodbye) continue;
+    const std::string text(nothing.data(), (*header)->bytes);
+    const absl::Status status = OnGoodbye(link, ParseGoodbye(**header, text));
+    if (!status.ok() || !skipped) return status;
+    return WithEnd(absl::AbortedError(absl::StrCat(name(link->rank()), " has left generation ",
+                                                   options_.generation)),
+                   {EndCause::kPeerLeft, link->rank()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Mesh::Explain(Link* link, const absl::Status& status) {
+  const int rank = link->rank();
+  if (!absl::IsDataLoss(status) && !link->last_words_read) {
+    link->NoteReadable();
+    LS_RETURN_IF_ERROR(ReadLastWords(link));
+    if (!link->open()) return absl::OkStatus();
+  }
+  link->Close();
+  const std::string between = absl::StrCat(name(rank), " and ", name(options_.self),
+                                           " in generation ", options_.generation);
+  if (absl::IsDataLoss(status)) {
+    return WithEnd(absl::AbortedError(absl::StrCat("between ", between, ": ", status.message(),
+                                                   "; the connection is not trusted any more")),
+                   {EndCause::kDamaged, rank});
+  }
+  LS_RETURN_IF_ERROR(options_.alive());
+  if (absl::IsUnavailable(status)) {
+    return WithEnd(
+        absl::AbortedError(absl::StrCat(name(rank), " died: its connection to ",
+                                        name(options_.self), " was closed without a goodbye")),
+        {EndCause::kPeerDied, rank});
+  }
+  return WithEnd(absl::AbortedError(absl::StrCat(name(rank), " cannot be reached from ",
+                                                 name(options_.self), ": ", status.message())),
+                 {EndCause::kUnreachable, rank});
+}
+
+// TCP_USER_TIMEOUT would also cut a peer off that is alive and slow to read, so the kernel is
+// asked.
+absl::Status Mesh::CheckSilence(absl::Time now) {
+  if (now < next_check_) return absl::OkStatus();
+  next_check_ = now + kLookEach;
+  for (const int rank : ranks_) {
+    Link* const each = link(rank);
+    if (!each->open()) continue;
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    if (::getsockopt(each->socket(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+    const bool unanswered = std::max<int>(info.tcpi_retransmits, info.tcpi_probes) >= kUnanswered;
+    const absl::Duration silent = absl::Milliseconds(info.tcpi_last_ack_recv);
+    if (!unanswered || silent < options_.silence) continue;
+    return Fail(Explain(each, absl::DeadlineExceededError(
+                                  absl::StrCat("no answer for ", absl::FormatDuration(silent)))));
+  }
+  return absl::OkStatus();
+}
+
+void Mesh::Leave(const absl::Status& status) {
+  if (failed_.ok()) {
+    failed_ = status.ok() ? absl::AbortedError("this rank has left the generation") : status;
+  }
+  const absl::Time until = Clock::Real()->Now() + kLinger;
+  const Goodbye goodbye{status.code(), EndOf(status), std::string(status.message())};
+  std::string text;
+  const FrameHeader header = GoodbyeFrame(goodbye, &text);
+  for (const int rank : ranks_) {
+    if (link(rank)->open()) link(rank)->Queue(header, text);
+  }
+  // What was begun has to be ended first, and the peer may not be reading.
+  while (true) {
+    bool left = false;
+    for (const int rank : ranks_) {
+      Link* const each = link(rank);
+      bool moved = false;
+      while (each->open() && (each->sending() || each->HasQueued())) {
+        if (!each->sending()) each->BeginQueued();
+        each->NoteWritable();
+        if (!each->Write(&moved).ok()) each->Close();
+        if (each->open() && each->sending()) break;
+      }
+      left |= each->open() && each->sending();
+    }
+    if (!left || Clock::Real()->Now() >= until) break;
+    ::poll(nullptr, 0, 1);
+  }
+  for (const int rank : ranks_) {
+    if (!link(rank)->open()) continue;
+    // Data that nobody has read would make the kernel reset the connection, goodbye and all.
+    char nothing[4096];
+    while (::recv(link(rank)->socket(), nothing, sizeof(nothing), MSG_DONTWAIT) > 0) {
+    }
+    ::shutdown(link(rank)->socket(), SHUT_WR);
+    link(rank)->Close();
+  }
+}
+
+}  // namespace lockstep
