@@ -136,8 +136,11 @@ absl::Status HostsCommunicator::MissingError(const MeshUser& user) {
     if (std::find(missing.begin(), missing.end(), culprit) != missing.end()) continue;
     missing.push_back(culprit);
     const Operation& last = link.completed;
+    std::string name = context_.mesh->name(culprit);
+    const bool host = name.back() == ')';
+    if (host) name.pop_back();
     details.push_back(
-        absl::StrCat(context_.mesh->name(culprit), " (last completed ",
+        absl::StrCat(name, host ? ", " : " (", "last completed ",
                      last.kind == OpKind::kNone
                          ? "nothing"
                          : absl::StrCat(std::string(OpKindName(last.kind)), " ", last.sequence),

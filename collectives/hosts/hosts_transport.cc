@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> HostsTransport::Connect(const Grou
   for (const GroupMember& member : spec.members) {
     group.names.push_back(member.host.empty()
                               ? absl::StrCat("rank ", member.rank)
-                              : absl::StrCat("rank ", member.rank, " on ", member.host));
+                              : absl::StrCat("rank ", member.rank, " (host ", member.host, ")"));
   }
   group.transport = shm_.get();
   group.area = area_;

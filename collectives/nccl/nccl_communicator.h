@@ -54,7 +54,11 @@ class NcclCommunicator : public Communicator {
   int world_size() const override { return control_->world_size(); }
   int64_t generation() const override { return control_->generation(); }
   // Results are gathered in memory of NCCL's own.
-  Abilities abilities() const override { return {.results_with_owners = false}; }
+  Abilities abilities() const override {
+    Abilities abilities = control_->abilities();
+    abilities.results_with_owners = false;
+    return abilities;
+  }
 
   absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                      absl::Time deadline) override;

@@ -50,7 +50,7 @@ void Link::Begin(const OutgoingFrame& frame) {
 
 void Link::Queue(FrameHeader header, std::string payload) {
   header.bytes = static_cast<uint32_t>(payload.size());
-  queue_.push_back({header, std::move(payload)});
+  if (!stopped_) queue_.push_back({header, std::move(payload)});
 }
 
 void Link::BeginQueued() {
@@ -88,6 +88,7 @@ absl::Status Link::Write(bool* moved) {
 
 absl::Status Link::Fill(char* place, size_t bytes, size_t* placed, bool* moved) {
   LS_CHECK_LE(begin_, end_);
+  if (rest_error_.has_value()) return Ended(*rest_error_);
   if (begin_ == end_) begin_ = end_ = 0;
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -116,6 +117,50 @@ absl::Status Link::Fill(char* place, size_t bytes, size_t* placed, bool* moved) 
     readable_ = static_cast<size_t>(got) == room;
     return absl::OkStatus();
   }
+}
+
+void Link::TakeRest() {
+  while (!rest_error_.has_value()) {
+    if (buffer_.size() - end_ < kBufferBytes) buffer_.resize(2 * buffer_.size());
+    const ssize_t got =
+        ::recv(socket_.get(), buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;  // it has not ended
+    if (got <= 0) {
+      rest_error_ = got == 0 ? 0 : errno;
+    } else {
+      end_ += static_cast<size_t>(got);
+    }
+  }
+}
+
+std::optional<Goodbye> Link::LastWords() const {
+  size_t at = begin_;
+  uint64_t number = in_number_;
+  if (has_header_) {
+    const size_t left = in_.bytes - got_;
+    if (in_.kind == FrameKind::kGoodbye && at + left <= end_) {
+      const std::string read = place_ == nullptr ? "" : std::string(place_, got_);
+      return ParseGoodbye(in_, read + std::string(buffer_.data() + at, left));
+    }
+    at += left;
+  }
+  while (at + kFrameBytes <= end_) {
+    const auto read = DecodeFrame(buffer_.data() + at, seed_, number++, generation_);
+    if (!read.ok() || at + kFrameBytes + read->bytes > end_) return std::nullopt;
+    at += kFrameBytes;
+    if (read->kind == FrameKind::kGoodbye) {
+      return ParseGoodbye(*read, std::string(buffer_.data() + at, read->bytes));
+    }
+    at += read->bytes;
+  }
+  return std::nullopt;
+}
+
+void Link::StopSending() {
+  stopped_ = true;
+  sending_ = false;
+  queue_.clear();
 }
 
 absl::StatusOr<const FrameHeader*> Link::ReadHeader(bool* moved) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,15 @@ class Link {
   // ReadHeader reads the next one. Errors: as ReadHeader.
   absl::StatusOr<bool> ReadPayload(bool* moved);
 
+  // ---- when the peer has closed its end ----
+  // Takes in all that is left of the connection. What was read ahead is given out as ever.
+  void TakeRest();
+  // After TakeRest: the goodbye at the end of what has not been given out; empty: there is none.
+  std::optional<Goodbye> LastWords() const;
+  // Nothing more is sent: what was to be goes nowhere.
+  void StopSending();
+  bool sends() const { return !stopped_; }
+
   // False: the socket had no more when it was read last (until NoteReadable).
   bool readable() const { return readable_ || begin_ < end_; }
   void NoteReadable() { readable_ = true; }
@@ -93,6 +103,7 @@ class Link {
   const int64_t generation_;
 
   bool writable_ = true;
+  bool stopped_ = false;
   bool sending_ = false;
   char out_header_[kFrameBytes];
   const char* out_payload_ = nullptr;
@@ -107,6 +118,7 @@ class Link {
   std::string out_small_;
 
   bool readable_ = true;
+  std::optional<int> rest_error_;  // how the connection ended, when TakeRest has read to its end
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;  // of what lies in the buffer
   bool has_header_ = false;

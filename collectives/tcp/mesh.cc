@@ -67,8 +67,10 @@ absl::Status Mesh::Run(MeshUser* user, absl::Time deadline) {
   Wait wait;
   for (int turn = 1;; ++turn) {
     bool moved = false;
-    LS_RETURN_IF_ERROR(Pump(user, &moved));
+    const absl::Status status = Pump(user, &moved);
+    // What ends a connection after all that this call needs concerns the next one.
     if (user->Done()) return absl::OkStatus();
+    LS_RETURN_IF_ERROR(status);
     if (moved) {
       wait = {};
       if (turn % 64 == 0) LS_RETURN_IF_ERROR(options_.alive());
@@ -155,7 +157,10 @@ absl::Status Mesh::Pump(MeshUser* user, bool* moved) {
 }
 
 absl::Status Mesh::PumpOut(Link* link, MeshUser* user, bool* moved) {
-  while (link->writable()) {
+  OutgoingFrame nowhere;
+  while (!link->sends() && user != nullptr && user->Next(link->rank(), &nowhere)) {
+  }
+  while (link->writable() && link->sends()) {
     if (!link->sending()) {
       OutgoingFrame frame;
       if (link->HasQueued()) {
@@ -176,7 +181,7 @@ absl::Status Mesh::PumpOut(Link* link, MeshUser* user, bool* moved) {
 absl::Status Mesh::PumpIn(Link* link, MeshUser* user, bool* moved) {
   for (int i = 0; i < kTurn && link->open(); ++i) {
     const absl::StatusOr<const FrameHeader*> read = link->ReadHeader(moved);
-    if (!read.ok()) return Explain(link, read.status());
+    if (!read.ok()) return EndOfLink(link, read.status());
     const FrameHeader* const header = *read;
     if (header == nullptr) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const bool own, PlaceOwn(link, *header));
@@ -187,19 +192,28 @@ absl::Status Mesh::PumpIn(Link* link, MeshUser* user, bool* moved) {
       }
       if (place == nullptr) {
         // Its turn comes later; but one that died is not waited for.
-        const bool ended = hung_up_[static_cast<size_t>(link->rank())];
-        return ended && !link->last_words_read ? ReadLastWords(link) : absl::OkStatus();
+        return hung_up_[static_cast<size_t>(link->rank())] ? LookForGoodbye(link)
+                                                           : absl::OkStatus();
       }
       link->Place(place);
     }
     if (own && !link->placed()) return absl::OkStatus();
     const absl::StatusOr<bool> whole = link->ReadPayload(moved);
-    if (!whole.ok()) return Explain(link, whole.status());
+    if (!whole.ok()) return EndOfLink(link, whole.status());
     if (!*whole) return absl::OkStatus();
     *moved = true;
     const FrameHeader arrived = *header;
     LS_RETURN_IF_ERROR(own ? ArrivedOwn(link, arrived) : user->Arrived(link->rank(), arrived));
+    if (!own && user->Done()) return absl::OkStatus();
   }
+  return absl::OkStatus();
+}
+
+absl::Status Mesh::EndOfLink(Link* link, const absl::Status& status) {
+  const bool known = link->last_words_read;
+  LS_RETURN_IF_ERROR(Explain(link, status));
+  // It has left in order, and all that came before has been read.
+  if (known || !link->LastWords().has_value()) link->Close();
   return absl::OkStatus();
 }
 

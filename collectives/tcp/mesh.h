@@ -86,10 +86,13 @@ class Mesh {
   absl::StatusOr<bool> PlaceOwn(Link* link, const FrameHeader& header);
   absl::Status ArrivedOwn(Link* link, const FrameHeader& header);
   absl::Status OnGoodbye(Link* link, const Goodbye& goodbye);
-  // What an error of a link means.
+  // What an error of a link means; OK when the peer has left in order.
   absl::Status Explain(Link* link, const absl::Status& status);
-  // Reads what is left of a connection that has ended, for a goodbye.
-  absl::Status ReadLastWords(Link* link);
+  // The same where reading came to the end.
+  absl::Status EndOfLink(Link* link, const absl::Status& status);
+  absl::Status LookForGoodbye(Link* link);
+  // The link is of no use any more, for this.
+  absl::Status Lost(Link* link, const absl::Status& status);
   absl::Status CheckSilence(absl::Time now);
   absl::Status Fail(absl::Status status);
   // Takes what epoll tells, waiting for `timeout` at most.

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,11 @@ absl::Status Mesh::OnGoodbye(Link* link, const Goodbye& goodbye) {
   }
   // What it says of a third is handed on: whoever only waited for that one is not to blame.
   const bool of_third = goodbye.end.lost_rank() >= 0 && goodbye.end.rank != options_.self;
+  if (goodbye.code == absl::StatusCode::kDeadlineExceeded) {
+    return WithEnd(
+        absl::DeadlineExceededError(absl::StrCat(goodbye.text, " (says ", name(rank), ")")),
+        of_third ? goodbye.end : GroupEnd{EndCause::kPeerLeft, rank});
+  }
   if (of_third || goodbye.end.cause == EndCause::kDamaged) {
     return WithEnd(absl::AbortedError(absl::StrCat(goodbye.text, " (says ", name(rank), ")")),
                    goodbye.end);
@@ -43,47 +49,35 @@ absl::Status Mesh::OnGoodbye(Link* link, const Goodbye& goodbye) {
                  {EndCause::kPeerLeft, rank});
 }
 
-// The frames that are left are read into nothing; the goodbye, if there is one, is the last.
-absl::Status Mesh::ReadLastWords(Link* link) {
+// Frames that wait for their turn may stand before the goodbye, so it is looked for behind them.
+absl::Status Mesh::LookForGoodbye(Link* link) {
+  if (link->last_words_read) return absl::OkStatus();
   link->last_words_read = true;
-  std::vector<char> nothing(kMostPayload);
-  bool moved = false, skipped = false;
-  while (link->open()) {
-    const absl::StatusOr<const FrameHeader*> header = link->ReadHeader(&moved);
-    if (!header.ok()) return Explain(link, header.status());
-    if (*header == nullptr) return absl::OkStatus();
-    const bool goodbye = (*header)->kind == FrameKind::kGoodbye;
-    if (!link->placed()) link->Place(nothing.data());
-    const absl::StatusOr<bool> whole = link->ReadPayload(&moved);
-    if (!whole.ok()) return Explain(link, whole.status());
-    if (!*whole) return absl::OkStatus();
-    skipped |= !goodbye;
-    if (!goodbye) continue;
-    const std::string text(nothing.data(), (*header)->bytes);
-    const absl::Status status = OnGoodbye(link, ParseGoodbye(**header, text));
-    if (!status.ok() || !skipped) return status;
-    return WithEnd(absl::AbortedError(absl::StrCat(name(link->rank()), " has left generation ",
-                                                   options_.generation)),
-                   {EndCause::kPeerLeft, link->rank()});
-  }
-  return absl::OkStatus();
+  link->TakeRest();
+  const std::optional<Goodbye> goodbye = link->LastWords();
+  if (!goodbye.has_value()) return Lost(link, absl::UnavailableError(""));
+  return goodbye->code == absl::StatusCode::kOk ? absl::OkStatus() : OnGoodbye(link, *goodbye);
 }
 
 absl::Status Mesh::Explain(Link* link, const absl::Status& status) {
-  const int rank = link->rank();
-  if (!absl::IsDataLoss(status) && !link->last_words_read) {
-    link->NoteReadable();
-    LS_RETURN_IF_ERROR(ReadLastWords(link));
-    if (!link->open()) return absl::OkStatus();
+  if (absl::IsUnavailable(status)) {
+    link->StopSending();
+    return LookForGoodbye(link);
   }
-  link->Close();
-  const std::string between = absl::StrCat(name(rank), " and ", name(options_.self),
-                                           " in generation ", options_.generation);
+  return Lost(link, status);
+}
+
+absl::Status Mesh::Lost(Link* link, const absl::Status& status) {
+  const int rank = link->rank();
   if (absl::IsDataLoss(status)) {
-    return WithEnd(absl::AbortedError(absl::StrCat("between ", between, ": ", status.message(),
-                                                   "; the connection is not trusted any more")),
+    // Nothing more is read; the goodbye still goes.
+    return WithEnd(absl::AbortedError(absl::StrCat(
+                       "between ", name(rank), " and ", name(options_.self), " in generation ",
+                       options_.generation, ": ", std::string(status.message()),
+                       "; the connection is not trusted any more")),
                    {EndCause::kDamaged, rank});
   }
+  link->Close();
   LS_RETURN_IF_ERROR(options_.alive());
   if (absl::IsUnavailable(status)) {
     return WithEnd(
@@ -91,9 +85,10 @@ absl::Status Mesh::Explain(Link* link, const absl::Status& status) {
                                         name(options_.self), " was closed without a goodbye")),
         {EndCause::kPeerDied, rank});
   }
-  return WithEnd(absl::AbortedError(absl::StrCat(name(rank), " cannot be reached from ",
-                                                 name(options_.self), ": ", status.message())),
-                 {EndCause::kUnreachable, rank});
+  return WithEnd(
+      absl::AbortedError(absl::StrCat(name(rank), " cannot be reached from ", name(options_.self),
+                                      ": ", std::string(status.message()))),
+      {EndCause::kUnreachable, rank});
 }
 
 // TCP_USER_TIMEOUT would also cut a peer off that is alive and slow to read, so the kernel is
@@ -110,8 +105,8 @@ absl::Status Mesh::CheckSilence(absl::Time now) {
     const bool unanswered = std::max<int>(info.tcpi_retransmits, info.tcpi_probes) >= kUnanswered;
     const absl::Duration silent = absl::Milliseconds(info.tcpi_last_ack_recv);
     if (!unanswered || silent < options_.silence) continue;
-    return Fail(Explain(each, absl::DeadlineExceededError(
-                                  absl::StrCat("no answer for ", absl::FormatDuration(silent)))));
+    return Fail(Lost(each, absl::DeadlineExceededError(
+                               absl::StrCat("no answer for ", absl::FormatDuration(silent)))));
   }
   return absl::OkStatus();
 }

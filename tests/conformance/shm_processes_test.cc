@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared-memory data plane between real processes: the same bits, and a killed rank is named by
 // its survivors at once.
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -19,112 +16,17 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "collectives/group_end.h"
-#include "collectives/shm/shm_transport.h"
 #include "common/check.h"
 #include "common/fd_passing.h"
 #include "common/life.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/conformance/processes.h"
 
 namespace lockstep {
 namespace {
 
-absl::Time Never() { return absl::Now() + absl::Seconds(100); }
-
-// What a child does with its communicator; what it returns is sent to the parent as its last
-// message.
-using Body = std::function<std::string(Communicator&, ShmTransport&, int socket)>;
-
-// A job of forked workers. The parent collects the addresses and gives everyone the list.
-class Processes {
- public:
-  Processes(int world, int shards, const Body& body) : world_(world) {
-    auto page = LifePage::Create();
-    LS_CHECK(page.ok()) << page.status().ToString();
-    page_ = *std::move(page);
-    for (int r = 0; r < world; ++r) Start(r, body);
-    std::string table;
-    for (int r = 0; r < world; ++r) {
-      const ShardRange range = DealShards(shards, world, r);
-      absl::StrAppend(&table, r == 0 ? "" : ";", Receive(r), ",", pids_[r], ",", range.begin, ",",
-                      range.end);
-    }
-    for (int r = 0; r < world; ++r) LS_CHECK(SendFds(sockets_[r].get(), table, {}).ok());
-  }
-
-  ~Processes() {
-    for (const pid_t pid : pids_) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-  }
-
-  std::string Receive(int rank) {
-    auto message = RecvFds(sockets_[rank].get());
-    return message.ok() ? message->data : absl::StrCat("lost: ", message.status().ToString());
-  }
-  void Kill(int rank) { ::kill(pids_[rank], SIGKILL); }
-  void Stop(int rank) { ::kill(pids_[rank], SIGSTOP); }
-  LifePage& page() { return *page_; }
-
- private:
-  void Start(int rank, const Body& body) {
-    int pair[2];
-    LS_CHECK_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    const pid_t pid = ::fork();
-    LS_CHECK_GE(pid, 0);
-    if (pid == 0) {
-      sockets_.clear();
-      ::close(pair[0]);
-      Child(rank, pair[1], body);
-      ::_exit(0);
-    }
-    ::close(pair[1]);
-    timeval patience{60, 0};
-    ::setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    sockets_.emplace_back(pair[0]);
-    pids_.push_back(pid);
-  }
-
-  void Child(int rank, int socket, const Body& body) {
-    auto life = LifePage::Open(UniqueFd(::dup(page_->fd())));
-    LS_CHECK(life.ok());
-    LS_CHECK((*life)->Take(rank).ok());
-    ShmTransport::Options options;
-    options.arena_bytes = 1 << 20;
-    options.life = life->get();
-    auto transport = ShmTransport::Create(options);
-    LS_CHECK(transport.ok()) << transport.status().ToString();
-    LS_CHECK(
-        SendFds(socket, absl::StrCat((*transport)->address(), ",", (*transport)->key()), {}).ok());
-    auto table = RecvFds(socket);
-    LS_CHECK(table.ok());
-    GroupSpec spec;
-    spec.generation = 1;
-    spec.rank = rank;
-    for (const auto row : absl::StrSplit(table->data, ';')) {
-      const std::vector<std::string> fields = absl::StrSplit(row, ',');
-      GroupMember member;
-      member.rank = static_cast<int>(spec.members.size());
-      member.shm_address = fields[0];
-      member.key = fields[1];
-      LS_CHECK(absl::SimpleAtoi(fields[2], &member.pid));
-      LS_CHECK(absl::SimpleAtoi(fields[3], &member.shards.begin));
-      LS_CHECK(absl::SimpleAtoi(fields[4], &member.shards.end));
-      member.life_slot = member.rank;
-      spec.members.push_back(member);
-    }
-    auto communicator = (*transport)->Connect(spec, Never());
-    LS_CHECK(communicator.ok()) << communicator.status().ToString();
-    const std::string result = body(**communicator, **transport, socket);
-    LS_CHECK(SendFds(socket, result, {}).ok());
-  }
-
-  const int world_;
-  std::unique_ptr<LifePage> page_;
-  std::vector<UniqueFd> sockets_;
-  std::vector<pid_t> pids_;
-};
+absl::Time Never() { return MuchLater(); }
 
 TEST(ShmProcessesTest, TreeReduceGivesEveryProcessTheSameBits) {
   constexpr int kShards = 6;
@@ -133,7 +35,7 @@ TEST(ShmProcessesTest, TreeReduceGivesEveryProcessTheSameBits) {
     return 1.0f / static_cast<float>(shard * 7 + i + 1);
   };
   for (const int world : {1, 3, 4}) {
-    Processes job(world, kShards, [&](Communicator& c, ShmTransport& transport, int) {
+    Processes job(world, kShards, [&](Communicator& c, Transport& transport, int) {
       std::vector<NodeBuffer> nodes;
       for (const auto node : WholeNodes(kShards, DealShards(kShards, world, c.rank()))) {
         auto* data = static_cast<float*>(transport.Allocate(kCount * 4, "node").value());
@@ -171,7 +73,7 @@ TEST(ShmProcessesTest, TreeReduceGivesEveryProcessTheSameBits) {
 // Every rank works in a loop of calls; in the middle of them rank 1 is killed.
 void KillInTheMiddle(const std::function<absl::Status(Communicator&)>& call) {
   constexpr int kWorld = 4;
-  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport&, int socket) {
+  Processes job(kWorld, kWorld, [&](Communicator& c, Transport&, int socket) {
     LS_CHECK(SendFds(socket, "begun", {}).ok());
     absl::Status status;
     while (status.ok()) status = call(c);
@@ -205,7 +107,7 @@ TEST(ShmProcessesTest, AKilledRankIsNamedInLargeCalls) {
 TEST(ShmProcessesTest, SleepingSurvivorsAreWokenByADeath) {
   // Rank 1 never comes: the others sleep by the time it is killed, then tell when they woke.
   constexpr int kWorld = 3;
-  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport&, int socket) -> std::string {
+  Processes job(kWorld, kWorld, [&](Communicator& c, Transport&, int socket) -> std::string {
     LS_CHECK(SendFds(socket, "begun", {}).ok());
     if (c.rank() == 1) ::pause();
     const auto status = c.Barrier(Never());
@@ -231,7 +133,7 @@ TEST(ShmProcessesTest, SleepingSurvivorsAreWokenByADeath) {
 
 TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
   constexpr int kWorld = 3;
-  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport&, int socket) -> std::string {
+  Processes job(kWorld, kWorld, [&](Communicator& c, Transport&, int socket) -> std::string {
     const auto first = c.Barrier(Never());
     if (!first.ok()) return first.ToString();
     LS_CHECK(SendFds(socket, "begun", {}).ok());
@@ -268,12 +170,11 @@ int MappedArenas() {
 void ReleaseAfterDeath(bool behind) {
   constexpr int kWorld = 3;
   constexpr int64_t kCount = 100'000;
-  Processes job(kWorld, kWorld, [&](Communicator& c, ShmTransport& transport, int socket) {
+  Processes job(kWorld, kWorld, [&](Communicator& c, Transport& transport, int socket) {
     auto* data = static_cast<float*>(transport.Allocate(kCount * 4, "a leaf").value());
     for (int64_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i + 10 * c.rank());
     const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
-    TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount,
-                        data, 5, 0};
+    TreeReduceArgs args{absl::MakeConstSpan(&node, 1), kCount, data, 5, 0};
     c.PublishCommitted(4);
     LS_CHECK(c.TreeReduce(args, Never()).ok());
     if (!behind) c.PublishCommitted(5);
@@ -310,8 +211,8 @@ TEST(ShmProcessesTest, WhoIsBehindKeepsNoMoreOfTheDeadThanTheirSlices) { Release
 TEST(ShmProcessesTest, WhoIsDoneMayLeave) {
   // A rank that ends after the last call is no reason for the others to fail in it.
   for (int i = 0; i < 10; ++i) {
-    Processes job(
-        3, 3, [&](Communicator& c, ShmTransport&, int) { return c.Barrier(Never()).ToString(); });
+    Processes job(3, 3,
+                  [&](Communicator& c, Transport&, int) { return c.Barrier(Never()).ToString(); });
     for (int r = 0; r < 3; ++r) EXPECT_EQ(job.Receive(r), "OK");
   }
 }

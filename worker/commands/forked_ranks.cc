@@ -20,9 +20,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "collectives/hosts/hosts_transport.h"
 #include "collectives/shm/shm_transport.h"
 #include "common/clock.h"
 #include "common/life.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -38,9 +40,11 @@ struct Board {
     char address[kMaxText];
     char key[kMaxText];
     int64_t pid;
+    int port;
   };
   std::atomic<int> failed_code;  // 0: nobody has
   std::atomic<bool> failed_written;
+  char secret[kMaxText];
   char message[4 * kMaxText];
   Rank ranks[1];  // more follow
 };
@@ -77,7 +81,7 @@ void Fail(const SharedBoard& board, const absl::Status& status) {
   board->failed_written.store(true, std::memory_order_release);
 }
 
-absl::StatusOr<std::vector<GroupMember>> MembersOf(const ForkedRanks& options,
+absl::StatusOr<std::vector<GroupMember>> MembersOf(int self, const ForkedRanks& options,
                                                    const SharedBoard& board) {
   const absl::Time deadline = Clock::Real()->Now() + kConnectWithin;
   std::vector<GroupMember> members;
@@ -95,6 +99,12 @@ absl::StatusOr<std::vector<GroupMember>> MembersOf(const ForkedRanks& options,
     member.shm_address = peer.address;
     member.key = peer.key;
     member.shards = DealShards(options.shards, options.ranks, r);
+    if (!options.nodes.empty()) {
+      member.node = member.host = options.nodes[static_cast<size_t>(r)];
+      if (member.node != options.nodes[static_cast<size_t>(self)]) member.life_slot = -1;
+      member.tcp_addresses = {
+          absl::StrCat(options.addresses[static_cast<size_t>(r)], ":", peer.port)};
+    }
     members.push_back(member);
   }
   return members;
@@ -103,13 +113,21 @@ absl::StatusOr<std::vector<GroupMember>> MembersOf(const ForkedRanks& options,
 absl::Status RunRank(int rank, const ForkedRanks& options, const SharedBoard& board,
                      const LifePage& page,
                      const std::function<absl::Status(Communicator&, Transport&)>& body) {
+  if (options.enter) LS_RETURN_IF_ERROR(options.enter(rank));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<LifePage> life,
                       LifePage::Open(UniqueFd(::dup(page.fd()))));
   LS_RETURN_IF_ERROR(life->Take(rank));
   ShmTransport::Options shm;
   shm.arena_bytes = options.arena_bytes;
   shm.life = life.get();
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, ShmTransport::Create(shm));
+  std::unique_ptr<Transport> transport;
+  if (options.nodes.empty()) {
+    LS_ASSIGN_OR_RETURN(transport, ShmTransport::Create(shm));
+  } else {
+    HostsTransport::Options hosts;
+    hosts.shm = shm;
+    LS_ASSIGN_OR_RETURN(transport, HostsTransport::Create(hosts));
+  }
   if (options.over) {
     LS_ASSIGN_OR_RETURN(transport, options.over(rank, std::move(transport)));
   }
@@ -117,11 +135,13 @@ absl::Status RunRank(int rank, const ForkedRanks& options, const SharedBoard& bo
   Write(transport->address(), own.address, sizeof(own.address));
   Write(transport->key(), own.key, sizeof(own.key));
   own.pid = ::getpid();
+  own.port = transport->tcp_port();
   own.ready.store(true, std::memory_order_release);
   GroupSpec spec;
   spec.generation = 1;
   spec.rank = rank;
-  LS_ASSIGN_OR_RETURN(spec.members, MembersOf(options, board));
+  spec.secret = board->secret;
+  LS_ASSIGN_OR_RETURN(spec.members, MembersOf(rank, options, board));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                       transport->Connect(spec, Clock::Real()->Now() + kConnectWithin));
   LS_RETURN_IF_ERROR(body(*communicator, *transport));
@@ -149,6 +169,7 @@ absl::Status WaitForOne(std::vector<pid_t>* children) {
 absl::Status RunForked(const ForkedRanks& options,
                        const std::function<absl::Status(Communicator&, Transport&)>& body) {
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<SharedBoard> board, SharedBoard::Create(options.ranks));
+  Write(RandomHex(32), (*board)->secret, sizeof((*board)->secret));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<LifePage> page, LifePage::Create());
   std::vector<pid_t> children;
   const pid_t parent = ::getpid();

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +26,12 @@ struct ForkedRanks {
   // is that one.
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(int rank, std::unique_ptr<Transport>)>
       over;
+  // By rank, for ranks that are to do as if they were on several hosts, which TCP joins: the node
+  // of each, and the address at which others reach it. Empty: all are on one.
+  std::vector<std::string> nodes;
+  std::vector<std::string> addresses;
+  // The first thing that a rank's process does: to enter another network namespace, say.
+  std::function<absl::Status(int rank)> enter;
 };
 
 // Runs `body` in ForkedRanks::ranks processes that have a communicator, and waits for all of them.

@@ -6,12 +6,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/hosts/hosts_transport.h"
 #include "collectives/nccl/nccl_library.h"
 #include "collectives/nccl/nccl_transport.h"
 #include "collectives/shm/shm_transport.h"
+#include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
+#include "job/meaning/defaults.h"
 #include "worker/setup/cuda_queue.h"
 #include "worker/setup/nccl_settings.h"
 
@@ -56,9 +59,17 @@ absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& a
 }
 
 absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
-                                               const WorkerAssignment& assignment) {
+                                               const WorkerAssignment& assignment,
+                                               bool over_hosts) {
   std::string why;
-  LS_ASSIGN_OR_RETURN(const bool nccl, ReducesByNccl(job, assignment, &why));
+  LS_ASSIGN_OR_RETURN(bool nccl, ReducesByNccl(job, assignment, &why));
+  if (nccl && over_hosts) {
+    why = "NCCL joins the GPUs of one host, and this job has several";
+    if (job.nccl().use() == "always") {
+      return absl::UnimplementedError(absl::StrCat("nccl.use is always: ", why));
+    }
+    nccl = false;
+  }
   if (nccl) return GradientPlace::kGpu;
   if (!why.empty() && assignment.slot() == 0) {
     LS_LOG_INFO << "gradients go through the host's memory: " << why;
@@ -80,13 +91,20 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& comp
                                                          GradientPlace place,
                                                          const WorkerAssignment& assignment,
                                                          const LifePage* life,
-                                                         absl::Duration patience) {
+                                                         absl::Duration patience, bool over_hosts) {
   ShmTransport::Options shm;
   shm.life = life;
   shm.memory_patience = patience;
   shm.arena_bytes = compiled.arena_bytes;
   shm.loose_bytes = compiled.loose_bytes;
+  if (place == GradientPlace::kHost && over_hosts) {
+    HostsTransport::Options hosts;
+    hosts.shm = shm;
+    hosts.silence = job::FailureDetection(compiled.job);
+    return HostsTransport::Create(hosts);
+  }
   if (place == GradientPlace::kHost) return ShmTransport::Create(shm);
+  LS_CHECK(!over_hosts);
   NcclTransport::Options options;
   LS_ASSIGN_OR_RETURN(options.library, LoadNccl());
   LS_ASSIGN_OR_RETURN(options.queue, CudaQueue::Open(assignment.device().uuid()));

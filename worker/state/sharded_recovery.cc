@@ -48,6 +48,12 @@ ShardHolders ShardedState::HoldersIn(const std::vector<Row>& rows, int64_t start
 
 absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, int64_t start_step,
                                                    int64_t evaluated_step, absl::Time deadline) {
+  const Communicator::Abilities abilities = communicator->abilities();
+  if (!abilities.shares_memory || (!spread() && !abilities.results_with_owners)) {
+    return absl::FailedPreconditionError(
+        "train.zero_stage: 1 keeps optimizer state in memory that all workers read: its workers "
+        "must be on one host (resources.nodes: 1), or use train.zero_stage: 0");
+  }
   std::vector<Communicator::SharedPiece> pieces = {{parts_.state, plan().state_bytes()}};
   if (spread()) {
     pieces.push_back({parts_.sums, plan().SumBlocks().size() * sizeof(double)});

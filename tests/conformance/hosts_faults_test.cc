@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks on several hosts as real processes: a killed or stopped one is named by all others, on its
+// own host and elsewhere.
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "collectives/group_end.h"
+#include "common/check.h"
+#include "common/fd_passing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/processes.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<std::vector<std::string>> kDeals = {
+    {"a", "a", "b", "b"}, {"a", "b", "a", "b"}, {"a", "b", "b", "b"}, {"a", "b", "c", "d"}};
+
+// Every rank works in a loop of calls; in the middle of them rank 1 is killed.
+void KillInTheMiddle(const std::vector<std::string>& nodes,
+                     const std::function<absl::Status(Communicator&)>& call) {
+  constexpr int kWorld = 4;
+  Processes job(
+      kWorld, kWorld,
+      [&](Communicator& c, Transport&, int socket) {
+        LS_CHECK(SendFds(socket, "begun", {}).ok());
+        absl::Status status;
+        while (status.ok()) status = call(c);
+        const std::string result =
+            absl::StrCat(std::string(status.message()), "|", EndOf(status).lost_rank());
+        LS_CHECK(SendFds(socket, result, {}).ok());
+        ::pause();  // the others must not find this one gone
+        return result;
+      },
+      nodes);
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
+  job.Kill(1);
+  for (const int r : {0, 2, 3}) {
+    const std::vector<std::string> parts = absl::StrSplit(job.Receive(r), '|');
+    ASSERT_EQ(parts.size(), 2u);
+    EXPECT_THAT(parts[0], HasSubstr("rank 1")) << "rank " << r;
+    EXPECT_THAT(parts[0], HasSubstr("died")) << "rank " << r;
+    EXPECT_EQ(parts[1], "1") << "rank " << r << ": " << parts[0];
+  }
+}
+
+TEST(HostsFaultsTest, AKilledRankIsNamedInSmallCalls) {
+  for (const auto& nodes : kDeals) {
+    KillInTheMiddle(nodes, [](Communicator& c) {
+      int value = 1;
+      return c.AllReduce(&value, 1, DType::kInt32, ReduceOp::kSum, ReduceOrder::kFixed,
+                         MuchLater());
+    });
+  }
+}
+
+TEST(HostsFaultsTest, AKilledRankIsNamedInLargeCalls) {
+  std::vector<float> data(1 << 20);
+  for (const auto& nodes : kDeals) {
+    KillInTheMiddle(nodes, [&](Communicator& c) {
+      return c.AllReduce(data.data(), 1 << 20, DType::kFloat32, ReduceOp::kMax, ReduceOrder::kFixed,
+                         MuchLater());
+    });
+  }
+}
+
+// Rank 1 never comes: the others wait, then tell when they heard of its death.
+TEST(HostsFaultsTest, WhoWaitsHearsOfADeathAtOnce) {
+  constexpr int kWorld = 4;
+  for (const auto& nodes : kDeals) {
+    Processes job(
+        kWorld, kWorld,
+        [&](Communicator& c, Transport&, int socket) {
+          LS_CHECK(SendFds(socket, "begun", {}).ok());
+          if (c.rank() == 1) ::pause();
+          const auto status = c.Barrier(MuchLater());
+          const std::string result =
+              absl::StrCat(std::string(status.message()), "|", absl::GetCurrentTimeNanos());
+          LS_CHECK(SendFds(socket, result, {}).ok());
+          ::pause();
+          return result;
+        },
+        nodes);
+    for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
+    job.page().WaitForDeath(1, absl::Milliseconds(10));  // nobody dies: time to begin to wait
+    const int64_t killed = absl::GetCurrentTimeNanos();
+    job.Kill(1);
+    for (const int r : {0, 2, 3}) {
+      const std::vector<std::string> parts = absl::StrSplit(job.Receive(r), '|');
+      ASSERT_EQ(parts.size(), 2u);
+      EXPECT_THAT(parts[0], HasSubstr("rank 1"));
+      EXPECT_THAT(parts[0], HasSubstr("died"));
+      int64_t seen = 0;
+      ASSERT_TRUE(absl::SimpleAtoi(parts[1], &seen));
+      std::printf("rank %d (host %s) heard of the death after %.0f us\n", r,
+                  nodes[static_cast<size_t>(r)].c_str(), static_cast<double>(seen - killed) / 1000);
+      EXPECT_LT(seen - killed, 2'000'000'000);  // far above what it takes, for busy machines
+    }
+  }
+}
+
+TEST(HostsFaultsTest, AStoppedRankIsNamedByTheDeadline) {
+  constexpr int kWorld = 4;
+  for (const auto& nodes : kDeals) {
+    Processes job(
+        kWorld, kWorld,
+        [&](Communicator& c, Transport&, int socket) -> std::string {
+          const auto first = c.Barrier(MuchLater());
+          if (!first.ok()) return first.ToString();
+          LS_CHECK(SendFds(socket, "begun", {}).ok());
+          if (c.rank() == 2) ::pause();
+          const auto status = c.Barrier(absl::Now() + absl::Milliseconds(500));
+          const std::string message =
+              absl::StrCat(status.ToString(), "|", EndOf(status).lost_rank());
+          LS_CHECK(SendFds(socket, message, {}).ok());
+          ::pause();
+          return message;
+        },
+        nodes);
+    for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
+    for (const int r : {0, 1, 3}) {
+      const std::string message = job.Receive(r);
+      EXPECT_THAT(message, HasSubstr("DEADLINE_EXCEEDED"));
+      EXPECT_THAT(message, HasSubstr("rank 2 ("));
+      EXPECT_THAT(message, HasSubstr("last completed barrier 1"));
+      EXPECT_THAT(message, HasSubstr("|2")) << "rank " << r;
+    }
+  }
+}
+
+TEST(HostsFaultsTest, WhoIsDoneMayLeave) {
+  for (const auto& nodes : kDeals) {
+    Processes job(
+        4, 4, [&](Communicator& c, Transport&, int) { return c.Barrier(MuchLater()).ToString(); },
+        nodes);
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(job.Receive(r), "OK");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
