@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
+#include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
 
@@ -85,6 +86,23 @@ void NoteSight(Context& context, Job& job, bool out_of_sight) {
   }
 }
 
+// Whether all workers of the job are on the host of this one.
+bool OnOneHost(const Job& job, const Worker& worker) {
+  return std::all_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker.node_id == worker.node_id || slot.worker.node_id.empty();
+  });
+}
+
+// Of a job on several hosts: whether the worker's agent, which speaks once a second, was not heard
+// of since the worker was, so that its host may be what is silent. That costs the job no restart,
+// and is known when the node is out of sight.
+bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) {
+  const auto node = context.state.nodes.find(worker.node_id);
+  return !OnOneHost(job, worker) && node != context.state.nodes.end() &&
+         InSight(context.state, node->second, context.now) &&
+         node->second.last_contact <= worker.last_heard;
+}
+
 void CheckSilence(Context& context, Job& job) {
   const bool nobody_in_sight = NobodyInSight(context, job);
   NoteSight(context, job, nobody_in_sight);
@@ -95,6 +113,7 @@ void CheckSilence(Context& context, Job& job) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
     if (!IsSilent(context, job, worker) || Silence(context, worker) <= limit) continue;
+    if (MayBeItsHost(context, job, worker)) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
   if (silent == nullptr) return;
@@ -133,6 +152,15 @@ void CheckStandstill(Context& context, Job& job) {
     if (hung == nullptr || worker->progress_moved < hung->progress_moved) hung = worker;
   }
   if (hung == nullptr) return;
+  // Each host waits for another: what is between them may swallow what they say, and new
+  // connections may do. When that does not help either, somebody hangs.
+  constexpr int kNewConnections = 3;
+  if (all_wait && !OnOneHost(job, *hung) && job.reach_tries < kNewConnections) {
+    ++job.reach_tries;
+    return AbortCurrentGeneration(context, job,
+                                  absl::StrCat("all workers have waited for each other for ",
+                                               Say(limit), "; they connect anew"));
+  }
   hung->failed_at = std::min(hung->failed_at, hung->progress_moved);
   Judge(context, job, *hung, absl::StrCat("no progress for ", Say(limit)));
 }
@@ -190,7 +218,7 @@ void CheckStart(Context& context, Job& job) {
            : started     ? "was not ready to train"
                          : "was not started by its agent";
   }
-  const std::string why = job.reach_tries > 0 ? absl::StrCat(": ", job.reach_text) : "";
+  const std::string why = job.reach_text.empty() ? "" : absl::StrCat(": ", job.reach_text);
   if (late != nullptr) {
     Judge(context, job, *late,
           absl::StrCat(what, " ", Say(limit), " after the start (start_timeout)", why));

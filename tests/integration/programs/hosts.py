@@ -70,17 +70,21 @@ class Host:
     def hear_nothing_from(self, other):
         """One way alone: what `other` sends is lost, what this one sends arrives."""
         self.filter("-A", "INPUT", "-s", other.address, "-j", "DROP")
+        self.run("ip6tables", "-w", "-A", "INPUT", "-s", other.address6, "-j", "DROP")
 
     def hear_again_from(self, other):
         self.filter("-D", "INPUT", "-s", other.address, "-j", "DROP")
+        self.run("ip6tables", "-w", "-D", "INPUT", "-s", other.address6, "-j", "DROP")
 
     def lose(self, share):
         """So much of what comes in is lost, at random."""
-        self.filter("-A", "INPUT", "-i", "eth0", "-m", "statistic", "--mode", "random", "--probability", str(share),
-                    "-j", "DROP")
+        for program in ("iptables", "ip6tables"):
+            self.run(program, "-w", "-A", "INPUT", "-i", "eth0", "-m", "statistic", "--mode", "random",
+                     "--probability", str(share), "-j", "DROP")
 
     def lose_nothing(self):
-        self.filter("-F", "INPUT")
+        for program in ("iptables", "ip6tables"):
+            self.run(program, "-w", "-F", "INPUT")
 
     def narrow(self, rate):
         """What it sends goes at `rate` ("10mbit")."""
@@ -90,14 +94,16 @@ class Host:
     def filter(self, *rule):
         self.run("iptables", "-w", *rule)
 
-    def spoil(self, **faults):
-        """What it sends over connections that it makes from now on, and their answers, meet these faults
-        (bad_network.py)."""
+    def spoil(self, spare=None, **faults):
+        """What it sends over connections that it makes from now on in IPv4, and their answers, meet these faults
+        (bad_network.py). Not those to the host `spare`."""
         if self.proxy is None:
             self.proxy = subprocess.Popen([*self.prefix(), sys.executable, os.path.join(HERE, "bad_network.py"),
                                            str(PROXY_PORT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             if self.proxy.stdout.readline() != "ready\n":
                 raise OSError("bad_network.py does not start")
+            if spare is not None:
+                self.filter("-t", "nat", "-A", "OUTPUT", "-d", spare.address, "-j", "RETURN")
             self.filter("-t", "nat", "-A", "OUTPUT", "-p", "tcp", "-d", "10.77.0.0/24", "-m", "mark", "!", "--mark",
                         str(bad_network.MARK), "-j", "REDIRECT", "--to-ports", str(PROXY_PORT))
         self.proxy.stdin.write(json.dumps(faults) + "\n")
@@ -154,7 +160,7 @@ def why_not():
     """Why there can be no such hosts here; None: there can."""
     if os.geteuid() != 0:
         return "hosts as network namespaces need root"
-    for program in ("ip", "tc", "iptables", "unshare", "hostname"):
+    for program in ("ip", "tc", "iptables", "ip6tables", "unshare", "hostname"):
         if shutil.which(program) is None:
             return f"there is no program '{program}'"
     try:
