@@ -89,7 +89,7 @@ void NoteSight(Context& context, Job& job, bool out_of_sight) {
 // Whether all workers of the job are on the host of this one.
 bool OnOneHost(const Job& job, const Worker& worker) {
   return std::all_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    return slot.worker.node_id == worker.node_id || slot.worker.node_id.empty();
+    return slot.vacant() || slot.worker->node_id == worker.node_id || slot.unplaced();
   });
 }
 
