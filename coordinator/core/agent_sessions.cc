@@ -233,8 +233,10 @@ void OnAgentGone(Context& context, const AgentGone& event) {
   auto known = context.state.agent_sessions.find(event.session);
   if (known == context.state.agent_sessions.end()) return;
   Node& node = context.state.nodes[known->second];
+  // The end of a connection is a sign of life only of one that was not silent already: of a host
+  // that vanished it comes with the keepalive.
+  if (InSight(context.state, node, context.now)) node.last_contact = context.now;
   node.session = 0;
-  node.last_contact = context.now;
   node.told.reset();
   context.state.agent_sessions.erase(known);
   for (const auto& [id, job] : context.state.jobs) {

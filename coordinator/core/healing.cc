@@ -228,6 +228,14 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   return true;
 }
 
+// Who had finished in a generation that was aborted, and is dead, cannot be called back for the
+// rest: it failed as the others did.
+void TakeBackFinished(Job& job) {
+  for (Slot& slot : job.slots) {
+    if (slot.worker && slot.worker->finished && slot.worker->dead()) slot.worker->finished.reset();
+  }
+}
+
 }  // namespace
 
 void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
@@ -295,6 +303,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 void Heal(Context& context, Job& job) {
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
+  if (job.generation.aborted) TakeBackFinished(job);
   if (!done && (AwaitsCauses(context, job) || AwaitsOtherHosts(job))) return;
   if (!done) {  // else the result is safe and nobody is missed
     for (Slot* slot : FailedSlots(job)) {

@@ -20,8 +20,9 @@ bool Watched(const Worker& worker) {
   return worker.serves() && !worker.finished && worker.last_heard != absl::InfinitePast();
 }
 
-// The time since `sign` of the worker in which its node was not out of sight.
+// The time since `sign` of the worker in which neither it nor its node was out of sight.
 absl::Duration Since(const Context& context, const Worker& worker, absl::Time sign) {
+  sign = std::max(sign, worker.back_since);
   const auto node = context.state.nodes.find(worker.node_id);
   if (node != context.state.nodes.end()) sign = std::max(sign, node->second.back_since);
   return context.now - sign;
@@ -173,11 +174,11 @@ void CheckLeaving(Context& context, Job& job) {
                                  [](const OpenFault& fault) { return fault.next_generation == 0; });
   if (!heals) return;
   const absl::Duration limit = FailureDetection(job);
-  if (context.now < job.generation.aborted_at + limit) return;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
     if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
+    if (Since(context, worker, job.generation.aborted_at) < limit) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        Say(limit)));

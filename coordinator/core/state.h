@@ -75,6 +75,8 @@ struct Worker {
   // Signs of life. InfinitePast until its first hello.
   absl::Time last_heard = absl::InfinitePast();
   absl::Time progress_moved = absl::InfinitePast();
+  // When it was heard of again after a silence. It has not had the time to do anything before.
+  absl::Time back_since = absl::InfinitePast();
   int64_t progress_counter = -1;
   bool waits = false;         // in a collective, for another
   WorkerHeartbeat heartbeat;  // the newest

@@ -146,6 +146,14 @@ void OnEval(Context& context, Job& job, const EvalResult& eval) {
   AppendEvent(context, job, std::move(event));
 }
 
+// What it did in a silence it says with its next heartbeat, and not with what comes before that,
+// such as the hello of a new connection: until then it does not stand still.
+void NoteLife(const Context& context, const Job& job, Worker& worker) {
+  const bool was_silent = context.now - worker.last_heard > FailureDetection(job) / 2;
+  if (was_silent) worker.back_since = context.now;
+  worker.last_heard = context.now;
+}
+
 // A worker said why it gives up, and its death was heard first.
 void OnLastWords(Context& context, const WorkerMessage& message) {
   Job* job = FindJob(context.state, message.job_id());
@@ -171,7 +179,7 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, known->second.second);
   if (worker == nullptr)
     return SendAway(context, event.session, "this worker is not wanted any more");
-  worker->last_heard = context.now;
+  NoteLife(context, *job, *worker);
   switch (message.message_case()) {
     case WorkerMessage::kHello:
       context.touched_jobs.insert(job->id);

@@ -120,6 +120,8 @@ void Checker::CheckPlacement(const CoordinatorProcess&, const Job& job) {
 void Checker::OnTold(const coordinator::Append& append) {
   if (!append.event.has_state()) return;
   const JobState state = append.event.state().state();
+  world_->Say(absl::StrCat(append.job_id, " ", JobState_Name(state), ": ",
+                           append.event.state().reason()));
   Told& told = told_[append.job_id];
   if (told.final != JOB_STATE_UNSPECIFIED && state != told.final) {
     Fail(absl::StrCat("job ", append.job_id, " was ", JobState_Name(told.final), " and is now ",

@@ -287,6 +287,8 @@ void Faults::SwizzleClog() {
     Explain(*host, span);
     const absl::Duration first = world_->timeline.random.Between(absl::ZeroDuration(), span / 2);
     const absl::Duration last = world_->timeline.random.Between(span / 2, span);
+    world_->Say(absl::StrCat(host->name, " is clogged in ", absl::FormatDuration(first), " until ",
+                             absl::FormatDuration(last), " from now"));
     world_->timeline.In(first, [this, host] {
       host->cut_in = host->cut_out = true;
       world_->CheckConnectionsLater();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/world.h"
 
@@ -103,6 +104,10 @@ void WorkerProcess::LookForGeneration() {
 }
 
 void WorkerProcess::Enter(int64_t step, bool resumed) {
+  if (world_->options.verbose) {
+    world_->Say(absl::StrCat(incarnation(), " enters generation ", highest_generation_,
+                             " after step ", step));
+  }
   committed_ = step;
   if (resumed) resumed_step_ = step;
   ++moves_;
@@ -119,6 +124,8 @@ void WorkerProcess::Commit(int64_t step) {
 
 void WorkerProcess::LeaveGroup(int lost_rank, const std::string& why) {
   group_ = nullptr;
+  world_->Say(absl::StrCat(incarnation(), " leaves generation ", highest_generation_, " with step ",
+                           committed_, ": ", why));
   machine_.Unwatch();
   if (machine_.exit()) return Exit(machine_.exit()->code());
   WorkerMessage message = machine_.NewMessage();

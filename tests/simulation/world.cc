@@ -100,7 +100,16 @@ std::string World::Standing(const std::string& job_id) const {
   if (coordinator == nullptr || !coordinator->begun()) return "there is no coordinator";
   const auto job = coordinator->state().jobs.find(job_id);
   if (job == coordinator->state().jobs.end()) return "nobody knows it";
-  return absl::StrCat(JobState_Name(job->second.state), ", ", job->second.reason);
+  std::string text = absl::StrCat(JobState_Name(job->second.state), ", ", job->second.reason);
+  for (const coordinator::Slot& slot : job->second.slots) {
+    if (slot.vacant()) continue;
+    const coordinator::Worker& worker = *slot.worker;
+    absl::StrAppend(&text, "\n    ", worker.incarnation, " on ", worker.node_id, ": phase ",
+                    static_cast<int>(worker.phase), worker.session != 0 ? ", connected" : "",
+                    worker.ready ? ", ready" : "", worker.finished ? ", finished" : "",
+                    worker.verdict.empty() ? "" : absl::StrCat(", ", worker.verdict));
+  }
+  return text;
 }
 
 std::string World::Run() {
