@@ -229,10 +229,13 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
 }
 
 // Who had finished in a generation that was aborted, and is dead, cannot be called back for the
-// rest: it failed as the others did.
-void TakeBackFinished(Job& job) {
+// rest. It is missed from now on, after what ended the generation.
+void TakeBackFinished(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
-    if (slot.worker && slot.worker->finished && slot.worker->dead()) slot.worker->finished.reset();
+    if (slot.vacant() || !slot.worker->finished || !slot.worker->dead()) continue;
+    slot.worker->finished.reset();
+    slot.worker->died_serial = context.state.serial;
+    slot.worker->died_order = 0;
   }
 }
 
@@ -303,7 +306,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 void Heal(Context& context, Job& job) {
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
-  if (job.generation.aborted) TakeBackFinished(job);
+  if (job.generation.aborted) TakeBackFinished(context, job);
   if (!done && (AwaitsCauses(context, job) || AwaitsOtherHosts(job))) return;
   if (!done) {  // else the result is safe and nobody is missed
     for (Slot* slot : FailedSlots(job)) {

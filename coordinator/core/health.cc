@@ -75,7 +75,13 @@ bool AnyFailed(const Job& job) {
 
 // Says when the job's workers come out of sight all together, and when they are back.
 void NoteSight(Context& context, Job& job, bool out_of_sight) {
-  job.out_of_sight = out_of_sight;
+  // Where one came back the others are on their way.
+  if (std::exchange(job.out_of_sight, out_of_sight) && !out_of_sight) {
+    for (Slot& slot : job.slots) {
+      if (slot.worker && IsSilent(context, job, *slot.worker))
+        slot.worker->back_since = context.now;
+    }
+  }
   if (out_of_sight && job.state == RUNNING) {
     SetState(context, job, RECOVERING,
              absl::StrCat("all workers are out of sight with their nodes and may go on there; ",

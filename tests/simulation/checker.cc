@@ -94,11 +94,24 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
 }
 
 void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
-  const SimulatedJob& simulated = world_->JobOf(job.id);
+  SimulatedJob& simulated = world_->JobOf(job.id);
+  for (const Slot& slot : job.slots) {
+    if (slot.worker) NoteSilence(*slot.worker, simulated);
+  }
+  for (const Worker& worker : job.former) NoteSilence(worker, simulated);
   if (job.restarts > simulated.own_failures) {
     Fail(absl::StrCat("job ", job.id, " has spent ", job.restarts, " restarts and had ",
                       simulated.own_failures, " failures of its own: ", job.reason));
   }
+}
+
+void Checker::NoteSilence(const Worker& worker, SimulatedJob& job) {
+  if (worker.verdict.empty() || worker.node_lost) return;
+  if (!absl::StartsWith(worker.verdict, "no heartbeat")) return;
+  const auto heard = worker_heard_.find(worker.incarnation);
+  if (heard == worker_heard_.end()) return;
+  if (world_->timeline.now() - heard->second < world_->options.detection) return;
+  if (silent_.insert(worker.incarnation).second) ++job.own_failures;
 }
 
 void Checker::CheckPlacement(const CoordinatorProcess&, const Job& job) {
@@ -120,8 +133,8 @@ void Checker::CheckPlacement(const CoordinatorProcess&, const Job& job) {
 void Checker::OnTold(const coordinator::Append& append) {
   if (!append.event.has_state()) return;
   const JobState state = append.event.state().state();
-  world_->Say(absl::StrCat(append.job_id, " ", JobState_Name(state), ": ",
-                           append.event.state().reason()));
+  world_->Say(
+      absl::StrCat(append.job_id, " ", JobState_Name(state), ": ", append.event.state().reason()));
   Told& told = told_[append.job_id];
   if (told.final != JOB_STATE_UNSPECIFIED && state != told.final) {
     Fail(absl::StrCat("job ", append.job_id, " was ", JobState_Name(told.final), " and is now ",
@@ -135,13 +148,18 @@ void Checker::OnTold(const coordinator::Append& append) {
   const std::string& reason = append.event.state().reason();
   const SimulatedJob& job = world_->JobOf(append.job_id);
   const bool poison = absl::StrContains(reason, "before the first step once before");
-  if (state != SUCCEEDED && !(poison && job.own_failures > 1)) {
+  const int budget = job.request.spec().restart().max_restarts();
+  if (state != SUCCEEDED && !(poison && job.own_failures > 1) && job.own_failures <= budget) {
     Fail(absl::StrCat("job ", append.job_id, " ended as ", JobState_Name(state), ": ", reason));
   }
 }
 
 void Checker::OnHeard(const AgentMessage&, const Process& client) {
   heard_[client.host()->name] = world_->timeline.now();
+}
+
+void Checker::OnHeard(const WorkerMessage& message, const Process&) {
+  worker_heard_[message.incarnation()] = world_->timeline.now();
 }
 
 void Checker::OnAccepted(const std::string& job_id) { accepted_.insert(job_id); }

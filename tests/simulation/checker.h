@@ -32,6 +32,7 @@
 namespace lockstep::simulation {
 
 class CoordinatorProcess;
+struct SimulatedJob;
 class World;
 class WorkerProcess;
 
@@ -47,7 +48,7 @@ class Checker {
   void AfterStep(const CoordinatorProcess& coordinator);
   void OnTold(const coordinator::Append& append);
   void OnHeard(const AgentMessage& message, const Process& client);
-  void OnHeard(const WorkerMessage&, const Process&) {}
+  void OnHeard(const WorkerMessage& message, const Process& client);
   void OnAccepted(const std::string& job_id);
 
   // ---- agents ----
@@ -85,15 +86,19 @@ class Checker {
   // A fault explains what becomes of the job's workers.
   bool Disturbed(const std::string& job_id) const;
   void CheckPlacement(const CoordinatorProcess& coordinator, const coordinator::Job& job);
+  // A worker that is not heard of on a node that is counts as one that failed.
+  void NoteSilence(const coordinator::Worker& worker, SimulatedJob& job);
   void CheckJob(const CoordinatorProcess& coordinator, const coordinator::Job& job);
 
   World* const world_;
   std::string failure_;
   std::set<std::string> accepted_;
-  std::map<std::string, Told> told_;            // by job
-  std::map<std::string, absl::Time> heard_;     // by node
-  absl::Time unsteady_ = absl::InfinitePast();  // the coordinator was, until then
-  std::set<std::string> placed_;                // lives, by incarnation and node
+  std::map<std::string, Told> told_;                // by job
+  std::map<std::string, absl::Time> heard_;         // by node
+  absl::Time unsteady_ = absl::InfinitePast();      // the coordinator was, until then
+  std::map<std::string, absl::Time> worker_heard_;  // by incarnation
+  std::set<std::string> silent_;                    // judged so, and rightly
+  std::set<std::string> placed_;                    // lives, by incarnation and node
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;

@@ -205,7 +205,7 @@ void Faults::Slow() {
   });
 }
 
-void Faults::KillCoordinator() { world_->CrashCoordinator(); }
+void Faults::KillCoordinator() { world_->CrashCoordinator(); }  // and another one starts
 
 void Faults::StopCoordinator() {
   const auto coordinator = world_->coordinator;
