@@ -24,7 +24,7 @@
 namespace lockstep {
 
 inline constexpr uint64_t kArenaMagic = 0x314d48534b434f4c;  // "LOCKSHM1"
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr int kMaxRanksOfHost = 512;
 inline constexpr int kMaxNodes = 64;  // whole nodes of one rank: at most 2 log2(shards)
 inline constexpr int kPlaces = 3;
@@ -87,6 +87,9 @@ struct RankHeader {
   // {generation, rank + 1} of the peer whose death ended that generation for this rank: whoever
   // finds this rank dead later knows that it was a victim.
   std::atomic<uint64_t> accused{0};
+  // {generation, 1} when this rank has left it after all its calls: its death afterwards is
+  // nobody's misfortune.
+  std::atomic<uint64_t> left{0};
 
   // Messages: a chunk lies in a place until its receiver has acknowledged it. The stamp is
   // {generation, receiver << 28 | index}, index counting the chunks from this rank to that receiver

@@ -50,10 +50,17 @@ ShmCommunicator::ShmCommunicator(ShmGroup group)
   for (const GroupMember& member : group_.members) shards_ = std::max(shards_, member.shards.end);
 }
 
+ShmCommunicator::~ShmCommunicator() {
+  if (!finished_.ok() || group_.abort->IsSet()) return;
+  own_->left.store(PackStamp(generation(), 1), std::memory_order_release);
+  waiter_.Ring();
+}
+
 absl::Status ShmCommunicator::Join(absl::Time deadline) {
   const auto world = static_cast<uint64_t>(world_size());
   own_->membership.store(PackStamp(generation(), static_cast<uint64_t>(rank()) << 20 | world),
                          std::memory_order_relaxed);
+  own_->left.store(0, std::memory_order_relaxed);
   own_->phase.store(PackStamp(generation(), 0), std::memory_order_release);
   waiter_.Ring();
   LS_RETURN_IF_ERROR(
@@ -153,12 +160,13 @@ bool ShmCommunicator::Reached(const RankHeader& peer, uint64_t tick) const {
 }
 
 bool ShmCommunicator::HasLeft(const RankHeader& peer) const {
-  return StampGeneration(peer.phase.load(std::memory_order_acquire)) > generation();
+  return StampGeneration(peer.phase.load(std::memory_order_acquire)) > generation() ||
+         peer.left.load(std::memory_order_acquire) == PackStamp(generation(), 1);
 }
 
 absl::Status ShmCommunicator::LeftError(int rank) const {
-  return WithEnd(absl::AbortedError(absl::StrCat("rank ", NameOf(rank), " has left generation ",
-                                                 generation(), " for a later one")),
+  return WithEnd(absl::AbortedError(
+                     absl::StrCat("rank ", NameOf(rank), " has left generation ", generation())),
                  {EndCause::kPeerLeft, NameOf(rank)});
 }
 

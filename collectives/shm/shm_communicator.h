@@ -45,6 +45,7 @@ struct ShmGroup {
 class ShmCommunicator : public Communicator, public ControlPlane {
  public:
   explicit ShmCommunicator(ShmGroup group);
+  ~ShmCommunicator() override;
 
   // Says that this rank has mapped everyone, and waits until all have said so.
   absl::Status Join(absl::Time deadline);

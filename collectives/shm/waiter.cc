@@ -63,11 +63,16 @@ void ShmWaiter::Ring() {
   }
 }
 
+bool ShmWaiter::HasLeft(const Peer& peer) const {
+  return peer.header->left.load(std::memory_order_acquire) == PackStamp(generation_, 1);
+}
+
 absl::Status ShmWaiter::CheckAlive() const {
   if (abort_->IsSet()) return abort_->status();
   if (life_ == nullptr) return absl::OkStatus();
   for (const Peer& peer : peers_) {
     if (peer.life_slot < 0 || life_->Get(peer.life_slot) != LifePage::State::kDead) continue;
+    if (HasLeft(peer)) continue;
     life_->WakeWaiters(peer.life_slot);  // the kernel woke one sleeper only
     const Peer& cause = FirstCause(peer);
     own_->accused.store(PackStamp(generation_, static_cast<uint64_t>(cause.index) + 1),
@@ -119,6 +124,7 @@ void ShmWaiter::Sleep(size_t peer, uint32_t bell, absl::Duration longest) {
   if (life_ != nullptr) {
     for (const Peer& other : peers_) {
       if (other.life_slot < 0) continue;
+      if (HasLeft(other)) continue;
       if (count == kMaxFutexWords) break;  // the others are looked at after each slice
       words[count] = life_->Watch(other.life_slot);
       // Dead just now: the next look finds it.

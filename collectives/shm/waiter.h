@@ -79,6 +79,8 @@ class ShmWaiter {
   static constexpr int kLook = 32;
 
   static void Relax();
+  // In order: what becomes of it is no fault of this generation.
+  bool HasLeft(const Peer& peer) const;
   // Whether `peer` published last on the CPU that this thread is on.
   bool SharesCpu(size_t peer) const;
   absl::Status Pause(size_t peer, uint32_t bell, absl::Time deadline, Progress* progress);
