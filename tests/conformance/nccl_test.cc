@@ -272,8 +272,16 @@ class Pair {
   std::vector<absl::Status> Run(int64_t generation, const Cluster::Body& body) {
     std::vector<GroupMember> members;
     for (int r = 0; r < 2; ++r) {
-      members.push_back({r, absl::StrCat("i", r), "here", 1, transports_[r]->address(),
-                         transports_[r]->key(), -1, DealShards(2, 2, r)});
+      members.push_back({r,
+                         absl::StrCat("i", r),
+                         "here",
+                         1,
+                         transports_[r]->address(),
+                         transports_[r]->key(),
+                         -1,
+                         DealShards(2, 2, r),
+                         "",
+                         {}});
     }
     std::vector<absl::Status> statuses(2);
     std::vector<std::jthread> threads;
