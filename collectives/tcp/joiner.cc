@@ -134,7 +134,7 @@ void Joiner::Accept(int listener, absl::Time now) {
     visitors_.push_back(std::make_unique<Visitor>(
         Visitor{std::move(socket), ServerHandshake(std::move(identity), options_.group->secret), -1,
                 "", now}));
-    PrepareSocket(visitors_.back()->socket.get());
+    SendWithoutDelay(visitors_.back()->socket.get());
   }
 }
 

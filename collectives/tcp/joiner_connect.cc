@@ -67,7 +67,7 @@ void Joiner::StartTry(size_t index, absl::Time now) {
   attempt->socket =
       UniqueFd(::socket(address->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!attempt->socket.valid()) return Failed(attempt.get(), std::strerror(errno));
-  PrepareSocket(attempt->socket.get());
+  SendWithoutDelay(attempt->socket.get());
   attempt->handshake = std::make_unique<ClientHandshake>(
       Identity{options_.group->job, options_.group->generation, self_.rank, peer.connection.rank},
       options_.group->secret);

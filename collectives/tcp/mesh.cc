@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/group_end.h"
+#include "collectives/tcp/socket_io.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -44,6 +45,7 @@ Mesh::Mesh(MeshOptions options)
     ranks_.push_back(rank);
     auto& link = links_[static_cast<size_t>(rank)];
     link = std::make_unique<Link>(std::move(connection), options_.generation);
+    ProbeWhenIdle(link->socket(), options_.silence);
     epoll_event event{};
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.u32 = static_cast<uint32_t>(rank);

@@ -32,12 +32,19 @@ bool SendAll(int socket, std::string_view text) {
          static_cast<ssize_t>(text.size());
 }
 
-void PrepareSocket(int socket) {
-  const int on = 1, idle = 2, interval = 1, probes = 5;
+void SendWithoutDelay(int socket) {
+  const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+void ProbeWhenIdle(int socket, absl::Duration silence) {
+  constexpr int kMostProbes = 127;  // the kernel's limit
+  const int on = 1, second = 1;
+  const int probes =
+      static_cast<int>(std::clamp<int64_t>(absl::ToInt64Seconds(silence), 3, kMostProbes));
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/time/time.h"
+
 namespace lockstep {
 
 enum class Filled {
@@ -22,8 +24,12 @@ Filled ReadUpTo(int socket, size_t bytes, std::string* input, int* error);
 // Whether all of the few bytes of `text` went out at once. A handshake's message always fits.
 bool SendAll(int socket, std::string_view text);
 
-// No delay of small writes, and probes of a silent peer.
-void PrepareSocket(int socket);
+// Small writes go at once.
+void SendWithoutDelay(int socket);
+
+// An idle peer's kernel is asked each second; the connection ends when it has not answered for
+// `silence`.
+void ProbeWhenIdle(int socket, absl::Duration silence);
 
 }  // namespace lockstep
 
