@@ -282,8 +282,8 @@ class Worker {
       const GroupEnd end = EndOf(connected.status());
       const bool lost = end.rank >= 0 && (end.cause == EndCause::kUnreachable ||
                                           end.cause == EndCause::kPeerMissing);
-      if (!lost || group.members[static_cast<size_t>(end.rank)].node == bootstrap_.node_id()) {
-        SayWhoIsLost(connected.status());
+      if (!lost || !IsElsewhere(group, end.rank)) {
+        SayWhoIsLost(group, connected.status());
         return connected.status();
       }
       link_.SendPeerLost(highest_generation_, end.rank, PeerLost::UNREACHABLE,
@@ -300,13 +300,11 @@ class Worker {
         Train(generation, communicator, group.members[static_cast<size_t>(group.rank)].shards);
     link_.UnwatchGeneration();
     if (!outcome.ok()) {
-      SayWhoIsLost(outcome.status());
-      const EndCause cause = EndOf(outcome.status()).cause;
-      if (cause == EndCause::kUnreachable || cause == EndCause::kDamaged) {
-        return absl::AbortedError(
-            outcome.status().message());  // the network's fault, nobody's else
-      }
-      return outcome.status();
+      SayWhoIsLost(group, outcome.status());
+      // The network's fault is nobody's else.
+      return IsOfTheNetwork(group, EndOf(outcome.status()))
+                 ? absl::AbortedError(outcome.status().message())
+                 : outcome.status();
     }
     if (trainer_->profiler() != nullptr && !outcome->regrouped) {
       LS_RETURN_IF_ERROR(WriteProfile(communicator, group.rank));
@@ -317,12 +315,23 @@ class Worker {
     return absl::OkStatus();
   }
 
+  bool IsElsewhere(const GroupSpec& group, int rank) const {
+    return rank >= 0 && group.members[static_cast<size_t>(rank)].node != bootstrap_.node_id();
+  }
+
+  // Whether a connection ended, or said what was not meant. Of another host's process it tells no
+  // more: that it died is for its agent to say.
+  bool IsOfTheNetwork(const GroupSpec& group, const GroupEnd& end) const {
+    return end.cause == EndCause::kUnreachable || end.cause == EndCause::kDamaged ||
+           (end.cause == EndCause::kPeerDied && IsElsewhere(group, end.rank));
+  }
+
   // Names the rank to blame for the end of the generation, if this one knows it; the coordinator
   // then takes this one, whatever becomes of it, for its victim.
-  void SayWhoIsLost(const absl::Status& status) {
+  void SayWhoIsLost(const GroupSpec& group, const absl::Status& status) {
     const GroupEnd end = EndOf(status);
     const std::string detail(status.message());
-    if (end.cause == EndCause::kUnreachable || end.cause == EndCause::kDamaged) {
+    if (IsOfTheNetwork(group, end)) {
       const bool damaged = end.cause == EndCause::kDamaged;
       return link_.SendPeerLost(highest_generation_, end.rank,
                                 damaged ? PeerLost::DAMAGED : PeerLost::SILENT, detail);

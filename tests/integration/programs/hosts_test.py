@@ -37,6 +37,10 @@ class Hosts(HostsTest):
         self.await_nodes(sum(count > 0 for count in slots))
         return hosts
 
+    def steps_of(self, seconds):
+        """Steps that take at least so long between hosts."""
+        return self.steps_for(seconds, hidden="[64]")
+
     def assert_good(self, job, path):
         status = self.end_of(job)
         self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
@@ -75,7 +79,7 @@ class Hosts(HostsTest):
     # --- what happens to hosts ---
     def test_a_host_that_loses_its_power_is_replaced(self):
         _, second, third = self.up(2, 2, 0)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=4000)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.power_off()
@@ -107,7 +111,7 @@ class Hosts(HostsTest):
     # --- what happens to the network ---
     def test_a_cable_that_is_out_for_ten_seconds(self):
         _, second = self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=4000, detection="20s")
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1), detection="20s")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         workers = sorted(p.pid for p in self.processes("worker"))
@@ -120,7 +124,7 @@ class Hosts(HostsTest):
 
     def test_a_cable_that_is_out_for_longer_than_failure_detection(self):
         _, second = self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=4000)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.unplug()
@@ -131,7 +135,7 @@ class Hosts(HostsTest):
 
     def test_the_way_to_the_coordinator_alone_is_cut(self):
         _, second = self.up(1, 1)
-        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=20000)
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=self.steps_of(6))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         workers = sorted(p.pid for p in self.processes("worker"))
@@ -141,7 +145,8 @@ class Hosts(HostsTest):
         self.assertGreater(self.step(job), at, "the job goes on meanwhile")
         self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers, "nobody was killed")
         second.hear_again_from(self.network["head"])
-        self.assert_good(job, path)
+        status = self.assert_good(job, path)
+        self.assertEqual(len(status["result"].get("faults", [])), 0, status)
 
     def test_hosts_that_cannot_reach_each_other_are_named(self):
         first, second, third = self.up(1, 1, 0)
@@ -188,7 +193,7 @@ class Hosts(HostsTest):
         first, second = self.up(1, 1, more=("--interfaces=10.77.0.0/24",))
         for host in (first, second):
             host.spoil(spare=self.network["head"], delay=0.0)
-        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=4000)
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=self.steps_of(1))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.spoil(withhold=True)
