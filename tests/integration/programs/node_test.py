@@ -97,11 +97,14 @@ class Node(harness.ProgramTest):
         def nodes():
             code, out, _ = self.launch("top", f"--coordinator={self.address}", "-o", "json")
             return json.loads(out).get("nodes", []) if code == 0 else []
+
+        def ids(nodes):
+            return [node["node_id"] for node in nodes if node.get("connected")]
         before = wait_until(lambda: [n for n in nodes() if n.get("connected")], 10, "the node is there")
         agent.kill()
         agent.wait()
         self.join("node", 1)
-        wait_until(lambda: [n for n in nodes() if n.get("connected")] == before, 10, "it is the same node")
+        wait_until(lambda: ids(nodes()) == ids(before), 10, "it is the same node")
         self.assertEqual(len(nodes()), 1, "no second node")
 
     def test_a_second_agent_needs_a_state_folder_of_its_own(self):
