@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/journal.h"
@@ -180,6 +182,53 @@ void Assign(const Job& job, const Worker& worker, DesiredWorkers& desired) {
   *assignment.mutable_device() = worker.device;
 }
 
+// What a node's agent is to know.
+struct Wish {
+  std::vector<std::pair<const Job*, const Worker*>> run;
+  std::vector<const Job*> kill_jobs;
+  std::vector<const Worker*> kill_workers;
+};
+
+void WishFor(const Context& context, const Job& job, std::map<std::string, Wish>& wishes) {
+  for (const Slot& slot : job.slots) {
+    if (slot.vacant() || slot.worker->gone() || slot.worker->node_id.empty()) continue;
+    Wish& wish = wishes[slot.worker->node_id];
+    if (Desired(context, job, *slot.worker)) {
+      wish.run.emplace_back(&job, &*slot.worker);
+    } else if (job.ending && job.ending->kill &&
+               (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {
+      wish.kill_jobs.push_back(&job);
+    }
+  }
+  for (const Worker& worker : job.former) {
+    if (worker.gone() || worker.node_id.empty()) continue;
+    Wish& wish = wishes[worker.node_id];
+    // One that gave up by itself may say its last lines.
+    if (worker.failed && context.now < worker.failed_at + context.state.options.settle / 2) {
+      wish.run.emplace_back(&job, &worker);
+    } else {
+      wish.kill_workers.push_back(&worker);
+    }
+  }
+}
+
+std::map<std::string, Wish> CollectWishes(const Context& context) {
+  std::map<std::string, Wish> wishes;
+  for (const auto& [id, job] : context.state.jobs) WishFor(context, job, wishes);
+  return wishes;
+}
+
+// Equal for equal wishes: what belongs to an incarnation never changes.
+std::string Summary(const Wish& wish) {
+  std::string summary;
+  for (const auto& [job, worker] : wish.run) absl::StrAppend(&summary, worker->incarnation, " ");
+  for (const Job* job : wish.kill_jobs) absl::StrAppend(&summary, "kill ", job->id, " ");
+  for (const Worker* worker : wish.kill_workers) {
+    absl::StrAppend(&summary, "end ", worker->incarnation, " ");
+  }
+  return summary;
+}
+
 }  // namespace
 
 void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& record) {
@@ -249,41 +298,24 @@ void OnAgentGone(Context& context, const AgentGone& event) {
   context.schedule = true;
 }
 
-void PushAgent(Context& context, Node& node) {
-  if (node.session == 0) return;
-  DesiredWorkers desired;
-  for (const auto& [id, job] : context.state.jobs) {
-    bool kill = false;
-    for (const Slot& slot : job.slots) {
-      if (slot.vacant()) continue;
-      const Worker& worker = *slot.worker;
-      if (worker.node_id != node.id || worker.gone()) continue;
-      if (!Desired(context, job, worker)) {
-        kill |= job.ending && job.ending->kill;
-        continue;
-      }
-      Assign(job, worker, desired);
-    }
-    if (kill) desired.add_kill_jobs(id);
-    for (const Worker& worker : job.former) {
-      if (worker.node_id != node.id || worker.gone()) continue;
-      // One that gave up by itself may say its last lines.
-      if (worker.failed && context.now < worker.failed_at + context.state.options.settle / 2) {
-        Assign(job, worker, desired);
-      } else {
-        desired.add_kill_workers(worker.incarnation);
-      }
-    }
+void PushAgents(Context& context) {
+  std::map<std::string, Wish> wishes = CollectWishes(context);
+  for (auto& [id, node] : context.state.nodes) {
+    if (node.session == 0) continue;
+    const Wish& wish = wishes[id];
+    std::string summary = absl::StrCat(Summary(wish), "\n", node.seen_address);
+    if (node.told == summary) continue;
+    node.told = std::move(summary);
+    ToAgent command;
+    command.session = node.session;
+    DesiredWorkers& desired = *command.command.mutable_desired();
+    desired.set_revision(++node.revision);
+    desired.set_seen_address(node.seen_address);
+    for (const auto& [job, worker] : wish.run) Assign(*job, *worker, desired);
+    for (const Job* job : wish.kill_jobs) desired.add_kill_jobs(job->id);
+    for (const Worker* worker : wish.kill_workers) desired.add_kill_workers(worker->incarnation);
+    context.effects.to_agents.push_back(std::move(command));
   }
-  desired.set_seen_address(node.seen_address);
-  std::string content = Bytes(desired);
-  if (node.told == content) return;
-  node.told = std::move(content);
-  desired.set_revision(++node.revision);
-  ToAgent command;
-  command.session = node.session;
-  *command.command.mutable_desired() = std::move(desired);
-  context.effects.to_agents.push_back(std::move(command));
 }
 
 }  // namespace lockstep::coordinator

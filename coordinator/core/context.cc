@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "job/meaning/defaults.h"
@@ -53,12 +54,35 @@ void AppendNotice(Context& context, const Job& job, const std::string& text) {
   AppendEvent(context, job, std::move(event));
 }
 
+namespace {
+
+// The place in an incarnation's name, "<job>.<place>.<life>"; -1: it has none.
+int PlaceOf(const std::string& incarnation) {
+  const size_t life = incarnation.rfind('.');
+  if (life == std::string::npos || life == 0) return -1;
+  const size_t place = incarnation.rfind('.', life - 1);
+  int number = -1;
+  if (place == std::string::npos ||
+      !absl::SimpleAtoi(absl::string_view(incarnation).substr(place + 1, life - place - 1),
+                        &number)) {
+    return -1;
+  }
+  return number;
+}
+
+}  // namespace
+
 Job* FindJob(State& state, const std::string& job_id) {
   auto it = state.jobs.find(job_id);
   return it == state.jobs.end() ? nullptr : &it->second;
 }
 
 Worker* FindWorker(Job& job, const std::string& incarnation) {
+  const auto place = static_cast<size_t>(PlaceOf(incarnation));
+  if (place < job.slots.size()) {
+    Slot& slot = job.slots[place];
+    if (slot.worker && slot.worker->incarnation == incarnation) return &*slot.worker;
+  }
   for (Slot& slot : job.slots) {
     if (slot.worker && slot.worker->incarnation == incarnation) return &*slot.worker;
   }
@@ -82,6 +106,11 @@ const Worker* FindFormer(const Job& job, const std::string& incarnation) {
 
 bool IsMember(const Job& job, const Worker& worker) {
   const auto& members = job.generation.message.members();
+  // They are in the order of their places, so it is not looked for long where it is one.
+  const auto near = std::lower_bound(
+      members.begin(), members.end(), worker.slot,
+      [](const Member& member, int slot) { return PlaceOf(member.incarnation()) < slot; });
+  if (near != members.end() && near->incarnation() == worker.incarnation) return true;
   return std::any_of(members.begin(), members.end(), [&](const Member& member) {
     return member.incarnation() == worker.incarnation;
   });

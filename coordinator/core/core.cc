@@ -125,7 +125,7 @@ void Settle(Context& context) {
   CollectRows(context, looked_at);
   ForgetOld(context);
   if (!looked_at.empty() || context.push_agents) {
-    for (auto& [id, node] : state.nodes) PushAgent(context, node);
+    PushAgents(context);
   }
   for (const auto& [id, job] : state.jobs) {
     context.effects.wake_at = std::min(context.effects.wake_at, job.next_check);

@@ -19,8 +19,8 @@ void OnAgentGone(Context& context, const AgentGone& event);
 void OnWorkerSaid(Context& context, const WorkerSaid& event);
 void OnWorkerGone(Context& context, const WorkerGone& event);
 
-// Sends the node's desired workers if this connection was told otherwise.
-void PushAgent(Context& context, Node& node);
+// Sends each node its desired workers if its connection was told otherwise.
+void PushAgents(Context& context);
 
 // Records the process's end; the first record stays.
 void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& record);
