@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/tcp/joiner.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -107,7 +108,7 @@ absl::StatusOr<std::vector<Connection>> Joiner::Run(absl::Time deadline) {
     const size_t attempts = attempts_.size(), visitors = visitors_.size();
     size_t at = 1 + options_.listener->sockets().size();
     for (size_t i = 0; i < attempts; ++i, ++at) {
-      if (polled[at].revents != 0) Serve(attempts_[i].get(), polled[at].revents);
+      if (polled[at].revents != 0) Serve(attempts_[i].get());
     }
     for (size_t i = 0; i < visitors; ++i, ++at) {
       if (polled[at].revents != 0) Serve(visitors_[i].get());

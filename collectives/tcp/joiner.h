@@ -8,8 +8,6 @@
 #ifndef LOCKSTEP_COLLECTIVES_TCP_JOINER_H_
 #define LOCKSTEP_COLLECTIVES_TCP_JOINER_H_
 
-#include <poll.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -90,7 +88,7 @@ class Joiner {
   void StartTries(absl::Time now);
   void StartTry(size_t peer, absl::Time now);
   void Failed(Attempt* attempt, const std::string& why);
-  void Serve(Attempt* attempt, short events);
+  void Serve(Attempt* attempt);
   // The right peer has answered.
   void Choose(Attempt* attempt);
 

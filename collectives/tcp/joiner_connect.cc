@@ -91,7 +91,7 @@ void Joiner::Failed(Attempt* attempt, const std::string& why) {
   peer.next_try = last ? now + pause : now;
 }
 
-void Joiner::Serve(Attempt* attempt, short /*events*/) {
+void Joiner::Serve(Attempt* attempt) {
   const int socket = attempt->socket.get();
   if (socket < 0) return;
   if (attempt->stage == Attempt::Stage::kConnecting) {

@@ -40,7 +40,7 @@ Mesh::Mesh(MeshOptions options)
   LS_CHECK(epoll_.valid());
   links_.resize(static_cast<size_t>(options_.world));
   hung_up_.resize(links_.size(), false);
-  for (Connection& connection : const_cast<MeshOptions&>(options_).connections) {
+  for (Connection& connection : options_.connections) {
     const int rank = connection.rank;
     ranks_.push_back(rank);
     auto& link = links_[static_cast<size_t>(rank)];

@@ -103,7 +103,7 @@ class Mesh {
   };
   absl::Status Idle(const MeshUser& user, absl::Time deadline, Wait* wait);
 
-  const MeshOptions options_;
+  MeshOptions options_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank
   std::vector<int> ranks_;                    // those with links
   UniqueFd epoll_;
