@@ -102,6 +102,7 @@ class SessionMachine {
     up_ = told_ = true;
     return {session_action::Announce{true, ""}};
   }
+  // A command came on it.
   Actions Received(In command) {
     if (phase_ != Phase::kOpen) return {};
     return {session_action::Deliver<In>{std::move(command)}};

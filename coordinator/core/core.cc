@@ -103,6 +103,21 @@ void LookForNode(Context& context, Job& job) {
   context.schedule = true;
 }
 
+// Whether some agent may have to be told something else. What they are told follows from rows, and
+// from the time where somebody is on the way out.
+bool WishesMayChange(const Context& context, const std::set<std::string>& looked_at) {
+  if (context.push_agents || !context.effects.rows.empty() || !context.changed_nodes.empty()) {
+    return true;
+  }
+  return std::any_of(looked_at.begin(), looked_at.end(), [&](const std::string& id) {
+    const Job& job = context.state.jobs.at(id);
+    if (job.final() || job.ending || !job.former.empty()) return true;
+    return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+      return slot.worker && slot.worker->leaving();
+    });
+  });
+}
+
 void Settle(Context& context) {
   State& state = context.state;
   TouchOwed(context);
@@ -124,7 +139,7 @@ void Settle(Context& context) {
   }
   CollectRows(context, looked_at);
   ForgetOld(context);
-  if (!looked_at.empty() || context.push_agents) {
+  if (WishesMayChange(context, looked_at)) {
     PushAgents(context);
   }
   for (const auto& [id, job] : state.jobs) {

@@ -38,6 +38,7 @@ class StreamMachine {
     queue_.clear();
     ending_ = too_slow_ = true;
   }
+  // What can be done now, if anything.
   Next Pump() {
     Next next;
     if (writing_ || finished_) return next;
@@ -56,6 +57,7 @@ class StreamMachine {
     writing_ = false;
     if (!ok) PeerGone();
   }
+  // It reads no more, or its connection is over.
   void PeerGone() {
     queue_.clear();
     ending_ = true;
