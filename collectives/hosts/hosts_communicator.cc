@@ -89,7 +89,10 @@ Operation HostsCommunicator::NewCall(OpKind kind, int64_t count, DType dtype) {
 
 absl::Status HostsCommunicator::Run(const Operation& operation, int64_t bytes,
                                     const std::function<absl::Status()>& body) {
-  LS_RETURN_IF_ERROR(group_.local->BeginCall(operation, bytes));
+  if (const absl::Status begun = group_.local->BeginCall(operation, bytes); !begun.ok()) {
+    context_.mesh->Leave(begun);
+    return begun;
+  }
   if (IsNumbered(operation.kind)) ++sequence_;
   current_ = operation;
   told_waiting_ = -1;

@@ -54,6 +54,7 @@ class HostsSums {
   std::vector<const float*> inputs_;
 };
 
+// One such call.
 class HostsReduction : public HostsCall {
  public:
   struct Memory {

@@ -102,8 +102,9 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   void LeaveStartedToCaller() { starts_itself_ = false; }
   // A tick without a call: returns when all members have come to it.
   absl::Status Meet(absl::Time deadline) { return Tick(deadline); }
-  // The next Announce or Meet is this tick; whether all members have come to a tick.
+  // The next Announce or Meet is this tick.
   uint64_t next_tick() const { return tick_ + 1; }
+  // Whether all members have come to it.
   bool AllReached(uint64_t tick) const;
   FlightRecorder* recorder() const { return group_.recorder; }
   AbortFlag* abort_flag() const { return group_.abort.get(); }

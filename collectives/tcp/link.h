@@ -32,6 +32,7 @@ class Link {
   int rank() const { return rank_; }
   int socket() const { return socket_.get(); }
   bool open() const { return socket_.valid(); }
+  // What has come and was not read is lost.
   void Close() { socket_.reset(); }
 
   // ---- sending ----
@@ -42,6 +43,7 @@ class Link {
   // The same for a small one with its payload copied, after those that were queued before.
   void Queue(FrameHeader header, std::string payload);
   bool HasQueued() const { return !queue_.empty(); }
+  // Begins the first of these. REQUIRES: !sending().
   void BeginQueued();
   // Writes what the socket takes. `moved` becomes true when it took something. Errors: Unavailable
   // when the peer has closed the connection, DeadlineExceeded when the network lost it.
@@ -69,8 +71,10 @@ class Link {
 
   // False: the socket had no more when it was read last (until NoteReadable).
   bool readable() const { return readable_ || begin_ < end_; }
+  // The socket has something again.
   void NoteReadable() { readable_ = true; }
   bool writable() const { return writable_; }
+  // The same for writing.
   void NoteWritable() { writable_ = true; }
 
   // ---- what the peer told ----
