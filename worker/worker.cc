@@ -119,11 +119,12 @@ class Worker {
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
+    LS_ASSIGN_OR_RETURN(const GradientPlace place,
+                        PlaceOfGradients(own, bootstrap_.assignment(), OverHosts()));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
-                                                  job::FailureDetection(job_)));
+                                                  job::FailureDetection(job_), OverHosts()));
     LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
                                                              .transport = transport_.get(),
                                                              .board = &board_,
@@ -141,6 +142,11 @@ class Worker {
     telemetry_->SetRecord(record_.get());
     telemetry_->SetRecorder(&transport_->flight_recorder());
     return absl::OkStatus();
+  }
+
+  // Whether workers of this job may be on other hosts than this one.
+  bool OverHosts() const {
+    return !bootstrap_.data_addresses().empty() && job_.resources().nodes() > 1;
   }
 
   absl::Status PrepareCheckpoints() {
