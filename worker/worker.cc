@@ -144,9 +144,13 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Whether workers of this job may be on other hosts than this one.
+  // Whether workers of this job may be on other hosts than this one: an elastic one starts on what
+  // there is, also on more hosts than it asks for.
   bool OverHosts() const {
-    return !bootstrap_.data_addresses().empty() && job_.resources().nodes() > 1;
+    if (bootstrap_.data_addresses().empty()) return false;
+    const bool spreads = job_.elastic().min_workers() > 0 && job_.train().zero_stage() == 0 &&
+                         bootstrap_.assignment().device().kind() != "cuda";
+    return spreads || job_.resources().nodes() > 1;
   }
 
   absl::Status PrepareCheckpoints() {
