@@ -78,10 +78,10 @@ def main():
         if arguments.names and patch.stem not in arguments.names:
             continue
         begun = time.monotonic()
-        applied = run(["patch", "-p1", "-s", "-i", str(patch)], source)
+        applied = run(["patch", "-p1", "-s", "--no-backup-if-mismatch", "-i", str(patch)], source)
         built, output = build(work) if applied.returncode == 0 else (False, applied.stdout)
         found = find(work, arguments.seeds) if built else None
-        run(["patch", "-p1", "-s", "-R", "-i", str(patch)], source)
+        run(["patch", "-p1", "-s", "--no-backup-if-mismatch", "-R", "-i", str(patch)], source)
         took = time.monotonic() - begun
         if not built:
             print(f"{patch.stem}: cannot be planted: {output}", flush=True)
