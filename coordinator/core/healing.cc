@@ -228,6 +228,16 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   return true;
 }
 
+// Whether some member is out of sight with its node: what became of it is known when the node is
+// back or lost, and a lost node costs no restart.
+bool AnyOutOfSight(const Context& context, const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    if (slot.vacant() || !IsMember(job, *slot.worker) || Failed(*slot.worker)) return false;
+    const auto node = context.state.nodes.find(slot.worker->node_id);
+    return node == context.state.nodes.end() || !InSight(context.state, node->second, context.now);
+  });
+}
+
 // Who had finished in a generation that was aborted, and is dead, cannot be called back for the
 // rest. It is missed from now on, after what ended the generation.
 void TakeBackFinished(Context& context, Job& job) {
@@ -320,7 +330,7 @@ void Heal(Context& context, Job& job) {
     Exclude(context, job, worker);
   }
   NameFaults(context, job, false);
-  if (MaxRestarts(job) == 0 && Unfollowed(job) == nullptr &&
+  if (MaxRestarts(job) == 0 && Unfollowed(job) == nullptr && !AnyOutOfSight(context, job) &&
       context.now >= job.suspected + FailureDetection(job)) {
     BeginEnding(context, job, FAILED, "workers lost a peer", 1);
   }

@@ -184,7 +184,9 @@ void CheckLeaving(Context& context, Job& job) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
     if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
-    if (Since(context, worker, job.generation.aborted_at) < limit) continue;
+    // Who was not heard for long may not have been told either.
+    const absl::Time told = std::max(job.generation.aborted_at, worker.back_since);
+    if (Since(context, worker, told) < limit) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        Say(limit)));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/client/token.h"
@@ -20,6 +21,13 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 
 absl::StatusOr<std::string> TokenOfRun(const CoordinatorArgs& args) {
   if (!args.token_file.empty()) return coordinator::ReadToken(args.token_file);
+  const bool plain = std::all_of(args.token.begin(), args.token.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  if (!plain) {
+    return absl::FailedPreconditionError(
+        "LOCKSTEP_TOKEN is not of plain letters, digits and signs");
+  }
   if (!args.token.empty()) return args.token;
   return absl::FailedPreconditionError(
       "a run over several hosts needs a token that all of them share: put one into a file that "

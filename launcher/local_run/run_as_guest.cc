@@ -27,7 +27,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kCallTimeout = absl::Seconds(1);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 // How long the coordinator's host may be away.
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(30);

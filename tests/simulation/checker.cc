@@ -79,6 +79,8 @@ void Checker::OnBegin(const CoordinatorProcess& coordinator) {
   }
 }
 
+void Checker::OnContinue() { unsteady_ = world_->timeline.now() + absl::Seconds(5); }
+
 void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (coordinator.holding()) unsteady_ = world_->timeline.now() + absl::Seconds(5);
   const bool large = coordinator.state().nodes.size() > 200;

@@ -45,6 +45,8 @@ class Checker {
 
   // ---- the coordinator ----
   void OnBegin(const CoordinatorProcess& coordinator);
+  // The coordinator goes on after it was stopped, with what came meanwhile yet to be read.
+  void OnContinue();
   void AfterStep(const CoordinatorProcess& coordinator);
   void OnTold(const coordinator::Append& append);
   void OnHeard(const AgentMessage& message, const Process& client);

@@ -214,7 +214,10 @@ void Faults::StopCoordinator() {
   world_->Say(absl::StrCat("the coordinator stops for ", absl::FormatDuration(span)));
   coordinator->Stop();
   world_->CheckConnectionsLater();
-  world_->timeline.In(span, [coordinator] { coordinator->Continue(); });
+  world_->timeline.In(span, [this, coordinator] {
+    world_->checker.OnContinue();
+    coordinator->Continue();
+  });
 }
 
 void Faults::StallDisk() {

@@ -5,14 +5,17 @@
 //   simulator --seeds=1000              seeds 1 to 1000, of 3 to 50 agents
 //   simulator --seed=7 --agents=4000    as many agents as that
 //   simulator --list=FILE               each line "SEED [AGENTS]"; '#' begins a comment
+//   simulator --except=FILE             without the seeds of that list
 //   simulator --measure --no-faults     what the coordinator's steps take of the CPU
 // Exits with 1 when a seed failed, and says how to see it again.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -34,7 +37,23 @@ struct Arguments {
   bool faults = true;
 };
 
+// Lines "SEED [AGENTS]".
+bool ReadSeeds(const std::string& path, std::vector<std::pair<uint64_t, int>>& seeds) {
+  std::ifstream file(path);
+  if (!file.good()) return false;
+  for (std::string line; std::getline(file, line);) {
+    std::stringstream words(line);
+    uint64_t seed = 0;
+    int agents = 0;
+    if (!(words >> seed)) continue;
+    words >> agents;
+    seeds.emplace_back(seed, agents);
+  }
+  return true;
+}
+
 bool Parse(int argc, char** argv, Arguments& arguments) {
+  std::vector<std::pair<uint64_t, int>> except;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
     if (word == "--verbose") {
@@ -50,16 +69,9 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
     } else if (absl::ConsumePrefix(&word, "--agents=")) {
       if (!absl::SimpleAtoi(word, &arguments.agents)) return false;
     } else if (absl::ConsumePrefix(&word, "--list=")) {
-      std::ifstream file{std::string(word)};
-      if (!file.good()) return false;
-      for (std::string line; std::getline(file, line);) {
-        std::stringstream words(line);
-        uint64_t seed = 0;
-        int agents = 0;
-        if (!(words >> seed)) continue;
-        words >> agents;
-        arguments.seeds.emplace_back(seed, agents);
-      }
+      if (!ReadSeeds(std::string(word), arguments.seeds)) return false;
+    } else if (absl::ConsumePrefix(&word, "--except=")) {
+      if (!ReadSeeds(std::string(word), except)) return false;
     } else {
       return false;
     }
@@ -68,7 +80,9 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
   const uint64_t first = arguments.seed == 0 ? 1 : arguments.seed;
   const uint64_t last = first + std::max<uint64_t>(arguments.count, arguments.seed != 0);
   for (uint64_t seed = first; seed < last; ++seed) {
-    arguments.seeds.emplace_back(seed, arguments.agents);
+    const bool left_out = std::any_of(except.begin(), except.end(),
+                                      [seed](const auto& each) { return each.first == seed; });
+    if (!left_out) arguments.seeds.emplace_back(seed, arguments.agents);
   }
   return true;
 }
@@ -109,8 +123,9 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
 int Main(int argc, char** argv) {
   Arguments arguments;
   if (!Parse(argc, argv, arguments)) {
-    std::cerr << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--verbose] "
-                 "[--measure] [--no-faults]\n";
+    std::cerr
+        << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--except=FILE] "
+           "[--verbose] [--measure] [--no-faults]\n";
     return 2;
   }
   const auto began = std::chrono::steady_clock::now();

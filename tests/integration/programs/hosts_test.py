@@ -216,7 +216,7 @@ class WithoutDaemon(HostsTest):
         return self.write("job.yaml", harness.synthetic_job(
             hidden="[64]", nproc=2, train_extra="  eval: {every: never}\n", **job))
 
-    def launch_on(self, host, rank, path, *more, token="a shared secret"):
+    def launch_on(self, host, rank, path, *more, token="a-shared-secret"):
         endpoint = f"{self.network['h1'].address}:29500"
         return self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}",
                        "--plaintext", "-o", "json", *more, path, log=host.name, env={"LOCKSTEP_TOKEN": token})
