@@ -70,7 +70,7 @@ class LocalRun {
   static RenderOptions Options(const RunArgs& args) {
     RenderOptions options = RenderOptionsForStderr();
     options.progress = !args.common.quiet;
-    options.pending = false;  // all that it waits for is on its way
+    options.pending = args.rendezvous.has_value();  // else all that it waits for is on its way
     return options;
   }
   PrivateCoordinator::Callbacks CoordinatorCallbacks();
