@@ -112,9 +112,8 @@ bool WishesMayChange(const Context& context, const std::set<std::string>& looked
   return std::any_of(looked_at.begin(), looked_at.end(), [&](const std::string& id) {
     const Job& job = context.state.jobs.at(id);
     if (job.final() || job.ending || !job.former.empty()) return true;
-    return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-      return slot.worker && slot.worker->leaving();
-    });
+    return std::any_of(job.slots.begin(), job.slots.end(),
+                       [](const Slot& slot) { return slot.worker && slot.worker->leaving(); });
   });
 }
 

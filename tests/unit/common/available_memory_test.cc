@@ -2,6 +2,7 @@
 #include "common/available_memory.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -14,6 +15,7 @@ namespace {
 class AvailableMemoryTest : public ::testing::Test {
  protected:
   AvailableMemoryTest() { Write("proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 3000 kB\n"); }
+  ~AvailableMemoryTest() override { std::filesystem::remove_all(root_); }
 
   void Write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ / path;
@@ -22,9 +24,12 @@ class AvailableMemoryTest : public ::testing::Test {
   }
   int64_t Available() const { return AvailableMemory(root_ / "proc", root_ / "groups"); }
 
-  const std::filesystem::path root_ =
-      std::filesystem::path(::testing::TempDir()) /
-      ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  static std::filesystem::path NewFolder() {
+    std::string folder = ::testing::TempDir() + "/available-memory-XXXXXX";
+    return ::mkdtemp(folder.data());
+  }
+
+  const std::filesystem::path root_ = NewFolder();
 };
 
 TEST_F(AvailableMemoryTest, WithoutGroupsItIsTheMachines) { EXPECT_EQ(Available(), 3000 * 1024); }
