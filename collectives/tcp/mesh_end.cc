@@ -18,10 +18,19 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kLinger = absl::Milliseconds(20);
+constexpr absl::Duration kLinger = absl::Milliseconds(250);
 constexpr absl::Duration kLookEach = absl::Seconds(1);
 // Retransmissions or probes without an answer, besides the time that they took.
 constexpr int kUnanswered = 3;
+
+// Takes in what a connection has and forgets it: this rank has its own reason to leave. The peer
+// may have to end a frame before its goodbye, and data that nobody has read would make the kernel
+// reset the connection, goodbye and all.
+void Drain(int socket) {
+  char nothing[1 << 16];
+  while (::recv(socket, nothing, sizeof(nothing), MSG_DONTWAIT) > 0) {
+  }
+}
 
 }  // namespace
 
@@ -122,12 +131,13 @@ void Mesh::Leave(const absl::Status& status) {
   for (const int rank : ranks_) {
     if (link(rank)->open()) link(rank)->Queue(header, text);
   }
-  // What was begun has to be ended first, and the peer may not be reading.
+  // What was begun has to be ended first. The peer may not be reading; one that leaves too does.
   while (true) {
     bool left = false;
     for (const int rank : ranks_) {
       Link* const each = link(rank);
       bool moved = false;
+      if (each->open()) Drain(each->socket());
       while (each->open() && (each->sending() || each->HasQueued())) {
         if (!each->sending()) each->BeginQueued();
         each->NoteWritable();
@@ -141,10 +151,7 @@ void Mesh::Leave(const absl::Status& status) {
   }
   for (const int rank : ranks_) {
     if (!link(rank)->open()) continue;
-    // Data that nobody has read would make the kernel reset the connection, goodbye and all.
-    char nothing[4096];
-    while (::recv(link(rank)->socket(), nothing, sizeof(nothing), MSG_DONTWAIT) > 0) {
-    }
+    Drain(link(rank)->socket());
     ::shutdown(link(rank)->socket(), SHUT_WR);
     link(rank)->Close();
   }
