@@ -89,14 +89,14 @@ Operation HostsCommunicator::NewCall(OpKind kind, int64_t count, DType dtype) {
 
 absl::Status HostsCommunicator::Run(const Operation& operation, int64_t bytes,
                                     const std::function<absl::Status()>& body) {
-  if (const absl::Status begun = group_.local->BeginCall(operation, bytes); !begun.ok()) {
+  if (absl::Status begun = group_.local->BeginCall(operation, bytes); !begun.ok()) {
     context_.mesh->Leave(begun);
     return begun;
   }
   if (IsNumbered(operation.kind)) ++sequence_;
   current_ = operation;
   told_waiting_ = -1;
-  const absl::Status status = group_.local->EndCall(operation, body());
+  absl::Status status = group_.local->EndCall(operation, body());
   if (!status.ok()) {
     context_.mesh->Leave(status);
     return status;
@@ -110,7 +110,7 @@ absl::Status HostsCommunicator::Run(const Operation& operation, int64_t bytes,
 
 absl::Status HostsCommunicator::Announce(const Operation& operation, const void* mine, size_t size,
                                          void* all, absl::Time deadline) {
-  const absl::Status status = group_.local->Announce(operation, mine, size, all, deadline);
+  absl::Status status = group_.local->Announce(operation, mine, size, all, deadline);
   if (EndOf(status).cause != EndCause::kMismatch || !absl::IsFailedPrecondition(status)) {
     return status;
   }
@@ -122,7 +122,7 @@ absl::Status HostsCommunicator::Announce(const Operation& operation, const void*
 }
 
 absl::Status HostsCommunicator::Drive(MeshUser* user, absl::Time deadline) {
-  const absl::Status status = context_.mesh->Run(user, deadline);
+  absl::Status status = context_.mesh->Run(user, deadline);
   if (absl::IsDeadlineExceeded(status) && status.message().empty()) return MissingError(*user);
   return status;
 }
