@@ -108,6 +108,7 @@ class Mesh {
   std::vector<int> ranks_;                    // those with links
   UniqueFd epoll_;
   absl::Status failed_;
+  bool left_ = false;
   std::vector<bool> hung_up_;  // by rank
   absl::Time next_check_ = absl::InfinitePast();
 };

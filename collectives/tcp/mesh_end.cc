@@ -23,9 +23,8 @@ constexpr absl::Duration kLookEach = absl::Seconds(1);
 // Retransmissions or probes without an answer, besides the time that they took.
 constexpr int kUnanswered = 3;
 
-// Takes in what a connection has and forgets it: this rank has its own reason to leave. The peer
-// may have to end a frame before its goodbye, and data that nobody has read would make the kernel
-// reset the connection, goodbye and all.
+// Takes in what a connection has and forgets it: this rank has its own reason to leave, and the
+// peer may have to end a frame before its goodbye.
 void Drain(int socket) {
   char nothing[1 << 16];
   while (::recv(socket, nothing, sizeof(nothing), MSG_DONTWAIT) > 0) {
@@ -121,6 +120,7 @@ absl::Status Mesh::CheckSilence(absl::Time now) {
 }
 
 void Mesh::Leave(const absl::Status& status) {
+  if (std::exchange(left_, true)) return;
   if (failed_.ok()) {
     failed_ = status.ok() ? absl::AbortedError("this rank has left the generation") : status;
   }
@@ -149,11 +149,10 @@ void Mesh::Leave(const absl::Status& status) {
     if (!left || Clock::Real()->Now() >= until) break;
     ::poll(nullptr, 0, 1);
   }
+  // Closed with the mesh, when the others have left, too: what they still send would be answered by
+  // a reset, which takes the goodbye from them if they have not read it.
   for (const int rank : ranks_) {
-    if (!link(rank)->open()) continue;
-    Drain(link(rank)->socket());
-    ::shutdown(link(rank)->socket(), SHUT_WR);
-    link(rank)->Close();
+    if (link(rank)->open()) ::shutdown(link(rank)->socket(), SHUT_WR);
   }
 }
 
