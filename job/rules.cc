@@ -124,7 +124,6 @@ void Rules::CheckRanksPerNode() {
 }
 
 void Rules::CheckWorkersAndElastic() {
-  const Resources& resources = spec_.resources();
   const Elastic& elastic = spec_.elastic();
   if (elastic.min_workers() < 1 || elastic.max_workers() < 1) return;
   CheckRanksPerNode();

@@ -77,7 +77,7 @@ absl::Status HostsCommunicator::Send(const void* data, int64_t count, DType dtyp
   operation.root = to;
   const bool valid = CheckPeer(operation, to).ok();
   if (valid && IsLocal(to)) {
-    const absl::Status status =
+    absl::Status status =
         group_.local->Send(data, count, dtype, group_.hosts.index_of(to), deadline);
     if (!status.ok()) context_.mesh->Leave(status);
     return status;
@@ -97,7 +97,7 @@ absl::Status HostsCommunicator::Recv(void* data, int64_t count, DType dtype, int
   operation.root = from;
   const bool valid = CheckPeer(operation, from).ok();
   if (valid && IsLocal(from)) {
-    const absl::Status status =
+    absl::Status status =
         group_.local->Recv(data, count, dtype, group_.hosts.index_of(from), deadline);
     if (!status.ok()) context_.mesh->Leave(status);
     return status;

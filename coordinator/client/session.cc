@@ -151,7 +151,7 @@ class GrpcSession : public Session<Out, In> {
       const typename Machine::Actions actions = box_->Take();
       if (actions.empty()) return;
       for (const auto& action : actions) {
-        std::visit([this](const auto& a) { CarryOut(a); }, action);
+        std::visit([this](const auto& a) { this->CarryOut(a); }, action);
       }
     }
   }
