@@ -100,6 +100,10 @@ bool OnOneHost(const Job& job, const Worker& worker) {
   });
 }
 
+// A worker speaks five times a second and more, so that its host may have been heard that much
+// later.
+constexpr absl::Duration kBetweenBeats = absl::Milliseconds(500);
+
 // Of a job on several hosts: whether the worker's agent, which speaks once a second, was not heard
 // of since the worker was, so that its host may be what is silent. That costs the job no restart,
 // and is known when the node is out of sight.
@@ -107,7 +111,7 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
   const auto node = context.state.nodes.find(worker.node_id);
   return !OnOneHost(job, worker) && node != context.state.nodes.end() &&
          InSight(context.state, node->second, context.now) &&
-         node->second.last_contact <= worker.last_heard;
+         node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
 
 void CheckSilence(Context& context, Job& job) {
