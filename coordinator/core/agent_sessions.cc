@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -108,7 +110,7 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello,
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, started);
   if (restarted) MarkLost(context, node, hello);
   context.changed_nodes.insert(node.id);
-  context.push_agents = true;
+  context.wish_nodes.insert(node.id);
   context.schedule = true;
 }
 
@@ -189,10 +191,15 @@ struct Wish {
   std::vector<const Worker*> kill_workers;
 };
 
-void WishFor(const Context& context, const Job& job, std::map<std::string, Wish>& wishes) {
+using Wishes = std::unordered_map<std::string, Wish>;
+
+// Adds what the job wishes of the nodes in `wishes`.
+void WishFor(const Context& context, const Job& job, Wishes& wishes) {
   for (const Slot& slot : job.slots) {
-    if (slot.vacant() || slot.worker->gone() || slot.worker->node_id.empty()) continue;
-    Wish& wish = wishes[slot.worker->node_id];
+    if (slot.vacant() || slot.worker->gone()) continue;
+    const auto found = wishes.find(slot.worker->node_id);
+    if (found == wishes.end()) continue;
+    Wish& wish = found->second;
     if (Desired(context, job, *slot.worker)) {
       wish.run.emplace_back(&job, &*slot.worker);
     } else if (job.ending && job.ending->kill &&
@@ -201,8 +208,9 @@ void WishFor(const Context& context, const Job& job, std::map<std::string, Wish>
     }
   }
   for (const Worker& worker : job.former) {
-    if (worker.gone() || worker.node_id.empty()) continue;
-    Wish& wish = wishes[worker.node_id];
+    const auto found = wishes.find(worker.node_id);
+    if (worker.gone() || found == wishes.end()) continue;
+    Wish& wish = found->second;
     // One that gave up by itself may say its last lines.
     if (worker.failed && context.now < worker.failed_at + context.state.options.settle / 2) {
       wish.run.emplace_back(&job, &worker);
@@ -212,8 +220,16 @@ void WishFor(const Context& context, const Job& job, std::map<std::string, Wish>
   }
 }
 
-std::map<std::string, Wish> CollectWishes(const Context& context) {
-  std::map<std::string, Wish> wishes;
+// Of the nodes for which something may have changed.
+Wishes CollectWishes(const Context& context) {
+  Wishes wishes;
+  if (context.state.unsettled.all_wishes) {
+    for (const auto& [id, node] : context.state.nodes) wishes[id];
+  } else {
+    for (const std::string& id : context.wish_nodes) wishes[id];
+  }
+  wishes.erase("");
+  if (wishes.empty()) return wishes;
   for (const auto& [id, job] : context.state.jobs) WishFor(context, job, wishes);
   return wishes;
 }
@@ -241,6 +257,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
   worker.exited = record;
   if (worker.pid == 0) worker.pid = record.pid();
   context.touched_jobs.insert(job.id);
+  context.wish_nodes.insert(worker.node_id);
   context.schedule = true;
   const bool left = worker.leaving();
   worker.phase = Worker::Phase::kExited;
@@ -299,10 +316,14 @@ void OnAgentGone(Context& context, const AgentGone& event) {
 }
 
 void PushAgents(Context& context) {
-  std::map<std::string, Wish> wishes = CollectWishes(context);
-  for (auto& [id, node] : context.state.nodes) {
-    if (node.session == 0) continue;
-    const Wish& wish = wishes[id];
+  std::vector<std::pair<std::string, Wish>> wishes;
+  for (auto& entry : CollectWishes(context)) wishes.push_back(std::move(entry));
+  std::sort(wishes.begin(), wishes.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [id, wish] : wishes) {
+    const auto found = context.state.nodes.find(id);
+    if (found == context.state.nodes.end() || found->second.session == 0) continue;
+    Node& node = found->second;
     std::string summary = absl::StrCat(Summary(wish), "\n", node.seen_address);
     if (node.told == summary) continue;
     node.told = std::move(summary);

@@ -105,15 +105,7 @@ const Worker* FindFormer(const Job& job, const std::string& incarnation) {
 }
 
 bool IsMember(const Job& job, const Worker& worker) {
-  const auto& members = job.generation.message.members();
-  // They are in the order of their places, so it is not looked for long where it is one.
-  const auto near = std::lower_bound(
-      members.begin(), members.end(), worker.slot,
-      [](const Member& member, int slot) { return PlaceOf(member.incarnation()) < slot; });
-  if (near != members.end() && near->incarnation() == worker.incarnation) return true;
-  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
-    return member.incarnation() == worker.incarnation;
-  });
+  return worker.member_of != 0 && worker.member_of == job.generation.message.generation();
 }
 
 bool IsRankZero(const Job& job, const Worker& worker) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rules of one step share: the state, the time, the effects so far, and what was touched.
+// What the rules of one step share: the state, the time, the effects so far, and what was touched
+// since the state was last settled.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_CONTEXT_H_
 #define LOCKSTEP_COORDINATOR_CORE_CONTEXT_H_
@@ -14,13 +15,16 @@
 namespace lockstep::coordinator {
 
 struct Context {
+  Context(State& state_of_step, absl::Time time, Effects& effects_of_step)
+      : state(state_of_step), now(time), effects(effects_of_step) {}
+
   State& state;
   absl::Time now;
   Effects& effects;
-  std::set<std::string> touched_jobs;   // looked at again at the end of the step
-  std::set<std::string> changed_nodes;  // rows are looked at for changes
-  bool schedule = false;                // slots came free, nodes came or jobs wait
-  bool push_agents = false;             // an agent is to be brought up to date
+  std::set<std::string>& touched_jobs = state.unsettled.jobs;
+  std::set<std::string>& changed_nodes = state.unsettled.nodes;
+  std::set<std::string>& wish_nodes = state.unsettled.wish_nodes;
+  bool& schedule = state.unsettled.schedule;
 };
 
 google::protobuf::Timestamp ToProto(absl::Time time);

@@ -24,6 +24,8 @@ namespace {
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookAtNodesEvery = absl::Seconds(1);
 constexpr absl::Duration kLookAtWaitingEvery = absl::Seconds(1);
+// Settling that takes less is done after each event.
+constexpr absl::Duration kLeastSpacing = absl::Milliseconds(1);
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -103,18 +105,28 @@ void LookForNode(Context& context, Job& job) {
   context.schedule = true;
 }
 
-// Whether some agent may have to be told something else. What they are told follows from rows, and
-// from the time where somebody is on the way out.
-bool WishesMayChange(const Context& context, const std::set<std::string>& looked_at) {
-  if (context.push_agents || !context.effects.rows.empty() || !context.changed_nodes.empty()) {
-    return true;
+// What agents are told follows from rows, and from the time where somebody is on the way out.
+void NoteWishes(Context& context, const Job& job) {
+  const bool ends = job.final() || job.ending.has_value();
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && (ends || slot.worker->leaving())) {
+      context.wish_nodes.insert(slot.worker->node_id);
+    }
   }
-  return std::any_of(looked_at.begin(), looked_at.end(), [&](const std::string& id) {
-    const Job& job = context.state.jobs.at(id);
-    if (job.final() || job.ending || !job.former.empty()) return true;
-    return std::any_of(job.slots.begin(), job.slots.end(),
-                       [](const Slot& slot) { return slot.worker && slot.worker->leaving(); });
-  });
+  for (const Worker& worker : job.former) context.wish_nodes.insert(worker.node_id);
+}
+
+// How far apart the state is settled: what it takes is in proportion to what there is.
+absl::Duration Spacing(const State& state) {
+  const absl::Duration spacing = state.options.settle_spacing * state.size;
+  return spacing < kLeastSpacing ? absl::ZeroDuration() : spacing;
+}
+
+// A user waits for the answer, and the row of the request goes when its outcome is there; nothing
+// waits at the end of a hold, or in a step that is only about time.
+bool SettlesAtOnce(const Event& event) {
+  return !std::holds_alternative<AgentSaid>(event) && !std::holds_alternative<AgentGone>(event) &&
+         !std::holds_alternative<WorkerSaid>(event) && !std::holds_alternative<WorkerGone>(event);
 }
 
 void Settle(Context& context) {
@@ -133,21 +145,25 @@ void Settle(Context& context) {
   for (const std::string& id : looked_at) {
     Job& job = state.jobs.at(id);
     SendProgress(context, job);
-    for (Slot& slot : job.slots) PushWorker(context, job, slot);
+    PushWorkers(context, job);
     job.next_check = NextCheck(context, job);
   }
   CollectRows(context, looked_at);
+  for (const std::string& id : looked_at) NoteWishes(context, state.jobs.at(id));
   ForgetOld(context);
-  if (WishesMayChange(context, looked_at)) {
-    PushAgents(context);
-  }
+  PushAgents(context);
+  state.settled = context.now;
+  state.size = 0;
+  state.wake_at = absl::InfiniteFuture();
   for (const auto& [id, job] : state.jobs) {
-    context.effects.wake_at = std::min(context.effects.wake_at, job.next_check);
+    state.size += 1 + static_cast<int64_t>(job.slots.size());
+    state.wake_at = std::min(state.wake_at, job.next_check);
   }
   // Time must pass for a silent node to be known as silent when the next job comes.
   if (!state.agent_sessions.empty()) {
-    context.effects.wake_at = std::min(context.effects.wake_at, context.now + kLookAtNodesEvery);
+    state.wake_at = std::min(state.wake_at, context.now + kLookAtNodesEvery);
   }
+  state.unsettled = Unsettled{};
 }
 
 }  // namespace
@@ -166,14 +182,31 @@ void AppendEffects(Effects& effects, Effects later) {
   effects.wake_at = later.wake_at;
 }
 
+WorkerCommand Whole(ToWorker message) {
+  if (message.generation) *message.command.mutable_generation() = *message.generation;
+  return std::move(message.command);
+}
+
 Effects Step(State& state, const Event& event, absl::Time now) {
-  Effects effects;
-  Context context{state, now, effects, {}, {}};
+  Effects effects = std::exchange(state.unsettled.effects, {});
+  Context context(state, now, effects);
   ++state.serial;
   ForgivePause(context);
   Dispatch(context, event);
-  Settle(context);
-  return effects;
+  const absl::Time due = state.settled + Spacing(state);
+  if (now >= state.wake_at || SettlesAtOnce(event) || (state.unsettled.any() && now >= due)) {
+    Settle(context);
+    effects.wake_at = state.wake_at;
+    return effects;
+  }
+  Effects later;
+  later.wake_at = state.unsettled.any() ? std::min(state.wake_at, due) : state.wake_at;
+  if (!state.unsettled.any()) {
+    effects.wake_at = later.wake_at;
+    return effects;
+  }
+  state.unsettled.effects = std::move(effects);
+  return later;
 }
 
 }  // namespace lockstep::coordinator

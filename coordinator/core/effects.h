@@ -4,12 +4,13 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_EFFECTS_H_
 #define LOCKSTEP_COORDINATOR_CORE_EFFECTS_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "coordinator/core/state.h"
+#include "coordinator/core/session_id.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::coordinator {
@@ -23,7 +24,11 @@ struct ToWorker {
   SessionId session = 0;
   WorkerCommand command;
   bool close = false;
+  // If there, the command's generation, which is large and the same for all members.
+  std::shared_ptr<const Generation> generation = {};
 };
+// The command with its generation.
+WorkerCommand Whole(ToWorker message);
 // For followers; the sequence number is the receiver's.
 struct Append {
   std::string job_id;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -230,6 +231,7 @@ void Form(Context& context, Job& job, const Members& members) {
   }
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
+  for (Worker* worker : members) worker->member_of = highest + 1;
   job.suspected = absl::InfiniteFuture();
   job.cuts.clear();
   for (Slot& slot : job.slots) {
@@ -316,9 +318,26 @@ void AbortCurrentGeneration(Context& context, Job& job, const std::string& reaso
   context.touched_jobs.insert(job.id);
 }
 
-void PushWorker(Context& context, const Job& job, Slot& slot) {
-  if (slot.vacant()) return;
-  Worker& worker = *slot.worker;
+namespace {
+
+// What all members of the newest generation are told of it; made when the first one is.
+class GenerationNews {
+ public:
+  GenerationNews(const Context& context, const Job& job) : context_(context), job_(job) {}
+  std::shared_ptr<const Generation> Get() {
+    if (news_) return news_;
+    auto news = std::make_shared<Generation>(job_.generation.message);
+    news->set_secret(GenerationSecret(context_.state.secret, job_.id, news->generation()));
+    return news_ = std::move(news);
+  }
+
+ private:
+  const Context& context_;
+  const Job& job_;
+  std::shared_ptr<const Generation> news_;
+};
+
+void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews& news) {
   if (worker.session == 0 || worker.told.exit) return;
   const int64_t number = job.generation.message.generation();
   WorkerCommand command;
@@ -348,11 +367,8 @@ void PushWorker(Context& context, const Job& job, Slot& slot) {
     return;
   }
   if (worker.told.generation != number) {
-    *command.mutable_generation() = job.generation.message;
-    command.mutable_generation()->set_secret(
-        GenerationSecret(context.state.secret, job.id, number));
     worker.told.generation = number;
-    Send(context, worker, std::move(command));
+    context.effects.to_workers.push_back({worker.session, {}, false, news.Get()});
   }
   if (job.generation.regroup && worker.told.regroup != number) {
     WorkerCommand regroup;
@@ -367,6 +383,15 @@ void PushWorker(Context& context, const Job& job, Slot& slot) {
     *drain.mutable_drain()->mutable_grace() = job.spec().preemption().grace();
     worker.told.drain = true;
     Send(context, worker, std::move(drain));
+  }
+}
+
+}  // namespace
+
+void PushWorkers(Context& context, Job& job) {
+  GenerationNews news(context, job);
+  for (Slot& slot : job.slots) {
+    if (slot.worker) PushWorker(context, job, *slot.worker, news);
   }
 }
 

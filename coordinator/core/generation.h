@@ -31,9 +31,9 @@ void NoteResumed(Context& context, Job& job, int64_t resumed);
 // Ends the active generation, if there is one; its members are told to leave it.
 void AbortCurrentGeneration(Context& context, Job& job, const std::string& reason);
 
-// Brings a connected worker up to date: generation, abort, regroup, drain, exit, whatever it was
-// not told.
-void PushWorker(Context& context, const Job& job, Slot& slot);
+// Brings the connected workers up to date: generation, abort, regroup, drain, exit, whatever one
+// was not told.
+void PushWorkers(Context& context, Job& job);
 
 }  // namespace lockstep::coordinator
 

@@ -265,6 +265,7 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
   }
   worker.fault = fault;
   worker.ready.reset();
+  context.wish_nodes.insert(worker.node_id);
   job.former.push_back(std::move(worker));
   slot.worker.reset();
   slot.last_peak_rss_bytes = 0;
@@ -310,7 +311,6 @@ void StartLife(Context& context, Job& job, Slot& slot) {
   worker.since = context.now;
   PlaceLife(context, job, slot);
   context.touched_jobs.insert(job.id);
-  context.push_agents = true;
 }
 
 void Heal(Context& context, Job& job) {

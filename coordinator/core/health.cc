@@ -37,18 +37,20 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
 // lives, and only the way from it to here is cut.
 bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker) {
   if (!HasActiveGeneration(job) || !IsMember(job, worker)) return false;
+  const absl::Duration limit = FailureDetection(job);
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     if (slot.vacant()) return false;
     const Worker& peer = *slot.worker;
-    return &peer != &worker && IsMember(job, peer) && !peer.dead() &&
-           peer.heartbeat.generation() == job.generation.message.generation() &&
-           context.now - peer.step_seen <= FailureDetection(job);
+    return context.now - peer.step_seen <= limit && &peer != &worker && IsMember(job, peer) &&
+           !peer.dead() && peer.heartbeat.generation() == job.generation.message.generation();
   });
 }
 
+// Who was heard of lately is not, wherever its node is: that is asked last.
 bool IsSilent(const Context& context, const Job& job, const Worker& worker) {
-  return Watched(worker) && Silence(context, worker) > FailureDetection(job) &&
-         !IsHeardByPeers(context, job, worker);
+  const absl::Duration limit = FailureDetection(job);
+  return Watched(worker) && context.now - worker.last_heard > limit &&
+         Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker);
 }
 
 // Whether all that hold the job's state are silent, each with its node. They may well go on there,
@@ -140,21 +142,24 @@ void CheckStandstill(Context& context, Job& job) {
   if (!HasActiveGeneration(job) || !job.stepped) return;
   const absl::Duration detection = FailureDetection(job);
   std::vector<Worker*> members;
-  absl::Duration limit = detection;
-  bool all_wait = true;
+  bool all_wait = true, any_late = false;
   // Members connect to each other before they train, and say themselves who cannot be reached.
   bool connecting = false;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
     if (!Watched(worker)) continue;
-    if (Silence(context, worker) > detection / 2) return;
+    const bool half_silent = context.now - worker.last_heard > detection / 2;
+    if (half_silent && Silence(context, worker) > detection / 2) return;
     if (!IsMember(job, worker)) continue;
-    limit = std::max(limit, 10 * MedianStep(worker));
+    any_late |= context.now - worker.progress_moved > detection;
     all_wait &= worker.waits;
     connecting |= worker.progress.phase() == WAITING;
     members.push_back(&worker);
   }
+  if (!any_late) return;
+  absl::Duration limit = detection;
+  for (const Worker* worker : members) limit = std::max(limit, 10 * MedianStep(*worker));
   if (connecting) limit += detection + 2 * context.state.options.settle;
   Worker* hung = nullptr;
   for (Worker* worker : members) {
@@ -190,7 +195,7 @@ void CheckLeaving(Context& context, Job& job) {
     if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
     // Who was not heard for long may not have been told either.
     const absl::Time told = std::max(job.generation.aborted_at, worker.back_since);
-    if (Since(context, worker, told) < limit) continue;
+    if (context.now - told < limit || Since(context, worker, told) < limit) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        Say(limit)));

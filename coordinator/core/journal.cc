@@ -19,6 +19,7 @@ namespace {
 constexpr absl::Duration kSaveAgain = absl::Milliseconds(100);
 
 std::string JobKey(const std::string& id) { return absl::StrCat("job/", id); }
+std::string GenerationKey(const std::string& id) { return absl::StrCat("generation/", id); }
 std::string RequestKey(const std::string& id) { return absl::StrCat("request/", id); }
 std::string WorkerKey(const std::string& id, int slot) {
   return absl::StrCat("worker/", id, "/", slot);
@@ -97,9 +98,6 @@ JobRecord ToRecord(const Job& job) {
   if (job.started != absl::InfinitePast()) *record.mutable_started() = ToProto(job.started);
   if (job.ended != absl::InfinitePast()) *record.mutable_ended() = ToProto(job.ended);
   record.set_slots(static_cast<int>(job.slots.size()));
-  if (job.generation.message.generation() != 0) {
-    *record.mutable_generation() = job.generation.message;
-  }
   record.set_generation_aborted(job.generation.aborted);
   record.set_abort_reason(job.generation.abort_reason);
   record.set_generations(job.generations);
@@ -225,7 +223,8 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   if (record.has_started()) job.started = FromProto(record.started());
   if (record.has_ended()) job.ended = FromProto(record.ended());
   job.slots.resize(std::max<size_t>(job.slots.size(), record.slots()));
-  job.generation.message = record.generation();
+  // Of an earlier version; else it is a row of its own.
+  if (record.has_generation()) job.generation.message = record.generation();
   job.generation.aborted = record.generation_aborted();
   job.generation.abort_reason = record.abort_reason();
   job.generations = record.generations();
@@ -279,16 +278,44 @@ void FromRecord(const NodeRecord& record, Node& node) {
   node.memory = record.memory();
 }
 
-void WriteIfChanged(Context& context, const std::string& key, std::string value) {
+// Returns whether it is another value.
+bool WriteIfChanged(Context& context, const std::string& key, const std::string& value) {
   auto [row, fresh] = context.state.saved.try_emplace(key);
-  if (!fresh && row->second == value) return;
+  if (!fresh && row->second == value) return false;
   row->second = value;
-  context.effects.rows.push_back({key, std::move(value)});
+  context.effects.rows.push_back({key, value});
+  return true;
 }
 
 void Erase(Context& context, const std::string& key) {
   context.state.saved.erase(key);
   context.effects.rows.push_back({key, "", /*erased=*/true});
+}
+
+// It is large and changes seldom, so its bytes are kept.
+void CollectGeneration(Context& context, Job& job) {
+  GenerationState& generation = job.generation;
+  if (generation.message.generation() == 0) return;
+  if (generation.row.empty()) generation.row = Bytes(generation.message);
+  WriteIfChanged(context, GenerationKey(job.id), generation.row);
+}
+
+void CollectWorkers(Context& context, const Job& job) {
+  for (size_t i = 0; i < job.slots.size(); ++i) {
+    const Slot& slot = job.slots[i];
+    const int index = static_cast<int>(i);
+    if (!WriteIfChanged(context, WorkerKey(job.id, index), Bytes(ToRecord(slot, index)))) continue;
+    if (slot.worker) context.wish_nodes.insert(slot.worker->node_id);
+  }
+}
+
+// What is in no row of its own: who is a member of the newest generation.
+void MarkMembers(Job& job) {
+  const int64_t number = job.generation.message.generation();
+  for (const Member& member : job.generation.message.members()) {
+    if (Worker* worker = FindWorker(job, member.incarnation())) worker->member_of = number;
+    if (Worker* worker = FindFormer(job, member.incarnation())) worker->member_of = number;
+  }
 }
 
 // Takes one row in. False: it cannot be read.
@@ -304,6 +331,9 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
     return true;
   }
   if (kind == "request") return state.jobs[id].request.ParseFromString(row.value);
+  if (kind == "generation") {
+    return state.jobs[id].generation.message.ParseFromString(row.value);
+  }
   if (kind == "worker") {
     WorkerRecord record;
     if (!record.ParseFromString(row.value) || record.slot() < 0) return false;
@@ -326,14 +356,15 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
 void Withdraw(State& state, Effects& effects, const std::string& id) {
   state.jobs.erase(id);
   state.owed_jobs.erase(id);
+  state.unsettled.jobs.erase(id);
   for (auto& [node_id, node] : state.nodes) {
     if (node.private_job != id) continue;
     node.private_job.clear();
     state.owed_nodes.insert(node_id);
   }
-  effects.events.erase(std::remove_if(effects.events.begin(), effects.events.end(),
-                                      [&](const Append& append) { return append.job_id == id; }),
-                       effects.events.end());
+  const auto of_job = [&](const Append& append) { return append.job_id == id; };
+  std::erase_if(effects.events, of_job);
+  std::erase_if(state.unsettled.effects.events, of_job);
 }
 
 }  // namespace
@@ -353,21 +384,20 @@ void CollectRows(Context& context, const std::set<std::string>& jobs) {
     WriteIfChanged(context, NodeKey(id), Bytes(ToRecord(context.state.nodes.at(id))));
   }
   for (const std::string& id : jobs) {
-    const Job& job = context.state.jobs.at(id);
+    Job& job = context.state.jobs.at(id);
     const std::string request_key = RequestKey(id);
     if (context.state.saved.count(request_key) == 0) {
       WriteIfChanged(context, request_key, Bytes(job.request));
     }
     WriteIfChanged(context, JobKey(id), Bytes(ToRecord(job)));
-    for (size_t i = 0; i < job.slots.size(); ++i) {
-      const int index = static_cast<int>(i);
-      WriteIfChanged(context, WorkerKey(id, index), Bytes(ToRecord(job.slots[i], index)));
-    }
+    CollectGeneration(context, job);
+    CollectWorkers(context, job);
   }
 }
 
 void EraseJobRows(Context& context, const Job& job) {
   Erase(context, RequestKey(job.id));
+  if (context.state.saved.contains(GenerationKey(job.id))) Erase(context, GenerationKey(job.id));
   Erase(context, JobKey(job.id));
   for (size_t slot = 0; slot < job.slots.size(); ++slot) {
     Erase(context, WorkerKey(job.id, static_cast<int>(slot)));
@@ -386,7 +416,7 @@ void TouchOwed(Context& context) {
   state.owed_erasures.clear();
   if (state.owed_jobs.empty() && state.owed_nodes.empty()) return;
   context.schedule = true;
-  context.push_agents = true;
+  state.unsettled.all_wishes = true;
   context.touched_jobs.merge(state.owed_jobs);
   context.changed_nodes.merge(state.owed_nodes);
   state.owed_jobs.clear();
@@ -447,6 +477,7 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
     if (state.saved.count(JobKey(id)) == 0 || state.saved.count(RequestKey(id)) == 0) {
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
+    MarkMembers(job);
     state.submits = std::max(state.submits, job.submit_order);
     if (job.state == PENDING) state.owed_jobs.insert(id);  // why it waits may be another reason now
     if (job.ending) state.serial = std::max(state.serial, job.ending->kill_serial);

@@ -21,8 +21,9 @@ void ForgetJob(Context& context, const std::string& id) {
   }
   EraseJobRows(context, job);
   context.effects.forgotten_jobs.push_back(id);
-  context.push_agents = true;
+  state.unsettled.all_wishes = true;
   state.owed_jobs.erase(id);
+  state.unsettled.jobs.erase(id);
   state.jobs.erase(id);
 }
 
@@ -60,6 +61,7 @@ void ForgetNodes(Context& context) {
   for (const std::string& id : gone) {
     EraseNodeRow(context, id);
     state.owed_nodes.erase(id);
+    state.unsettled.nodes.erase(id);
     state.nodes.erase(id);
   }
 }

@@ -50,7 +50,7 @@ void PutOn(Context& context, const Job& job, Slot& slot, const Node& node) {
   worker.local_rank = slot.local_rank;
   worker.host = node.host;
   worker.since = context.now;
-  context.push_agents = true;
+  context.wish_nodes.insert(node.id);
 }
 
 Slot& OpenPlace(Job& job, absl::Time now) {

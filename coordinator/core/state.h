@@ -10,10 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/core/effects.h"
+#include "coordinator/core/session_id.h"
 #include "job/meaning/workers.h"
 #include "proto/coordinator.pb.h"
 
@@ -21,9 +24,6 @@ namespace lockstep::coordinator {
 
 // The workers that one job may have.
 inline constexpr int kMaxWorkers = 4096;
-
-// One connection of an agent or a worker; given by the service, never reused. 0: none.
-using SessionId = int64_t;
 
 // A host that runs an agent.
 struct Node {
@@ -71,6 +71,8 @@ struct Worker {
   Device device;
   int64_t pid = 0;
   SessionId session = 0;
+  // The newest generation that it is or was a member of; 0: none.
+  int64_t member_of = 0;
 
   // Signs of life. InfinitePast until its first hello.
   absl::Time last_heard = absl::InfinitePast();
@@ -157,6 +159,7 @@ struct Exclusion {
 
 struct GenerationState {
   Generation message;  // number 0: none formed yet
+  std::string row;     // the message as it is journaled; empty: not made yet
   bool aborted = false;
   std::string abort_reason;
   absl::Time aborted_at = absl::InfiniteFuture();
@@ -314,6 +317,22 @@ struct Options {
   absl::Duration keep_ended_for = absl::Minutes(5);
   // How long a node without work is kept after it was last heard of.
   absl::Duration keep_node = absl::Hours(1);
+  // What follows from events is looked at once in so long for each job and worker that there is, if
+  // that is long enough to matter (core.h).
+  absl::Duration settle_spacing = absl::Microseconds(2);
+};
+
+// What events have touched since the state was last settled (core.h).
+struct Unsettled {
+  std::set<std::string> jobs;        // to be looked at
+  std::set<std::string> nodes;       // whose rows may have changed
+  std::set<std::string> wish_nodes;  // whose agents may have to be told something else
+  bool all_wishes = false;           // that is any agent
+  bool schedule = false;             // slots came free, nodes came or jobs wait
+  Effects effects;                   // said with what follows
+  bool any() const {
+    return schedule || all_wishes || !jobs.empty() || !nodes.empty() || !wish_nodes.empty();
+  }
 };
 
 struct State {
@@ -332,13 +351,18 @@ struct State {
   std::map<SessionId, std::pair<std::string, std::string>> worker_sessions;
 
   // The journal as it was last written, by key, so that changed rows are written and no others.
-  std::map<std::string, std::string> saved;
+  std::unordered_map<std::string, std::string> saved;
   // Jobs and nodes whose rows could not be written; they are looked at again in the next step.
   std::set<std::string> owed_jobs;
   std::set<std::string> owed_nodes;
   // Rows that are to go and are still there.
   std::set<std::string> owed_erasures;
   absl::Time looked_for_old = absl::InfinitePast();
+
+  Unsettled unsettled;
+  absl::Time settled = absl::InfinitePast();  // when that was
+  int64_t size = 0;                           // jobs and workers then
+  absl::Time wake_at = absl::InfinitePast();  // when it is due though nothing happens
 };
 
 }  // namespace lockstep::coordinator

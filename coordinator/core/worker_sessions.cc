@@ -94,6 +94,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     context.touched_jobs.insert(job.id);
   } else {
     job.next_check = std::min(job.next_check, due);
+    context.state.wake_at = std::min(context.state.wake_at, due);
   }
 }
 

@@ -158,7 +158,8 @@ void Hub::CarryOut(Outgoing outgoing, Calls& calls) {
   for (ToWorker& message : outgoing.to_workers) {
     const auto found = workers_.find(message.session);
     if (found == workers_.end()) continue;
-    found->second->Enqueue(std::move(message.command), message.close);
+    const bool close = message.close;
+    found->second->Enqueue(Whole(std::move(message)), close);
     pumps.push_back(found->second);
   }
   for (Append& append : outgoing.events) {

@@ -313,9 +313,10 @@ void AgentImpl::Do(const agent_action::Start& action) {
   }
 }
 
-// Anew for each worker: networks come and go.
+// Anew for each worker: networks come and go. Whose coordinator is not reached over a network has no
+// other host.
 void AgentImpl::FindDataAddresses(const std::string& seen) {
-  if (options_.private_agent && !coordinator::IsTcpAddress(options_.coordinator.address)) return;
+  if (!coordinator::IsTcpAddress(options_.coordinator.address)) return;
   node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
                                              OwnEndTowards(options_.coordinator.address), seen);
   if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;

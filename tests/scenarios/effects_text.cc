@@ -93,7 +93,7 @@ std::vector<std::string> ToText(const Effects& effects, const Names& names) {
                                  message.close ? " (closed)" : ""));
   }
   for (const ToWorker& message : effects.to_workers) {
-    lines.push_back(absl::StrCat(Name(names, message.session), " <- ", ToText(message.command),
+    lines.push_back(absl::StrCat(Name(names, message.session), " <- ", ToText(Whole(message)),
                                  message.close ? " (closed)" : ""));
   }
   for (const Append& append : effects.events) {

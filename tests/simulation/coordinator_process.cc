@@ -87,8 +87,10 @@ void CoordinatorProcess::CarryOut(Outgoing outgoing) {
   for (coordinator::ToWorker& message : outgoing.to_workers) {
     const auto found = workers_.by_session.find(message.session);
     if (found == workers_.by_session.end()) continue;
-    found->second.machine.Enqueue(std::move(message.command), message.close);
-    Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, message.session);
+    const SessionId session = message.session;
+    const bool close = message.close;
+    found->second.machine.Enqueue(Whole(std::move(message)), close);
+    Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, session);
   }
   for (const coordinator::Append& append : outgoing.events) world_->checker.OnTold(append);
   for (const coordinator::Answer& answer : outgoing.answers) {

@@ -287,8 +287,8 @@ class Cluster {
     ASSERT_EQ(effects_.to_workers.size(), twin.to_workers.size());
     for (size_t i = 0; i < twin.to_workers.size(); ++i) {
       EXPECT_EQ(effects_.to_workers[i].session, twin.to_workers[i].session);
-      EXPECT_EQ(effects_.to_workers[i].command.DebugString(),
-                twin.to_workers[i].command.DebugString());
+      EXPECT_EQ(Whole(effects_.to_workers[i]).DebugString(),
+                Whole(twin.to_workers[i]).DebugString());
     }
     ASSERT_EQ(effects_.events.size(), twin.events.size());
     for (size_t i = 0; i < twin.events.size(); ++i) {
@@ -329,7 +329,7 @@ class Cluster {
   void OnWorkerCommand(const ToWorker& message) {
     for (auto& [incarnation, process] : processes_) {
       if (process.session != message.session) continue;
-      const WorkerCommand& command = message.command;
+      const WorkerCommand command = Whole(message);
       if (command.has_generation()) {
         CheckGeneration(process.assignment.job_id(), command.generation());
         process.generation = command.generation().generation();

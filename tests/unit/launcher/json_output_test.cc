@@ -11,6 +11,7 @@
 #include "launcher/verbs/tables.h"
 #include "launcher/verbs/top.h"
 #include "launcher/verbs/validate.h"
+#include "nlohmann/json.hpp"
 #include "tests/json_documents.h"
 
 namespace lockstep::launcher {

@@ -11,6 +11,7 @@
 
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "proto/model.pb.h"
 #include "tests/json_documents.h"
 #include "worker/checkpoint/model_writer.h"
