@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/core/node_trust.h"
 #include "job/meaning/workers.h"
 #include "proto/coordinator.pb.h"
 
@@ -24,6 +25,13 @@ inline constexpr int kMaxWorkers = 4096;
 
 // One connection of an agent or a worker; given by the service, never reused. 0: none.
 using SessionId = int64_t;
+
+// An administrator wants a node emptied (drain.h).
+struct DrainOrder {
+  std::string reason;
+  std::string user;
+  absl::Time since = absl::InfinitePast();
+};
 
 // A host that runs an agent.
 struct Node {
@@ -48,6 +56,11 @@ struct Node {
   int64_t memory = 0;
   // Where the coordinator sees this connection come from; empty: a Unix socket.
   std::string seen_address;
+  std::optional<DrainOrder> drain;
+  NodeTrust trust;  // what its failures have led to
+  // Why its agent's checks say that no work can be done there; empty: it can. Not journaled, as
+  // the agent says it again.
+  std::string problem;
 };
 
 // One life of one worker process.
@@ -69,6 +82,7 @@ struct Worker {
   std::string node_id;
   std::string host;
   Device device;
+  Allocation allocation;  // what it has of its node
   int64_t pid = 0;
   SessionId session = 0;
 
@@ -136,14 +150,21 @@ struct Slot {
   bool wanted = true;
   // Its worker is a spare that waits to take over (standby.h).
   bool standby = false;
+  // The place whose worker, on a node that is drained, leaves when this one's is ready
+  // (handover.h); -1: none.
+  int relieves = -1;
+  // Its worker was let go from such a node; another one is started when a node has room.
+  bool returns = false;
   // Nothing: the place is vacant.
   std::optional<Worker> worker;
   // Of the last one that left the place vacant.
   int64_t last_peak_rss_bytes = 0;
 
   bool vacant() const { return !worker.has_value(); }
+  // Its worker waits to take over, in no generation; its end is no failure of the job.
+  bool aside() const { return standby || relieves >= 0; }
   // Whether its worker is to be in the generations.
-  bool works() const { return wanted && !standby; }
+  bool works() const { return wanted && !aside(); }
   // Its worker, which is yet to be started, waits for a node with room.
   bool unplaced() const { return worker && worker->phase == Worker::Phase::kUnplaced; }
 };
@@ -273,6 +294,8 @@ struct Job {
   absl::Time watched = absl::InfinitePast();  // when both were brought up to date
   // A spare cannot run; no other is tried.
   bool no_standby = false;
+  // No worker is started before this to relieve one on a node that is drained.
+  absl::Time relieve_again = absl::InfinitePast();
   // All who hold the state are out of sight with their nodes.
   bool out_of_sight = false;
   // While it waits: when an elastic job starts with fewer workers than it wants.
@@ -314,6 +337,8 @@ struct Options {
   absl::Duration keep_ended_for = absl::Minutes(5);
   // How long a node without work is kept after it was last heard of.
   absl::Duration keep_node = absl::Hours(1);
+  // When a node that fails is left out, by all jobs.
+  TrustRules trust;
 };
 
 struct State {
