@@ -50,6 +50,7 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
         worker.verdict_serial = context.state.serial;
         worker.verdict = absl::StrCat("ended when the agent on ", node.host, " ended");
         worker.node_lost = true;
+        if (!job.final()) NoteNodeFailure(context, node.id, "its agent ended with work on it", "");
       }
       MarkExited(context, job, worker, record);
     }
@@ -68,6 +69,14 @@ void NoteContact(Context& context, Node& node) {
     context.schedule = true;
   }
   node.last_contact = context.now;
+}
+
+// What the agent's checks found.
+void NoteHealth(Context& context, Node& node, const NodeHealth& health) {
+  if (node.problem == health.problem()) return;
+  const bool was_well = std::exchange(node.problem, health.problem()).empty();
+  context.schedule = true;
+  if (was_well) NoteNodeFailure(context, node.id, node.problem, "");
 }
 
 void OnHello(Context& context, SessionId session, const AgentHello& hello,
@@ -109,6 +118,7 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello,
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, started);
   if (restarted) MarkLost(context, node, hello);
+  NoteHealth(context, node, hello.health());
   context.changed_nodes.insert(node.id);
   context.wish_nodes.insert(node.id);
   context.schedule = true;
@@ -138,7 +148,16 @@ void OnExited(Context& context, SessionId session, const WorkerExited& exited) {
   Job* job = FindJob(context.state, exited.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, exited.worker_incarnation());
   if (worker == nullptr && job != nullptr) worker = FindFormer(*job, exited.worker_incarnation());
-  if (worker != nullptr) MarkExited(context, *job, *worker, exited);
+  if (worker == nullptr) return;
+  if (exited.node_unfit()) {
+    // Before its agent says so of the node itself.
+    worker->node_lost = true;
+    NodeHealth health;
+    health.set_problem(exited.start_error());
+    const auto node = context.state.nodes.find(worker->node_id);
+    if (node != context.state.nodes.end()) NoteHealth(context, node->second, health);
+  }
+  MarkExited(context, *job, *worker, exited);
 }
 
 void OnLog(Context& context, const LogChunk& chunk) {
@@ -289,6 +308,9 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
       break;
     case AgentMessage::kHeartbeat:
       context.state.nodes[known->second].usage = message.heartbeat();
+      if (message.heartbeat().has_health()) {
+        NoteHealth(context, context.state.nodes[known->second], message.heartbeat().health());
+      }
       break;
     default:
       break;
@@ -305,12 +327,9 @@ void OnAgentGone(Context& context, const AgentGone& event) {
   node.session = 0;
   node.told.reset();
   context.state.agent_sessions.erase(known);
-  for (const auto& [id, job] : context.state.jobs) {
-    for (const Slot& slot : job.slots) {
-      if (slot.worker && slot.worker->node_id == node.id && !job.final()) {
-        context.touched_jobs.insert(id);
-      }
-    }
+  for (const std::string& id : JobsOn(node)) {
+    const Job* job = FindJob(context.state, id);
+    if (job != nullptr && !job->final()) context.touched_jobs.insert(id);
   }
   context.schedule = true;
 }

@@ -27,6 +27,14 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
+NodeDrain ToProto(const DrainOrder& order) {
+  NodeDrain drain;
+  drain.set_reason(order.reason);
+  drain.set_user(order.user);
+  *drain.mutable_since() = ToProto(order.since);
+  return drain;
+}
+
 std::string Say(absl::Duration duration) {
   const double seconds = absl::ToDoubleSeconds(duration);
   if (seconds >= 120) return absl::StrFormat("%.3g min", seconds / 60);

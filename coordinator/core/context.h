@@ -30,6 +30,7 @@ struct Context {
 google::protobuf::Timestamp ToProto(absl::Time time);
 absl::Time FromProto(const google::protobuf::Timestamp& time);
 absl::Duration FromProto(const google::protobuf::Duration& duration);
+NodeDrain ToProto(const DrainOrder& order);
 // "1.5 s", "10 min": a duration for a sentence.
 std::string Say(absl::Duration duration);
 // "1 slot", "4 slots".

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/drain.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_machine.h"
@@ -35,19 +36,22 @@ template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
 void Dispatch(Context& context, const Event& event) {
-  std::visit(Overloaded{
-                 [&](const Submitted& e) { context.effects.reply = Submit(context, e); },
-                 [&](const CancelRequested& e) { context.effects.reply = Cancel(context, e); },
-                 [&](const ScaleRequested& e) { context.effects.reply = Scale(context, e); },
-                 [&](const AgentSaid& e) { OnAgentSaid(context, e); },
-                 [&](const AgentGone& e) { OnAgentGone(context, e); },
-                 [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
-                 [&](const WorkerGone& e) { OnWorkerGone(context, e); },
-                 [](const Tick&) {},
-                 [&](const Held&) { Hold(context); },
-                 [&](const Released&) { Release(context); },
-             },
-             event);
+  std::visit(
+      Overloaded{
+          [&](const Submitted& e) { context.effects.reply = Submit(context, e); },
+          [&](const CancelRequested& e) { context.effects.reply = Cancel(context, e); },
+          [&](const ScaleRequested& e) { context.effects.reply = Scale(context, e); },
+          [&](const DrainRequested& e) { context.effects.reply = DrainNode(context, e); },
+          [&](const UndrainRequested& e) { context.effects.reply = UndrainNode(context, e); },
+          [&](const AgentSaid& e) { OnAgentSaid(context, e); },
+          [&](const AgentGone& e) { OnAgentGone(context, e); },
+          [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
+          [&](const WorkerGone& e) { OnWorkerGone(context, e); },
+          [](const Tick&) {},
+          [&](const Held&) { Hold(context); },
+          [&](const Released&) { Release(context); },
+      },
+      event);
 }
 
 void SendProgress(Context& context, Job& job) {
@@ -153,7 +157,7 @@ void Settle(Context& context) {
   ForgetOld(context);
   PushAgents(context);
   state.settled = context.now;
-  state.size = 0;
+  state.size = static_cast<int64_t>(state.nodes.size());
   state.wake_at = absl::InfiniteFuture();
   for (const auto& [id, job] : state.jobs) {
     state.size += 1 + static_cast<int64_t>(job.slots.size());

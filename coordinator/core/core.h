@@ -20,8 +20,8 @@ namespace lockstep::coordinator {
 // Changes `state` by one event. `now` never goes back.
 //
 // A step takes the event in and then settles the state: takes the transitions that follow, and
-// collects what is to be written and said. That costs time in proportion to the jobs and workers
-// that there are; where it is more than some hundred microseconds, several events are settled
+// collects what is to be written and said. That costs time in proportion to the jobs, workers and
+// nodes that there are; where it is more than some hundred microseconds, several events are settled
 // together, Options::settle_spacing apart. Until then nothing of them is written or said. A user's
 // request is settled at once.
 Effects Step(State& state, const Event& event, absl::Time now);

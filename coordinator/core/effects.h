@@ -44,7 +44,7 @@ struct Row {
 // To be carried out in this order: rows are safe before anything is said.
 struct Effects {
   std::vector<Row> rows;
-  // The answer to Submitted, CancelRequested and ScaleRequested.
+  // The answer to a user's request.
   absl::Status reply;
   SubmitJobResponse submitted;
   ScaleJobResponse scaled;

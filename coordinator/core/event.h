@@ -24,6 +24,14 @@ struct ScaleRequested {
   std::string job_id;
   int workers = 0;
 };
+struct DrainRequested {
+  std::string node;  // a reference (drain.h)
+  std::string reason;
+  std::string user;
+};
+struct UndrainRequested {
+  std::string node;
+};
 struct AgentSaid {
   SessionId session = 0;
   AgentMessage message;
@@ -47,8 +55,9 @@ struct Tick {};
 struct Held {};
 // All that was decided has been said: time counts again.
 struct Released {};
-using Event = std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone,
-                           WorkerSaid, WorkerGone, Tick, Held, Released>;
+using Event =
+    std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone, WorkerSaid,
+                 WorkerGone, Tick, Held, Released, DrainRequested, UndrainRequested>;
 
 }  // namespace lockstep::coordinator
 

@@ -124,7 +124,7 @@ std::vector<const Worker*> Suspects(const Job& job) {
     if (open) suspects.push_back(&worker);
   }
   for (const Slot& slot : job.slots) {
-    if (slot.worker && !slot.standby && Failed(*slot.worker)) suspects.push_back(&*slot.worker);
+    if (slot.worker && !slot.aside() && Failed(*slot.worker)) suspects.push_back(&*slot.worker);
   }
   return suspects;
 }
@@ -162,7 +162,7 @@ bool Failed(const Worker& worker) {
 
 bool IsForGood(const Worker& worker) {
   if (worker.refused) return true;
-  if (worker.exited && !worker.exited->start_error().empty()) return true;
+  if (worker.exited && !worker.exited->start_error().empty()) return !worker.exited->node_unfit();
   if (!worker.failed) return false;
   switch (static_cast<absl::StatusCode>(worker.failed->code())) {
     case absl::StatusCode::kInvalidArgument:
@@ -206,6 +206,7 @@ void Judge(Context& context, Job& job, Worker& worker, const std::string& verdic
   worker.verdict_serial = context.state.serial;
   worker.verdict = verdict;
   worker.node_lost = !NodeInSight(context.state, worker, context.now);
+  if (worker.node_lost) NoteNodeFailure(context, worker.node_id, "it was lost with work on it", "");
   context.touched_jobs.insert(job.id);
 }
 
@@ -214,7 +215,7 @@ void UpdateKill(Context& context, Job& job) {
   if (ending.kill) return;
   bool culprit_known = false;
   for (const Slot& slot : job.slots) {
-    if (slot.vacant() || slot.standby) continue;
+    if (slot.vacant() || slot.aside()) continue;
     culprit_known |= Failed(*slot.worker) && !IsVictim(job, *slot.worker);
   }
   if (!culprit_known && context.now < ending.since + kCulpritWait) return;

@@ -47,28 +47,33 @@ void Refuse(Context& context, Job& job, Worker& worker, const std::string& why, 
   }
 }
 
+// Why the two cannot be in one generation; empty: they can.
+std::string WhyOtherPlan(const Worker& worker, const Worker& speaker) {
+  if (worker.ready->plan_hash() == speaker.ready->plan_hash()) return "";
+  return absl::StrCat("rank ", worker.slot, " (", worker.host, ") compiled another plan than rank ",
+                      speaker.slot, " (", speaker.host, "): ", worker.ready->plan_hash(),
+                      " against ", speaker.ready->plan_hash(),
+                      "; do all nodes run the same build of lockstep?");
+}
+
+std::string WhyOtherBits(const Job& job, const Worker& worker, const Worker& speaker) {
+  if (worker.ready->device_hash() == speaker.ready->device_hash() || !Reproducible(job)) return "";
+  return absl::StrCat("the device of rank ", worker.slot, " (", worker.ready->device_description(),
+                      ") computes other bits than that of rank ", speaker.slot, " (",
+                      speaker.ready->device_description(),
+                      "); use one kind of device or set train.reproducible: false");
+}
+
 // Whether all of `members` run the same plan on the same kind of device.
 bool Admit(Context& context, Job& job, const Members& members) {
   const Worker& speaker = Speaker(job, members);
-  const WorkerReady& first = *speaker.ready;
   for (Worker* worker : members) {
-    const WorkerReady& ready = *worker->ready;
-    if (ready.plan_hash() != first.plan_hash()) {
-      Refuse(context, job, *worker,
-             absl::StrCat("rank ", worker->slot, " (", worker->host,
-                          ") compiled another plan than rank ", speaker.slot, " (", speaker.host,
-                          "): ", ready.plan_hash(), " against ", first.plan_hash(),
-                          "; do all nodes run the same build of lockstep?"),
-             1);
+    if (const std::string why = WhyOtherPlan(*worker, speaker); !why.empty()) {
+      Refuse(context, job, *worker, why, 1);
       return false;
     }
-    if (ready.device_hash() != first.device_hash() && Reproducible(job)) {
-      Refuse(context, job, *worker,
-             absl::StrCat("the device of rank ", worker->slot, " (", ready.device_description(),
-                          ") computes other bits than that of rank ", speaker.slot, " (",
-                          first.device_description(),
-                          "); use one kind of device or set train.reproducible: false"),
-             kExitNotAdmitted);
+    if (const std::string why = WhyOtherBits(job, *worker, speaker); !why.empty()) {
+      Refuse(context, job, *worker, why, kExitNotAdmitted);
       return false;
     }
   }
@@ -257,6 +262,15 @@ void Send(Context& context, const Worker& worker, WorkerCommand command, bool cl
 
 }  // namespace
 
+std::string WhyNotAdmitted(const Job& job, const Worker& worker) {
+  for (const Slot& slot : job.slots) {
+    if (!slot.worker || !slot.worker->ready || !IsMember(job, *slot.worker)) continue;
+    const std::string why = WhyOtherPlan(worker, *slot.worker);
+    return why.empty() ? WhyOtherBits(job, worker, *slot.worker) : why;
+  }
+  return "";
+}
+
 bool ResultIsThere(const Job& job) {
   const auto& members = job.generation.message.members();
   if (members.empty()) return false;
@@ -352,7 +366,10 @@ void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews
     return;
   }
   if (worker.leaving()) {
-    command.mutable_exit()->set_reason("the job goes on with fewer workers");
+    const auto node = context.state.nodes.find(worker.node_id);
+    const bool drained = node != context.state.nodes.end() && node->second.drain.has_value();
+    command.mutable_exit()->set_reason(drained ? "its node is drained"
+                                               : "the job goes on with fewer workers");
     worker.told.exit = true;
     Send(context, worker, std::move(command));
     return;

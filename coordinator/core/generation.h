@@ -19,6 +19,10 @@ namespace lockstep::coordinator {
 // end the job at its start; later they are refused.
 void MaybeFormGeneration(Context& context, Job& job);
 
+// Why a worker that is ready would not be let into the active generation: it compiled another plan,
+// or its device computes other bits. Empty: it would.
+std::string WhyNotAdmitted(const Job& job, const Worker& worker);
+
 // Whether the job's work is done: rank 0 of the newest generation has finished, so the model is
 // durable.
 bool ResultIsThere(const Job& job);

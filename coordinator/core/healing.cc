@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
+#include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/scheduler.h"
@@ -44,7 +45,7 @@ bool AwaitsCauses(Context& context, Job& job) {
   if (job.stepped || MaxRestarts(job) == 0) return false;
   bool awaits = false;
   for (const Slot& slot : job.slots) {
-    if (slot.vacant() || slot.standby) continue;
+    if (slot.vacant() || slot.aside()) continue;
     const Worker& worker = *slot.worker;
     if (!Failed(worker)) continue;
     if (IsForGood(worker)) return false;
@@ -120,7 +121,7 @@ bool CostsTheNode(const Job& job, const Worker& worker) {
 // Whether some failed worker's cause may be its host's alone, which the other hosts will show.
 bool AwaitsOtherHosts(const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    if (slot.vacant() || slot.standby) return false;
+    if (slot.vacant() || slot.aside()) return false;
     const Worker& worker = *slot.worker;
     if (!Failed(worker) || !IsForGood(worker) || CostsTheNode(job, worker)) {
       return false;
@@ -134,6 +135,7 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
   if (worker.node_id.empty()) return;
   const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker));
   if (span == absl::ZeroDuration()) return;
+  NoteNodeFailure(context, worker.node_id, SayFailed(job, worker), job.id);
   AppendNotice(context, job,
                absl::StrCat(SayFailed(job, worker), "; for ", Say(span),
                             " no worker of this job is started on ", worker.host));
@@ -161,6 +163,11 @@ bool TakeOver(Job& job, Slot& slot) {
 // Somebody for the place of a worker that was retired: a standby, a new life, or nobody when the
 // place is not wanted. Says which.
 std::string Refill(Context& context, Job& job, Slot& slot) {
+  if (Slot* relief = FindRelief(job, slot)) {
+    relief->relieves = -1;
+    slot.wanted = false;
+    return "the one that was to relieve it takes over";
+  }
   if (slot.wanted && TakeOver(job, slot)) return "a standby takes over";
   if (!slot.wanted) return "it was to leave";
   StartLife(context, job, slot);
@@ -172,7 +179,7 @@ std::vector<Slot*> FailedSlots(Job& job) {
   std::vector<Slot*> slots;
   std::vector<const Worker*> workers;
   for (Slot& slot : job.slots) {
-    if (slot.vacant() || slot.standby || !Failed(*slot.worker)) continue;
+    if (slot.vacant() || slot.aside() || !Failed(*slot.worker)) continue;
     slots.push_back(&slot);
     workers.push_back(&*slot.worker);
   }

@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
+#include "coordinator/core/handover.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/core/reachability.h"
@@ -94,7 +95,7 @@ absl::Status CheckSpec(const JobSpec& spec) {
 // Peak memory by rank and what rank 0 reported about the run.
 void FillResult(const Job& job, JobResult& result) {
   for (const Slot& slot : job.slots) {
-    if (slot.standby) continue;
+    if (slot.aside()) continue;
     if (slot.vacant()) {
       result.add_peak_rss_bytes(slot.last_peak_rss_bytes);
       continue;
@@ -305,6 +306,7 @@ void Advance(Context& context, Job& job) {
   if (!job.ending) DecideCuts(context, job);
   if (!job.ending) Heal(context, job);
   if (!job.ending) KeepStandbys(context, job);
+  if (!job.ending) LeaveDrainedNodes(context, job);
   if (!job.ending) MaybeFormGeneration(context, job);
   if (!job.ending && IsDone(job)) BeginFinish(context, job);
   if (job.ending) AdvanceEnding(context, job);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/health.h"
+#include "coordinator/core/nodes.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "proto/journal.pb.h"
@@ -51,6 +52,7 @@ WorkerRecord ToRecord(const Worker& worker) {
   record.set_fault(worker.fault);
   record.set_node_lost(worker.node_lost);
   record.set_refused(worker.refused);
+  *record.mutable_allocation() = worker.allocation;
   return record;
 }
 
@@ -70,6 +72,8 @@ WorkerRecord ToRecord(const Slot& slot, int index) {
   record.set_lives(slot.lives);
   record.set_unwanted(!slot.wanted);
   record.set_standby(slot.standby);
+  record.set_relieves(slot.relieves + 1);
+  record.set_returns(slot.returns);
   return record;
 }
 
@@ -149,6 +153,18 @@ NodeRecord ToRecord(const Node& node) {
   record.set_private_job(node.private_job);
   record.set_cores(node.cores);
   record.set_memory(node.memory);
+  if (node.drain) *record.mutable_drain() = ToProto(*node.drain);
+  for (const NodeFailure& failure : node.trust.failures) {
+    NodeFailureRecord& written = *record.add_failures();
+    *written.mutable_time() = ToProto(failure.time);
+    written.set_what(failure.what);
+    written.set_job_id(failure.job_id);
+  }
+  record.set_times_left_out(node.trust.times);
+  if (node.trust.until != absl::InfinitePast()) {
+    *record.mutable_left_out_until() = ToProto(node.trust.until);
+  }
+  record.set_left_out_reason(node.trust.reason);
   return record;
 }
 
@@ -168,6 +184,7 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.node_id = record.node_id();
   worker.host = record.host();
   worker.device = record.device();
+  worker.allocation = record.allocation();
   worker.pid = record.pid();
   if (record.heard()) worker.last_heard = worker.progress_moved = now;
   if (record.has_finished()) worker.finished = record.finished();
@@ -193,6 +210,8 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
   slot.lives = record.lives();
   slot.wanted = !record.unwanted();
   slot.standby = record.standby();
+  slot.relieves = record.relieves() - 1;
+  slot.returns = record.returns();
   if (record.left() && record.has_exited()) {
     slot.last_peak_rss_bytes = record.exited().peak_rss_bytes();
   } else {
@@ -276,6 +295,22 @@ void FromRecord(const NodeRecord& record, Node& node) {
   node.private_job = record.private_job();
   node.cores = record.cores();
   node.memory = record.memory();
+  if (record.has_drain()) {
+    node.drain = DrainOrder{record.drain().reason(), record.drain().user(),
+                            FromProto(record.drain().since())};
+  }
+  for (const NodeFailureRecord& failure : record.failures()) {
+    node.trust.failures.push_back({FromProto(failure.time()), failure.what(), failure.job_id()});
+  }
+  node.trust.times = record.times_left_out();
+  if (record.has_left_out_until()) node.trust.until = FromProto(record.left_out_until());
+  node.trust.reason = record.left_out_reason();
+}
+
+// A row of a version that did not write down what a worker has of its node: as it was dealt out.
+void FillAllocation(const JobSpec& spec, Worker& worker) {
+  if (worker.node_id.empty() || worker.allocation.cpus() > 0) return;
+  worker.allocation = AllocationOf(spec, worker.device);
 }
 
 // Returns whether it is another value.
@@ -316,6 +351,20 @@ void MarkMembers(Job& job) {
     if (Worker* worker = FindWorker(job, member.incarnation())) worker->member_of = number;
     if (Worker* worker = FindFormer(job, member.incarnation())) worker->member_of = number;
   }
+}
+
+// Where its workers are.
+void MarkPlaces(State& state, const Job& job) {
+  const auto mark = [&](const std::string& node_id, int place) {
+    const auto node = state.nodes.find(node_id);
+    if (node != state.nodes.end()) node->second.places.emplace(job.id, place);
+  };
+  for (size_t i = 0; i < job.slots.size(); ++i) {
+    const Slot& slot = job.slots[i];
+    mark(slot.node_id, static_cast<int>(i));
+    if (slot.worker) mark(slot.worker->node_id, static_cast<int>(i));
+  }
+  for (const Worker& worker : job.former) mark(worker.node_id, worker.slot);
 }
 
 // Takes one row in. False: it cannot be read.
@@ -478,10 +527,12 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
     MarkMembers(job);
+    MarkPlaces(state, job);
     state.submits = std::max(state.submits, job.submit_order);
     if (job.state == PENDING) state.owed_jobs.insert(id);  // why it waits may be another reason now
     if (job.ending) state.serial = std::max(state.serial, job.ending->kill_serial);
-    for (const Worker& worker : job.former) {
+    for (Worker& worker : job.former) {
+      FillAllocation(job.spec(), worker);
       state.serial =
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
@@ -490,7 +541,8 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
         return absl::DataLossError(absl::StrCat("the journal lacks worker ", i, " of job ", id));
       }
       if (job.slots[i].vacant()) continue;
-      const Worker& worker = *job.slots[i].worker;
+      Worker& worker = *job.slots[i].worker;
+      FillAllocation(job.spec(), worker);
       state.serial =
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }

@@ -7,26 +7,66 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 namespace lockstep::coordinator {
 namespace {
 
+bool IsHere(const Node& node, const Worker& worker) {
+  return worker.node_id == node.id && !worker.gone();
+}
+
+// The worker of the job's place; null: there is none.
+const Worker* WorkerAt(const Job& job, int place) {
+  if (static_cast<size_t>(place) >= job.slots.size()) return nullptr;
+  const Slot& slot = job.slots[static_cast<size_t>(place)];
+  return slot.worker ? &*slot.worker : nullptr;
+}
+
 // Calls `visit` with every worker on the node that has not ended.
 template <typename Visit>
 void ForEachWorker(const State& state, const Node& node, Visit visit) {
-  for (const auto& [id, job] : state.jobs) {
-    for (const Slot& slot : job.slots) {
-      if (slot.vacant()) continue;
-      const Worker& worker = *slot.worker;
-      if (worker.node_id == node.id && !worker.gone()) visit(worker);
+  for (const auto& [id, place] : node.places) {
+    const auto job = state.jobs.find(id);
+    const Worker* worker = job == state.jobs.end() ? nullptr : WorkerAt(job->second, place);
+    if (worker != nullptr && IsHere(node, *worker)) visit(*worker);
+  }
+}
+
+// The same with those that were replaced and have not ended, but for those of the job `but`, which
+// does not wait for them.
+template <typename Visit>
+void ForEachFormer(const State& state, const Node& node, const Job* but, Visit visit) {
+  for (const std::string& id : JobsOn(node)) {
+    const auto job = state.jobs.find(id);
+    if (job == state.jobs.end() || &job->second == but) continue;
+    for (const Worker& worker : job->second.former) {
+      if (IsHere(node, worker)) visit(worker);
     }
   }
 }
 
-std::vector<Device> Gpus(const Node& node) {
-  std::vector<Device> gpus;
+// Whether the worker of the place, or one that it had before, is still there.
+bool IsStillHere(const State& state, const Node& node, const std::string& id, int place) {
+  const auto found = state.jobs.find(id);
+  if (found == state.jobs.end()) return false;
+  const Job& job = found->second;
+  const bool own = static_cast<size_t>(place) < job.slots.size() &&
+                   job.slots[static_cast<size_t>(place)].node_id == node.id;
+  if (own && !job.final()) return true;  // its next worker comes here, too
+  const Worker* worker = WorkerAt(job, place);
+  if (worker != nullptr && IsHere(node, *worker)) return true;
+  return std::any_of(job.former.begin(), job.former.end(), [&](const Worker& former) {
+    return former.slot == place && IsHere(node, former);
+  });
+}
+
+using Gpus = std::vector<const Device*>;
+
+Gpus GpusOf(const Node& node) {
+  Gpus gpus;
   for (const Device& device : node.devices) {
-    if (device.kind() == "cuda") gpus.push_back(device);
+    if (device.kind() == "cuda") gpus.push_back(&device);
   }
   return gpus;
 }
@@ -48,17 +88,36 @@ size_t FirstGpu(const JobSpec& spec) {
 
 // By place in the node's list, which GPUs no worker has. One that the agent lists k times is for k
 // workers.
-std::vector<bool> FreeGpus(const State& state, const Node& node, const std::vector<Device>& gpus) {
+std::vector<bool> FreeGpus(const State& state, const Job& job, const Node& node, const Gpus& gpus) {
   std::map<std::string, int> used;
-  ForEachWorker(state, node, [&](const Worker& worker) {
+  const auto count = [&](const Worker& worker) {
     if (worker.device.kind() == "cuda") ++used[worker.device.uuid()];
-  });
+  };
+  ForEachWorker(state, node, count);
+  ForEachFormer(state, node, &job, count);
   std::vector<bool> free(gpus.size(), true);
-  for (size_t i = 0; i < gpus.size(); ++i) free[i] = used[gpus[i].uuid()]-- <= 0;
+  for (size_t i = 0; i < gpus.size(); ++i) free[i] = used[gpus[i]->uuid()]-- <= 0;
   return free;
 }
 
 }  // namespace
+
+void NotePlace(const State& state, Node& node, const std::string& job_id, int place) {
+  if (node.places.size() > 2 * static_cast<size_t>(std::max(1, node.slots))) {
+    std::erase_if(node.places, [&](const auto& entry) {
+      return !IsStillHere(state, node, entry.first, entry.second);
+    });
+  }
+  node.places.emplace(job_id, place);
+}
+
+std::vector<std::string> JobsOn(const Node& node) {
+  std::vector<std::string> jobs;
+  for (const auto& [id, place] : node.places) {
+    if (jobs.empty() || jobs.back() != id) jobs.push_back(id);
+  }
+  return jobs;
+}
 
 bool InSight(const State& state, const Node& node, absl::Time now) {
   return node.session != 0 && now - node.last_contact <= state.options.node_silent_after;
@@ -80,11 +139,54 @@ int UsedSlots(const State& state, const Node& node) {
   return used;
 }
 
+bool HasProcesses(const State& state, const Node& node) {
+  int former = 0;
+  ForEachFormer(state, node, nullptr, [&](const Worker&) { ++former; });
+  return former > 0 || UsedSlots(state, node) > 0;
+}
+
+std::string WhyNoWork(const Node& node, absl::Time now) {
+  if (node.drain) {
+    return absl::StrCat("it is drained", node.drain->reason.empty() ? "" : ": ",
+                        node.drain->reason);
+  }
+  if (!node.problem.empty()) return node.problem;
+  if (!IsLeftOut(node.trust, now)) return "";
+  return absl::StrCat("left out until ",
+                      absl::FormatTime("%H:%M:%S UTC", node.trust.until, absl::UTCTimeZone()), ": ",
+                      node.trust.reason);
+}
+
+void NoteNodeFailure(Context& context, const std::string& node_id, const std::string& what,
+                     const std::string& job_id) {
+  const auto found = context.state.nodes.find(node_id);
+  if (found == context.state.nodes.end() || found->second.is_private) return;
+  Node& node = found->second;
+  const absl::Duration span =
+      NoteFailure(context.state.options.trust, {context.now, what, job_id}, node.trust);
+  context.changed_nodes.insert(node_id);
+  if (span == absl::ZeroDuration()) return;
+  for (const auto& [id, job] : context.state.jobs) {
+    const bool here = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+      return slot.node_id == node_id && !job.final();
+    });
+    if (!here) continue;
+    AppendNotice(context, job,
+                 absl::StrCat("no job starts anything on ", node_id, " for ", Say(span), ": ",
+                              node.trust.reason));
+  }
+}
+
 int Room(const State& state, const Job& job, const Node& node, absl::Time now, bool empty) {
   if (!InSight(state, node, now) || IsExcluded(job, node.id, now)) return 0;
+  if (node.drain || !node.problem.empty() || IsLeftOut(node.trust, now)) return 0;
   if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return 0;
-  const int slots = node.slots - (empty ? 0 : UsedSlots(state, node));
-  const std::vector<Device> gpus = Gpus(node);
+  int slots = node.slots;
+  if (!empty) {
+    slots -= UsedSlots(state, node);
+    ForEachFormer(state, node, &job, [&](const Worker&) { --slots; });
+  }
+  const Gpus gpus = GpusOf(node);
   if (!UsesGpus(job.spec(), gpus.size())) return std::max(0, slots);
   const size_t first = FirstGpu(job.spec());
   const size_t most =
@@ -92,14 +194,14 @@ int Room(const State& state, const Job& job, const Node& node, absl::Time now, b
   // A run on this machine alone does not wait for GPUs that will never be there.
   if (node.is_private && gpus.size() < most) return std::max(0, slots);
   const std::vector<bool> free =
-      empty ? std::vector<bool>(gpus.size(), true) : FreeGpus(state, node, gpus);
+      empty ? std::vector<bool>(gpus.size(), true) : FreeGpus(state, job, node, gpus);
   int room = 0;
   for (size_t i = first; i < gpus.size(); ++i) room += free[i];
   return std::max(0, std::min(slots, room));
 }
 
 Device PickDevice(const State& state, const Job& job, const Node& node, int local_rank) {
-  const std::vector<Device> gpus = Gpus(node);
+  const Gpus gpus = GpusOf(node);
   Device device;
   if (!UsesGpus(job.spec(), gpus.size())) {
     device.set_kind("cpu");
@@ -109,14 +211,22 @@ Device PickDevice(const State& state, const Job& job, const Node& node, int loca
     return device;
   }
   const size_t first = FirstGpu(job.spec());
-  const std::vector<bool> free = FreeGpus(state, node, gpus);
+  const std::vector<bool> free = FreeGpus(state, job, node, gpus);
   const size_t own = first + static_cast<size_t>(local_rank);
-  if (own < gpus.size() && free[own]) return gpus[own];
+  if (own < gpus.size() && free[own]) return *gpus[own];
   for (size_t i = first; i < gpus.size(); ++i) {
-    if (free[i]) return gpus[i];
+    if (free[i]) return *gpus[i];
   }
   device.set_kind("cuda");
   return device;
+}
+
+Allocation AllocationOf(const JobSpec& spec, const Device& device) {
+  Allocation allocation;
+  allocation.set_cpus(std::max(1, spec.resources().cpus_per_proc()));
+  allocation.set_memory(spec.resources().memory());
+  if (device.kind() == "cuda" && !device.uuid().empty()) allocation.add_gpus(device.uuid());
+  return allocation;
 }
 
 }  // namespace lockstep::coordinator

@@ -5,11 +5,18 @@
 #define LOCKSTEP_COORDINATOR_CORE_NODES_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/core/context.h"
 #include "coordinator/core/state.h"
 
 namespace lockstep::coordinator {
+
+// A worker of the job's place is put on the node.
+void NotePlace(const State& state, Node& node, const std::string& job_id, int place);
+// The jobs of which workers are on the node, in order, and maybe some that had one there.
+std::vector<std::string> JobsOn(const Node& node);
 
 // The node's agent is connected and was heard from lately. An open connection alone says nothing: a
 // host that froze, or whose cable was cut, keeps it open for minutes.
@@ -17,21 +24,36 @@ bool InSight(const State& state, const Node& node, absl::Time now);
 // The same of the worker's node; a node that is not known any more is out of sight.
 bool NodeInSight(const State& state, const Worker& worker, absl::Time now);
 
+// Why the node gets no work from any job, though it is in sight: it is drained, its agent's checks
+// fail, or it is left out. The same text while the same holds. Empty: it gets work.
+std::string WhyNoWork(const Node& node, absl::Time now);
+
+// The node has failed by itself, or workers of `job_id` could not begin there. It may be left out
+// from now on, which the jobs with workers there are told.
+void NoteNodeFailure(Context& context, const std::string& node_id, const std::string& what,
+                     const std::string& job_id);
+
 // Whether no worker of the job is started on the node for now (Job::excluded).
 bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now);
 
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);
+// Whether any worker's process is left there, also of those that were replaced.
+bool HasProcesses(const State& state, const Node& node);
 
 // Workers of the job that the node can take in addition: free slots, and free GPUs where the job
-// uses them there. 0 when it is out of sight, excluded, or serves another job alone. `empty`: as if
-// no worker ran on it.
+// uses them there. What a worker of another job has is free when that one has ended, also when the
+// other job goes on without it. 0 when it is out of sight, excluded, gets no work, or serves
+// another job alone. `empty`: as if no worker ran on it.
 int Room(const State& state, const Job& job, const Node& node, absl::Time now, bool empty = false);
 
 // The device of the job's worker `local_rank` on the node: a GPU that no other worker has, or the
 // CPU. "auto" is a GPU for each worker where the node has enough of them, "cuda:2" begins with the
 // third. A GPU that is not there is one without a uuid: the worker says that it lacks it.
 Device PickDevice(const State& state, const Job& job, const Node& node, int local_rank);
+
+// What a worker of such a job with this device has of its node.
+Allocation AllocationOf(const JobSpec& spec, const Device& device);
 
 }  // namespace lockstep::coordinator
 

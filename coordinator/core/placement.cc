@@ -18,13 +18,17 @@ bool HostLess(const Node& a, const Node& b) {
   return NaturalLess(a.id, b.id);
 }
 
-// The nodes with room, and how much, in the order of their hosts.
-Placement Candidates(Context& context, const Job& job, bool empty) {
+// The nodes with room, and how much, in the order of their hosts; empty if all have less than
+// `least`.
+Placement Candidates(Context& context, const Job& job, bool empty, int least) {
   Placement all;
+  int rooms = 0;
   for (auto& [id, node] : context.state.nodes) {
     const int room = Room(context.state, job, node, context.now, empty);
     if (room > 0) all.emplace_back(&node, room);
+    rooms += room;
   }
+  if (rooms < least) return {};  // to sort thousands of hosts takes long
   std::sort(all.begin(), all.end(),
             [](const auto& a, const auto& b) { return HostLess(*a.first, *b.first); });
   return all;
@@ -116,13 +120,13 @@ Placement Place(Context& context, const Job& job, bool empty) {
   const std::vector<int> counts = job::RanksPerNode(job.spec());
   const bool even =
       std::all_of(counts.begin(), counts.end(), [&](int count) { return count == counts.front(); });
-  Placement from = Candidates(context, job, empty);
+  Placement from = Candidates(context, job, empty, job.wanted_workers());
   if (even) return PlaceEvenly(job, std::move(from), counts.size(), counts.front());
   return PlaceList(job, std::move(from), counts);
 }
 
 Placement PlaceSome(Context& context, const Job& job, bool empty) {
-  Placement from = Candidates(context, job, empty);
+  Placement from = Candidates(context, job, empty, 1);
   Placement some;
   if (!TakeRankZero(job, 1, from, some)) return {};
   const size_t pinned = some.size();

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
 
@@ -71,6 +72,7 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
   DescribeJobResponse response;
   *response.mutable_status() = StatusOf(job);
   *response.mutable_status()->mutable_now() = ToProto(now);
+  response.mutable_status()->set_moves(SayMoves(state, job, ""));
   *response.mutable_spec() = job.spec();
   for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
   for (const Slot& slot : job.slots) {
@@ -81,10 +83,11 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
     member.set_host(worker.host);
     member.set_pid(worker.pid);
     member.set_incarnation(worker.incarnation);
-    member.set_standby(slot.standby);
+    member.set_standby(slot.aside());
     *member.mutable_progress() = worker.progress;
     member.set_node_id(worker.node_id);
     *member.mutable_device() = worker.device;
+    *member.mutable_allocation() = worker.allocation;
     if (const ProcessUsage* usage = UsageOf(state, worker); usage != nullptr) {
       *member.mutable_usage() = *usage;
     }
@@ -116,6 +119,9 @@ void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& s
       return slot.worker && slot.worker->node_id == node.id && !slot.worker->gone();
     });
     if (here) status.add_jobs(id);
+    if (const std::string moves = SayMoves(state, job, node.id); here && !moves.empty()) {
+      status.add_moves(absl::StrCat("job ", id, ": ", moves));
+    }
     if (job.final() || !IsExcluded(job, node.id, now)) continue;
     const Exclusion& exclusion = job.excluded.at(node.id);
     NodeExclusion& entry = *status.add_exclusions();
@@ -123,6 +129,24 @@ void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& s
     entry.set_reason(exclusion.reason);
     *entry.mutable_until() = ToProto(exclusion.until);
   }
+}
+
+// Whether it gets work, and why not.
+void AddState(const State& state, const Node& node, absl::Time now, NodeStatus& status) {
+  const bool away = !InSight(state, node, now);
+  status.set_reason(WhyNoWork(node, now));
+  if (node.drain) {
+    *status.mutable_drain() = ToProto(*node.drain);
+    status.set_state(HasProcesses(state, node) ? "draining" : "drained");
+  } else if (away) {
+    status.set_state("away");
+  } else if (!node.problem.empty()) {
+    status.set_state("unhealthy");
+  } else {
+    status.set_state(IsLeftOut(node.trust, now) ? "left out" : "up");
+  }
+  if (away && !node.drain) status.set_reason("its agent is not heard");
+  if (IsLeftOut(node.trust, now)) *status.mutable_left_out_until() = ToProto(node.trust.until);
 }
 
 }  // namespace
@@ -144,6 +168,7 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
     if (node.last_contact != absl::InfinitePast()) {
       status.set_silent_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.last_contact)));
     }
+    AddState(state, node, now, status);
     AddJobs(state, node, now, status);
     if (status.connected()) *status.mutable_gpus() = node.usage.gpus();
   }

@@ -56,6 +56,7 @@ void ForgetNodes(Context& context) {
   std::vector<std::string> gone;
   for (const auto& [id, node] : state.nodes) {
     if (node.session != 0 || context.now < node.last_contact + state.options.keep_node) continue;
+    if (node.drain) continue;  // it may come back from its repair
     if (!HasWork(state, id)) gone.push_back(id);
   }
   for (const std::string& id : gone) {

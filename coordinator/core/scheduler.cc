@@ -2,6 +2,7 @@
 #include "coordinator/core/scheduler.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,30 +27,34 @@ bool WouldFit(Context& context, const Job& job) {
          Workers(PlaceSome(context, job, true)) >= LeastWorkers(job);
 }
 
-int UnusedLocalRank(const Job& job, const Slot& but, const std::string& node_id) {
-  const auto taken = [&](int rank) {
-    return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& other) {
-      return &other != &but && other.node_id == node_id && other.local_rank == rank;
-    });
-  };
+int UnusedLocalRank(const Job& job, const Slot& but, const Node& node) {
+  std::set<int> taken;
+  for (auto it = node.places.lower_bound({job.id, 0});
+       it != node.places.end() && it->first == job.id; ++it) {
+    const auto place = static_cast<size_t>(it->second);
+    if (place >= job.slots.size() || &job.slots[place] == &but) continue;
+    if (job.slots[place].node_id == node.id) taken.insert(job.slots[place].local_rank);
+  }
   int rank = 0;
-  while (taken(rank)) ++rank;
+  while (taken.count(rank) > 0) ++rank;
   return rank;
 }
 
 // Puts the life of the place on `node`.
-void PutOn(Context& context, const Job& job, Slot& slot, const Node& node) {
+void PutOn(Context& context, const Job& job, Slot& slot, Node& node) {
   if (slot.node_id != node.id) {
     slot.node_id = node.id;
-    slot.local_rank = UnusedLocalRank(job, slot, node.id);
+    slot.local_rank = UnusedLocalRank(job, slot, node);
   }
   Worker& worker = *slot.worker;
   worker.phase = Worker::Phase::kPlaced;
   worker.device = PickDevice(context.state, job, node, slot.local_rank);
+  worker.allocation = AllocationOf(job.spec(), worker.device);
   worker.node_id = node.id;
   worker.local_rank = slot.local_rank;
   worker.host = node.host;
   worker.since = context.now;
+  NotePlace(context.state, node, job.id, worker.slot);
   context.wish_nodes.insert(node.id);
 }
 
@@ -122,9 +127,11 @@ std::string WhyNotRankZero(Context& context, const Job& job) {
 }
 
 std::string WhyWaiting(Context& context, const Job& job, const std::string& ahead) {
-  int nodes = 0, silent = 0, slots = 0, free = 0, largest = 0;
+  int nodes = 0, silent = 0, closed = 0, slots = 0, free = 0, largest = 0;
   for (const auto& [id, node] : context.state.nodes) {
     if (node.session != 0 && !InSight(context.state, node, context.now)) ++silent;
+    if (InSight(context.state, node, context.now) && !WhyNoWork(node, context.now).empty())
+      ++closed;
     const int whole = Room(context.state, job, node, context.now, /*empty=*/true);
     if (whole == 0) continue;
     ++nodes;
@@ -137,7 +144,9 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
     absl::StrAppend(&text, ", at least ", Count(LeastWorkers(job), "slot"));
   }
   if (nodes == 0) {
-    absl::StrAppend(&text, silent > 0 ? "; no node answers" : "; no node is connected");
+    absl::StrAppend(&text, closed > 0   ? "; no node takes work"
+                           : silent > 0 ? "; no node answers"
+                                        : "; no node is connected");
   } else {
     absl::StrAppend(&text, "; ", Count(nodes, "node"), " with ", Count(slots, "slot"),
                     nodes == 1 ? " is" : " are", " connected");
@@ -146,6 +155,10 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
   for (const auto& [node_id, exclusion] : job.excluded) {
     if (!IsExcluded(job, node_id, context.now)) continue;
     absl::StrAppend(&text, "; not on ", node_id, ": ", exclusion.reason);
+  }
+  for (const auto& [node_id, node] : context.state.nodes) {
+    const std::string why = WhyNoWork(node, context.now);
+    if (!why.empty()) absl::StrAppend(&text, "; not on ", node_id, ": ", why);
   }
   const std::string rank_zero = WhyNotRankZero(context, job);
   absl::StrAppend(&text, rank_zero);
@@ -168,9 +181,21 @@ Placement PlaceNow(Context& context, Job& job) {
   return context.now >= job.starts_at ? placement : Placement{};
 }
 
-// Places of running jobs whose workers wait for a node.
+bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
+  return !job.final() && std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && nodes.count(slot.worker->node_id) != 0;
+  });
+}
+
+// Places of running jobs whose workers wait for a node. Those that are on drained ones look
+// whether others have room.
 void GrowJobs(Context& context) {
+  std::set<std::string> drained;
+  for (const auto& [id, node] : context.state.nodes) {
+    if (node.drain) drained.insert(id);
+  }
   for (auto& [id, job] : context.state.jobs) {
+    if (!drained.empty() && HasWorkerOn(job, drained)) context.touched_jobs.insert(id);
     if (job.ending || job.drain || !WaitsForNode(job)) continue;
     for (Slot& slot : job.slots) {
       if (slot.unplaced()) PlaceLife(context, job, slot);
@@ -192,22 +217,25 @@ void PlaceLife(Context& context, const Job& job, Slot& slot) {
   if (own != state.nodes.end() && Room(state, job, own->second, context.now) > 0) {
     return PutOn(context, job, slot, own->second);
   }
-  for (const auto& [id, node] : state.nodes) {
-    if (Room(state, job, node, context.now) > 0) return PutOn(context, job, slot, node);
-  }
+  if (Node* node = FindRoom(context, job)) return PutOn(context, job, slot, *node);
   slot.node_id.clear();
+}
+
+Node* FindRoom(Context& context, const Job& job) {
+  for (auto& [id, node] : context.state.nodes) {
+    if (Room(context.state, job, node, context.now) > 0) return &node;
+  }
+  return nullptr;
 }
 
 Slot* AddSlot(Context& context, Job& job) {
   if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
-  for (const auto& [id, node] : context.state.nodes) {
-    if (Room(context.state, job, node, context.now) < 1) continue;
-    Slot& slot = job.slots.emplace_back();
-    slot.local_rank = UnusedLocalRank(job, slot, id);
-    slot.node_id = id;
-    return &slot;
-  }
-  return nullptr;
+  const Node* const node = FindRoom(context, job);
+  if (node == nullptr) return nullptr;
+  Slot& slot = job.slots.emplace_back();
+  slot.local_rank = UnusedLocalRank(job, slot, *node);
+  slot.node_id = node->id;
+  return &slot;
 }
 
 void Schedule(Context& context) {

@@ -22,6 +22,9 @@ bool WaitsForNode(const Job& job);
 // or full. Without any it waits, and Schedule places it.
 void PlaceLife(Context& context, const Job& job, Slot& slot);
 
+// A node with room for one more worker of the job. Null: there is none.
+Node* FindRoom(Context& context, const Job& job);
+
 // Opens one more place for a worker, on a node that has room for the job; it has no life yet. Null:
 // there is no such node, or the job has all the places that it may have.
 Slot* AddSlot(Context& context, Job& job);

@@ -16,6 +16,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/effects.h"
+#include "coordinator/core/node_trust.h"
 #include "coordinator/core/session_id.h"
 #include "job/meaning/workers.h"
 #include "proto/coordinator.pb.h"
@@ -24,6 +25,13 @@ namespace lockstep::coordinator {
 
 // The workers that one job may have.
 inline constexpr int kMaxWorkers = 4096;
+
+// An administrator wants a node emptied (drain.h).
+struct DrainOrder {
+  std::string reason;
+  std::string user;
+  absl::Time since = absl::InfinitePast();
+};
 
 // A host that runs an agent.
 struct Node {
@@ -48,6 +56,14 @@ struct Node {
   int64_t memory = 0;
   // Where the coordinator sees this connection come from; empty: a Unix socket.
   std::string seen_address;
+  // Jobs and their places whose workers were put here and may still be: who looks for workers on
+  // the node looks there alone (NotePlace).
+  std::set<std::pair<std::string, int>> places;
+  std::optional<DrainOrder> drain;
+  NodeTrust trust;  // what its failures have led to
+  // Why its agent's checks say that no work can be done there; empty: it can. Not journaled, as
+  // the agent says it again.
+  std::string problem;
 };
 
 // One life of one worker process.
@@ -69,6 +85,7 @@ struct Worker {
   std::string node_id;
   std::string host;
   Device device;
+  Allocation allocation;  // what it has of its node
   int64_t pid = 0;
   SessionId session = 0;
   // The newest generation that it is or was a member of; 0: none.
@@ -138,14 +155,21 @@ struct Slot {
   bool wanted = true;
   // Its worker is a spare that waits to take over (standby.h).
   bool standby = false;
+  // The place whose worker, on a node that is drained, leaves when this one's is ready
+  // (handover.h); -1: none.
+  int relieves = -1;
+  // Its worker was let go from such a node; another one is started when a node has room.
+  bool returns = false;
   // Nothing: the place is vacant.
   std::optional<Worker> worker;
   // Of the last one that left the place vacant.
   int64_t last_peak_rss_bytes = 0;
 
   bool vacant() const { return !worker.has_value(); }
+  // Its worker waits to take over, in no generation; its end is no failure of the job.
+  bool aside() const { return standby || relieves >= 0; }
   // Whether its worker is to be in the generations.
-  bool works() const { return wanted && !standby; }
+  bool works() const { return wanted && !aside(); }
   // Its worker, which is yet to be started, waits for a node with room.
   bool unplaced() const { return worker && worker->phase == Worker::Phase::kUnplaced; }
 };
@@ -276,6 +300,8 @@ struct Job {
   absl::Time watched = absl::InfinitePast();  // when both were brought up to date
   // A spare cannot run; no other is tried.
   bool no_standby = false;
+  // No worker is started before this to relieve one on a node that is drained.
+  absl::Time relieve_again = absl::InfinitePast();
   // All who hold the state are out of sight with their nodes.
   bool out_of_sight = false;
   // While it waits: when an elastic job starts with fewer workers than it wants.
@@ -317,9 +343,11 @@ struct Options {
   absl::Duration keep_ended_for = absl::Minutes(5);
   // How long a node without work is kept after it was last heard of.
   absl::Duration keep_node = absl::Hours(1);
-  // What follows from events is looked at once in so long for each job and worker that there is, if
-  // that is long enough to matter (core.h).
-  absl::Duration settle_spacing = absl::Microseconds(2);
+  // When a node that fails is left out, by all jobs.
+  TrustRules trust;
+  // What follows from events is looked at once in so long for each job, worker and node that there
+  // is, if that is long enough to matter (core.h).
+  absl::Duration settle_spacing = absl::Microseconds(5);
 };
 
 // What events have touched since the state was last settled (core.h).
@@ -361,7 +389,7 @@ struct State {
 
   Unsettled unsettled;
   absl::Time settled = absl::InfinitePast();  // when that was
-  int64_t size = 0;                           // jobs and workers then
+  int64_t size = 0;                           // jobs, workers and nodes then
   absl::Time wake_at = absl::InfinitePast();  // when it is due though nothing happens
 };
 

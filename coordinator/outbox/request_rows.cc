@@ -22,7 +22,9 @@ constexpr char kPrefix[] = "asked/";
 bool IsRequest(const Event& event) {
   return std::holds_alternative<Submitted>(event) ||
          std::holds_alternative<CancelRequested>(event) ||
-         std::holds_alternative<ScaleRequested>(event);
+         std::holds_alternative<ScaleRequested>(event) ||
+         std::holds_alternative<DrainRequested>(event) ||
+         std::holds_alternative<UndrainRequested>(event);
 }
 
 Row RequestRow(int64_t number, const Event& request) {
@@ -36,6 +38,18 @@ Row RequestRow(int64_t number, const Event& request) {
     message.set_job_id(cancel->job_id);
     message.set_kill(cancel->kill);
     return {absl::StrCat(prefix, "cancel"), message.SerializeAsString()};
+  }
+  if (const auto* drain = std::get_if<DrainRequested>(&request)) {
+    DrainNodeRequest message;
+    message.set_node(drain->node);
+    message.set_reason(drain->reason);
+    message.set_user(drain->user);
+    return {absl::StrCat(prefix, "drain"), message.SerializeAsString()};
+  }
+  if (const auto* undrain = std::get_if<UndrainRequested>(&request)) {
+    UndrainNodeRequest message;
+    message.set_node(undrain->node);
+    return {absl::StrCat(prefix, "undrain"), message.SerializeAsString()};
   }
   const auto* scale = std::get_if<ScaleRequested>(&request);
   LS_CHECK(scale != nullptr);
@@ -66,6 +80,14 @@ absl::StatusOr<StoredRequest> ParseRequestRow(const Row& row) {
     ScaleJobRequest message;
     if (!message.ParseFromString(row.value)) return damaged;
     stored.event = ScaleRequested{message.job_id(), message.workers()};
+  } else if (parts[2] == "drain" && parts.size() == 3) {
+    DrainNodeRequest message;
+    if (!message.ParseFromString(row.value)) return damaged;
+    stored.event = DrainRequested{message.node(), message.reason(), message.user()};
+  } else if (parts[2] == "undrain" && parts.size() == 3) {
+    UndrainNodeRequest message;
+    if (!message.ParseFromString(row.value)) return damaged;
+    stored.event = UndrainRequested{message.node()};
   } else {
     return damaged;
   }

@@ -5,6 +5,8 @@
 //   asked/<number>/submit/<job id>   SubmitJobRequest
 //   asked/<number>/cancel            CancelJobRequest
 //   asked/<number>/scale             ScaleJobRequest
+//   asked/<number>/drain             DrainNodeRequest
+//   asked/<number>/undrain           UndrainNodeRequest
 // The row goes in the batch that holds what the request led to.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_COORDINATOR_OUTBOX_REQUEST_ROWS_H_

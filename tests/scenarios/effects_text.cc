@@ -84,6 +84,14 @@ std::string ToText(const JobEvent& event) {
   return absl::StrCat("notice: ", event.notice());
 }
 
+// Of a node that is there and gets no work.
+std::string StateText(const NodeStatus& node) {
+  if (node.state() == "up" || node.state() == "away") return "";
+  std::string text = absl::StrCat(", ", node.state(), ": ", node.reason());
+  if (node.has_drain()) absl::StrAppend(&text, " (", node.drain().user(), ")");
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> ToText(const Effects& effects, const Names& names) {
@@ -123,7 +131,8 @@ std::vector<std::string> Overview(const State& state, absl::Time now) {
   const GetClusterResponse cluster = GetCluster(state, now);
   for (const NodeStatus& node : cluster.nodes()) {
     lines.push_back(absl::StrCat(node.node_id(), " ", node.used_slots(), "/", node.slots(),
-                                 node.connected() ? "" : " not connected"));
+                                 node.connected() ? "" : " not connected", StateText(node)));
+    for (const std::string& moves : node.moves()) lines.push_back(absl::StrCat("  ", moves));
   }
   return lines;
 }

@@ -43,6 +43,14 @@ std::vector<std::string> World::Do(const Command& command) {
     Take(CancelRequested{command.word(0), command.flag("kill")});
   } else if (verb == "scale") {
     Take(ScaleRequested{command.word(0), static_cast<int>(command.number("workers"))});
+  } else if (verb == "drain") {
+    Take(DrainRequested{command.word(0), command.text("reason"), command.text("user", "ann")});
+  } else if (verb == "undrain") {
+    Take(UndrainRequested{command.word(0)});
+  } else if (verb == "health") {
+    AgentMessage message;
+    message.mutable_heartbeat()->mutable_health()->set_problem(command.text("problem"));
+    Take(AgentSaid{sessions_[command.word(0)], message});
   } else if (verb == "agent") {
     Agent(command);
   } else if (verb == "agent-gone") {
@@ -68,7 +76,7 @@ std::vector<std::string> World::Do(const Command& command) {
     state_.options.keep_ended_for = command.duration("for", absl::Minutes(5));
     state_.options.keep_node = command.duration("node", absl::Hours(1));
   } else if (verb == "describe") {
-    Describe(command.word(0));
+    Describe(command);
   } else if (verb == "show") {
     lines_ = Overview(state_, now_);
   } else if (!AgentReport(command) && !WorkerReport(command)) {
@@ -78,14 +86,25 @@ std::vector<std::string> World::Do(const Command& command) {
   return lines_;
 }
 
-void World::Describe(const std::string& job) {
-  const auto response = DescribeJob(state_, job, now_);
+void World::Describe(const Command& command) {
+  const auto response = DescribeJob(state_, command.word(0), now_);
   if (!response.ok()) return lines_.push_back(response.status().ToString());
   if (!response->status().stall().empty()) {
     lines_.push_back(absl::StrCat("stands: ", response->status().stall()));
   }
   if (!response->status().straggler().empty()) {
     lines_.push_back(absl::StrCat("slowed by: ", response->status().straggler()));
+  }
+  if (!response->status().moves().empty()) {
+    lines_.push_back(absl::StrCat("moves: ", response->status().moves()));
+  }
+  if (command.flag("all")) {
+    for (const MemberStatus& member : response->members()) {
+      lines_.push_back(absl::StrCat("rank ", member.rank(), " on ", member.node_id(), ": ",
+                                    member.allocation().cpus(), " cpus, ",
+                                    member.allocation().memory(), " bytes, gpus [",
+                                    absl::StrJoin(member.allocation().gpus(), " "), "]"));
+    }
   }
   for (const Fault& fault : response->status().result().faults()) {
     lines_.push_back(absl::StrCat("fault: rank ", fault.rank(), ", ", fault.cause(), ", victims [",
@@ -120,6 +139,7 @@ void World::CheckRestored() {
   for (auto& [id, node] : connected.nodes) {
     node.session = state_.nodes[id].session;
     node.last_contact = state_.nodes[id].last_contact;
+    node.problem = state_.nodes[id].problem;
   }
   for (auto& [id, job] : connected.jobs) {
     const std::vector<Slot>& slots = state_.jobs[id].slots;
@@ -232,6 +252,7 @@ bool World::AgentReport(const Command& command) {
     exited.set_order(command.number("order", 1));
     exited.set_wanted(command.flag("wanted"));
     exited.set_start_error(command.text("error"));
+    exited.set_node_unfit(command.flag("unfit"));
     if (command.has("line")) exited.add_last_lines(command.text("line"));
   } else {
     return false;

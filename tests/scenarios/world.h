@@ -4,7 +4,9 @@
 //   agent NODE [slots=4] [host=H] [life=1] [gpus=0] [private] [running=j.0,j.1] [version=1]
 //   agent-gone NODE
 //   started W [pid=100]      died W order=1      log W line="..."
-//   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."]
+//   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."] [unfit]
+//   health NODE [problem="..."]                  what its agent's checks found
+//   drain NODE [reason="..."] [user=ann]         undrain NODE
 //   hello W [pid=100] [version=1]                worker-gone W
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
 //   beat W... [step=0] [stands] [first] [resumed=0]   peer-lost W rank=1 [generation=1]
@@ -21,7 +23,9 @@
 //   cancel J [kill]          tick 5s [beat=W,W] [stands=W,W] [step=1]  pause 10s
 //   scale J workers=N        keep ended=N [for=5m] [node=1h]: what is forgotten (retention.h)
 //   restart                  everything but the rows is lost           show
-//   describe J               what is told of its stall, its straggler and its faults
+//   describe J [all]         what is told of its stall, its straggler, its moves and its faults,
+//   and
+//                            what its workers have of their nodes
 //
 // After each command another coordinator is made from the rows and must know the same.
 //
@@ -52,7 +56,7 @@ class World {
   using Lines = std::vector<std::string>;
 
   void Take(const Event& event);
-  void Describe(const std::string& job);
+  void Describe(const Command& command);
   void Submit(const Command& command);
   void Agent(const Command& command);
   // Something that an agent says about a worker.

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/handover.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/failures.h"
+#include "coordinator/core/generation.h"
+#include "coordinator/core/healing.h"
+#include "coordinator/core/scheduler.h"
+#include "coordinator/core/standby.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// A worker that could not relieve another is followed by the next one after this time.
+constexpr absl::Duration kAgainAfter = absl::Seconds(10);
+
+bool OnDrained(const State& state, const Worker& worker) {
+  const auto node = state.nodes.find(worker.node_id);
+  return node != state.nodes.end() && node->second.drain.has_value();
+}
+
+bool AnyDrained(const State& state) {
+  return std::any_of(state.nodes.begin(), state.nodes.end(),
+                     [](const auto& entry) { return entry.second.drain.has_value(); });
+}
+
+// Its worker has a node, and nothing is known against it.
+bool IsThere(const Slot& slot) {
+  return slot.worker && slot.worker->serves() && !slot.unplaced() && !Failed(*slot.worker) &&
+         !slot.worker->finished;
+}
+
+bool IsLivingMember(const Job& job, const Slot& slot) {
+  return slot.works() && IsThere(slot) && IsMember(job, *slot.worker);
+}
+
+int IndexOf(const Job& job, const Slot& slot) { return static_cast<int>(&slot - job.slots.data()); }
+
+int CountSlots(const Job& job, bool (*is_one)(const Slot&)) {
+  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), is_one));
+}
+
+// Members that go on whatever becomes of the drained nodes.
+int StayingMembers(const State& state, const Job& job) {
+  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return IsLivingMember(job, slot) && !OnDrained(state, *slot.worker);
+  }));
+}
+
+int LeastMembers(const Job& job) {
+  return std::max(1, std::min(job::LeastWorkers(job.spec()), job.target_workers));
+}
+
+// It has a data plane that workers of other hosts do not reach.
+bool IsBoundToHost(const Worker& worker) {
+  return worker.ready && !worker.ready->address().shm().empty() &&
+         worker.ready->address().tcp().empty();
+}
+
+// Why no worker on another node can ever take the part of one of this job's; empty: one can.
+std::string WhyBound(const Job& job) {
+  const bool bound = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return IsLivingMember(job, slot) && IsBoundToHost(*slot.worker);
+  });
+  if (bound) return "its workers share one host's memory (GPUs of one host, or train.zero_stage)";
+  const int most = std::min(job::MostWorkers(job.spec()), job.spec().train().shards());
+  if (job.generation.message.members_size() == 1 && most < 2) {
+    return "the state of a job's only worker goes to another one only where train.shards and "
+           "elastic.max_workers are 2 or more";
+  }
+  return "";
+}
+
+void LetGo(Context& context, Slot& slot) {
+  slot.worker->phase = Worker::Phase::kLeaving;
+  slot.worker->since = context.now;
+  context.wish_nodes.insert(slot.worker->node_id);
+}
+
+// The place is nobody's any more.
+void GiveUp(Context& context, Slot& slot) {
+  slot.relieves = -1;
+  slot.wanted = false;
+  if (slot.unplaced()) {
+    slot.worker.reset();
+  } else if (slot.worker && slot.worker->serves()) {
+    LetGo(context, slot);
+  }
+}
+
+std::string OnNode(const Worker& worker) {
+  return absl::StrCat("rank ", worker.slot, " on ", worker.node_id);
+}
+
+void NoteFailedRelief(Context& context, Job& job, Slot& slot) {
+  const Worker& worker = *slot.worker;
+  job.relieve_again = context.now + kAgainAfter;
+  if (IsForGood(worker)) ExcludeNode(context, job, worker.node_id, Cause(worker));
+  AppendNotice(context, job,
+               absl::StrCat(OnNode(worker), " was to relieve rank ", slot.relieves,
+                            ", and cannot: ", Cause(worker)));
+  Retire(context, job, slot, /*fault=*/0);
+  GiveUp(context, slot);
+}
+
+// Those that failed, and those that nobody waits for any more.
+void DropReliefs(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (slot.relieves < 0) continue;
+    if (slot.worker && Failed(*slot.worker)) {
+      NoteFailedRelief(context, job, slot);
+      continue;
+    }
+    const Slot& other = job.slots[static_cast<size_t>(slot.relieves)];
+    const bool needed = slot.worker && slot.worker->serves() && other.wanted && other.worker &&
+                        OnDrained(context.state, *other.worker) &&
+                        !OnDrained(context.state, *slot.worker);
+    if (!needed) GiveUp(context, slot);
+  }
+}
+
+// Places whose workers left, or need not leave any more.
+void TakeBack(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (!slot.returns) continue;
+    if (CountSlots(job, [](const Slot& s) { return s.works(); }) >= job.target_workers) {
+      slot.returns = false;  // the job was scaled down meanwhile
+    } else if (slot.vacant()) {
+      slot.returns = false;
+      slot.wanted = true;
+      StartLife(context, job, slot);
+    } else if (slot.worker->serves() && !OnDrained(context.state, *slot.worker)) {
+      slot.returns = false;
+      slot.wanted = true;
+    }
+  }
+}
+
+// One that has nothing yet which others lack. Where no node has room it stays if the job needs it.
+void MoveNewcomer(Context& context, Job& job, Slot& slot) {
+  if (FindRoom(context, job) == nullptr && !HasActiveGeneration(job)) return;
+  const std::string before = OnNode(*slot.worker);
+  Retire(context, job, slot, /*fault=*/0);
+  if (slot.standby) return;  // the next one follows by itself
+  StartLife(context, job, slot);
+  AppendNotice(context, job,
+               absl::StrCat(before, ", which is drained, ",
+                            slot.unplaced() ? "waits for another node"
+                                            : absl::StrCat("starts on ", slot.node_id)));
+}
+
+// A new place, or one that was given up, for a worker that relieves that of place `index`.
+void OpenRelief(Context& context, Job& job, int index) {
+  if (context.now < job.relieve_again) return;
+  auto place = std::find_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.vacant() && !slot.wanted && !slot.returns && !slot.standby;
+  });
+  if (place == job.slots.end()) {
+    if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return;
+    job.slots.emplace_back();
+    place = job.slots.end() - 1;
+  }
+  place->wanted = true;
+  place->relieves = index;
+  place->node_id.clear();
+  StartLife(context, job, *place);
+  const Worker& leaves = *job.slots[static_cast<size_t>(index)].worker;
+  AppendNotice(context, job,
+               absl::StrCat(OnNode(leaves), ", which is drained, hands over to a worker on ",
+                            place->node_id, " when that one is ready"));
+}
+
+// A member: somebody takes its part, or the job does without it, or it stays.
+void Relieve(Context& context, Job& job, int index) {
+  Slot& slot = job.slots[static_cast<size_t>(index)];
+  if (FindRelief(job, slot) != nullptr) return;
+  const int staying = StayingMembers(context.state, job);
+  const int working = CountSlots(job, [](const Slot& s) { return s.works(); });
+  if (working > job.target_workers && staying > 0) {
+    slot.wanted = false;  // who relieves it is a member already
+    return;
+  }
+  if (WhyBound(job).empty()) {
+    if (FindRoom(context, job) != nullptr) return OpenRelief(context, job, index);
+    Slot* const spare = FindStandby(job);
+    if (spare != nullptr && spare->worker->ready && !OnDrained(context.state, *spare->worker)) {
+      spare->standby = false;
+      spare->relieves = index;
+      return;
+    }
+  }
+  if (staying < LeastMembers(job)) return;
+  slot.wanted = false;
+  slot.returns = true;
+  AppendNotice(context, job,
+               absl::StrCat(OnNode(*slot.worker), ", which is drained, leaves; another one starts ",
+                            "when a node has room"));
+}
+
+// Whether it would be let into the next generation; says why not, and is rid of it.
+bool IsFit(Context& context, Job& job, Slot& relief) {
+  std::string why = WhyNotAdmitted(job, *relief.worker);
+  if (why.empty() && IsBoundToHost(*relief.worker)) {
+    why = "no worker of another host reaches it (launcher join --interfaces)";
+  }
+  if (why.empty()) return true;
+  ExcludeNode(context, job, relief.worker->node_id, why);
+  AppendNotice(context, job,
+               absl::StrCat(OnNode(*relief.worker), " was to relieve rank ", relief.relieves,
+                            ", and cannot: ", why));
+  job.relieve_again = context.now + kAgainAfter;
+  GiveUp(context, relief);
+  return false;
+}
+
+// Those that are ready take the parts of those that they relieve.
+void HandOver(Context& context, Job& job) {
+  if (!HasActiveGeneration(job) || job.generation.regroup) return;
+  int holders = 0;
+  for (const Slot& slot : job.slots) holders += IsLivingMember(job, slot);
+  const bool alone = holders == 1;
+  const bool one_by_one = job.spec().train().zero_stage() > 0;
+  for (Slot& relief : job.slots) {
+    if (relief.relieves < 0 || !IsThere(relief) || !relief.worker->ready) continue;
+    Slot& other = job.slots[static_cast<size_t>(relief.relieves)];
+    if (!IsLivingMember(job, other) || !IsFit(context, job, relief)) continue;
+    if (!alone && holders < 2) return;
+    relief.relieves = -1;
+    // The only one that has the state leaves when the other one has it, too.
+    if (!alone) other.wanted = false;
+    --holders;
+    if (alone || one_by_one) return;
+  }
+}
+
+}  // namespace
+
+Slot* FindRelief(Job& job, const Slot& slot) {
+  const int index = IndexOf(job, slot);
+  const auto found = std::find_if(job.slots.begin(), job.slots.end(), [index](const Slot& other) {
+    return other.relieves == index && other.worker && other.worker->serves() &&
+           !Failed(*other.worker);
+  });
+  return found == job.slots.end() ? nullptr : &*found;
+}
+
+void LeaveDrainedNodes(Context& context, Job& job) {
+  if (job.drain || job.slots.empty() || ResultIsThere(job)) return;
+  const bool moving = std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.relieves >= 0 || slot.returns;
+  });
+  if (!moving && !AnyDrained(context.state)) return;
+  DropReliefs(context, job);
+  TakeBack(context, job);
+  for (size_t i = 0; i < job.slots.size(); ++i) {
+    Slot& slot = job.slots[i];
+    if (!slot.wanted || slot.relieves >= 0 || !IsThere(slot)) continue;
+    if (!OnDrained(context.state, *slot.worker)) continue;
+    if (!IsMember(job, *slot.worker)) {
+      MoveNewcomer(context, job, slot);
+    } else if (HasActiveGeneration(job) && !job.generation.regroup) {
+      Relieve(context, job, static_cast<int>(i));
+    }
+  }
+  HandOver(context, job);
+}
+
+std::string SayMoves(const State& state, const Job& job, const std::string& node_id) {
+  if (job.final()) return "";
+  std::vector<std::string> said;
+  for (const Slot& slot : job.slots) {
+    if (!IsThere(slot) || slot.aside() || !OnDrained(state, *slot.worker)) continue;
+    const Worker& worker = *slot.worker;
+    if (!node_id.empty() && worker.node_id != node_id) continue;
+    const Slot* relief = FindRelief(const_cast<Job&>(job), slot);
+    const std::string bound = WhyBound(job);
+    if (!slot.wanted) {
+      said.push_back(absl::StrCat(OnNode(worker), " leaves after its step"));
+    } else if (relief != nullptr) {
+      said.push_back(absl::StrCat(OnNode(worker), " hands over to a worker on ", relief->node_id));
+    } else if (!bound.empty()) {
+      said.push_back(absl::StrCat(OnNode(worker), " stays: ", bound));
+    } else {
+      said.push_back(absl::StrCat(OnNode(worker), " stays until another node has room"));
+    }
+  }
+  return absl::StrJoin(said, "; ");
+}
+
+}  // namespace lockstep::coordinator
