@@ -17,6 +17,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/door.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/rpc.h"
 
@@ -29,17 +30,20 @@ constexpr int kMaxMessage = 4 << 20;
 constexpr int kMaxMetadata = 16 << 10;
 constexpr int kMaxStreams = 64;  // of one connection; the launcher's programs use three
 constexpr size_t kMaxMemory = size_t{1} << 30;
-constexpr size_t kMaxConnections = 16384;
 // Descriptors for everything but connections.
 constexpr size_t kOtherDescriptors = 64;
 constexpr absl::Duration kHandshake = absl::Seconds(10);
 constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
 
-size_t MostConnections() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxConnections;
-  const size_t files = std::max<size_t>(limit.rlim_cur, 2 * kOtherDescriptors);
-  return std::min(kMaxConnections, files - kOtherDescriptors);
+Admission::Limits ConnectionLimits() {
+  Admission::Limits limits;
+  rlimit open = {};
+  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return limits;
+  const size_t files = std::max<size_t>(open.rlim_cur, 2 * kOtherDescriptors);
+  limits.connections = std::min(limits.connections, files - kOtherDescriptors);
+  limits.unproven = std::min(limits.unproven, limits.connections / 2);
+  limits.unproven_of_host = std::min(limits.unproven_of_host, limits.connections / 4);
+  return limits;
 }
 
 int Millis(absl::Duration duration) {
@@ -64,7 +68,8 @@ class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
-        service_(&hub_, options.token) {}
+        door_(options.token, ConnectionLimits(), clock),
+        service_(&hub_, &door_) {}
 
   ~GrpcServer() override {
     if (listener_ != nullptr) listener_->Stop();
@@ -90,7 +95,7 @@ class GrpcServer : public Server {
           parameters.fd = fd.release();
           acceptor_->HandleNewConnection(&parameters);
         },
-        MostConnections());
+        &door_);
     return absl::OkStatus();
   }
 
@@ -98,6 +103,7 @@ class GrpcServer : public Server {
 
  private:
   Hub hub_;
+  Door door_;
   RpcService service_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
