@@ -87,7 +87,7 @@ bool SomebodyListens(const sockaddr_un& name) {
 
 }  // namespace
 
-absl::Status CheckListenAddress(absl::string_view address, bool plaintext) {
+absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
   absl::string_view name = address;
   if (absl::ConsumePrefix(&name, "unix:") || absl::ConsumePrefix(&name, "unix-abstract:")) {
     if (name.empty() || name.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -98,16 +98,18 @@ absl::Status CheckListenAddress(absl::string_view address, bool plaintext) {
     return absl::OkStatus();
   }
   LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));
-  if (IsLoopback(tcp.host) || plaintext) return absl::OkStatus();
+  if (IsLoopback(tcp.host) || reachable) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "'", address, "' can be reached from other machines, and without TLS, which this version ",
-      "does not have, whoever sees the network's packets reads the token: listen on a Unix socket ",
-      "or 127.0.0.1, or give --plaintext where nobody else is in the network"));
+      "'", address, "' can be reached from other machines, and without TLS whoever sees the ",
+      "network's packets reads the token: run `coordinator init` once and give its --state-dir; "
+      "or ",
+      "listen on a Unix socket or 127.0.0.1; or give --plaintext where nobody else is in the ",
+      "network"));
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
-                                                         bool plaintext) {
-  LS_RETURN_IF_ERROR(CheckListenAddress(address, plaintext));
+                                                         bool reachable) {
+  LS_RETURN_IF_ERROR(CheckListenAddress(address, reachable));
   std::unique_ptr<Listener> listener(new Listener());
   listener->address_ = address;
   listener->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -21,8 +21,8 @@
 namespace lockstep::coordinator {
 
 // Errors: InvalidArgument (not an address), FailedPrecondition (other machines can reach it, and
-// `plaintext` does not allow that).
-absl::Status CheckListenAddress(absl::string_view address, bool plaintext = false);
+// `reachable` does not allow that: there are no certificates, and no --plaintext).
+absl::Status CheckListenAddress(absl::string_view address, bool reachable = false);
 
 class Listener {
  public:
@@ -31,7 +31,7 @@ class Listener {
   // Errors: InvalidArgument and FailedPrecondition as CheckListenAddress; FailedPrecondition also
   // when the address is in use or not allowed.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address,
-                                                        bool plaintext = false);
+                                                        bool reachable = false);
   ~Listener();  // stops; removes its socket file
 
   // Calls `on_connection` with each connection that `door` lets in, on a thread of its own. `door`

@@ -69,7 +69,8 @@ class GrpcServer : public Server {
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
         door_(options.token, ConnectionLimits(), clock),
-        service_(&hub_, &door_) {}
+        service_(&hub_, &door_),
+        tls_(IsTcpAddress(options.listen) ? options.tls : std::nullopt) {}
 
   ~GrpcServer() override {
     if (listener_ != nullptr) listener_->Stop();
@@ -83,8 +84,7 @@ class GrpcServer : public Server {
     grpc::ServerBuilder builder;
     SetLimits(builder);
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, Credentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
@@ -102,9 +102,17 @@ class GrpcServer : public Server {
   const std::string& address() const override { return listener_->address(); }
 
  private:
+  std::shared_ptr<grpc::ServerCredentials> Credentials() const {
+    if (!tls_.has_value()) return grpc::InsecureServerCredentials();
+    grpc::SslServerCredentialsOptions options(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+    options.pem_key_cert_pairs.push_back({tls_->key, tls_->certificate});
+    return grpc::SslServerCredentials(options);
+  }
+
   Hub hub_;
   Door door_;
   RpcService service_;
+  const std::optional<Certified> tls_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Listener> listener_;
@@ -115,14 +123,15 @@ class GrpcServer : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Clock* clock,
                                                       Store* store) {
   QuietGrpc();
+  const bool reachable = options.plaintext || options.tls.has_value();
   if (IsTcpAddress(options.listen) && options.token.empty()) {
-    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen, options.plaintext));
+    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen, reachable));
     return absl::FailedPreconditionError(
         absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
                      "needs a token; listen on a Unix socket or give one"));
   }
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
-                      Listener::Bind(options.listen, options.plaintext));
+                      Listener::Bind(options.listen, reachable));
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "

@@ -17,6 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/client/certificates.h"
+#include "coordinator/client/diagnosis.h"
+#include "coordinator/client/token.h"
 #include "coordinator/service/server.h"
 #include "tests/integration/coordinator/test_peers.h"
 
@@ -164,6 +167,50 @@ TEST_F(ConnectionsTest, CommandsSayWhichCoordinatorOfWhichClusterSpeaks) {
   Start();
   FakeAgent agent(server_->address(), "secret");
   EXPECT_NE(agent.inbox.WaitFor(is_desired).cluster_id(), told[0].cluster_id());
+}
+
+TEST_F(ConnectionsTest, OverTlsAgentsAndUsersAreServedAndOtherClustersKnown) {
+  const absl::Time now = Clock::Real()->Now();
+  const auto authority = MakeAuthority(now), other = MakeAuthority(now);
+  ASSERT_TRUE(authority.ok() && other.ok());
+  const auto server = IssueServer(*authority, {"127.0.0.1"}, now, absl::Hours(1));
+  ASSERT_TRUE(server.ok()) << server.status();
+  options_.tls = *server;
+  Start();
+  const std::string token = *TokenOf({"secret", authority->certificate});
+  FakeAgent agent(server_->address(), token);
+  agent.WaitForWorkers(0);
+  EXPECT_EQ(Client::Create({server_->address(), token})->GetCluster(kPatience)->nodes_size(), 1);
+  EXPECT_EQ(CertificateWarning({server_->address(), token}, kPatience).substr(0, 42),
+            "the coordinator's certificate expires in 0");
+  const struct {
+    std::string token;
+    absl::StatusCode code;
+    std::string why;
+  } refused[] = {
+      {"secret", absl::StatusCode::kFailedPrecondition, "speaks TLS alone"},
+      {"", absl::StatusCode::kFailedPrecondition, "no token was given"},
+      {*TokenOf({"secret", other->certificate}), absl::StatusCode::kFailedPrecondition,
+       "of another cluster"},
+      {*TokenOf({"guess", authority->certificate}), absl::StatusCode::kPermissionDenied,
+       "a wrong one"},
+  };
+  for (const auto& [shown, code, why] : refused) {
+    const absl::Status status =
+        Client::Create({server_->address(), shown})->GetCluster(kPatience).status();
+    EXPECT_EQ(status.code(), code) << shown;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+}
+
+TEST_F(ConnectionsTest, TlsToAPortWithoutIsSaid) {
+  Start();
+  const auto authority = MakeAuthority(Clock::Real()->Now());
+  const std::string token = *TokenOf({"secret", authority->certificate});
+  const absl::Status status =
+      Client::Create({server_->address(), token})->GetCluster(kPatience).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not speak TLS"));
 }
 
 // A connection of 127.0.0.2 that says nothing. Whether it was closed at once.
