@@ -37,9 +37,18 @@ absl::Status Findable::Choose(Flags& flags) {
     }
     token_file_ = absl::StrCat(folder, "/token");
   }
-  LS_ASSIGN_OR_RETURN(const std::string text, ReadOrMakeToken(token_file_));
-  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(text));
+  LS_RETURN_IF_ERROR(ReadOrMakeToken(token_file_).status());
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, ReadTokens(token_file_));
+  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(tokens.front()));
   flags.server.token = token.secret;
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    LS_ASSIGN_OR_RETURN(Token old, ParseToken(tokens[i]));
+    flags.server.old_tokens.push_back(std::move(old.secret));
+  }
+  if (tokens.size() > 1) {
+    LS_LOG_WARNING << "tokens that are being replaced are taken, too (" << tokens.size() - 1
+                   << "): remove them from " << token_file_ << " when nobody shows them any more";
+  }
   return CheckTls(flags, token);
 }
 

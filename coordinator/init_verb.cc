@@ -31,12 +31,14 @@ the one token that nodes and users show. Run again, it renews the certificate an
   --state-dir DIR      the coordinator's; default ~/.local/state/lockstep (root: /var/lib/lockstep)
   --host NAME_OR_IP    where the coordinator is reached; may be given more than once. Default: where
                        it was so far, or all addresses of this host and its name
+  --new-token          make another token; the coordinator takes those so far, too, until they are
+                       removed from the file (the lines below the first)
   --help
 )";
 
 struct InitFlags {
   std::string state_dir;
-  std::vector<std::string> hosts;
+  InitOptions options;
   bool help = false;
 };
 
@@ -54,6 +56,10 @@ absl::StatusOr<InitFlags> Parse(const std::vector<std::string>& arguments) {
     const size_t equals = rest.find('=');
     std::string name(rest.substr(0, equals));
     std::replace(name.begin(), name.end(), '_', '-');
+    if (name == "new-token" && equals == rest.npos) {
+      flags.options.new_token = true;
+      continue;
+    }
     if (name != "state-dir" && name != "host") {
       return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
     }
@@ -62,7 +68,7 @@ absl::StatusOr<InitFlags> Parse(const std::vector<std::string>& arguments) {
     }
     const std::string value(equals == rest.npos ? arguments[++i] : rest.substr(equals + 1));
     if (name == "host") {
-      flags.hosts.push_back(value);
+      flags.options.hosts.push_back(value);
     } else {
       flags.state_dir = value;
     }
@@ -96,7 +102,7 @@ absl::Status Init(const InitFlags& flags) {
   std::error_code ignored;
   folder = std::filesystem::absolute(folder, ignored).lexically_normal();
   LS_ASSIGN_OR_RETURN(const InitResult made,
-                      InitCluster(folder, flags.hosts, Clock::Real()->Now()));
+                      InitCluster(folder, flags.options, Clock::Real()->Now()));
   const std::string address = Address(made.names);
   std::cerr << (made.new_cluster ? "made a new cluster in " : "renewed the certificate in ")
             << folder << "\n"

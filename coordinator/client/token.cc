@@ -4,10 +4,12 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/status.h"
 #include "coordinator/client/private_file.h"
@@ -45,6 +47,17 @@ absl::StatusOr<std::string> ReadToken(const std::string& file) {
     return absl::FailedPreconditionError(absl::StrCat("there is no token in '", file, "'"));
   }
   return token;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& file) {
+  LS_ASSIGN_OR_RETURN(const std::string text, ReadPrivateFile(file, "token file"));
+  std::vector<std::string> tokens;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    LS_ASSIGN_OR_RETURN(std::string token, CheckToken(line, absl::StrCat("'", file, "'")));
+    if (!token.empty()) tokens.push_back(std::move(token));
+  }
+  if (!tokens.empty()) return tokens;
+  return absl::FailedPreconditionError(absl::StrCat("there is no token in '", file, "'"));
 }
 
 absl::StatusOr<Token> ParseToken(absl::string_view token) {

@@ -11,6 +11,7 @@
 #define LOCKSTEP_COORDINATOR_CLIENT_TOKEN_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +31,10 @@ absl::StatusOr<std::string> CheckToken(absl::string_view text, absl::string_view
 // The token in `file`, which may be a pipe. Errors: NotFound; FailedPrecondition (permission; a
 // file that others can read, or that belongs to somebody else; no token in it).
 absl::StatusOr<std::string> ReadToken(const std::string& file);
+
+// All tokens in `file`, one a line; callers show the first, and the coordinator takes the others,
+// too, while they are being replaced. Errors: as ReadToken.
+absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& file);
 
 // The parts of a token. Errors: FailedPrecondition, when it begins as one of a cluster with
 // certificates and does not go on like that.

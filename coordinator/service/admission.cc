@@ -17,14 +17,14 @@ bool Same(absl::string_view given, const std::string& secret) {
 
 }  // namespace
 
-Admission::Admission(uid_t own, std::string secret, Limits limits)
-    : own_(own), secret_(std::move(secret)), limits_(limits) {}
+Admission::Admission(uid_t own, std::vector<std::string> secrets, Limits limits)
+    : own_(own), secrets_(std::move(secrets)), limits_(limits) {}
 
 Admission::Verdict Admission::Connect(const Peer& peer) {
   Ended(peer.id);  // who had the number before is gone
   if (peer.uid.has_value() && *peer.uid != own_ && *peer.uid != 0) return Verdict::kStranger;
   if (connections_.size() >= limits_.connections) return Verdict::kFull;
-  const bool proven = peer.uid.has_value() || secret_.empty();
+  const bool proven = peer.uid.has_value() || secrets_.empty();
   if (!proven) {
     const auto found = unproven_of_host_.find(peer.host);
     const size_t of_host = found == unproven_of_host_.end() ? 0 : found->second;
@@ -53,8 +53,9 @@ std::optional<int64_t> Admission::Refused() {
 }
 
 bool Admission::MayCall(const std::string& host, int port, absl::string_view token) {
-  if (secret_.empty()) return true;
-  if (!Same(token, secret_)) return false;
+  bool known = secrets_.empty();
+  for (const std::string& secret : secrets_) known |= Same(token, secret);
+  if (!known) return false;
   const auto place = by_place_.find({host, port});
   if (place != by_place_.end()) Prove(connections_[place->second]);
   return true;

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -42,8 +43,8 @@ class Admission {
     kFull,      // of all connections, or of those that have proven nothing
   };
 
-  // `own`: the coordinator's user. Empty `secret`: callers need to show none.
-  Admission(uid_t own, std::string secret, Limits limits);
+  // `own`: the coordinator's user. `secrets`: of which callers show one; empty: they need none.
+  Admission(uid_t own, std::vector<std::string> secrets, Limits limits);
 
   // Somebody connects. After kFull the caller may name those that have ended and ask again.
   Verdict Connect(const Peer& peer);
@@ -71,7 +72,7 @@ class Admission {
   void Prove(Connection& connection);
 
   const uid_t own_;
-  const std::string secret_;
+  const std::vector<std::string> secrets_;
   const Limits limits_;
   std::map<uint64_t, Connection> connections_;
   std::map<Place, uint64_t> by_place_;              // TCP's, by their ends

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/random_hex.h"
 #include "common/status.h"
 #include "coordinator/client/private_file.h"
@@ -82,6 +83,20 @@ absl::StatusOr<Certified> ReadOrMakeAuthority(const std::string& folder, const T
   return authority;
 }
 
+// The newest token first. One that was made before there were certificates keeps its secret.
+absl::Status WriteTokens(const std::string& file, std::vector<std::string> tokens, Token newest,
+                         const Certified& authority, bool another) {
+  const std::vector<std::string> before = tokens;
+  if (!tokens.empty() && !another) tokens.erase(tokens.begin());
+  if (newest.secret.empty() || another) newest.secret = RandomHex(kSecretBytes);
+  newest.authority = authority.certificate;
+  LS_ASSIGN_OR_RETURN(std::string line, TokenOf(newest));
+  tokens.insert(tokens.begin(), std::move(line));
+  if (tokens == before) return absl::OkStatus();
+  return WritePrivateFile(file, "token file", absl::StrCat(absl::StrJoin(tokens, "\n"), "\n"),
+                          /*replace=*/true);
+}
+
 void AddOnce(const std::string& name, std::vector<std::string>& names) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
@@ -114,38 +129,35 @@ std::vector<std::string> OwnNames() {
   return names;
 }
 
-absl::StatusOr<InitResult> InitCluster(const std::string& folder, std::vector<std::string> hosts,
+absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOptions& options,
                                        absl::Time now) {
   LS_RETURN_IF_ERROR(MakeFolder(folder));
   InitResult result;
   result.token_file = TokenFile(folder);
   Token token;
-  absl::StatusOr<std::string> text = ReadToken(result.token_file);
-  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
-  if (text.ok()) {
-    LS_ASSIGN_OR_RETURN(token, ParseToken(*text));
+  absl::StatusOr<std::vector<std::string>> tokens = ReadTokens(result.token_file);
+  if (absl::IsNotFound(tokens.status())) tokens = std::vector<std::string>();
+  if (!tokens.ok()) return tokens.status();
+  if (!tokens->empty()) {
+    LS_ASSIGN_OR_RETURN(token, ParseToken(tokens->front()));
   }
   LS_ASSIGN_OR_RETURN(const auto before, ReadServerCertificate(folder));
   LS_ASSIGN_OR_RETURN(const Certified authority,
                       ReadOrMakeAuthority(folder, token, now, result.new_cluster));
-  if (hosts.empty() && before.has_value()) {
+  result.names = options.hosts;
+  if (result.names.empty() && before.has_value()) {
     LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(before->certificate));
-    hosts = facts.names;
+    result.names = facts.names;
   }
-  result.names = hosts.empty() ? OwnNames() : std::move(hosts);
+  if (result.names.empty()) result.names = OwnNames();
   for (const char* name : kLoopback) AddOnce(name, result.names);
   LS_ASSIGN_OR_RETURN(const Certified server,
                       IssueServer(authority, result.names, now, kServerValidity));
   LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(server.certificate));
   result.ends = facts.ends;
   LS_RETURN_IF_ERROR(WriteCertified(ServerFile(folder), "certificate's file", server));
-  // A token that was made before there were certificates keeps its secret.
-  if (token.secret.empty()) token.secret = RandomHex(kSecretBytes);
-  token.authority = authority.certificate;
-  LS_ASSIGN_OR_RETURN(const std::string line, TokenOf(token));
-  if (text.ok() && *text == line) return result;
-  LS_RETURN_IF_ERROR(WritePrivateFile(result.token_file, "token file", absl::StrCat(line, "\n"),
-                                      /*replace=*/true));
+  LS_RETURN_IF_ERROR(
+      WriteTokens(result.token_file, *std::move(tokens), token, authority, options.new_token));
   return result;
 }
 

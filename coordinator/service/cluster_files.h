@@ -29,13 +29,22 @@ struct InitResult {
   std::string token_file;
 };
 
-// Makes what is missing and issues a new certificate to the server; the authority and the token
-// stay. `hosts`: names and numeric addresses at which the coordinator is reached, besides loopback;
-// empty: those of the certificate so far, or all addresses of this host and its name.
+// What to make.
+struct InitOptions {
+  // Names and numeric addresses at which the coordinator is reached, besides loopback; empty: those
+  // of the certificate so far, or all addresses of this host and its name.
+  std::vector<std::string> hosts = {};
+  // Makes another token; those so far stay below it in the file, and are taken until they are
+  // removed.
+  bool new_token = false;
+};
+
+// Makes what is missing and issues a new certificate to the server; the authority stays, and the
+// token unless told otherwise.
 // Errors: FailedPrecondition (the folder is another user's; a token is there without its
 // authority; a file that others can read); InvalidArgument (a host's name is none); DataLoss (a
 // damaged file); as mkdir(2).
-absl::StatusOr<InitResult> InitCluster(const std::string& folder, std::vector<std::string> hosts,
+absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOptions& options,
                                        absl::Time now);
 
 // The server's certificate in `folder`; none: `init` has not been there.

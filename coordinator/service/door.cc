@@ -46,8 +46,8 @@ bool AskKernel(int fd, Admission::Peer& peer) {
 
 }  // namespace
 
-Door::Door(std::string secret, Admission::Limits limits, Clock* clock)
-    : clock_(clock), admission_(::geteuid(), std::move(secret), limits) {}
+Door::Door(std::vector<std::string> secrets, Admission::Limits limits, Clock* clock)
+    : clock_(clock), admission_(::geteuid(), std::move(secrets), limits) {}
 
 bool Door::LetIn(int fd) {
   struct stat status;

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
@@ -20,8 +21,8 @@ namespace lockstep::coordinator {
 
 class Door {
  public:
-  // Empty `secret`: callers need to show none. `clock` outlives the door.
-  Door(std::string secret, Admission::Limits limits, Clock* clock);
+  // `secrets`: of which callers show one; empty: they need none. `clock` outlives the door.
+  Door(std::vector<std::string> secrets, Admission::Limits limits, Clock* clock);
 
   // Whether the new connection `fd` may stay. Whoever closes it then need not say so.
   bool LetIn(int fd) ABSL_LOCKS_EXCLUDED(mu_);

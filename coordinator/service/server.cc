@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -34,6 +35,14 @@ constexpr size_t kMaxMemory = size_t{1} << 30;
 constexpr size_t kOtherDescriptors = 64;
 constexpr absl::Duration kHandshake = absl::Seconds(10);
 constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
+
+std::vector<std::string> Secrets(const ServerOptions& options) {
+  std::vector<std::string> secrets;
+  if (options.token.empty()) return secrets;
+  secrets.push_back(options.token);
+  secrets.insert(secrets.end(), options.old_tokens.begin(), options.old_tokens.end());
+  return secrets;
+}
 
 Admission::Limits ConnectionLimits() {
   Admission::Limits limits;
@@ -68,7 +77,7 @@ class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
-        door_(options.token, ConnectionLimits(), clock),
+        door_(Secrets(options), ConnectionLimits(), clock),
         service_(&hub_, &door_),
         tls_(IsTcpAddress(options.listen) ? options.tls : std::nullopt) {}
 

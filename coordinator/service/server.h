@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
@@ -26,6 +27,8 @@ struct ServerOptions {
   // Shown by every caller; empty: none is asked for, which needs a Unix socket. Of a token with
   // parts (client/token.h) the secret.
   std::string token;
+  // These are taken, too, while they are being replaced.
+  std::vector<std::string> old_tokens;
   // What TCP is encrypted with; without it loopback is not, and other addresses are refused unless
   // `plaintext`.
   std::optional<Certified> tls;

@@ -162,6 +162,24 @@ class Served(TlsTest):
         self.assertEqual(end["result"]["model_sha256"], here["model"]["sha256"])
         self.assertEqual(int(end["generation"]), 1)
 
+    def test_a_token_is_replaced_while_all_are_served(self):
+        self.init()
+        before = self.read_token()
+        self.init("--new-token")
+        tokens = self.text(self.token).split()
+        self.assertEqual(tokens[1:], [before])
+        child, address = self.coordinator()
+        for token in tokens:
+            code, _, err = self.list_jobs(address, LOCKSTEP_TOKEN=token)
+            self.assertEqual(code, 0, err)
+        child.terminate()
+        self.finish(child)
+        with open(self.token, "w", encoding="ascii") as file:
+            file.write(tokens[0] + "\n")
+        self.coordinator(listen=address)
+        self.assertEqual(self.list_jobs(address, LOCKSTEP_TOKEN=tokens[0])[0], 0)
+        self.assertEqual(self.list_jobs(address, LOCKSTEP_TOKEN=before)[0], 5)
+
     def test_names_and_ipv6(self):
         self.init()
         for listen in ("[::1]:0", "localhost:0"):

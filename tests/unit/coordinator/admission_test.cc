@@ -26,7 +26,7 @@ Admission::Limits Few() {
 }
 
 TEST(AdmissionTest, OnAUnixSocketTheKernelsWordCounts) {
-  Admission admission(kOwn, "", Few());
+  Admission admission(kOwn, {}, Few());
   EXPECT_EQ(admission.Connect(Local(1, kOwn)), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Local(2, 0)), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Local(3, kOwn + 1)), Verdict::kStranger);
@@ -35,7 +35,7 @@ TEST(AdmissionTest, OnAUnixSocketTheKernelsWordCounts) {
 }
 
 TEST(AdmissionTest, ATokenIsAskedForAndComparedWhole) {
-  Admission admission(kOwn, "secret", Few());
+  Admission admission(kOwn, {"secret"}, Few());
   for (const char* wrong : {"", "s", "secre", "secret0", "Secret", "secretsecret"}) {
     EXPECT_FALSE(admission.MayCall("10.0.0.1", 1, wrong)) << wrong;
   }
@@ -43,8 +43,15 @@ TEST(AdmissionTest, ATokenIsAskedForAndComparedWhole) {
   EXPECT_FALSE(admission.MayCall("", 0, "")) << "on a Unix socket, too, where there is one";
 }
 
+TEST(AdmissionTest, AnOldTokenIsTakenWhileItIsReplaced) {
+  Admission admission(kOwn, {"new", "old"}, Few());
+  EXPECT_TRUE(admission.MayCall("10.0.0.1", 1, "new"));
+  EXPECT_TRUE(admission.MayCall("10.0.0.1", 1, "old"));
+  EXPECT_FALSE(admission.MayCall("10.0.0.1", 1, "older"));
+}
+
 TEST(AdmissionTest, WhoProvesNothingKeepsNobodyOut) {
-  Admission admission(kOwn, "secret", Few());
+  Admission admission(kOwn, {"secret"}, Few());
   EXPECT_EQ(admission.Connect(Tcp(1, "a")), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Tcp(2, "a")), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Tcp(3, "a")), Verdict::kFull) << "two of a host";
@@ -58,7 +65,7 @@ TEST(AdmissionTest, WhoProvesNothingKeepsNobodyOut) {
 }
 
 TEST(AdmissionTest, AConnectionIsProvenOnceAndCountedUntilItEnds) {
-  Admission admission(kOwn, "secret", Few());
+  Admission admission(kOwn, {"secret"}, Few());
   EXPECT_EQ(admission.Connect(Tcp(1, "a")), Verdict::kLetIn);
   for (int call = 0; call < 3; ++call) EXPECT_TRUE(admission.MayCall("a", 40001, "secret"));
   EXPECT_EQ(admission.unproven(), 0u);
@@ -72,7 +79,7 @@ TEST(AdmissionTest, AConnectionIsProvenOnceAndCountedUntilItEnds) {
 }
 
 TEST(AdmissionTest, AConnectionThatTookTheNumberOrThePlaceOfAnother) {
-  Admission admission(kOwn, "secret", Few());
+  Admission admission(kOwn, {"secret"}, Few());
   EXPECT_EQ(admission.Connect(Tcp(1, "a")), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Tcp(1, "b")), Verdict::kLetIn) << "nobody said that the first ended";
   EXPECT_EQ(admission.connections(), 1u);
@@ -86,7 +93,7 @@ TEST(AdmissionTest, AConnectionThatTookTheNumberOrThePlaceOfAnother) {
 }
 
 TEST(AdmissionTest, ThereAreOnlySoManyConnectionsWhoeverTheyAre) {
-  Admission admission(kOwn, "", Few());
+  Admission admission(kOwn, {}, Few());
   for (uint64_t id = 1; id <= 6; ++id) {
     EXPECT_EQ(admission.Connect(Local(id, kOwn)), Verdict::kLetIn);
   }
@@ -96,7 +103,7 @@ TEST(AdmissionTest, ThereAreOnlySoManyConnectionsWhoeverTheyAre) {
 }
 
 TEST(AdmissionTest, RefusalsAreToldEverMoreSeldom) {
-  Admission admission(kOwn, "", Few());
+  Admission admission(kOwn, {}, Few());
   int told = 0;
   for (int i = 0; i < 1000; ++i) told += admission.Refused().has_value() ? 1 : 0;
   EXPECT_EQ(told, 10);  // 1, 2, 4, ... 512

@@ -138,7 +138,7 @@ class ClusterFilesTest : public ::testing::Test {
 TEST_F(ClusterFilesTest, MakesAClusterWhoseFilesAreItsOwnersAlone) {
   EXPECT_FALSE((*ReadServerCertificate(folder_)).has_value());
   const mode_t mask = umask(0);
-  const auto made = InitCluster(folder_, {"10.0.0.1"}, kNow);
+  const auto made = InitCluster(folder_, {.hosts = {"10.0.0.1"}}, kNow);
   umask(mask);
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_TRUE(made->new_cluster);
@@ -157,7 +157,7 @@ TEST_F(ClusterFilesTest, MakesAClusterWhoseFilesAreItsOwnersAlone) {
 }
 
 TEST_F(ClusterFilesTest, AgainItRenewsTheCertificateAlone) {
-  ASSERT_TRUE(InitCluster(folder_, {"head"}, kNow).ok());
+  ASSERT_TRUE(InitCluster(folder_, {.hosts = {"head"}}, kNow).ok());
   const std::string token = Text("token"), authority = Text("authority.pem");
   const std::string server = Text("server.pem");
   const auto again = InitCluster(folder_, {}, kNow + absl::Hours(24 * 300));
@@ -168,7 +168,7 @@ TEST_F(ClusterFilesTest, AgainItRenewsTheCertificateAlone) {
   EXPECT_EQ(Text("authority.pem"), authority);
   EXPECT_NE(Text("server.pem"), server);
   EXPECT_THAT(Names(), Contains("head")) << "it keeps its names";
-  ASSERT_TRUE(InitCluster(folder_, {"other"}, kNow).ok());
+  ASSERT_TRUE(InitCluster(folder_, {.hosts = {"other"}}, kNow).ok());
   EXPECT_THAT(Names(), ElementsAre("other", "localhost", "127.0.0.1", "::1"));
 }
 
@@ -187,6 +187,20 @@ TEST_F(ClusterFilesTest, ANewTokenAfterTheOldOneWasRemoved) {
   const auto after = ParseToken(*ReadToken(folder_ + "/token"));
   EXPECT_NE(after->secret, before->secret);
   EXPECT_EQ(after->authority, before->authority);
+}
+
+TEST_F(ClusterFilesTest, AnotherTokenStandsAboveTheOldOne) {
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  const std::string before = *ReadToken(folder_ + "/token");
+  ASSERT_TRUE(InitCluster(folder_, {.new_token = true}, kNow).ok());
+  const auto tokens = ReadTokens(folder_ + "/token");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  ASSERT_EQ(tokens->size(), 2u);
+  EXPECT_EQ((*tokens)[1], before);
+  EXPECT_NE(ParseToken((*tokens)[0])->secret, ParseToken(before)->secret);
+  EXPECT_EQ(ParseToken((*tokens)[0])->authority, ParseToken(before)->authority);
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  EXPECT_EQ(*ReadTokens(folder_ + "/token"), *tokens);
 }
 
 TEST_F(ClusterFilesTest, AClusterIsNotReplacedByAccident) {
