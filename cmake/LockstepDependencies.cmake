@@ -16,7 +16,7 @@ target_link_libraries(lockstep_deflate INTERFACE ${DEFLATE_LIBRARY})
 add_library(lockstep::deflate ALIAS lockstep_deflate)
 # Headers only (nlohmann-json3-dev).
 find_path(JSON_INCLUDE_DIR nlohmann/json.hpp REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 if(LOCKSTEP_TESTS)
   find_package(GTest CONFIG REQUIRED)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)

@@ -46,6 +46,7 @@ LIBRARIES = {
     "nccl": ["collectives/nccl"],
     "sqlite3": ["coordinator/store"],
     "nlohmann/": ["checkpoint"],
+    "openssl/": ["common", "checkpoint", "collectives/tcp", "coordinator/client"],
     "google/protobuf/": ["proto", "job", "coordinator", "worker", "launcher"],
 }
 # One part of a folder must not reach another, though the folder's row would let it.

@@ -5,11 +5,12 @@
 #define LOCKSTEP_COORDINATOR_CLIENT_CHANNEL_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <memory>
-#include <string>
 
 #include "absl/time/time.h"
+#include "coordinator/client/client.h"
 
 namespace lockstep::coordinator {
 
@@ -19,8 +20,12 @@ namespace lockstep::coordinator {
 // that in truth only a coordinator's host that vanished, or their own, is found out by this.
 inline constexpr absl::Duration kSilence = absl::Seconds(5);
 
-// A channel of its own (no shared subchannels), with a reconnect backoff of 20 to 500 ms.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+// A channel of its own (no shared subchannels), with a reconnect backoff of 20 to 500 ms. TLS,
+// where the token asks for it. REQUIRES: the token is one that ParseToken takes.
+std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options);
+
+// What a call shows: the token's secret.
+void ShowToken(const ClientOptions& options, grpc::ClientContext* context);
 
 // A deliberately uneven wait before try number `attempt` (from 0): 20 ms doubling to 500 ms, x 0.5
 // to 1.

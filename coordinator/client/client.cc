@@ -13,7 +13,10 @@
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/cond_var.h"
+#include "common/status.h"
 #include "coordinator/client/channel.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -23,7 +26,7 @@ namespace {
 class GrpcClient : public Client {
  public:
   explicit GrpcClient(const ClientOptions& options)
-      : options_(options), stub_(Coordinator::NewStub(MakeChannel(options.address))) {}
+      : options_(options), stub_(Coordinator::NewStub(MakeChannel(options))) {}
 
   absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                               absl::Duration timeout) override {
@@ -60,12 +63,9 @@ class GrpcClient : public Client {
   }
 
  private:
-  void Prepare(grpc::ClientContext& context) const {
-    if (!options_.token.empty()) context.AddMetadata(kTokenKey, options_.token);
-  }
-
   // A coordinator that is just starting may not listen yet, so the call waits for the connection;
-  // one that ends meanwhile may be started again, so the call is repeated. All calls may be.
+  // one that ends meanwhile may be started again, so the call is repeated. All calls may be. Over
+  // TCP the first try does not wait: what TLS has against the connection is said at once.
   template <typename Response, typename Request>
   absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
                                                                           const Request&,
@@ -77,8 +77,8 @@ class GrpcClient : public Client {
     std::string refusal;  // the coordinator's own
     for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
       grpc::ClientContext context;
-      Prepare(context);
-      context.set_wait_for_ready(true);
+      ShowToken(options_, &context);
+      context.set_wait_for_ready(attempt > 0 || !IsTcpAddress(options_.address));
       // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that
       // no later change of the wall clock matters.
       context.set_deadline(std::chrono::system_clock::now() +
@@ -89,6 +89,8 @@ class GrpcClient : public Client {
       if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
       if (absl::StartsWith(status.error_message(), "the coordinator ")) {
         refusal = absl::StrCat(": ", status.error_message());
+      } else if (attempt == 0) {
+        LS_RETURN_IF_ERROR(ExplainConnection(options_, deadline - clock->Now()));
       }
       const absl::Duration backoff = absl::Milliseconds(BackoffMillis(attempt));
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
@@ -118,7 +120,7 @@ absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
                                     const std::function<bool(const JobEvent&)>& on_event,
                                     bool& heard) {
   grpc::ClientContext context;
-  Prepare(context);
+  ShowToken(options_, &context);
   {
     absl::MutexLock lock(&mu_);
     if (stopped_) return absl::OkStatus();

@@ -20,11 +20,13 @@ namespace lockstep::coordinator {
 
 struct ClientOptions {
   std::string address;
+  // One that ParseToken (token.h) takes: it says, too, whether the connection is encrypted.
   std::string token;
 };
 
 // The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody
-// answers at the address.
+// answers at the address; PermissionDenied when the token is not the coordinator's;
+// FailedPrecondition when TLS does not come about, with what to do.
 class Client {
  public:
   // Does not block: the connection is made by the first call. Never null.

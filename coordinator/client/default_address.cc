@@ -127,6 +127,14 @@ bool IsTcpAddress(absl::string_view address) {
   return !absl::StartsWith(address, "unix:") && !absl::StartsWith(address, "unix-abstract:");
 }
 
+std::string HostOf(absl::string_view tcp_address) {
+  absl::string_view host = tcp_address.substr(0, tcp_address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return std::string(host);
+}
+
 std::string TokenLink(const std::string& folder, const std::string& address) {
   return absl::StrCat(folder, "/", address, ".token");
 }

@@ -44,6 +44,9 @@ absl::StatusOr<std::string> FindDefaultAddress(const RuntimePlaces& places = Run
 // "host:port", in contrast to "unix:/path" and "unix-abstract:name".
 bool IsTcpAddress(absl::string_view address);
 
+// The host in "host:port", without an IPv6 address's brackets.
+std::string HostOf(absl::string_view tcp_address);
+
 // Where a coordinator of this user that listens on the TCP address `address` leaves a link to its
 // token; in the runtime folder `folder`.
 std::string TokenLink(const std::string& folder, const std::string& address);

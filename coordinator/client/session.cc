@@ -16,6 +16,7 @@
 #include "common/thread.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/client.h"
+#include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/session_machine.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -25,6 +26,7 @@ namespace {
 
 // A wait that nothing limits looks up once in so long.
 constexpr absl::Duration kLongestWait = absl::Minutes(1);
+constexpr absl::Duration kExplainWithin = absl::Seconds(2);
 
 // What the session's thread, its callers and the stream's callbacks share.
 template <typename Out, typename In>
@@ -127,7 +129,7 @@ class GrpcSession : public Session<Out, In> {
       : options_(options),
         callbacks_(std::move(callbacks)),
         open_(open),
-        stub_(Coordinator::NewStub(MakeChannel(options.address))),
+        stub_(Coordinator::NewStub(MakeChannel(options))),
         thread_(name, [this] { Run(); }) {}
   ~GrpcSession() override { Close(absl::ZeroDuration()); }
 
@@ -158,7 +160,7 @@ class GrpcSession : public Session<Out, In> {
 
   void CarryOut(const session_action::Open& open) {
     stream_ = std::make_unique<Stream<Out, In>>(box_);
-    if (!options_.token.empty()) stream_->context().AddMetadata(kTokenKey, options_.token);
+    ShowToken(options_, &stream_->context());
     stream_->context().set_wait_for_ready(open.wait_for_ready);
     open_(*stub_, &stream_->context(), stream_.get());
     stream_->Start();
@@ -174,7 +176,17 @@ class GrpcSession : public Session<Out, In> {
     callbacks_.on_command(deliver.command);
   }
   void CarryOut(const session_action::Announce& announce) {
-    if (callbacks_.on_connection) callbacks_.on_connection(announce.connected, announce.reason);
+    if (!callbacks_.on_connection) return;
+    const std::string better = announce.explain ? Explanation() : "";
+    callbacks_.on_connection(announce.connected, better.empty() ? announce.reason : better);
+  }
+  void CarryOut(const session_action::Explain&) {
+    if (!callbacks_.on_connection) return;
+    const std::string why = Explanation();
+    if (!why.empty()) callbacks_.on_connection(false, why);
+  }
+  std::string Explanation() const {
+    return std::string(ExplainConnection(options_, kExplainWithin).message());
   }
 
   const ClientOptions options_;

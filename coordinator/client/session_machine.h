@@ -50,7 +50,10 @@ struct Deliver {
 struct Announce {
   bool connected = false;
   std::string reason;
+  bool explain = false;  // with a better reason, if one can be found
 };
+// There is still no connection: announces why, if that can be found out.
+struct Explain {};
 }  // namespace session_action
 
 template <typename Out, typename In>
@@ -58,10 +61,14 @@ class SessionMachine {
  public:
   using Action =
       std::variant<session_action::Open, session_action::Write<Out>, session_action::HalfClose,
-                   session_action::End, session_action::Deliver<In>, session_action::Announce>;
+                   session_action::End, session_action::Deliver<In>, session_action::Announce,
+                   session_action::Explain>;
   using Actions = std::vector<Action>;
   // A message of this kind is never replaced by a later one.
   static constexpr int kNoKind = -1;
+  // How long a stream may wait for a connection before that is explained; so long once more, and it
+  // is explained again.
+  static constexpr absl::Duration kExplainAfter = absl::Seconds(5);
 
   // `backoff` says how long to wait after try number `attempt` (from 0) before the next.
   explicit SessionMachine(std::function<absl::Duration(int attempt)> backoff)
@@ -130,7 +137,7 @@ class SessionMachine {
   Actions Done(const std::string& reason, absl::Time now) {
     Actions actions;
     // Of attempts that fail, only the very first is told: the rest would say the same.
-    if (up_ || !told_) actions.push_back(session_action::Announce{false, reason});
+    if (up_ || !told_) actions.push_back(session_action::Announce{false, reason, !told_});
     told_ = true;
     if (in_flight_) queue_.push_front(*std::exchange(in_flight_, std::nullopt));
     if (up_) attempt_ = 0;
@@ -144,16 +151,21 @@ class SessionMachine {
   Actions Wake(absl::Time now) {
     Actions actions;
     if (phase_ == Phase::kOpen && now >= close_by_) End(/*cancel=*/true, &actions);
+    if (phase_ == Phase::kOpen && !up_ && now >= explain_at_) {
+      actions.push_back(session_action::Explain{});
+      explain_at_ = now + kExplainAfter;
+    }
     if (phase_ != Phase::kWaiting) return actions;
     if (closing_ && (queue_.empty() || now >= close_by_)) {
       phase_ = Phase::kClosed;
     } else if (now >= retry_at_) {
       Open(&actions);
+      explain_at_ = now + kExplainAfter;
     }
     return actions;
   }
   absl::Time wake_at() const {
-    if (phase_ == Phase::kOpen) return close_by_;
+    if (phase_ == Phase::kOpen) return up_ ? close_by_ : std::min(close_by_, explain_at_);
     return phase_ == Phase::kWaiting ? std::min(retry_at_, close_by_) : absl::InfiniteFuture();
   }
 
@@ -207,6 +219,7 @@ class SessionMachine {
   bool told_ = false;  // the user has heard of the connection
   int attempt_ = 0;    // tries since it was up
   absl::Time retry_at_ = absl::InfinitePast();
+  absl::Time explain_at_ = absl::InfiniteFuture();  // of an open stream that is not up
   bool closing_ = false;
   absl::Time close_by_ = absl::InfiniteFuture();
 };

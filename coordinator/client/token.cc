@@ -1,70 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/client/token.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "common/fd.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/status.h"
+#include "coordinator/client/private_file.h"
 
 namespace lockstep::coordinator {
 namespace {
 
+constexpr absl::string_view kPrefix = "lockstep1.";
 constexpr size_t kMaxToken = 4096;
-
-// A pipe is for its two ends alone, and needs no look at its mode.
-absl::Status CheckPrivate(int fd, const std::string& file) {
-  struct stat status;
-  if (::fstat(fd, &status) != 0) return ErrnoStatus(errno, file);
-  if (S_ISFIFO(status.st_mode)) return absl::OkStatus();
-  if (!S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat("token '", file, "' is no file"));
-  }
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the token file '", file, "' belongs to user ", status.st_uid));
-  }
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("others can read the token file '", file,
-                                                      "': make it private (chmod 600 ", file, ")"));
-  }
-  return absl::OkStatus();
-}
+// Of a secret that hosts share; what they derive from it can be tried out by whoever connects.
+constexpr size_t kMinShared = 16;
+constexpr size_t kKeyBytes = 32;
+constexpr uint64_t kScryptN = 1 << 15, kScryptR = 8, kScryptP = 1;
+constexpr uint64_t kScryptMemory = uint64_t{64} << 20;
+constexpr absl::string_view kScryptSalt = "lockstep run over several hosts";
 
 }  // namespace
 
+absl::StatusOr<std::string> CheckToken(absl::string_view text, absl::string_view where) {
+  const absl::string_view token = absl::StripAsciiWhitespace(text);
+  if (token.size() > kMaxToken || !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the token in ", where, " is not one line of plain letters, digits and signs"));
+  }
+  LS_RETURN_IF_ERROR(Annotate(ParseToken(token).status(), absl::StrCat("the token in ", where)));
+  return std::string(token);
+}
+
 absl::StatusOr<std::string> ReadToken(const std::string& file) {
-  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) {
-    return ErrnoStatus(errno, absl::StrCat("cannot read the token file '", file, "'"));
-  }
-  LS_RETURN_IF_ERROR(CheckPrivate(fd.get(), file));
-  std::string text(kMaxToken, '\0');
-  size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read the token file '", file, "'"));
-    if (n == 0) break;
-    size += static_cast<size_t>(n);
-  }
-  const absl::string_view token = absl::StripAsciiWhitespace(
-      absl::string_view(text).substr(0, std::min(size, text.find('\n'))));
+  LS_ASSIGN_OR_RETURN(const std::string text, ReadPrivateFile(file, "token file"));
+  LS_ASSIGN_OR_RETURN(
+      std::string token,
+      CheckToken(absl::string_view(text).substr(0, text.find('\n')), absl::StrCat("'", file, "'")));
   if (token.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("there is no token in '", file, "'"));
   }
-  if (!std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the token in '", file, "' is not of plain letters, digits and signs"));
+  return token;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& file) {
+  LS_ASSIGN_OR_RETURN(const std::string text, ReadPrivateFile(file, "token file"));
+  std::vector<std::string> tokens;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    LS_ASSIGN_OR_RETURN(std::string token, CheckToken(line, absl::StrCat("'", file, "'")));
+    if (!token.empty()) tokens.push_back(std::move(token));
   }
-  return std::string(token);
+  if (!tokens.empty()) return tokens;
+  return absl::FailedPreconditionError(absl::StrCat("there is no token in '", file, "'"));
+}
+
+absl::StatusOr<Token> ParseToken(absl::string_view token) {
+  absl::string_view rest = token;
+  if (!absl::ConsumePrefix(&rest, kPrefix)) return Token{std::string(token), ""};
+  const size_t dot = rest.find('.');
+  std::string der;
+  if (dot != rest.npos && dot > 0 && absl::WebSafeBase64Unescape(rest.substr(dot + 1), &der)) {
+    absl::StatusOr<std::string> authority = PemOf(der);
+    if (authority.ok()) return Token{std::string(rest.substr(0, dot)), *std::move(authority)};
+  }
+  return absl::FailedPreconditionError(
+      "it is damaged or cut short: copy the whole file from the coordinator's host");
+}
+
+absl::StatusOr<std::string> TokenOf(const Token& parts) {
+  if (parts.authority.empty()) return parts.secret;
+  LS_ASSIGN_OR_RETURN(const std::string der, DerOf(parts.authority));
+  return absl::StrCat(kPrefix, parts.secret, ".", absl::WebSafeBase64Escape(der));
+}
+
+absl::StatusOr<RunCredentials> CredentialsOfRun(const std::string& shared) {
+  if (shared.size() < kMinShared) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the token that the hosts of a run share has ", shared.size(), " characters and needs ",
+        kMinShared, ": make one with `openssl rand -hex 32`"));
+  }
+  std::string bytes(2 * kKeyBytes, '\0');
+  if (EVP_PBE_scrypt(shared.data(), shared.size(),
+                     reinterpret_cast<const unsigned char*>(kScryptSalt.data()), kScryptSalt.size(),
+                     kScryptN, kScryptR, kScryptP, kScryptMemory,
+                     reinterpret_cast<unsigned char*>(bytes.data()), bytes.size()) != 1) {
+    return absl::ResourceExhaustedError("no memory to make keys out of the run's token");
+  }
+  RunCredentials credentials;
+  LS_ASSIGN_OR_RETURN(credentials.authority, AuthorityOf(bytes.substr(0, kKeyBytes)));
+  LS_ASSIGN_OR_RETURN(credentials.token, TokenOf({absl::BytesToHexString(bytes.substr(kKeyBytes)),
+                                                  credentials.authority.certificate}));
+  return credentials;
 }
 
 }  // namespace lockstep::coordinator

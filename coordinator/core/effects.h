@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,7 @@ struct ToWorker {
 };
 // The command with its generation.
 WorkerCommand Whole(ToWorker message);
+inline AgentCommand Whole(ToAgent message) { return std::move(message.command); }
 // For followers; the sequence number is the receiver's.
 struct Append {
   std::string job_id;

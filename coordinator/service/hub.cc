@@ -2,7 +2,6 @@
 #include "coordinator/service/hub.h"
 
 #include <algorithm>
-#include <iterator>
 #include <random>
 #include <utility>
 
@@ -54,15 +53,14 @@ Hub::Hub(Clock* clock, Store* store, Beginning beginning,
          std::function<void(const absl::Status&)> on_broken)
     : clock_(clock),
       store_(store),
-      first_sequence_((beginning.speaker.epoch - 1) << kLifeShift),
       on_broken_(std::move(on_broken)),
+      registry_((beginning.speaker.epoch - 1) << kLifeShift),
       outbox_(std::move(beginning.speaker), std::move(beginning.state)) {
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [id, job] : outbox_.state().jobs) {
-      EventLog& log = logs_.try_emplace(id, first_sequence_).first->second;
       for (JobEvent& event : WhereItStands(outbox_.state(), job, clock_->Now())) {
-        log.Append(std::move(event));
+        registry_.Append(id, std::move(event));
       }
     }
     Calls nobody_is_there;
@@ -148,40 +146,12 @@ void Hub::LogTrouble(const absl::Status& before) {
 }
 
 void Hub::CarryOut(Outgoing outgoing, Calls& calls) {
-  Pumps& pumps = calls.pumps;
-  for (ToAgent& message : outgoing.to_agents) {
-    const auto found = agents_.find(message.session);
-    if (found == agents_.end()) continue;
-    found->second->Enqueue(std::move(message.command), message.close);
-    pumps.push_back(found->second);
+  for (const Append& append : outgoing.events) {
+    if (!append.event.has_state()) continue;
+    LS_LOG_INFO << "job " << append.job_id << " " << JobState_Name(append.event.state().state())
+                << ": " << append.event.state().reason();
   }
-  for (ToWorker& message : outgoing.to_workers) {
-    const auto found = workers_.find(message.session);
-    if (found == workers_.end()) continue;
-    const bool close = message.close;
-    found->second->Enqueue(Whole(std::move(message)), close);
-    pumps.push_back(found->second);
-  }
-  for (Append& append : outgoing.events) {
-    if (append.event.has_state()) {
-      LS_LOG_INFO << "job " << append.job_id << " " << JobState_Name(append.event.state().state())
-                  << ": " << append.event.state().reason();
-    }
-    logs_.try_emplace(append.job_id, first_sequence_).first->second.Append(std::move(append.event));
-    const auto found = followers_.find(append.job_id);
-    if (found == followers_.end()) continue;
-    pumps.insert(pumps.end(), found->second.begin(), found->second.end());
-  }
-  for (const std::string& id : outgoing.forgotten_jobs) {
-    logs_.erase(id);
-    // Who follows it still is told that it is not there.
-    const auto found = followers_.find(id);
-    if (found != followers_.end()) {
-      pumps.insert(pumps.end(), found->second.begin(), found->second.end());
-    }
-  }
-  std::sort(pumps.begin(), pumps.end());
-  pumps.erase(std::unique(pumps.begin(), pumps.end()), pumps.end());
+  calls.pumps = registry_.Deliver(outgoing);
   for (Answer& answer : outgoing.answers) {
     const auto found = waiting_.find(answer.ticket);
     if (found == waiting_.end()) continue;
@@ -236,20 +206,18 @@ void Hub::Submit(const SubmitJobRequest& request, Done done) {
 
 SessionId Hub::AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet) {
   absl::MutexLock lock(&mu_);
-  agents_[++last_session_] = std::move(outlet);
-  return last_session_;
+  return registry_.AddAgent(std::move(outlet));
 }
 
 SessionId Hub::AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet) {
   absl::MutexLock lock(&mu_);
-  workers_[++last_session_] = std::move(outlet);
-  return last_session_;
+  return registry_.AddWorker(std::move(outlet));
 }
 
 void Hub::RemoveAgent(SessionId session) {
   {
     absl::MutexLock lock(&mu_);
-    if (agents_.erase(session) == 0) return;
+    if (!registry_.RemoveAgent(session)) return;
   }
   Post(AgentGone{session});
 }
@@ -257,7 +225,7 @@ void Hub::RemoveAgent(SessionId session) {
 void Hub::RemoveWorker(SessionId session) {
   {
     absl::MutexLock lock(&mu_);
-    if (workers_.erase(session) == 0) return;
+    if (!registry_.RemoveWorker(session)) return;
   }
   Post(WorkerGone{session});
 }
@@ -284,25 +252,17 @@ GetClusterResponse Hub::Cluster() {
 
 absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequence, bool logs) {
   absl::MutexLock lock(&mu_);
-  const auto found = logs_.find(job_id);
-  if (found == logs_.end()) return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
-  Next next;
-  next.event = found->second.After(sequence, logs);
-  next.ended = next.event == nullptr && found->second.ended();
-  return next;
+  return registry_.NextEvent(job_id, sequence, logs);
 }
 
 void Hub::AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower) {
   absl::MutexLock lock(&mu_);
-  followers_[job_id].insert(std::move(follower));
+  registry_.AddFollower(job_id, std::move(follower));
 }
 
 void Hub::RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower) {
   absl::MutexLock lock(&mu_);
-  const auto found = followers_.find(job_id);
-  if (found == followers_.end()) return;
-  found->second.erase(follower);
-  if (found->second.empty()) followers_.erase(found);
+  registry_.RemoveFollower(job_id, follower);
 }
 
 }  // namespace lockstep::coordinator

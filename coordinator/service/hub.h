@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the outbox and the core in it with the world: one lock around them, queues of connections
-// and logs of events for what they say, a thread for the passing of time and one that writes the
-// journal. Thread-safety: thread-safe. Connections and callers are called back without the lock
-// held.
+// Joins the outbox, the core in it and the registry with the world: one lock around them, a thread
+// for the passing of time and one that writes the journal. Thread-safety: thread-safe. Connections
+// and callers are called back without the lock held.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_HUB_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_HUB_H_
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,28 +20,11 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/outbox/outbox.h"
+#include "coordinator/outbox/registry.h"
 #include "coordinator/service/beginning.h"
-#include "coordinator/service/event_log.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
-
-// Something that may have something new to do: a connection with a queue, a follower.
-class Pumped {
- public:
-  virtual ~Pumped() = default;
-  // Starts what can be started. Called without any lock; any number of times; does not block.
-  virtual void Pump() = 0;
-};
-
-// The outgoing side of an agent's or a worker's connection.
-template <typename Command>
-class Outlet : public Pumped {
- public:
-  // Queues `command` and, with `close`, the end of the stream. Called with the hub's lock held, so
-  // that commands keep the order of the steps that made them; only queues.
-  virtual void Enqueue(Command command, bool close) = 0;
-};
 
 // Drives the outbox, hands what it says to the connections, and has a thread that wakes it when
 // time has passed.
@@ -94,21 +75,16 @@ class Hub {
 
   // The next event of the job after `sequence` for a follower; `follower` is pumped when there is
   // more.
-  struct Next {
-    std::shared_ptr<const JobEvent> event;  // null: none now
-    bool ended = false;                     // and none will come
-  };
+  using Next = Registry::Next;
   // Errors: NotFound.
   absl::StatusOr<Next> NextEvent(const std::string& job_id, int64_t sequence, bool logs);
   void AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower);
   void RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower);
 
  private:
-  using Pumps = std::vector<std::shared_ptr<Pumped>>;
-
   // What is to be called without the lock.
   struct Calls {
-    Pumps pumps;
+    Registry::Pumps pumps;
     std::vector<std::pair<Done, Reply>> answers;
     absl::Status broken;
   };
@@ -125,18 +101,13 @@ class Hub {
 
   Clock* const clock_;
   Store* const store_;
-  const int64_t first_sequence_;
   const std::function<void(const absl::Status&)> on_broken_;
   absl::Mutex mu_;
+  Registry registry_ ABSL_GUARDED_BY(mu_);
   Outbox outbox_ ABSL_GUARDED_BY(mu_);
   std::vector<Row> to_write_ ABSL_GUARDED_BY(mu_);
   int64_t last_ticket_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int64_t, Done> waiting_ ABSL_GUARDED_BY(mu_);  // by ticket
-  std::map<std::string, EventLog> logs_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, std::set<std::shared_ptr<Pumped>>> followers_ ABSL_GUARDED_BY(mu_);
-  std::map<SessionId, std::shared_ptr<Outlet<AgentCommand>>> agents_ ABSL_GUARDED_BY(mu_);
-  std::map<SessionId, std::shared_ptr<Outlet<WorkerCommand>>> workers_ ABSL_GUARDED_BY(mu_);
-  SessionId last_session_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time ticker_wakes_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   CondVar wake_changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
-#include "common/log.h"
 #include "common/status.h"
 
 namespace lockstep::coordinator {
@@ -88,7 +87,7 @@ bool SomebodyListens(const sockaddr_un& name) {
 
 }  // namespace
 
-absl::Status CheckListenAddress(absl::string_view address, bool plaintext) {
+absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
   absl::string_view name = address;
   if (absl::ConsumePrefix(&name, "unix:") || absl::ConsumePrefix(&name, "unix-abstract:")) {
     if (name.empty() || name.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -99,16 +98,18 @@ absl::Status CheckListenAddress(absl::string_view address, bool plaintext) {
     return absl::OkStatus();
   }
   LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));
-  if (IsLoopback(tcp.host) || plaintext) return absl::OkStatus();
+  if (IsLoopback(tcp.host) || reachable) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "'", address, "' can be reached from other machines, and without TLS, which this version ",
-      "does not have, whoever sees the network's packets reads the token: listen on a Unix socket ",
-      "or 127.0.0.1, or give --plaintext where nobody else is in the network"));
+      "'", address, "' can be reached from other machines, and without TLS whoever sees the ",
+      "network's packets reads the token: run `coordinator init` once and give its --state-dir; "
+      "or ",
+      "listen on a Unix socket or 127.0.0.1; or give --plaintext where nobody else is in the ",
+      "network"));
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
-                                                         bool plaintext) {
-  LS_RETURN_IF_ERROR(CheckListenAddress(address, plaintext));
+                                                         bool reachable) {
+  LS_RETURN_IF_ERROR(CheckListenAddress(address, reachable));
   std::unique_ptr<Listener> listener(new Listener());
   listener->address_ = address;
   listener->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -213,10 +214,10 @@ Listener::~Listener() {
   }
 }
 
-void Listener::Start(std::function<void(UniqueFd)> on_connection, size_t max_connections) {
+void Listener::Start(std::function<void(UniqueFd)> on_connection, Door* door) {
   LS_CHECK(on_connection_ == nullptr);
   on_connection_ = std::move(on_connection);
-  max_connections_ = max_connections;
+  door_ = door;
   thread_ = Thread("coord-accept", [this] { Run(); });
 }
 
@@ -243,44 +244,12 @@ void Listener::Accept() {
     ::poll(&stop, 1, kNoDescriptorMillis);
     return;
   }
-  if (!LetIn(fd.get())) {
-    // The first is told, then ever fewer: whoever knocks on purpose does not fill the log.
-    ++turned_away_;
-    if ((turned_away_ & (turned_away_ - 1)) == 0) {
-      LS_LOG_WARNING << "connections turned away so far: " << turned_away_
-                     << " (of other users, or more than " << max_connections_ << ")";
-    }
-    return;
-  }
+  if (!door_->LetIn(fd.get())) return;
   if (!unix_) {
     const int on = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
   on_connection_(std::move(fd));
-}
-
-bool Listener::LetIn(int fd) {
-  if (unix_) {
-    ucred peer = {};
-    socklen_t size = sizeof(peer);
-    if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-    if (peer.uid != ::geteuid() && peer.uid != 0) return false;
-  }
-  if (!HasRoom()) return false;
-  struct stat status;
-  if (::fstat(fd, &status) != 0) return false;
-  connections_.push_back({fd, status.st_ino});
-  return true;
-}
-
-// Those that have ended are looked for only when there seem to be too many.
-bool Listener::HasRoom() {
-  if (connections_.size() < max_connections_) return true;
-  std::erase_if(connections_, [](const Connection& connection) {
-    struct stat status;
-    return ::fstat(connection.fd, &status) != 0 || status.st_ino != connection.inode;
-  });
-  return connections_.size() < max_connections_;
 }
 
 }  // namespace lockstep::coordinator

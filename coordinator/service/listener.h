@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A listening socket of the coordinator's own, so that it decides who may speak before a byte is
-// read: on Unix sockets, with a name in the file system or an abstract one, the kernel says who the
-// peer is, and other users are turned away; on every kind there are at most so many connections.
+// read (door.h).
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_LISTENER_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_LISTENER_H_
@@ -11,19 +10,19 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/service/door.h"
 
 namespace lockstep::coordinator {
 
 // Errors: InvalidArgument (not an address), FailedPrecondition (other machines can reach it, and
-// `plaintext` does not allow that).
-absl::Status CheckListenAddress(absl::string_view address, bool plaintext = false);
+// `reachable` does not allow that: there are no certificates, and no --plaintext).
+absl::Status CheckListenAddress(absl::string_view address, bool reachable = false);
 
 class Listener {
  public:
@@ -32,11 +31,12 @@ class Listener {
   // Errors: InvalidArgument and FailedPrecondition as CheckListenAddress; FailedPrecondition also
   // when the address is in use or not allowed.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address,
-                                                        bool plaintext = false);
+                                                        bool reachable = false);
   ~Listener();  // stops; removes its socket file
 
-  // Calls `on_connection` with each connection that is let in, on a thread of its own.
-  void Start(std::function<void(UniqueFd)> on_connection, size_t max_connections);
+  // Calls `on_connection` with each connection that `door` lets in, on a thread of its own. `door`
+  // outlives the listener.
+  void Start(std::function<void(UniqueFd)> on_connection, Door* door);
   // No connection comes any more. Blocks for the thread.
   void Stop();
 
@@ -44,20 +44,12 @@ class Listener {
   const std::string& address() const { return address_; }
 
  private:
-  // One that was let in, known by its socket's inode: its descriptor is gRPC's.
-  struct Connection {
-    int fd;
-    ino_t inode;
-  };
-
   Listener() = default;
   absl::Status BindUnix(absl::string_view path);
   absl::Status BindAbstract(absl::string_view name);
   absl::Status BindTcp(absl::string_view host, int port);
   void Run();
   void Accept();
-  bool LetIn(int fd);
-  bool HasRoom();
 
   std::string address_;
   UniqueFd socket_;
@@ -66,9 +58,7 @@ class Listener {
   std::string path_;  // of the socket file; empty: there is none
   ino_t inode_ = 0;   // of it
   std::function<void(UniqueFd)> on_connection_;
-  size_t max_connections_ = 0;
-  std::vector<Connection> connections_;
-  int64_t turned_away_ = 0;
+  Door* door_ = nullptr;
   Thread thread_;
 };
 

@@ -8,10 +8,14 @@
 
 namespace lockstep::coordinator {
 
-// The numeric address in "ipv4:10.0.0.1:4711" or "ipv6:%5Bfd00::1%5D:4711" (gRPC escapes brackets),
-// without the port; an IPv4 address that came in the form of IPv6 as the former. Empty: none, as of
-// a Unix socket.
-std::string PeerHost(const std::string& peer);
+struct PeerPlace {
+  std::string host;  // numeric, without a zone; empty: none, as of a Unix socket
+  int port = 0;
+};
+
+// The place in "ipv4:10.0.0.1:4711" or "ipv6:%5Bfd00::1%5D:4711" (gRPC escapes brackets); an IPv4
+// address that came in the form of IPv6 as the former.
+PeerPlace ParsePeer(const std::string& peer);
 
 }  // namespace lockstep::coordinator
 

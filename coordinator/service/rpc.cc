@@ -12,15 +12,6 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Takes the same time wherever the first difference is.
-bool SameToken(grpc::string_ref given, const std::string& token) {
-  unsigned char difference = given.size() == token.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size(); ++i) {
-    difference |= static_cast<unsigned char>(given.data()[i] ^ token[i % token.size()]);
-  }
-  return difference == 0;
-}
-
 // A stream that is refused: it says so and ends.
 template <typename Message, typename Command>
 class RefusedStream : public grpc::ServerBidiReactor<Message, Command> {
@@ -32,10 +23,12 @@ class RefusedStream : public grpc::ServerBidiReactor<Message, Command> {
 }  // namespace
 
 grpc::Status RpcService::Authorize(const grpc::CallbackServerContext& context) const {
-  if (token_.empty()) return grpc::Status::OK;
   const auto& metadata = context.client_metadata();
   const auto found = metadata.find(kTokenKey);
-  if (found != metadata.end() && SameToken(found->second, token_)) return grpc::Status::OK;
+  const absl::string_view token =
+      found == metadata.end() ? absl::string_view()
+                              : absl::string_view(found->second.data(), found->second.size());
+  if (door_->MayCall(context.peer(), token)) return grpc::Status::OK;
   return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
                       "the coordinator asks for a token and was shown none or a wrong one");
 }
@@ -134,7 +127,7 @@ grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
          return hub->AddAgent(std::move(outlet));
        },
        [hub](SessionId session) { hub->RemoveAgent(session); },
-       [hub, peer = PeerHost(context->peer())](SessionId session, AgentMessage message) {
+       [hub, peer = ParsePeer(context->peer()).host](SessionId session, AgentMessage message) {
          hub->Post(AgentSaid{session, std::move(message), peer});
        }});
 }

@@ -4,8 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 
-#include <string>
-
+#include "coordinator/service/door.h"
 #include "coordinator/service/hub.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -13,8 +12,8 @@ namespace lockstep::coordinator {
 
 class RpcService : public Coordinator::CallbackService {
  public:
-  // `hub` outlives the service. Empty `token`: callers need none.
-  RpcService(Hub* hub, std::string token) : hub_(hub), token_(std::move(token)) {}
+  // `hub` and `door` outlive the service.
+  RpcService(Hub* hub, Door* door) : hub_(hub), door_(door) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const SubmitJobRequest* request,
@@ -46,7 +45,7 @@ class RpcService : public Coordinator::CallbackService {
   grpc::Status Authorize(const grpc::CallbackServerContext& context) const;
 
   Hub* const hub_;
-  const std::string token_;
+  Door* const door_;
 };
 
 }  // namespace lockstep::coordinator

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -17,6 +18,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/door.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/rpc.h"
 
@@ -29,17 +31,28 @@ constexpr int kMaxMessage = 4 << 20;
 constexpr int kMaxMetadata = 16 << 10;
 constexpr int kMaxStreams = 64;  // of one connection; the launcher's programs use three
 constexpr size_t kMaxMemory = size_t{1} << 30;
-constexpr size_t kMaxConnections = 16384;
 // Descriptors for everything but connections.
 constexpr size_t kOtherDescriptors = 64;
 constexpr absl::Duration kHandshake = absl::Seconds(10);
 constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
 
-size_t MostConnections() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxConnections;
-  const size_t files = std::max<size_t>(limit.rlim_cur, 2 * kOtherDescriptors);
-  return std::min(kMaxConnections, files - kOtherDescriptors);
+std::vector<std::string> Secrets(const ServerOptions& options) {
+  std::vector<std::string> secrets;
+  if (options.token.empty()) return secrets;
+  secrets.push_back(options.token);
+  secrets.insert(secrets.end(), options.old_tokens.begin(), options.old_tokens.end());
+  return secrets;
+}
+
+Admission::Limits ConnectionLimits() {
+  Admission::Limits limits;
+  rlimit open = {};
+  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return limits;
+  const size_t files = std::max<size_t>(open.rlim_cur, 2 * kOtherDescriptors);
+  limits.connections = std::min(limits.connections, files - kOtherDescriptors);
+  limits.unproven = std::min(limits.unproven, limits.connections / 2);
+  limits.unproven_of_host = std::min(limits.unproven_of_host, limits.connections / 4);
+  return limits;
 }
 
 int Millis(absl::Duration duration) {
@@ -64,7 +77,9 @@ class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
-        service_(&hub_, options.token) {}
+        door_(Secrets(options), ConnectionLimits(), clock),
+        service_(&hub_, &door_),
+        tls_(IsTcpAddress(options.listen) ? options.tls : std::nullopt) {}
 
   ~GrpcServer() override {
     if (listener_ != nullptr) listener_->Stop();
@@ -78,8 +93,7 @@ class GrpcServer : public Server {
     grpc::ServerBuilder builder;
     SetLimits(builder);
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, Credentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
@@ -90,15 +104,24 @@ class GrpcServer : public Server {
           parameters.fd = fd.release();
           acceptor_->HandleNewConnection(&parameters);
         },
-        MostConnections());
+        &door_);
     return absl::OkStatus();
   }
 
   const std::string& address() const override { return listener_->address(); }
 
  private:
+  std::shared_ptr<grpc::ServerCredentials> Credentials() const {
+    if (!tls_.has_value()) return grpc::InsecureServerCredentials();
+    grpc::SslServerCredentialsOptions options(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+    options.pem_key_cert_pairs.push_back({tls_->key, tls_->certificate});
+    return grpc::SslServerCredentials(options);
+  }
+
   Hub hub_;
+  Door door_;
   RpcService service_;
+  const std::optional<Certified> tls_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Listener> listener_;
@@ -109,14 +132,15 @@ class GrpcServer : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Clock* clock,
                                                       Store* store) {
   QuietGrpc();
+  const bool reachable = options.plaintext || options.tls.has_value();
   if (IsTcpAddress(options.listen) && options.token.empty()) {
-    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen, options.plaintext));
+    LS_RETURN_IF_ERROR(CheckListenAddress(options.listen, reachable));
     return absl::FailedPreconditionError(
         absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
                      "needs a token; listen on a Unix socket or give one"));
   }
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
-                      Listener::Bind(options.listen, options.plaintext));
+                      Listener::Bind(options.listen, reachable));
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "

@@ -6,10 +6,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "coordinator/client/certificates.h"
 #include "coordinator/core/state.h"
 #include "coordinator/store/store.h"
 
@@ -21,8 +24,14 @@ struct ServerOptions {
   std::string listen;
   // Addresses that other machines reach are allowed, although nothing is encrypted.
   bool plaintext = false;
-  // Shown by every caller; empty: none is asked for, which needs a Unix socket.
+  // Shown by every caller; empty: none is asked for, which needs a Unix socket. Of a token with
+  // parts (client/token.h) the secret.
   std::string token;
+  // These are taken, too, while they are being replaced.
+  std::vector<std::string> old_tokens;
+  // What TCP is encrypted with; without it loopback is not, and other addresses are refused unless
+  // `plaintext`.
+  std::optional<Certified> tls;
   Options limits;
   // Called once when the journal has failed for good: the process is to end. May be empty.
   std::function<void(const absl::Status&)> on_broken;
@@ -32,8 +41,8 @@ class Server {
  public:
   // Listens and serves. `clock` and `store` outlive the server.
   // Errors: InvalidArgument (a bad address), FailedPrecondition (TCP without a token; an address
-  // that other machines reach, without `plaintext`; the address is in use), DataLoss and others
-  // when the journal cannot be read or written.
+  // that other machines reach, without `tls` or `plaintext`; the address is in use), DataLoss and
+  // others when the journal cannot be read or written.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Clock* clock,
                                                        Store* store);
   virtual ~Server() = default;  // stops

@@ -2,9 +2,7 @@
 #include "coordinator/service/token_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/fd.h"
 #include "common/random_hex.h"
 #include "common/status.h"
+#include "coordinator/client/private_file.h"
 #include "coordinator/client/token.h"
 
 namespace lockstep::coordinator {
@@ -22,34 +20,14 @@ namespace {
 
 constexpr size_t kTokenBytes = 32;
 
-// The file appears whole or not at all; of two coordinators that make it, one does.
-absl::Status MakeToken(const std::string& file) {
-  const std::string fresh = absl::StrCat(file, ".", RandomHex(8));
-  const std::string text = absl::StrCat(RandomHex(kTokenBytes), "\n");
-  {
-    const UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot make the token file ", file));
-    errno = ENOSPC;  // of a write that is cut short
-    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fchmod(fd.get(), 0600) != 0 || ::fsync(fd.get()) != 0) {
-      const int why = errno;
-      ::unlink(fresh.c_str());
-      return ErrnoStatus(why, absl::StrCat("cannot write the token file ", file));
-    }
-  }
-  const bool linked = ::link(fresh.c_str(), file.c_str()) == 0 || errno == EEXIST;
-  const int why = errno;
-  ::unlink(fresh.c_str());
-  if (linked) return absl::OkStatus();
-  return ErrnoStatus(why, absl::StrCat("cannot make the token file ", file));
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> ReadOrMakeToken(const std::string& file) {
   absl::StatusOr<std::string> token = ReadToken(file);
   if (!absl::IsNotFound(token.status())) return token;
-  LS_RETURN_IF_ERROR(MakeToken(file));
+  LS_RETURN_IF_ERROR(WritePrivateFile(file, "token file",
+                                      absl::StrCat(RandomHex(kTokenBytes), "\n"),
+                                      /*replace=*/false));
   return ReadToken(file);
 }
 

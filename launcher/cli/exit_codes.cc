@@ -30,6 +30,7 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
       return kExitNoCoordinator;
     case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kOutOfRange:
       return kExitNotAdmitted;

@@ -160,7 +160,9 @@ const std::vector<Flag>& AllFlags() {
       {.name = "node-rank", .value = "K", .verbs = {"run"}, .help = "of this host, from 0 on"},
       {.name = "plaintext",
        .verbs = {"run"},
-       .help = "with --rdzv-endpoint: without encryption (whoever sees the packets can read them)"},
+       .help = "with --rdzv-endpoint, on all hosts: without encryption (whoever sees the packets "
+               "can read "
+               "them)"},
       {.name = "token-file",
        .value = "FILE",
        .verbs = {"run", "submit", "list", "nodes", "describe", "logs", "cancel", "scale", "join",

@@ -2,11 +2,12 @@
 #include "launcher/local_run/hosts_of_run.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/status.h"
 #include "coordinator/client/token.h"
 #include "job/meaning/workers.h"
 
@@ -19,20 +20,24 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 
 }  // namespace
 
-absl::StatusOr<std::string> TokenOfRun(const CoordinatorArgs& args) {
-  if (!args.token_file.empty()) return coordinator::ReadToken(args.token_file);
-  const bool plain = std::all_of(args.token.begin(), args.token.end(), [](char c) {
-    return absl::ascii_isgraph(static_cast<unsigned char>(c));
-  });
-  if (!plain) {
-    return absl::FailedPreconditionError(
-        "LOCKSTEP_TOKEN is not of plain letters, digits and signs");
+absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintext) {
+  RunTokens tokens;
+  if (!args.token_file.empty()) {
+    LS_ASSIGN_OR_RETURN(tokens.shared, coordinator::ReadToken(args.token_file));
+  } else {
+    LS_ASSIGN_OR_RETURN(tokens.shared, coordinator::CheckToken(args.token, "LOCKSTEP_TOKEN"));
   }
-  if (!args.token.empty()) return args.token;
-  return absl::FailedPreconditionError(
-      "a run over several hosts needs a token that all of them share: put one into a file that "
-      "only "
-      "you can read and name it with --token-file, or set LOCKSTEP_TOKEN");
+  if (tokens.shared.empty()) {
+    return absl::FailedPreconditionError(
+        "a run over several hosts needs a token that all of them share: put one into a file that "
+        "only you can read and name it with --token-file, or set LOCKSTEP_TOKEN");
+  }
+  tokens.shown = tokens.shared;
+  if (plaintext) return tokens;
+  LS_ASSIGN_OR_RETURN(coordinator::RunCredentials derived,
+                      coordinator::CredentialsOfRun(tokens.shared));
+  tokens.shown = std::move(derived.token);
+  return tokens;
 }
 
 int SlotsOfHost(const JobSpec& spec, bool over_hosts) {

@@ -14,9 +14,13 @@
 
 namespace lockstep::launcher {
 
-// The token that all hosts of the run show: of --token-file or LOCKSTEP_TOKEN. Errors:
-// FailedPrecondition when there is none, or as ReadToken.
-absl::StatusOr<std::string> TokenOfRun(const CoordinatorArgs& args);
+// What all hosts of the run know.
+struct RunTokens {
+  std::string shared;  // of --token-file or LOCKSTEP_TOKEN
+  std::string shown;   // what callers show: with TLS it is derived from that (client/token.h)
+};
+// Errors: FailedPrecondition when there is none, or it is none that will do; as ReadToken.
+absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintext);
 
 // The worker slots that one host offers: all processes that the job may ever have, or, over several
 // hosts, the most of any host of it, with the spares.

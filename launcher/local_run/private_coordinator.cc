@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "coordinator/client/private_file.h"
 #include "launcher/agent/host.h"
 #include "launcher/follow/text.h"
 
@@ -43,17 +44,6 @@ absl::StatusOr<std::string> MakeSocketFolder() {
   }
   return ErrnoStatus(why, absl::StrCat("cannot make a folder for the coordinator's socket in ",
                                        tried, " (set TMPDIR to one that you may write to)"));
-}
-
-// A new file that only this user can read.
-absl::Status WriteSecret(const std::string& path, const std::string& secret) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.valid()) return ErrnoStatus(errno, path);
-  const std::string line = absl::StrCat(secret, "\n");
-  if (::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    return ErrnoStatus(errno, path);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -149,9 +139,10 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
     LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(file));
   }
   if (network.has_value()) {
-    LS_RETURN_IF_ERROR(WriteSecret(token, network->token));
+    LS_RETURN_IF_ERROR(coordinator::WritePrivateFile(
+        token, "token file", absl::StrCat(network->tokens.shared, "\n"), /*replace=*/false));
     life->network = {"--token-file", token};
-    if (network->plaintext) life->network.push_back("--plaintext");
+    life->network.push_back(network->plaintext ? "--plaintext" : "--tls-of-token");
   }
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for the coordinator");

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/fd.h"
+#include "launcher/local_run/hosts_of_run.h"
 #include "launcher/spawner/spawner.h"
 
 namespace lockstep::launcher {
@@ -34,7 +35,7 @@ class PrivateCoordinator {
   // How other hosts reach it.
   struct Network {
     std::string endpoint;  // host:port, an address of this host
-    std::string token;     // that all show
+    RunTokens tokens;
     bool plaintext = false;
   };
   // Asks for the process and returns while it starts. Without `network` it is this user's alone.

@@ -106,7 +106,9 @@ int Guest::Run() {
 absl::StatusOr<JobStatus> Guest::RunJob() {
   coordinator::ClientOptions options;
   options.address = args_.rendezvous->endpoint;
-  LS_ASSIGN_OR_RETURN(options.token, TokenOfRun(args_.coordinator));
+  LS_ASSIGN_OR_RETURN(const RunTokens tokens,
+                      TokensOfRun(args_.coordinator, args_.rendezvous->plaintext));
+  options.token = tokens.shown;
   LS_ASSIGN_OR_RETURN(const SubmitJobRequest request, MakeSubmission(args_.job));
   const int slots = SlotsOfHost(request.spec(), /*over_hosts=*/true);
   LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), slots, /*local_run=*/true));

@@ -149,7 +149,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.coordinator.address = coordinator->address();
-  if (network.has_value()) options.coordinator.token = network->token;
+  if (network.has_value()) options.coordinator.token = network->tokens.shown;
   LS_ASSIGN_OR_RETURN(options.interfaces, InterfaceFilter::Parse(args_.interfaces));
   options.spawner = spawner_;
   options.slots = workers;
@@ -178,9 +178,9 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
 
 absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() const {
   if (!args_.rendezvous.has_value()) return std::nullopt;
-  LS_ASSIGN_OR_RETURN(std::string token, TokenOfRun(args_.coordinator));
-  return PrivateCoordinator::Network{args_.rendezvous->endpoint, std::move(token),
-                                     args_.rendezvous->plaintext};
+  const RendezvousArgs& rendezvous = *args_.rendezvous;
+  LS_ASSIGN_OR_RETURN(RunTokens tokens, TokensOfRun(args_.coordinator, rendezvous.plaintext));
+  return PrivateCoordinator::Network{rendezvous.endpoint, std::move(tokens), rendezvous.plaintext};
 }
 
 absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {

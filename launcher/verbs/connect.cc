@@ -19,7 +19,7 @@ absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs
     LS_ASSIGN_OR_RETURN(options.address, coordinator::FindDefaultAddress());
   }
   if (args.token_file.empty() && !args.token.empty()) {
-    options.token = args.token;
+    LS_ASSIGN_OR_RETURN(options.token, coordinator::CheckToken(args.token, "LOCKSTEP_TOKEN"));
   } else if (args.token_file.empty()) {
     LS_ASSIGN_OR_RETURN(options.token, coordinator::FindToken(options.address));
   } else {

@@ -19,7 +19,8 @@ inline constexpr absl::Duration kReplyTimeout = absl::Seconds(5);
 inline constexpr absl::Duration kReconnectFor = absl::Seconds(60);
 
 // Address and token: those named, else this user's own coordinator and its token. Errors:
-// FailedPrecondition and NotFound, when the token's file cannot be read, or others can read it.
+// FailedPrecondition and NotFound, when the token is none, its file cannot be read, or others can
+// read it.
 absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs& args);
 
 // A client of that coordinator. Errors: as ClientOptionsOf.

@@ -13,6 +13,7 @@
 #include "common/printable.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
+#include "coordinator/client/diagnosis.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
@@ -138,11 +139,13 @@ int RunVerb(const ListArgs& args) {
 }
 
 int RunVerb(const NodesArgs& args) {
-  auto client = Connect(args.coordinator);
-  if (!client.ok()) return Complain(client.status());
-  const auto response = (*client)->GetCluster(kReplyTimeout);
+  const auto options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return Complain(options.status());
+  const auto response = coordinator::Client::Create(*options)->GetCluster(kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
   std::cout << (args.common.output == Output::kJson ? NodesJson(*response) : NodesTable(*response));
+  const std::string warning = coordinator::CertificateWarning(*options, kReplyTimeout);
+  if (!warning.empty()) std::cerr << "warning: " << warning << "\n";
   return kExitOk;
 }
 

@@ -142,6 +142,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
   void CarryOut(coordinator::session_action::Deliver<In>& deliver) {
     callbacks_.on_command(deliver.command);
   }
+  void CarryOut(const coordinator::session_action::Explain&) {}
   void CarryOut(const coordinator::session_action::Announce& announce) {
     callbacks_.on_connection(announce.connected, announce.reason);
   }

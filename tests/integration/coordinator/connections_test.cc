@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/client/certificates.h"
+#include "coordinator/client/diagnosis.h"
+#include "coordinator/client/token.h"
 #include "coordinator/service/server.h"
 #include "tests/integration/coordinator/test_peers.h"
 
@@ -24,10 +28,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-sockaddr_in Loopback(int port) {
+sockaddr_in Loopback(int port, int host = 1) {
   sockaddr_in name = {};
   name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  name.sin_addr.s_addr = htonl((127u << 24) + static_cast<uint32_t>(host));
   name.sin_port = htons(static_cast<uint16_t>(port));
   return name;
 }
@@ -163,6 +167,83 @@ TEST_F(ConnectionsTest, CommandsSayWhichCoordinatorOfWhichClusterSpeaks) {
   Start();
   FakeAgent agent(server_->address(), "secret");
   EXPECT_NE(agent.inbox.WaitFor(is_desired).cluster_id(), told[0].cluster_id());
+}
+
+TEST_F(ConnectionsTest, OverTlsAgentsAndUsersAreServedAndOtherClustersKnown) {
+  const absl::Time now = Clock::Real()->Now();
+  const auto authority = MakeAuthority(now), other = MakeAuthority(now);
+  ASSERT_TRUE(authority.ok() && other.ok());
+  const auto server = IssueServer(*authority, {"127.0.0.1"}, now, absl::Hours(1));
+  ASSERT_TRUE(server.ok()) << server.status();
+  options_.tls = *server;
+  Start();
+  const std::string token = *TokenOf({"secret", authority->certificate});
+  FakeAgent agent(server_->address(), token);
+  agent.WaitForWorkers(0);
+  EXPECT_EQ(Client::Create({server_->address(), token})->GetCluster(kPatience)->nodes_size(), 1);
+  EXPECT_EQ(CertificateWarning({server_->address(), token}, kPatience).substr(0, 42),
+            "the coordinator's certificate expires in 0");
+  const struct {
+    std::string token;
+    absl::StatusCode code;
+    std::string why;
+  } refused[] = {
+      {"secret", absl::StatusCode::kFailedPrecondition, "speaks TLS alone"},
+      {"", absl::StatusCode::kFailedPrecondition, "no token was given"},
+      {*TokenOf({"secret", other->certificate}), absl::StatusCode::kFailedPrecondition,
+       "of another cluster"},
+      {*TokenOf({"guess", authority->certificate}), absl::StatusCode::kPermissionDenied,
+       "a wrong one"},
+  };
+  for (const auto& [shown, code, why] : refused) {
+    const absl::Status status =
+        Client::Create({server_->address(), shown})->GetCluster(kPatience).status();
+    EXPECT_EQ(status.code(), code) << shown;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+}
+
+TEST_F(ConnectionsTest, TlsToAPortWithoutIsSaid) {
+  Start();
+  const auto authority = MakeAuthority(Clock::Real()->Now());
+  const std::string token = *TokenOf({"secret", authority->certificate});
+  const absl::Status status =
+      Client::Create({server_->address(), token})->GetCluster(kPatience).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not speak TLS"));
+}
+
+// A connection of 127.0.0.2 that says nothing. Whether it was closed at once.
+bool ClosedAtOnce(const UniqueFd& fd, int port) {
+  const sockaddr_in from = Loopback(0, /*host=*/2), to = Loopback(port);
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  char byte;
+  return recv(fd.get(), &byte, 1, 0) <= 0;  // who is let in hears HTTP/2's settings
+}
+
+TEST_F(ConnectionsTest, AHostThatProvesNothingKeepsNobodyElseOut) {
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few = {192, files.rlim_max};  // 128 connections, 32 of one host before a token
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  Start();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  std::vector<UniqueFd> silent;
+  for (bool closed = false; !closed && silent.size() < 100;) {
+    silent.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    closed = ClosedAtOnce(silent.back(), port());
+  }
+  EXPECT_EQ(silent.size(), 33u);
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok()) << "from another host";
+  silent.clear();
+  bool again = false;
+  for (const absl::Time give_up = Clock::Real()->Now() + kPatience;
+       !again && Clock::Real()->Now() < give_up;) {
+    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    again = !ClosedAtOnce(fd, port());
+  }
+  EXPECT_TRUE(again) << "those that ended do not count";
 }
 
 TEST_F(ConnectionsTest, AMessageThatIsTooLargeIsRefused) {

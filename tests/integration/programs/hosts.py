@@ -201,14 +201,18 @@ class HostsTest(harness.ProgramTest):
         with open(os.path.join(self.dir, log + ".log"), encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def start_head(self, listen=None):
-        """The coordinator, on a host of its own."""
+    def start_head(self, plaintext=False):
+        """The coordinator, on a host of its own, with TLS unless told otherwise."""
         head = self.network["head"]
-        self.token = os.path.join(self.dir, "token")
+        state = os.path.join(self.dir, "journal")
+        self.token = os.path.join(state, "token")
+        if not plaintext:
+            init = self.on(head, "coordinator", "init", f"--state-dir={state}", log="init")
+            self.assertEqual(init.wait(timeout=20 * harness.PATIENCE), 0, self.said("init"))
         ready_read, ready_write = os.pipe()
-        child = self.on(head, "coordinator", f"--listen={listen or head.address + ':0'}", "--plaintext",
-                        f"--token-file={self.token}", f"--state-dir={os.path.join(self.dir, 'journal')}",
-                        f"--ready-fd={ready_write}", log="coordinator", pass_fds=(ready_write,))
+        child = self.on(head, "coordinator", f"--listen={head.address}:0", *(["--plaintext"] if plaintext else []),
+                        f"--state-dir={state}", f"--ready-fd={ready_write}", log="coordinator",
+                        pass_fds=(ready_write,))
         os.close(ready_write)
         with os.fdopen(ready_read) as ready:
             self.address = ready.readline().strip()

@@ -27,10 +27,10 @@ class Hosts(HostsTest):
         own = self.write("alone/job.yaml", text)
         return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
 
-    def up(self, *slots, more=()):
+    def up(self, *slots, more=(), plaintext=False):
         """Hosts h1, h2, ... with these slots under one coordinator."""
         hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])
-        self.start_head()
+        self.start_head(plaintext)
         for host, count in zip(hosts, slots):
             if count:
                 self.join(host, count, *more)
@@ -73,6 +73,11 @@ class Hosts(HostsTest):
 
     def test_hosts_that_meet_over_ipv6_alone(self):
         self.up(1, 1, more=("--interfaces=fd77::/64",))
+        path = self.job_file("nodes: 2, nproc_per_node: 1")
+        self.assert_good(self.submit(path), path)
+
+    def test_a_coordinator_that_does_not_encrypt(self):
+        self.up(1, 1, plaintext=True)
         path = self.job_file("nodes: 2, nproc_per_node: 1")
         self.assert_good(self.submit(path), path)
 
@@ -216,10 +221,10 @@ class WithoutDaemon(HostsTest):
         return self.write("job.yaml", harness.synthetic_job(
             hidden="[64]", nproc=2, train_extra="  eval: {every: never}\n", **job))
 
-    def launch_on(self, host, rank, path, *more, token="a-shared-secret"):
+    def launch_on(self, host, rank, path, *more, token="a-secret-of-all-hosts"):
         endpoint = f"{self.network['h1'].address}:29500"
         return self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}",
-                       "--plaintext", "-o", "json", *more, path, log=host.name, env={"LOCKSTEP_TOKEN": token})
+                       "-o", "json", *more, path, log=host.name, env={"LOCKSTEP_TOKEN": token})
 
     def code_of(self, child, seconds=120):
         return child.wait(timeout=seconds * harness.PATIENCE)
@@ -241,13 +246,23 @@ class WithoutDaemon(HostsTest):
     def test_another_token_is_refused(self):
         h1, h2 = self.make_network("h1", "h2")
         path = self.job_file(steps=200)
-        host = self.launch_on(h1, 0, path)
-        wait_until(lambda: "waiting" in self.said("h1") or "needs" in self.said("h1"), 20, "the host waits for the other")
-        guest = self.launch_on(h2, 1, path, token="another")
-        self.assertNotIn(self.code_of(guest, 20), (0, None))
-        self.assertIn("token", self.said("h2"))
-        host.terminate()
-        self.code_of(host, 20)
+        for more, why in ((), "of another cluster than the token"), (("--plaintext",), "shown none or a wrong one"):
+            with self.subTest(more):
+                host = self.launch_on(h1, 0, path, *more)
+                before = len(self.said("h1"))
+                wait_until(lambda: re.search("waiting|needs", self.said("h1")[before:]), 20, "the host waits for the other")
+                guest = self.launch_on(h2, 1, path, *more, token="another-secret-of-some-host")
+                self.assertEqual(self.code_of(guest, 20), 5, self.said("h2"))
+                self.assertIn(why, self.said("h2"))
+                host.terminate()
+                self.assertEqual(self.code_of(host, 20), 130, self.said("h1"))
+
+    def test_a_run_that_does_not_encrypt(self):
+        h1, h2 = self.make_network("h1", "h2")
+        path = self.job_file(steps=20)
+        host = self.launch_on(h1, 0, path, "--plaintext", token="short")
+        guest = self.launch_on(h2, 1, path, "--plaintext", token="short")
+        self.assertEqual((self.code_of(host), self.code_of(guest)), (0, 0), self.said("h1") + self.said("h2"))
 
     def test_a_guest_that_leaves_costs_no_step(self):
         h1, h2 = self.make_network("h1", "h2")

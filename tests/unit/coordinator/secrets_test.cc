@@ -56,14 +56,17 @@ TEST(SecretsTest, AJournalOfAnOlderVersionGetsOne) {
   EXPECT_EQ(begun->state.secret.size(), 64u);
 }
 
-TEST(PeerHostTest, IsTheAddressAlone) {
-  EXPECT_EQ(PeerHost("ipv4:10.0.0.1:4711"), "10.0.0.1");
-  EXPECT_EQ(PeerHost("ipv6:[fd00::1]:4711"), "fd00::1");
-  EXPECT_EQ(PeerHost("ipv6:%5Bfd00::1%5D:4711"), "fd00::1");
-  EXPECT_EQ(PeerHost("ipv6:%5B::ffff:10.0.0.1%5D:4711"), "10.0.0.1");
-  EXPECT_EQ(PeerHost("unix:/run/lockstep/coordinator.sock"), "");
-  EXPECT_EQ(PeerHost("unix-abstract:x"), "");
-  EXPECT_EQ(PeerHost(""), "");
+TEST(ParsePeerTest, IsTheAddressAndThePort) {
+  EXPECT_EQ(ParsePeer("ipv4:10.0.0.1:4711").host, "10.0.0.1");
+  EXPECT_EQ(ParsePeer("ipv4:10.0.0.1:4711").port, 4711);
+  EXPECT_EQ(ParsePeer("ipv6:[fd00::1]:4711").host, "fd00::1");
+  EXPECT_EQ(ParsePeer("ipv6:%5Bfd00::1%5D:4711").host, "fd00::1");
+  EXPECT_EQ(ParsePeer("ipv6:%5Bfd00::1%5D:4711").port, 4711);
+  EXPECT_EQ(ParsePeer("ipv6:%5B::ffff:10.0.0.1%5D:4711").host, "10.0.0.1");
+  EXPECT_EQ(ParsePeer("ipv6:%5Bfe80::1%25eth0%5D:4711").host, "fe80::1");
+  EXPECT_EQ(ParsePeer("unix:/run/lockstep/coordinator.sock").host, "");
+  EXPECT_EQ(ParsePeer("unix-abstract:x").host, "");
+  EXPECT_EQ(ParsePeer("").host, "");
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct Text {
   std::string operator()(const session_action::Deliver<int>& a) const {
     return absl::StrCat("deliver ", a.command);
   }
+  std::string operator()(const session_action::Explain&) const { return "explain"; }
   std::string operator()(const session_action::Announce& a) const {
     return a.connected ? "up" : absl::StrCat("down: ", a.reason);
   }
@@ -132,6 +133,24 @@ TEST(SessionMachineTest, IsCutAtTheDeadlineAndTriesUntilThen) {
   machine.Done("cancelled", At(5));
   EXPECT_TRUE(machine.closed());
   EXPECT_FALSE(machine.flushed());
+}
+
+TEST(SessionMachineTest, AWaitThatLastsIsExplained) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.ReadEnded();
+  const auto first = machine.Done("refused", At(0));
+  EXPECT_TRUE(std::get<session_action::Announce>(first.front()).explain);
+  EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
+  EXPECT_EQ(machine.wake_at(), At(6));
+  EXPECT_EQ(Say(machine.Wake(At(6))), "explain");
+  EXPECT_EQ(machine.wake_at(), At(11));
+  EXPECT_EQ(Say(machine.Up()), "up");
+  EXPECT_EQ(machine.wake_at(), absl::InfiniteFuture());
+  EXPECT_EQ(Say(machine.Wake(At(20))), "");
+  machine.ReadEnded();
+  const auto lost = machine.Done("ended", At(30));
+  EXPECT_FALSE(std::get<session_action::Announce>(lost.front()).explain) << "it was up";
 }
 
 }  // namespace

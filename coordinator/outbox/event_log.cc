@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/service/event_log.h"
+#include "coordinator/outbox/event_log.h"
 
 #include <algorithm>
 #include <utility>

@@ -3,8 +3,8 @@
 // own, so that a chatty job loses old lines but no state, and of progress the newest alone.
 // Followers hold a sequence number and ask for the next event; a slow one skips what is gone and
 // blocks nobody. Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_COORDINATOR_SERVICE_EVENT_LOG_H_
-#define LOCKSTEP_COORDINATOR_SERVICE_EVENT_LOG_H_
+#ifndef LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOG_H_
+#define LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOG_H_
 
 #include <cstdint>
 #include <deque>
@@ -46,4 +46,4 @@ class EventLog {
 
 }  // namespace lockstep::coordinator
 
-#endif  // LOCKSTEP_COORDINATOR_SERVICE_EVENT_LOG_H_
+#endif  // LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOG_H_

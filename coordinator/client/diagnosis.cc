@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/diagnosis.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/clock.h"
+#include "common/fd.h"
+#include "common/status.h"
+#include "coordinator/client/certificates.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/client/token.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+template <auto kFree>
+struct Free {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+using Context = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
+using Ssl = std::unique_ptr<SSL, Free<SSL_free>>;
+using Cert = std::unique_ptr<X509, Free<X509_free>>;
+using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;
+
+struct Place {
+  std::string host, port;
+};
+
+std::optional<Place> PlaceOf(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (!IsTcpAddress(address) || colon == std::string::npos) return std::nullopt;
+  return Place{HostOf(address), address.substr(colon + 1)};
+}
+
+// Waits for `events` on `fd`. Whether they came.
+bool Await(int fd, short events, absl::Time deadline) {
+  for (;;) {
+    const int64_t left = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
+    if (left <= 0) return false;
+    pollfd one = {fd, events, 0};
+    const int ready = ::poll(&one, 1, static_cast<int>(left));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+// A connection to one of the place's addresses; invalid: there is none.
+UniqueFd Dial(const Place& place, absl::Time deadline) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(place.host.c_str(), place.port.c_str(), &hints, &list) != 0) return {};
+  const std::unique_ptr<addrinfo, Free<freeaddrinfo>> owned(list);
+  for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
+    UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd.valid()) continue;
+    if (::connect(fd.get(), one->ai_addr, one->ai_addrlen) == 0) return fd;
+    if (errno != EINPROGRESS || !Await(fd.get(), POLLOUT, deadline)) continue;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0) return fd;
+  }
+  return {};
+}
+
+// One handshake over memory, so that no write to a closed connection is a signal.
+class Handshake {
+ public:
+  enum class End { kThrough, kNoTls, kUnknown };
+
+  Handshake(int fd, absl::Time deadline) : fd_(fd), deadline_(deadline) {}
+
+  // `authority`: PEM; empty: whoever it is.
+  bool Prepare(const std::string& authority, const std::string& host);
+  End Run();
+  SSL* ssl() const { return ssl_.get(); }
+
+ private:
+  // Sends what OpenSSL has to say.
+  bool Flush();
+  // Takes what came. Whether anything did.
+  bool Take();
+
+  const int fd_;
+  const absl::Time deadline_;
+  Context context_;
+  Ssl ssl_;
+  BIO* in_ = nullptr;  // the connection's
+  BIO* out_ = nullptr;
+};
+
+bool Handshake::Prepare(const std::string& authority, const std::string& host) {
+  context_.reset(SSL_CTX_new(TLS_client_method()));
+  if (context_ == nullptr) return false;
+  // It is looked at when the handshake is through.
+  SSL_CTX_set_verify(context_.get(), SSL_VERIFY_NONE, nullptr);
+  if (!authority.empty()) {
+    const Bio text(BIO_new_mem_buf(authority.data(), static_cast<int>(authority.size())));
+    const Cert cert(PEM_read_bio_X509(text.get(), nullptr, nullptr, nullptr));
+    if (cert == nullptr ||
+        X509_STORE_add_cert(SSL_CTX_get_cert_store(context_.get()), cert.get()) != 1) {
+      return false;
+    }
+  }
+  ssl_.reset(SSL_new(context_.get()));
+  in_ = BIO_new(BIO_s_mem());
+  out_ = BIO_new(BIO_s_mem());
+  if (ssl_ == nullptr || in_ == nullptr || out_ == nullptr) return false;
+  SSL_set_bio(ssl_.get(), in_, out_);
+  X509_VERIFY_PARAM* const wanted = SSL_get0_param(ssl_.get());
+  if (X509_VERIFY_PARAM_set1_ip_asc(wanted, host.c_str()) != 1) {
+    X509_VERIFY_PARAM_set1_host(wanted, host.data(), host.size());
+    SSL_set_tlsext_host_name(ssl_.get(), host.c_str());
+  }
+  SSL_set_connect_state(ssl_.get());
+  return true;
+}
+
+bool Handshake::Flush() {
+  char bytes[4096];
+  for (int n; (n = BIO_read(out_, bytes, sizeof(bytes))) > 0;) {
+    for (int sent = 0; sent < n;) {
+      const ssize_t now = ::send(fd_, bytes + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
+      if (now > 0) sent += static_cast<int>(now);
+      if (now < 0 && errno != EAGAIN && errno != EINTR) return false;
+      if (now < 0 && !Await(fd_, POLLOUT, deadline_)) return false;
+    }
+  }
+  return true;
+}
+
+bool Handshake::Take() {
+  if (!Await(fd_, POLLIN, deadline_)) return false;
+  char bytes[4096];
+  const ssize_t n = ::recv(fd_, bytes, sizeof(bytes), 0);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  return n > 0 && BIO_write(in_, bytes, static_cast<int>(n)) == n;
+}
+
+Handshake::End Handshake::Run() {
+  for (;;) {
+    ERR_clear_error();
+    const int done = SSL_do_handshake(ssl_.get());
+    const int error = SSL_get_error(ssl_.get(), done);
+    const bool sent = Flush();
+    if (done == 1) return End::kThrough;
+    if (error == SSL_ERROR_SSL) {
+      // An alert is TLS, too; anything else is not what a server says.
+      return ERR_GET_REASON(ERR_peek_last_error()) >= SSL_AD_REASON_OFFSET ? End::kUnknown
+                                                                           : End::kNoTls;
+    }
+    if (error != SSL_ERROR_WANT_READ || !sent || !Take()) return End::kUnknown;
+  }
+}
+
+std::string Day(absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone()); }
+
+std::string PemOfPeer(SSL* ssl) {
+  const Cert peer(SSL_get1_peer_certificate(ssl));
+  const Bio text(BIO_new(BIO_s_mem()));
+  if (peer == nullptr || PEM_write_bio_X509(text.get(), peer.get()) != 1) return "";
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(text.get(), &data);
+  return std::string(data, static_cast<size_t>(size));
+}
+
+absl::Status ExplainCertificate(SSL* ssl, const std::string& address, const std::string& host) {
+  const long result = SSL_get_verify_result(ssl);
+  if (result == X509_V_OK) return absl::OkStatus();
+  const CertificateFacts facts = ReadCertificate(PemOfPeer(ssl)).value_or(CertificateFacts());
+  const std::string its = absl::StrCat("the certificate of the coordinator at ", address);
+  switch (result) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+      return absl::FailedPreconditionError(
+          absl::StrCat(its, " expired on ", Day(facts.ends),
+                       ": run `coordinator init` again on its host, which keeps the token, and "
+                       "start the coordinator again"));
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return absl::FailedPreconditionError(absl::StrCat(its, " is valid from ", Day(facts.begins),
+                                                        " on: look at the clocks of both hosts"));
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+      return absl::FailedPreconditionError(
+          absl::StrCat(its, " is for ", absl::StrJoin(facts.names, ", "), ", not for ", host,
+                       ": name one of these, or run `coordinator init --host ", host,
+                       "` on its host with all its names, and start the coordinator again"));
+    default:
+      return absl::FailedPreconditionError(
+          absl::StrCat("the coordinator at ", address,
+                       " is of another cluster than the token (or another run's): its certificate "
+                       "is not of the token's authority. Take the token from that coordinator's "
+                       "host, or name the token's own coordinator"));
+  }
+}
+
+// One connection to where the options lead, and the handshake on it.
+class Knock {
+ public:
+  Knock(const ClientOptions& options, const Token& token, absl::Time deadline) {
+    const std::optional<Place> place = PlaceOf(options.address);
+    if (place.has_value()) fd_ = Dial(*place, deadline);
+    if (!fd_.valid()) return;
+    handshake_.emplace(fd_.get(), deadline);
+    if (!handshake_->Prepare(token.authority, place->host)) handshake_.reset();
+  }
+  Handshake::End Run() {
+    return handshake_.has_value() ? handshake_->Run() : Handshake::End::kUnknown;
+  }
+  SSL* ssl() const { return handshake_->ssl(); }
+
+ private:
+  UniqueFd fd_;
+  std::optional<Handshake> handshake_;
+};
+
+}  // namespace
+
+absl::Status ExplainConnection(const ClientOptions& options, absl::Duration timeout) {
+  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(options.token));
+  Knock knock(options, token, Clock::Real()->Now() + timeout);
+  const Handshake::End end = knock.Run();
+  if (end == Handshake::End::kUnknown) return absl::OkStatus();
+  const bool tls = end == Handshake::End::kThrough;
+  if (token.authority.empty()) {
+    if (!tls) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator at ", options.address, " speaks TLS alone, and ",
+        options.token.empty() ? "no token was given" : "the token is not that of its cluster",
+        ": give the token file that `coordinator init` made on its host (--token-file); a run over "
+        "several hosts has --plaintext on all of them or on none"));
+  }
+  if (tls) return ExplainCertificate(knock.ssl(), options.address, HostOf(options.address));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "what listens at ", options.address,
+      " does not speak TLS, which the token asks for: start the coordinator there with the state "
+      "directory of `coordinator init` and without --plaintext; a run over several hosts has "
+      "--plaintext on all of them or on none"));
+}
+
+std::string CertificateWarning(const ClientOptions& options, absl::Duration timeout) {
+  const absl::StatusOr<Token> token = ParseToken(options.token);
+  if (!token.ok() || token->authority.empty()) return "";
+  Knock knock(options, *token, Clock::Real()->Now() + timeout);
+  if (knock.Run() != Handshake::End::kThrough) return "";
+  const absl::StatusOr<CertificateFacts> facts = ReadCertificate(PemOfPeer(knock.ssl()));
+  return facts.ok() ? ExpiryWarning(facts->ends, Clock::Real()->Now()) : "";
+}
+
+}  // namespace lockstep::coordinator

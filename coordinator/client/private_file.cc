@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/private_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/fd.h"
+#include "common/random_hex.h"
+#include "common/status.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr size_t kMaxBytes = 64 << 10;
+
+// A pipe is for its two ends alone, and needs no look at its mode.
+absl::Status CheckPrivate(int fd, const std::string& file, absl::string_view what) {
+  struct stat status;
+  if (::fstat(fd, &status) != 0) return ErrnoStatus(errno, file);
+  if (S_ISFIFO(status.st_mode)) return absl::OkStatus();
+  if (!S_ISREG(status.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat("the ", what, " '", file, "' is no file"));
+  }
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ", what, " '", file, "' belongs to user ", status.st_uid));
+  }
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("others can read the ", what, " '", file,
+                                                      "': make it private (chmod 600 ", file, ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::string_view what) {
+  const std::string failed = absl::StrCat("cannot read the ", what, " '", file, "'");
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, failed);
+  LS_RETURN_IF_ERROR(CheckPrivate(fd.get(), file, what));
+  std::string text(kMaxBytes, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, failed);
+    if (n == 0) break;
+    size += static_cast<size_t>(n);
+  }
+  text.resize(size);
+  return text;
+}
+
+absl::Status WritePrivateFile(const std::string& file, absl::string_view what,
+                              absl::string_view text, bool replace) {
+  const std::string failed = absl::StrCat("cannot make the ", what, " ", file);
+  const std::string fresh = absl::StrCat(file, ".", RandomHex(8));
+  {
+    const UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.valid()) return ErrnoStatus(errno, failed);
+    errno = ENOSPC;  // of a write that is cut short
+    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        ::fchmod(fd.get(), 0600) != 0 || ::fsync(fd.get()) != 0) {
+      const int why = errno;
+      ::unlink(fresh.c_str());
+      return ErrnoStatus(why, failed);
+    }
+  }
+  // Of two that make it at once, one does.
+  const bool made = replace ? ::rename(fresh.c_str(), file.c_str()) == 0
+                            : ::link(fresh.c_str(), file.c_str()) == 0 || errno == EEXIST;
+  const int why = errno;
+  if (!made || !replace) ::unlink(fresh.c_str());
+  if (made) return absl::OkStatus();
+  return ErrnoStatus(why, failed);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small files that are their owner's alone: tokens and keys.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_COORDINATOR_CLIENT_PRIVATE_FILE_H_
+#define LOCKSTEP_COORDINATOR_CLIENT_PRIVATE_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lockstep::coordinator {
+
+// The first 64 KiB of `file`, which may be a pipe; `what` names it in messages ("token file").
+// Errors: NotFound; FailedPrecondition (permission; others can read it, it belongs to somebody
+// else, or is no file).
+absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::string_view what);
+
+// Makes `file` with mode 0600 whatever the umask, whole or not at all. With `replace` an older file
+// gives way; else it stays, and that is no error.
+// Errors: as open(2), write(2).
+absl::Status WritePrivateFile(const std::string& file, absl::string_view what,
+                              absl::string_view text, bool replace);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CLIENT_PRIVATE_FILE_H_

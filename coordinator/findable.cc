@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/findable.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "coordinator/client/certificates.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/service/cluster_files.h"
+#include "coordinator/service/listener.h"
+
+namespace lockstep::coordinator {
+
+absl::Status Findable::Choose(Flags& flags) {
+  if (flags.server.listen.empty()) {
+    LS_ASSIGN_OR_RETURN(const std::string folder, MakeRuntimeFolder());
+    flags.server.listen = DefaultAddressIn(folder);
+  }
+  if (flags.tls_of_token) return DeriveTls(flags);
+  if (!flags.state.folder.empty() && IsTcpAddress(flags.server.listen)) {
+    LS_ASSIGN_OR_RETURN(flags.server.tls, ReadServerCertificate(flags.state.folder));
+  }
+  const bool reachable = flags.server.plaintext || flags.server.tls.has_value();
+  LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen, reachable));
+  token_file_ = flags.token_file;
+  if (token_file_.empty() && !IsTcpAddress(flags.server.listen)) return absl::OkStatus();
+  if (token_file_.empty()) {
+    std::string folder = flags.state.folder;
+    if (folder.empty()) {
+      LS_ASSIGN_OR_RETURN(folder, MakeRuntimeFolder());
+    }
+    token_file_ = absl::StrCat(folder, "/token");
+  }
+  LS_RETURN_IF_ERROR(ReadOrMakeToken(token_file_).status());
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, ReadTokens(token_file_));
+  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(tokens.front()));
+  flags.server.token = token.secret;
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    LS_ASSIGN_OR_RETURN(Token old, ParseToken(tokens[i]));
+    flags.server.old_tokens.push_back(std::move(old.secret));
+  }
+  if (tokens.size() > 1) {
+    LS_LOG_WARNING << "tokens that are being replaced are taken, too (" << tokens.size() - 1
+                   << "): remove them from " << token_file_ << " when nobody shows them any more";
+  }
+  return CheckTls(flags, token);
+}
+
+std::string Findable::Warning() const {
+  return certificate_ends_ == absl::InfiniteFuture()
+             ? ""
+             : ExpiryWarning(certificate_ends_, Clock::Real()->Now());
+}
+
+void Findable::Announce(const std::string& address) {
+  if (token_file_.empty()) return;
+  LS_LOG_INFO << "callers show the token in " << token_file_;
+  if (!IsTcpAddress(address)) return;
+  const absl::StatusOr<std::string> folder = MakeRuntimeFolder();
+  absl::StatusOr<TokenLinkFile> link =
+      folder.ok() ? TokenLinkFile::Make(token_file_, TokenLink(*folder, address)) : folder.status();
+  if (link.ok()) {
+    link_ = *std::move(link);
+  } else {
+    LS_LOG_WARNING << "the launcher needs --token-file: " << link.status().message();
+  }
+}
+
+// What hosts that share a secret derive from it. No link leads to it: a verb would show it as it
+// is.
+absl::Status Findable::DeriveTls(Flags& flags) {
+  LS_ASSIGN_OR_RETURN(const std::string shared, ReadToken(flags.token_file));
+  LS_ASSIGN_OR_RETURN(const RunCredentials run, CredentialsOfRun(shared));
+  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(run.token));
+  flags.server.token = token.secret;
+  std::vector<std::string> names = OwnNames();
+  names.push_back(HostOf(flags.server.listen));
+  LS_ASSIGN_OR_RETURN(flags.server.tls,
+                      IssueServer(run.authority, names, Clock::Real()->Now(), kServerValidity));
+  return absl::OkStatus();
+}
+
+// That the certificate and the token belong together, and suit the address.
+absl::Status Findable::CheckTls(const Flags& flags, const Token& token) {
+  if (!IsTcpAddress(flags.server.listen)) return absl::OkStatus();
+  const std::string& folder = flags.state.folder;
+  if (!flags.server.tls.has_value()) {
+    if (token.authority.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the token in ", token_file_, " asks for TLS, and there is no certificate: give the ",
+        "--state-dir of `coordinator init`"));
+  }
+  if (flags.server.plaintext) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " has certificates, and who has its token speaks TLS: leave --plaintext out"));
+  }
+  const std::string& certificate = flags.server.tls->certificate;
+  if (token.authority.empty() || !CheckIssued(certificate, token.authority).ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the token in ", token_file_, " does not belong to the certificate in ",
+                     folder, ": run `coordinator init` again with --state-dir ", folder));
+  }
+  LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(certificate));
+  certificate_ends_ = facts.ends;
+  const std::string host = HostOf(flags.server.listen);
+  const bool any = host == "0.0.0.0" || host == "::";
+  if (!any && std::find(facts.names.begin(), facts.names.end(), host) == facts.names.end()) {
+    LS_LOG_WARNING << "the certificate is not for " << host << ", where this listens, but for "
+                   << absl::StrJoin(facts.names, ", ")
+                   << ": run `coordinator init` again with --host " << host;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/flags.h"
+
+#include <iostream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::coordinator {
+
+const char kUsage[] =
+    R"(Usage: coordinator [flags]
+       coordinator init [--state-dir DIR] [--host NAME_OR_IP]...   certificates and a token for TLS
+Takes jobs, finds them nodes, and keeps their workers together.
+
+  --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one.
+                       Default: the socket coordinator.sock in this user's runtime folder
+                       ($XDG_RUNTIME_DIR/lockstep, /run/lockstep or /tmp/lockstep-<uid>), where the
+                       launcher looks too. On Unix sockets only this user and root are let in.
+                       host:port needs a token, and beyond this machine TLS: `coordinator init`
+  --plaintext          serve other machines without encryption: whoever sees the network's packets
+                       reads the token and all that is said
+  --state-dir DIR      keep what must outlive this process in DIR/journal.db and go on from there;
+                       without it jobs end with the coordinator
+  --state-sync MODE    full: on the disk before anybody is told (default); off: safe from the end of
+                       the process, but not of the machine
+  --token-file FILE    callers must show the token in FILE, which is made when it is missing. With
+                       host:port the default is DIR/token, or `token` in the runtime folder
+  --tls-of-token       the token is a secret that all sides share, who derive TLS's certificates from
+                       it; `launcher --rdzv-endpoint` starts its coordinator like this
+  --ready-fd N         write the address and a newline to descriptor N when serving, then close it
+  --parent-death[=PID] end (SIGKILL) when the parent process (PID, to be sure that it is it) ends
+  --log-level LEVEL    debug, info, warning or error (default info)
+  --version, --help
+
+Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start; 2 usage; 3 the journal has failed, and
+another coordinator is to be started, which goes on from what is on the disk.
+)";
+
+namespace {
+
+absl::Status SetLevel(absl::string_view name) {
+  if (name == "debug") {
+    SetLogLevel(LogLevel::kDebug);
+  } else if (name == "info") {
+    SetLogLevel(LogLevel::kInfo);
+  } else if (name == "warning") {
+    SetLogLevel(LogLevel::kWarning);
+  } else if (name == "error") {
+    SetLogLevel(LogLevel::kError);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-level is debug, info, warning or error, not '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& flags) {
+  if (name == "listen") {
+    flags.server.listen = std::string(value);
+  } else if (name == "token-file") {
+    flags.token_file = std::string(value);
+  } else if (name == "state-dir") {
+    flags.state.folder = std::string(value);
+  } else if (name == "state-sync") {
+    if (value != "full" && value != "off") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--state-sync is full or off, not '", value, "'"));
+    }
+    flags.state.sync = value == "full";
+  } else if (name == "log-level") {
+    return SetLevel(value);
+  } else if (name == "ready-fd" || name == "parent-death") {
+    int number = 0;
+    if (!absl::SimpleAtoi(value, &number) || number < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " needs a number, not '", value, "'"));
+    }
+    (name == "ready-fd" ? flags.ready_fd : flags.parent) = number;
+    flags.parent_death |= name == "parent-death";
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (argument == "--help" || argument == "-h") {
+      std::cout << kUsage;
+      flags.done = true;
+      return flags;
+    }
+    if (argument == "--version") {
+      std::cout << "coordinator " LOCKSTEP_VERSION "\n";
+      flags.done = true;
+      return flags;
+    }
+    absl::string_view rest = argument;
+    if (!absl::ConsumePrefix(&rest, "--")) {
+      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", argument, "'"));
+    }
+    const size_t equals = rest.find('=');
+    std::string name(rest.substr(0, equals));
+    for (char& c : name) c = c == '_' ? '-' : c;
+    if (name == "plaintext" && equals == absl::string_view::npos) {
+      flags.server.plaintext = true;
+      continue;
+    }
+    if (name == "tls-of-token" && equals == absl::string_view::npos) {
+      flags.tls_of_token = true;
+      continue;
+    }
+    if (name == "parent-death" && equals == absl::string_view::npos) {
+      flags.parent_death = true;
+      continue;
+    }
+    if (equals == absl::string_view::npos && i + 1 >= argc) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
+    }
+    const std::string value(equals == absl::string_view::npos ? argv[++i]
+                                                              : rest.substr(equals + 1));
+    LS_RETURN_IF_ERROR(SetFlag(name, value, flags));
+  }
+  return flags;
+}
+
+}  // namespace lockstep::coordinator

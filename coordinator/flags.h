@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of the program `coordinator`.
+// Thread-safety: called by main.
+#ifndef LOCKSTEP_COORDINATOR_FLAGS_H_
+#define LOCKSTEP_COORDINATOR_FLAGS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/service/server.h"
+#include "coordinator/store/sqlite_store.h"
+
+namespace lockstep::coordinator {
+
+// What the command line asks for.
+struct Flags {
+  ServerOptions server;
+  std::string token_file;
+  bool tls_of_token = false;  // the certificate is derived from the token
+  SqliteOptions state;        // folder empty: nothing is kept
+  int ready_fd = -1;
+  bool parent_death = false;
+  int parent = 0;     // 0: whoever it is
+  bool done = false;  // --help, --version
+};
+
+// "--name value", "--name=value"; '_' counts as '-'. --help and --version print. Errors:
+// InvalidArgument.
+absl::StatusOr<Flags> ParseFlags(int argc, char** argv);
+
+// What --help prints.
+extern const char kUsage[];
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_FLAGS_H_

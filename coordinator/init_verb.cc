@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/init_verb.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "coordinator/service/cluster_files.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kPort = 7070;  // of the printed commands
+
+constexpr char kUsage[] =
+    R"(Usage: coordinator init [flags]
+Makes what a coordinator needs that other machines reach over TLS: an authority, a certificate, and
+the one token that nodes and users show. Run again, it renews the certificate and keeps the rest.
+
+  --state-dir DIR      the coordinator's; default ~/.local/state/lockstep (root: /var/lib/lockstep)
+  --host NAME_OR_IP    where the coordinator is reached; may be given more than once. Default: where
+                       it was so far, or all addresses of this host and its name
+  --new-token          make another token; the coordinator takes those so far, too, until they are
+                       removed from the file (the lines below the first)
+  --help
+)";
+
+struct InitFlags {
+  std::string state_dir;
+  InitOptions options;
+  bool help = false;
+};
+
+absl::StatusOr<InitFlags> Parse(const std::vector<std::string>& arguments) {
+  InitFlags flags;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--help" || arguments[i] == "-h") {
+      flags.help = true;
+      return flags;
+    }
+    absl::string_view rest = arguments[i];
+    if (!absl::ConsumePrefix(&rest, "--")) {
+      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arguments[i], "'"));
+    }
+    const size_t equals = rest.find('=');
+    std::string name(rest.substr(0, equals));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (name == "new-token" && equals == rest.npos) {
+      flags.options.new_token = true;
+      continue;
+    }
+    if (name != "state-dir" && name != "host") {
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
+    }
+    if (equals == rest.npos && i + 1 >= arguments.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
+    }
+    const std::string value(equals == rest.npos ? arguments[++i] : rest.substr(equals + 1));
+    if (name == "host") {
+      flags.options.hosts.push_back(value);
+    } else {
+      flags.state_dir = value;
+    }
+  }
+  return flags;
+}
+
+absl::StatusOr<std::string> DefaultFolder() {
+  if (::geteuid() == 0) return std::string("/var/lib/lockstep");
+  if (const char* state = ::getenv("XDG_STATE_HOME"); state != nullptr && state[0] == '/') {
+    return absl::StrCat(state, "/lockstep");
+  }
+  if (const char* home = ::getenv("HOME"); home != nullptr && home[0] == '/') {
+    return absl::StrCat(home, "/.local/state/lockstep");
+  }
+  return absl::FailedPreconditionError("HOME is not set: give --state-dir");
+}
+
+// The name that the printed commands have.
+std::string Address(const std::vector<std::string>& names) {
+  const std::string& host = names.front();
+  return absl::StrContains(host, ":") ? absl::StrCat("[", host, "]:", kPort)
+                                      : absl::StrCat(host, ":", kPort);
+}
+
+absl::Status Init(const InitFlags& flags) {
+  std::string folder = flags.state_dir;
+  if (folder.empty()) {
+    LS_ASSIGN_OR_RETURN(folder, DefaultFolder());
+  }
+  std::error_code ignored;
+  folder = std::filesystem::absolute(folder, ignored).lexically_normal();
+  LS_ASSIGN_OR_RETURN(const InitResult made,
+                      InitCluster(folder, flags.options, Clock::Real()->Now()));
+  const std::string address = Address(made.names);
+  std::cerr << (made.new_cluster ? "made a new cluster in " : "renewed the certificate in ")
+            << folder << "\n"
+            << "the coordinator is known as " << absl::StrJoin(made.names, ", ") << " until "
+            << absl::FormatTime("%Y-%m-%d", made.ends, absl::UTCTimeZone()) << "\n"
+            << "start it, or start it again:\n"
+            << "  coordinator --state-dir " << folder << " --listen " << address << "\n"
+            << "copy " << made.token_file
+            << " to each node, where nobody but its user reads it (it is a secret), and there:\n";
+  std::cout << "launcher join --coordinator " << address << " --token-file token" << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunInit(const std::vector<std::string>& arguments) {
+  const absl::StatusOr<InitFlags> flags = Parse(arguments);
+  if (!flags.ok()) {
+    std::cerr << "coordinator init: " << flags.status().message() << "\n\n" << kUsage;
+    return 2;
+  }
+  if (flags->help) {
+    std::cout << kUsage;
+    return 0;
+  }
+  const absl::Status made = Init(*flags);
+  if (made.ok()) return 0;
+  std::cerr << "coordinator init: " << made.message() << "\n";
+  return absl::IsInvalidArgument(made) ? 2 : 1;
+}
+
+}  // namespace lockstep::coordinator

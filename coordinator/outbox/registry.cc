@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/outbox/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+template <typename Messages, typename Outlets>
+void Queue(Messages& messages, const Outlets& outlets, Registry::Pumps& pumps) {
+  for (auto& message : messages) {
+    const auto found = outlets.find(message.session);
+    if (found == outlets.end()) continue;
+    const bool close = message.close;
+    found->second->Enqueue(Whole(std::move(message)), close);
+    pumps.push_back(found->second);
+  }
+  messages.clear();
+}
+
+}  // namespace
+
+SessionId Registry::AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet) {
+  agents_[++last_session_] = std::move(outlet);
+  return last_session_;
+}
+
+SessionId Registry::AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet) {
+  workers_[++last_session_] = std::move(outlet);
+  return last_session_;
+}
+
+Registry::Pumps Registry::Deliver(Outgoing& outgoing) {
+  Pumps pumps;
+  Queue(outgoing.to_agents, agents_, pumps);
+  Queue(outgoing.to_workers, workers_, pumps);
+  for (coordinator::Append& append : outgoing.events) {
+    Append(append.job_id, std::move(append.event));
+    PumpFollowers(append.job_id, pumps);
+  }
+  outgoing.events.clear();
+  for (const std::string& id : outgoing.forgotten_jobs) {
+    logs_.erase(id);
+    PumpFollowers(id, pumps);  // who follows it still is told that it is not there
+  }
+  outgoing.forgotten_jobs.clear();
+  std::sort(pumps.begin(), pumps.end());
+  pumps.erase(std::unique(pumps.begin(), pumps.end()), pumps.end());
+  return pumps;
+}
+
+void Registry::Append(const std::string& job_id, JobEvent event) {
+  logs_.try_emplace(job_id, first_sequence_).first->second.Append(std::move(event));
+}
+
+void Registry::PumpFollowers(const std::string& job_id, Pumps& pumps) const {
+  const auto found = followers_.find(job_id);
+  if (found == followers_.end()) return;
+  pumps.insert(pumps.end(), found->second.begin(), found->second.end());
+}
+
+absl::StatusOr<Registry::Next> Registry::NextEvent(const std::string& job_id, int64_t sequence,
+                                                   bool logs) const {
+  const auto found = logs_.find(job_id);
+  if (found == logs_.end()) return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
+  Next next;
+  next.event = found->second.After(sequence, logs);
+  next.ended = next.event == nullptr && found->second.ended();
+  return next;
+}
+
+void Registry::AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower) {
+  followers_[job_id].insert(std::move(follower));
+}
+
+void Registry::RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower) {
+  const auto found = followers_.find(job_id);
+  if (found == followers_.end()) return;
+  found->second.erase(follower);
+  if (found->second.empty()) followers_.erase(found);
+}
+
+}  // namespace lockstep::coordinator

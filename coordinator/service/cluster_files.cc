@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/cluster_files.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/random_hex.h"
+#include "common/status.h"
+#include "coordinator/client/private_file.h"
+#include "coordinator/client/token.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr size_t kSecretBytes = 32;
+constexpr const char* kLoopback[] = {"localhost", "127.0.0.1", "::1"};
+
+std::string AuthorityFile(const std::string& folder) {
+  return absl::StrCat(folder, "/authority.pem");
+}
+std::string ServerFile(const std::string& folder) { return absl::StrCat(folder, "/server.pem"); }
+std::string TokenFile(const std::string& folder) { return absl::StrCat(folder, "/token"); }
+
+absl::StatusOr<std::optional<Certified>> ReadPair(const std::string& file, absl::string_view what) {
+  absl::StatusOr<std::string> text = ReadPrivateFile(file, what);
+  if (absl::IsNotFound(text.status())) return std::optional<Certified>();
+  if (!text.ok()) return text.status();
+  absl::StatusOr<Certified> pair = ReadCertified(*text);
+  LS_RETURN_IF_ERROR(Annotate(pair.status(), file));
+  return std::make_optional(*std::move(pair));
+}
+
+absl::Status WriteCertified(const std::string& file, absl::string_view what,
+                            const Certified& certified) {
+  return WritePrivateFile(file, what, absl::StrCat(certified.key, certified.certificate),
+                          /*replace=*/true);
+}
+
+// The folder of this user, made when it is missing.
+absl::Status MakeFolder(const std::string& folder) {
+  for (size_t slash = folder.find('/', 1); slash != folder.npos;
+       slash = folder.find('/', slash + 1))
+    ::mkdir(folder.substr(0, slash).c_str(), 0755);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("cannot make the folder ", folder));
+  }
+  struct stat status;
+  if (::stat(folder.c_str(), &status) != 0) return ErrnoStatus(errno, folder);
+  if (status.st_uid == ::geteuid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the folder ", folder, " belongs to user ", status.st_uid,
+                   ": run `coordinator init` as that user, as the coordinator runs"));
+}
+
+// The authority of the folder, made when there is none.
+absl::StatusOr<Certified> ReadOrMakeAuthority(const std::string& folder, const Token& token,
+                                              absl::Time now, bool& made) {
+  const std::string file = AuthorityFile(folder);
+  LS_ASSIGN_OR_RETURN(const auto read, ReadPair(file, "authority's file"));
+  made = !read.has_value();
+  if (!made) return *read;
+  if (!token.authority.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file, " is not there, and ", TokenFile(folder),
+                     " belongs to it: put it back; or remove the token and ", ServerFile(folder),
+                     " to begin a new cluster, which all nodes and users need the new token for"));
+  }
+  LS_ASSIGN_OR_RETURN(Certified authority, MakeAuthority(now));
+  LS_RETURN_IF_ERROR(WriteCertified(file, "authority's file", authority));
+  return authority;
+}
+
+// The newest token first. One that was made before there were certificates keeps its secret.
+absl::Status WriteTokens(const std::string& file, std::vector<std::string> tokens, Token newest,
+                         const Certified& authority, bool another) {
+  const std::vector<std::string> before = tokens;
+  if (!tokens.empty() && !another) tokens.erase(tokens.begin());
+  if (newest.secret.empty() || another) newest.secret = RandomHex(kSecretBytes);
+  newest.authority = authority.certificate;
+  LS_ASSIGN_OR_RETURN(std::string line, TokenOf(newest));
+  tokens.insert(tokens.begin(), std::move(line));
+  if (tokens == before) return absl::OkStatus();
+  return WritePrivateFile(file, "token file", absl::StrCat(absl::StrJoin(tokens, "\n"), "\n"),
+                          /*replace=*/true);
+}
+
+void AddOnce(const std::string& name, std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+}  // namespace
+
+std::vector<std::string> OwnNames() {
+  std::vector<std::string> names;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) == 0) {
+    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, ::freeifaddrs);
+    for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0 ||
+          (one->ifa_flags & IFF_LOOPBACK) != 0) {
+        continue;
+      }
+      const int family = one->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      char text[NI_MAXHOST];
+      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (::getnameinfo(one->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 &&
+          !absl::StrContains(text, "%")) {  // one of the link alone
+        AddOnce(text, names);
+      }
+    }
+  }
+  char host[HOST_NAME_MAX + 1] = "";
+  if (::gethostname(host, sizeof(host) - 1) == 0 && host[0] != '\0') AddOnce(host, names);
+  for (const char* name : kLoopback) AddOnce(name, names);
+  return names;
+}
+
+absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOptions& options,
+                                       absl::Time now) {
+  LS_RETURN_IF_ERROR(MakeFolder(folder));
+  InitResult result;
+  result.token_file = TokenFile(folder);
+  Token token;
+  absl::StatusOr<std::vector<std::string>> tokens = ReadTokens(result.token_file);
+  if (absl::IsNotFound(tokens.status())) tokens = std::vector<std::string>();
+  if (!tokens.ok()) return tokens.status();
+  if (!tokens->empty()) {
+    LS_ASSIGN_OR_RETURN(token, ParseToken(tokens->front()));
+  }
+  LS_ASSIGN_OR_RETURN(const auto before, ReadServerCertificate(folder));
+  LS_ASSIGN_OR_RETURN(const Certified authority,
+                      ReadOrMakeAuthority(folder, token, now, result.new_cluster));
+  result.names = options.hosts;
+  if (result.names.empty() && before.has_value()) {
+    LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(before->certificate));
+    result.names = facts.names;
+  }
+  if (result.names.empty()) result.names = OwnNames();
+  for (const char* name : kLoopback) AddOnce(name, result.names);
+  LS_ASSIGN_OR_RETURN(const Certified server,
+                      IssueServer(authority, result.names, now, kServerValidity));
+  LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(server.certificate));
+  result.ends = facts.ends;
+  LS_RETURN_IF_ERROR(WriteCertified(ServerFile(folder), "certificate's file", server));
+  LS_RETURN_IF_ERROR(
+      WriteTokens(result.token_file, *std::move(tokens), token, authority, options.new_token));
+  return result;
+}
+
+absl::StatusOr<std::optional<Certified>> ReadServerCertificate(const std::string& folder) {
+  return ReadPair(ServerFile(folder), "certificate's file");
+}
+
+}  // namespace lockstep::coordinator

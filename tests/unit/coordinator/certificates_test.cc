@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Certificates, tokens, and the files of `coordinator init`.
+#include "coordinator/client/certificates.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/client/private_file.h"
+#include "coordinator/client/token.h"
+#include "coordinator/service/cluster_files.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+
+TEST(CertificatesTest, AnAuthorityIssuesWhatBearsItsNames) {
+  const auto authority = MakeAuthority(kNow);
+  ASSERT_TRUE(authority.ok()) << authority.status();
+  const auto server =
+      IssueServer(*authority, {"10.0.0.1", "fd00::1", "head.example.org"}, kNow, kServerValidity);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto facts = ReadCertificate(server->certificate);
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_THAT(facts->names, ElementsAre("10.0.0.1", "fd00::1", "head.example.org"));
+  EXPECT_EQ(facts->ends, kNow + absl::Hours(24 * 365));
+  EXPECT_EQ(facts->begins, kNow - absl::Hours(24));
+  EXPECT_TRUE(CheckIssued(server->certificate, authority->certificate).ok());
+  const auto other = MakeAuthority(kNow);
+  EXPECT_EQ(CheckIssued(server->certificate, other->certificate).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CertificatesTest, NamesAreNames) {
+  const auto authority = MakeAuthority(kNow);
+  for (const std::string name : {"", "a b", "a,DNS:b", "a\n", "*", "a/b"}) {
+    EXPECT_EQ(IssueServer(*authority, {name}, kNow, kServerValidity).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << name;
+  }
+  EXPECT_FALSE(IssueServer(*authority, {std::string(254, 'a')}, kNow, kServerValidity).ok());
+}
+
+TEST(CertificatesTest, DamageIsNoticed) {
+  const auto authority = MakeAuthority(kNow);
+  const auto der = DerOf(authority->certificate);
+  ASSERT_TRUE(der.ok());
+  EXPECT_EQ(*PemOf(*der), authority->certificate);
+  for (const std::string& damaged : {der->substr(1), der->substr(0, der->size() - 1), *der + "x"}) {
+    EXPECT_EQ(PemOf(damaged).status().code(), absl::StatusCode::kDataLoss);
+  }
+  EXPECT_FALSE(ReadCertificate("").ok());
+  EXPECT_FALSE(ReadCertified(authority->certificate).ok()) << "no key";
+  const auto other = MakeAuthority(kNow);
+  EXPECT_EQ(ReadCertified(authority->certificate + other->key).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(TokenTest, CarriesTheAuthorityAndShowsOnlyTheSecret) {
+  const auto authority = MakeAuthority(kNow);
+  const auto text = TokenOf({"secret", authority->certificate});
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto token = ParseToken(*text);
+  ASSERT_TRUE(token.ok()) << token.status();
+  EXPECT_EQ(token->secret, "secret");
+  EXPECT_EQ(token->authority, authority->certificate);
+  EXPECT_EQ(*CheckToken(*text + "\n", "x"), *text);
+  EXPECT_EQ(text->find("KEY"), std::string::npos);
+  // What lacks a part is not taken for a token without one.
+  for (const std::string& damaged :
+       {text->substr(0, text->size() - 8), std::string("lockstep1."), std::string("lockstep1.a"),
+        std::string("lockstep1.a.b"), std::string("lockstep1..") + text->substr(18)}) {
+    const auto refused = ParseToken(damaged);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << damaged;
+    EXPECT_THAT(std::string(CheckToken(damaged, "FILE").status().message()), HasSubstr("FILE"));
+  }
+  EXPECT_EQ(ParseToken("anything.else")->secret, "anything.else");
+  EXPECT_EQ(ParseToken("anything.else")->authority, "");
+}
+
+TEST(TokenTest, IsOneLineOfPlainSigns) {
+  EXPECT_EQ(*CheckToken("  abc-1= ", "x"), "abc-1=");
+  EXPECT_EQ(*CheckToken("", "x"), "");
+  for (const std::string& wrong :
+       {std::string("a b"), std::string("a\x1b[1m"), std::string("a\nb"), std::string(4097, 'a')}) {
+    EXPECT_EQ(CheckToken(wrong, "x").status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(TokenTest, WhoSharesASecretDerivesTheSameAuthority) {
+  const std::string shared(32, 's');
+  const auto one = CredentialsOfRun(shared), same = CredentialsOfRun(shared);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->token, same->token);
+  EXPECT_THAT(one->token, Not(HasSubstr(shared)));
+  const auto other = CredentialsOfRun(shared + "s");
+  EXPECT_NE(ParseToken(one->token)->secret, ParseToken(other->token)->secret);
+  const auto server = IssueServer(one->authority, {"10.0.0.1"}, kNow, kServerValidity);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(CheckIssued(server->certificate, ParseToken(same->token)->authority).ok());
+  EXPECT_FALSE(CheckIssued(server->certificate, ParseToken(other->token)->authority).ok());
+  EXPECT_EQ(CredentialsOfRun("short").status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+class ClusterFilesTest : public ::testing::Test {
+ protected:
+  ClusterFilesTest() {
+    std::string folder = ::testing::TempDir() + "clusterXXXXXX";
+    folder_ = absl::StrCat(mkdtemp(folder.data()), "/state");
+  }
+  ~ClusterFilesTest() override {
+    std::filesystem::remove_all(std::filesystem::path(folder_).parent_path());
+  }
+  std::string Text(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(folder_ + "/" + name).rdbuf();
+    return text.str();
+  }
+  std::vector<std::string> Names() const {
+    return ReadCertificate((*ReadServerCertificate(folder_))->certificate)->names;
+  }
+  std::string folder_;
+};
+
+TEST_F(ClusterFilesTest, MakesAClusterWhoseFilesAreItsOwnersAlone) {
+  EXPECT_FALSE((*ReadServerCertificate(folder_)).has_value());
+  const mode_t mask = umask(0);
+  const auto made = InitCluster(folder_, {.hosts = {"10.0.0.1"}}, kNow);
+  umask(mask);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(made->new_cluster);
+  for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+    struct stat status;
+    ASSERT_EQ(stat(file.path().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u) << file.path();
+  }
+  struct stat status;
+  ASSERT_EQ(stat(folder_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  EXPECT_THAT(Names(), ElementsAre("10.0.0.1", "localhost", "127.0.0.1", "::1"));
+  const auto token = ParseToken(*ReadToken(made->token_file));
+  EXPECT_EQ(token->secret.size(), 64u);
+  EXPECT_TRUE(CheckIssued((*ReadServerCertificate(folder_))->certificate, token->authority).ok());
+}
+
+TEST_F(ClusterFilesTest, AgainItRenewsTheCertificateAlone) {
+  ASSERT_TRUE(InitCluster(folder_, {.hosts = {"head"}}, kNow).ok());
+  const std::string token = Text("token"), authority = Text("authority.pem");
+  const std::string server = Text("server.pem");
+  const auto again = InitCluster(folder_, {}, kNow + absl::Hours(24 * 300));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(again->new_cluster);
+  EXPECT_EQ(again->ends, kNow + absl::Hours(24 * 665));
+  EXPECT_EQ(Text("token"), token);
+  EXPECT_EQ(Text("authority.pem"), authority);
+  EXPECT_NE(Text("server.pem"), server);
+  EXPECT_THAT(Names(), Contains("head")) << "it keeps its names";
+  ASSERT_TRUE(InitCluster(folder_, {.hosts = {"other"}}, kNow).ok());
+  EXPECT_THAT(Names(), ElementsAre("other", "localhost", "127.0.0.1", "::1"));
+}
+
+TEST_F(ClusterFilesTest, ATokenThatWasThereKeepsItsSecret) {
+  std::filesystem::create_directory(folder_);
+  ASSERT_TRUE(WritePrivateFile(folder_ + "/token", "token file", "before\n", false).ok());
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  EXPECT_EQ(ParseToken(*ReadToken(folder_ + "/token"))->secret, "before");
+}
+
+TEST_F(ClusterFilesTest, ANewTokenAfterTheOldOneWasRemoved) {
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  const auto before = ParseToken(*ReadToken(folder_ + "/token"));
+  std::filesystem::remove(folder_ + "/token");
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  const auto after = ParseToken(*ReadToken(folder_ + "/token"));
+  EXPECT_NE(after->secret, before->secret);
+  EXPECT_EQ(after->authority, before->authority);
+}
+
+TEST_F(ClusterFilesTest, AnotherTokenStandsAboveTheOldOne) {
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  const std::string before = *ReadToken(folder_ + "/token");
+  ASSERT_TRUE(InitCluster(folder_, {.new_token = true}, kNow).ok());
+  const auto tokens = ReadTokens(folder_ + "/token");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  ASSERT_EQ(tokens->size(), 2u);
+  EXPECT_EQ((*tokens)[1], before);
+  EXPECT_NE(ParseToken((*tokens)[0])->secret, ParseToken(before)->secret);
+  EXPECT_EQ(ParseToken((*tokens)[0])->authority, ParseToken(before)->authority);
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  EXPECT_EQ(*ReadTokens(folder_ + "/token"), *tokens);
+}
+
+TEST_F(ClusterFilesTest, AClusterIsNotReplacedByAccident) {
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  std::filesystem::remove(folder_ + "/authority.pem");
+  const auto refused = InitCluster(folder_, {}, kNow);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("put it back"));
+  chmod((folder_ + "/server.pem").c_str(), 0644);
+  EXPECT_THAT(std::string(ReadServerCertificate(folder_).status().message()),
+              HasSubstr("others can read"));
+}
+
+TEST(ExpiryTest, IsSaidAMonthBefore) {
+  EXPECT_EQ(ExpiryWarning(kNow + absl::Hours(24 * 31), kNow), "");
+  EXPECT_THAT(ExpiryWarning(kNow + absl::Hours(24 * 12 + 1), kNow), HasSubstr("in 12 days"));
+  EXPECT_THAT(ExpiryWarning(kNow - absl::Seconds(1), kNow), HasSubstr("expired on 2027-01-15"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

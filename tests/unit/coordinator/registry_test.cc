@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/outbox/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+class Agent : public Outlet<AgentCommand> {
+ public:
+  void Enqueue(AgentCommand command, bool close) override {
+    told.push_back(command.epoch());
+    closed |= close;
+  }
+  void Pump() override {}
+  std::vector<int64_t> told;
+  bool closed = false;
+};
+
+class Follower : public Pumped {
+ public:
+  void Pump() override {}
+};
+
+ToAgent Say(SessionId session, int64_t number, bool close = false) {
+  ToAgent message;
+  message.session = session;
+  message.command.set_epoch(number);
+  message.close = close;
+  return message;
+}
+
+Append Notice(const std::string& job, const std::string& text) {
+  Append append;
+  append.job_id = job;
+  append.event.set_notice(text);
+  return append;
+}
+
+Append End(const std::string& job) {
+  Append append;
+  append.job_id = job;
+  append.event.mutable_state()->set_state(SUCCEEDED);
+  return append;
+}
+
+TEST(RegistryTest, CommandsGoToTheirConnectionsInOrder) {
+  Registry registry(0);
+  auto first = std::make_shared<Agent>(), second = std::make_shared<Agent>();
+  const SessionId a = registry.AddAgent(first), b = registry.AddAgent(second);
+  EXPECT_NE(a, b);
+  EXPECT_NE(registry.AddWorker(nullptr), b) << "workers and agents share the numbers";
+  Outgoing outgoing;
+  outgoing.to_agents = {Say(a, 1), Say(b, 2), Say(a, 3, /*close=*/true), Say(99, 4)};
+  EXPECT_THAT(registry.Deliver(outgoing), UnorderedElementsAre(first, second));
+  EXPECT_THAT(first->told, ElementsAre(1, 3));
+  EXPECT_TRUE(first->closed);
+  EXPECT_THAT(second->told, ElementsAre(2));
+  EXPECT_THAT(outgoing.to_agents, IsEmpty());
+}
+
+TEST(RegistryTest, WhoIsGoneHearsNothing) {
+  Registry registry(0);
+  auto agent = std::make_shared<Agent>();
+  const SessionId session = registry.AddAgent(agent);
+  EXPECT_FALSE(registry.RemoveWorker(session)) << "it is an agent";
+  EXPECT_TRUE(registry.RemoveAgent(session));
+  EXPECT_FALSE(registry.RemoveAgent(session)) << "once";
+  Outgoing outgoing;
+  outgoing.to_agents = {Say(session, 1)};
+  EXPECT_THAT(registry.Deliver(outgoing), IsEmpty());
+  EXPECT_THAT(agent->told, IsEmpty());
+  EXPECT_NE(registry.AddAgent(agent), session) << "a number is given once";
+}
+
+TEST(RegistryTest, FollowersOfAJobArePumpedOnceAndReadWhatThereIs) {
+  Registry registry(100);
+  auto follower = std::make_shared<Follower>(), other = std::make_shared<Follower>();
+  registry.AddFollower("j", follower);
+  registry.AddFollower("k", other);
+  EXPECT_EQ(registry.NextEvent("j", 0, true).status().code(), absl::StatusCode::kNotFound);
+  registry.Append("j", Notice("j", "before").event);
+  Outgoing outgoing;
+  outgoing.events = {Notice("j", "a"), Notice("j", "b")};
+  EXPECT_THAT(registry.Deliver(outgoing), ElementsAre(follower));
+  std::vector<std::string> read;
+  int64_t sequence = 0;
+  for (auto next = registry.NextEvent("j", sequence, true); next.ok() && next->event != nullptr;
+       next = registry.NextEvent("j", sequence, true)) {
+    EXPECT_FALSE(next->ended);
+    read.push_back(next->event->notice());
+    sequence = next->event->sequence();
+  }
+  EXPECT_THAT(read, ElementsAre("before", "a", "b"));
+  EXPECT_EQ(sequence, 103);
+  outgoing.events = {End("j")};
+  registry.Deliver(outgoing);
+  EXPECT_NE(registry.NextEvent("j", sequence, true)->event, nullptr);
+  EXPECT_TRUE(registry.NextEvent("j", sequence + 1, true)->ended);
+}
+
+TEST(RegistryTest, FollowersOfAForgottenJobAreToldThatItIsNotThere) {
+  Registry registry(0);
+  auto follower = std::make_shared<Follower>();
+  registry.AddFollower("j", follower);
+  registry.Append("j", End("j").event);
+  Outgoing outgoing;
+  outgoing.forgotten_jobs = {"j"};
+  EXPECT_THAT(registry.Deliver(outgoing), ElementsAre(follower));
+  EXPECT_EQ(registry.NextEvent("j", 0, true).status().code(), absl::StatusCode::kNotFound);
+  registry.RemoveFollower("j", follower);
+  outgoing.forgotten_jobs = {"j"};
+  EXPECT_THAT(registry.Deliver(outgoing), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
