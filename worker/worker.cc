@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
 #include "worker/control/control_link.h"
@@ -159,6 +160,7 @@ class Worker {
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
     settings.run_dir = RunDir(bootstrap_.assignment());
+    settings.host = bootstrap_.host();
     settings.keep = std::max(1, job_.checkpoint().keep());
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
@@ -176,6 +178,9 @@ class Worker {
         CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
       settings.ready_bytes = Checkpointer::CopyBytes(trainer_->plan(), workers);
     }
+    settings.may_publish = [this](const checkpoint::Manifest& manifest, const std::string& path) {
+      return link_.OfferCheckpoint(MarkOf(manifest, path), job::FailureDetection(job_));
+    };
     settings.on_durable = [this](int64_t step, bool first) {
       // What went before a checkpoint is on record before anybody can go on from it.
       if (first) record_->Write();
@@ -368,6 +373,10 @@ class Worker {
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
                                      ShardRange held) {
     int first_holder = 0;
+    resume_.previous_generation = generation.previous_generation();
+    LS_RETURN_IF_ERROR(LookAtFolders(generation, communicator));
+    resume_.newest.reset();
+    if (generation.has_newest_checkpoint()) resume_.newest = generation.newest_checkpoint();
     LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
                                            RunDir(bootstrap_.assignment()), &first_holder));
     // What a rank 0 that is gone did not write, a survivor does.
@@ -379,6 +388,20 @@ class Worker {
     LS_RETURN_IF_ERROR(record_->SetWriter(writes, gone && communicator->rank() == first_holder));
     writer_ = generation.members(0).incarnation();
     return trainer_->RunGeneration(communicator, held, writes ? record_.get() : nullptr);
+  }
+
+  // Which hosts see the same checkpoint folder, and the same folder of this run.
+  absl::Status LookAtFolders(const Generation& generation, Communicator* communicator) {
+    const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
+    const SharedFolder run{.path = RunDir(bootstrap_.assignment()), .name = "the run's folder"};
+    LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
+    if (checkpointer_ == nullptr) return absl::OkStatus();
+    const SharedFolder saved{.path = resume_.folder,
+                             .name = "checkpoint.dir",
+                             .stated = job_.checkpoint().shared(),
+                             .run = bootstrap_.assignment().job_id()};
+    LS_ASSIGN_OR_RETURN(resume_.copies, LookAtFolder(communicator, generation, saved, deadline));
+    return absl::OkStatus();
   }
 
   // The model is durable before anyone leaves. When the worker that writes it fails meanwhile, the

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/checkpoints.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
@@ -228,8 +229,10 @@ void Form(Context& context, Job& job, const Members& members) {
   for (const Worker* worker : members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
   }
+  const int64_t previous = job.generation.message.generation();
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
+  TellCheckpoint(job, previous, &job.generation.message);
   job.suspected = absl::InfiniteFuture();
   job.cuts.clear();
   for (Slot& slot : job.slots) {

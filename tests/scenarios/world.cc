@@ -288,6 +288,11 @@ bool World::WorkerReport(const Command& command) {
     PeerLost::Kind kind = PeerLost::DIED;
     LS_CHECK(PeerLost::Kind_Parse(command.text("kind", "DIED"), &kind));
     message.mutable_peer_lost()->set_kind(kind);
+  } else if (command.verb() == "checkpoint") {
+    CheckpointMark& mark = *message.mutable_checkpoint()->mutable_mark();
+    mark.set_generation(command.number("generation", 1));
+    mark.set_step(command.number("step"));
+    mark.set_path(absl::StrCat("runs/", mark.step()));
   } else if (command.verb() == "finished") {
     message.mutable_finished()->set_steps(command.number("steps", 10));
     message.mutable_finished()->set_drained(command.flag("drained"));

@@ -12,6 +12,7 @@
 //   does W... [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
 //          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
 //          reduction
+//   checkpoint W step=20 [generation=1]           one that is there whole and is to appear
 //   finished W [steps=10] [drained]              failed W code=13 message="..."
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
