@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "data/fingerprint.h"
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
@@ -29,6 +30,7 @@
 #include "worker/profile/profile_report.h"
 #include "worker/setup/data_plane.h"
 #include "worker/setup/device_choice.h"
+#include "worker/setup/job_plan.h"
 #include "worker/setup/tuning_files.h"
 #include "worker/step/trainer.h"
 
@@ -118,6 +120,7 @@ class Worker {
   absl::Status Prepare() {
     board_.Enter(LOADING);
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
+    LS_RETURN_IF_ERROR(FingerprintData());
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(const GradientPlace place,
@@ -142,6 +145,15 @@ class Worker {
     LS_RETURN_IF_ERROR(PrepareCheckpoints());
     telemetry_->SetRecord(record_.get());
     telemetry_->SetRecorder(&transport_->flight_recorder());
+    return absl::OkStatus();
+  }
+
+  // What tells the coordinator whether this host has the data that the others have.
+  absl::Status FingerprintData() {
+    if (!OverHosts()) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
+    LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source));
+    board_.Moved();
     return absl::OkStatus();
   }
 
@@ -246,6 +258,12 @@ class Worker {
       const bool v6 = absl::StrContains(address, ':');
       ready.mutable_address()->add_tcp(
           absl::StrCat(v6 ? "[" : "", address, v6 ? "]:" : ":", transport_->tcp_port()));
+    }
+    for (const data::FileFingerprint& file : data_files_) {
+      DataFile& told = *ready.add_data();
+      told.set_path(file.path);
+      told.set_bytes(static_cast<int64_t>(file.bytes));
+      told.set_hash(file.hash);
     }
     link_.SendReady(ready);
     return absl::OkStatus();
@@ -438,6 +456,7 @@ class Worker {
   Clock* const clock_;
   ProgressBoard board_;
   JobData data_;
+  std::vector<data::FileFingerprint> data_files_;  // of a job that may be on several hosts
   std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;

@@ -47,12 +47,48 @@ void Refuse(Context& context, Job& job, Worker& worker, const std::string& why, 
   }
 }
 
-// Whether all of `members` run the same plan on the same kind of device.
+// Why the data of `worker` are not those of `first`, on another host; empty: nothing says so.
+std::string OtherData(const Worker& worker, const Worker& first) {
+  for (const DataFile& expected : first.ready->data()) {
+    for (const DataFile& file : worker.ready->data()) {
+      if (file.path() != expected.path()) continue;
+      if (file.bytes() == expected.bytes() && file.hash() == expected.hash()) continue;
+      const std::string what = file.bytes() == expected.bytes()
+                                   ? "is as long on both and has other bytes"
+                                   : absl::StrCat("has ", file.bytes(), " bytes on ", worker.host,
+                                                  " and ", expected.bytes(), " on ", first.host);
+      return absl::StrCat("the data of rank ", worker.slot, " on host ", worker.host,
+                          " are not those of rank ", first.slot, " on host ", first.host, ": ",
+                          file.path(), " ", what,
+                          "; copy it from one host to the other, or share the folder");
+    }
+  }
+  return "";
+}
+
+// The first one that tells of its data, a member before others; null: nobody does.
+const Worker* DataSpeaker(const Job& job, const Members& members) {
+  const Worker* first = nullptr;
+  for (const Worker* worker : members) {
+    if (worker->ready->data().empty()) continue;
+    if (IsMember(job, *worker)) return worker;
+    if (first == nullptr) first = worker;
+  }
+  return first;
+}
+
+// Whether all of `members` run the same plan on the same kind of device, with the same data.
 bool Admit(Context& context, Job& job, const Members& members) {
   const Worker& speaker = Speaker(job, members);
   const WorkerReady& first = *speaker.ready;
+  const Worker* const data = DataSpeaker(job, members);
   for (Worker* worker : members) {
     const WorkerReady& ready = *worker->ready;
+    const std::string other = data == nullptr ? "" : OtherData(*worker, *data);
+    if (!other.empty()) {
+      Refuse(context, job, *worker, other, kExitNotAdmitted);
+      return false;
+    }
     if (ready.plan_hash() != first.plan_hash()) {
       Refuse(context, job, *worker,
              absl::StrCat("rank ", worker->slot, " (", worker->host,

@@ -269,6 +269,12 @@ bool World::WorkerReport(const Command& command) {
     ready.set_device_description(absl::StrCat("cpu ", command.text("device", "d")));
     ready.set_highest_generation(command.number("seen"));
     if (command.has("step")) ready.set_committed_step(command.number("step"));
+    if (command.has("data")) {
+      DataFile& file = *ready.add_data();
+      file.set_path("data/train.bin");
+      file.set_bytes(command.number("bytes", 1000));
+      file.set_hash(static_cast<uint64_t>(command.number("data")));
+    }
   } else if (command.verb() == "beat") {
     for (size_t i = 0; !command.word(i).empty(); ++i) {
       if (command.word(i) == "stands" || command.word(i) == "first") continue;

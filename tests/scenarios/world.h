@@ -6,7 +6,7 @@
 //   started W [pid=100]      died W order=1      log W line="..."
 //   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."]
 //   hello W [pid=100] [version=1]                worker-gone W
-//   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
+//   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD] [data=HASH [bytes=1000]]
 //   beat W... [step=0] [stands] [first] [resumed=0]   peer-lost W rank=1 [generation=1]
 //          [kind=DIED] [detail="..."]
 //   does W... [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]

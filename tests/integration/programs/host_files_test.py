@@ -177,6 +177,21 @@ class HostFiles(HostsTest):
         self.assertEqual(status["state"], "FAILED")
         self.assertRegex(status["reason"], r"checkpoint\.dir: host h2 does not see in runs/tiny what host h1 wrote")
 
+    # --- data ---
+    def test_other_data_at_the_same_path(self):
+        hosts = self.up_apart("data", slots=(1, 1))
+        rows = "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200))
+        for host in hosts:
+            self.write(f"only-{host.name}/data/train.csv", rows)
+        csv = "{csv: {train: data/train.csv, test: data/train.csv}}"
+        path = self.job_file(steps=20, shards=2, data=csv)
+        self.assertEqual(self.end_of(self.submit(path), 60)["state"], "SUCCEEDED")
+        self.write("only-h2/data/train.csv", rows.replace("3,3,0", "3,4,0", 1))
+        status = self.end_of(self.submit(path), 60)
+        self.assertEqual(status["state"], "FAILED")
+        self.assertRegex(status["reason"], r"host h2 are not those of .*host h1: data/train\.csv .*other bytes")
+        self.assertEqual(int(status["generation"]) if "generation" in status else 0, 0, "before the first step")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
