@@ -31,9 +31,8 @@ class RefusedStream : public grpc::ServerBidiReactor<Message, Command> {
 
 }  // namespace
 
-grpc::Status RpcService::Authorize(const grpc::CallbackServerContext& context) const {
+grpc::Status RpcService::CheckToken(const Metadata& metadata) const {
   if (token_.empty()) return grpc::Status::OK;
-  const auto& metadata = context.client_metadata();
   const auto found = metadata.find(kTokenKey);
   if (found != metadata.end() && SameToken(found->second, token_)) return grpc::Status::OK;
   return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,

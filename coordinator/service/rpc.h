@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 
+#include <map>
 #include <string>
 
 #include "coordinator/service/hub.h"
@@ -41,9 +42,16 @@ class RpcService : public Coordinator::CallbackService {
   grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* WorkerSession(
       grpc::CallbackServerContext* context) override;
 
+  // What a caller says of itself.
+  using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+  // Whether it shows the token. Errors: PERMISSION_DENIED.
+  grpc::Status CheckToken(const Metadata& metadata) const;
+
  private:
-  // Errors: PERMISSION_DENIED.
-  grpc::Status Authorize(const grpc::CallbackServerContext& context) const;
+  // The same.
+  grpc::Status Authorize(const grpc::CallbackServerContext& context) const {
+    return CheckToken(context.client_metadata());
+  }
 
   Hub* const hub_;
   const std::string token_;

@@ -17,6 +17,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/file_exchange.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/rpc.h"
 
@@ -64,7 +65,10 @@ class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
-        service_(&hub_, options.token) {}
+        service_(&hub_, options.token),
+        files_(&hub_, [this](const grpc::ServerContext& caller) {
+          return service_.CheckToken(caller.client_metadata());
+        }) {}
 
   ~GrpcServer() override {
     if (listener_ != nullptr) listener_->Stop();
@@ -81,6 +85,7 @@ class GrpcServer : public Server {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
+    builder.RegisterService(&files_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
     listener_ = std::move(listener);
@@ -99,6 +104,7 @@ class GrpcServer : public Server {
  private:
   Hub hub_;
   RpcService service_;
+  FileExchange files_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Listener> listener_;

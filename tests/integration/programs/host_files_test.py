@@ -2,6 +2,7 @@
 """The files of a job over several hosts (network namespaces): checkpoints, data, and what a run leaves."""
 
 import glob
+import hashlib
 import json
 import os
 import re
@@ -191,6 +192,40 @@ class HostFiles(HostsTest):
         self.assertEqual(status["state"], "FAILED")
         self.assertRegex(status["reason"], r"host h2 are not those of .*host h1: data/train\.csv .*other bytes")
         self.assertEqual(int(status["generation"]) if "generation" in status else 0, 0, "before the first step")
+
+    # --- what a run left ---
+    def test_fetch(self):
+        first, _ = self.up_apart("runs", slots=(1, 1))
+        path = self.job_file(steps=100)
+        code, out, err = self.verb("submit", "-o", "json", path, seconds=60)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        job = result["job"]
+        self.assertIn("on this host", err)
+        folder = self.in_dir(f"runs/tiny-{job}")
+        self.assertEqual(self.sha256(f"{folder}/model/model.safetensors"), result["model"]["sha256"])
+        self.assertEqual(sorted(n for n in os.listdir(folder) if n[0] != "."), ["model"])
+        code, out, err = self.verb("fetch", "-o", "json", "--all", "--to", "got", job)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["missing"], [])
+        own = self.in_dir(f"only-h1/runs/tiny-{job}")
+        for name in ("job.yaml", "metrics.jsonl", "logs/0.log", "model/config.json"):
+            with open(f"{own}/{name}", "rb") as wanted, open(self.in_dir("got", name), "rb") as got:
+                self.assertEqual(got.read(), wanted.read(), name)
+        self.assertTrue(os.path.exists(self.in_dir("got/logs/1.log")), "of the other host")
+        # A node that is away is named, and the rest comes.
+        first.power_off()
+        wait_until(lambda: sum(n["connected"] for n in self.nodes()) == 1, 20, "one host is away")
+        code, out, err = self.verb("fetch", "--logs", "--to", "rest", job)
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"host h1.* is away")
+        self.assertEqual(sorted(os.listdir(self.in_dir("rest/logs"))), ["1.log"])
+        code, _, err = self.verb("fetch", "nothing")
+        self.assertEqual(code, 1, err)
+
+    def sha256(self, path):
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
 
 
 if __name__ == "__main__":
