@@ -108,6 +108,17 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   return fetched;
 }
 
+std::string FetchJson(const FetchedFiles& fetched) {
+  return JsonObject()
+             .Add("schema", 1)
+             .Add("folder", fetched.folder)
+             .Add("files", fetched.files)
+             .Add("bytes", fetched.bytes)
+             .Raw("missing", JsonArrayOf(fetched.missing))
+             .Done() +
+         "\n";
+}
+
 int RunVerb(const FetchArgs& args) {
   StopSignals::Block();
   const absl::StatusOr<coordinator::ClientOptions> options = ClientOptionsOf(args.coordinator);
@@ -125,14 +136,7 @@ int RunVerb(const FetchArgs& args) {
     std::cerr << "not all files are here: " << why << std::endl;
   }
   if (args.common.output == Output::kJson) {
-    std::cout << JsonObject()
-                     .Add("schema", 1)
-                     .Add("folder", fetched->folder)
-                     .Add("files", fetched->files)
-                     .Add("bytes", fetched->bytes)
-                     .Raw("missing", JsonArrayOf(fetched->missing))
-                     .Done()
-              << "\n";
+    std::cout << FetchJson(*fetched);
   } else {
     std::cout << fetched->folder << "\n";
   }

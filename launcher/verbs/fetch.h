@@ -31,6 +31,9 @@ struct FetchedFiles {
   std::vector<std::string> missing;
 };
 
+// One line of JSON, as docs/json_output.md says.
+std::string FetchJson(const FetchedFiles& fetched);
+
 // Blocks. Errors: NotFound (the job; it has no such files); Unavailable (nothing could be fetched,
 // with why); Cancelled by the client's Stop; those of writing.
 absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,6 +20,8 @@ namespace lockstep::worker {
 namespace {
 
 using checkpoint::FoundCheckpoint;
+
+constexpr int64_t kPiece = int64_t{4} << 20;
 
 // What a rank would take; it travels as bytes. Only those have one that write where they look.
 struct Row {
@@ -192,11 +195,17 @@ class CopiesRestore {
     const bool have = std::count(holders.begin(), holders.end(), rank_) > 0;
     if (holders.size() < rows_.size()) {
       if (!have) target_.executor->BeginLoad();
-      absl::Status copied = CopyState(communicator_, static_cast<char*>(target_.state),
-                                      static_cast<int64_t>(target_.plan->state_bytes()), holders,
-                                      have, deadline_);
+      absl::Status copied =
+          CopyState(communicator_, static_cast<char*>(target_.state),
+                    static_cast<int64_t>(target_.plan->state_bytes()), holders, have, deadline_);
       if (!have) target_.executor->EndLoad();
       if (copied.ok()) copied = ShareManifest(holders.front());
+      restored_.here = have;
+      // Where this rank will have it, as soon as it is saved again.
+      if (!have)
+        restored_.path =
+            absl::StrCat(source_.folder, "/", checkpoint::CheckpointName(restored_.manifest.step));
+      if (copied.ok()) copied = ShareBest(holders.front());
       if (!copied.ok()) target_.executor->InitState();
       LS_RETURN_IF_ERROR(copied);
     }
@@ -216,6 +225,44 @@ class CopiesRestore {
         communicator_->Broadcast(text.data(), bytes, DType::kUInt8, from, deadline_));
     LS_ASSIGN_OR_RETURN(restored_.manifest, checkpoint::ParseManifest(text));
     return absl::OkStatus();
+  }
+
+  // The best weights that the checkpoint knows of come into the folders that lack it, too. Whoever
+  // takes them from there compares their hash, so a failure here says nothing.
+  absl::Status ShareBest(int from) {
+    if (restored_.manifest.best_sha256.empty()) return absl::OkStatus();
+    const std::string folder = restored_.path.substr(0, restored_.path.rfind('/') + 1);
+    const std::string best = folder + checkpoint::BestName(restored_.manifest.best_step);
+    const std::string part = folder + checkpoint::kSavingPrefix + "best";
+    std::unique_ptr<checkpoint::Storage::Source> file;
+    if (rank_ == from) file = Taken(source_.storage->Open(best));
+    int64_t bytes = file == nullptr ? 0 : static_cast<int64_t>(file->size());
+    LS_RETURN_IF_ERROR(communicator_->Broadcast(&bytes, 1, DType::kInt64, from, deadline_));
+    std::unique_ptr<checkpoint::Storage::File> to;
+    if (looks_ && !restored_.here && source_.storage->MakeFolder(folder).ok()) {
+      to = Taken(source_.storage->Create(part));
+    }
+    std::vector<char> piece(static_cast<size_t>(std::min(bytes, kPiece)));
+    bool good = to != nullptr;
+    for (int64_t at = 0; at < bytes; at += kPiece) {
+      const int64_t size = std::min(kPiece, bytes - at);
+      if (file != nullptr) {
+        file->ReadAt(static_cast<uint64_t>(at), piece.data(), static_cast<size_t>(size))
+            .IgnoreError();
+      }
+      LS_RETURN_IF_ERROR(
+          communicator_->Broadcast(piece.data(), size, DType::kUInt8, from, deadline_));
+      good = good && to->Append(piece.data(), static_cast<size_t>(size)).ok();
+      board_->Moved();
+    }
+    if (bytes > 0 && good && to->Sync().ok()) source_.storage->Link(part, best).IgnoreError();
+    if (to != nullptr) source_.storage->Remove(part).IgnoreError();
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  static std::unique_ptr<T> Taken(absl::StatusOr<std::unique_ptr<T>> made) {
+    return made.ok() ? *std::move(made) : nullptr;
   }
 
   Communicator* const communicator_;

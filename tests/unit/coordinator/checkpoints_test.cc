@@ -31,7 +31,8 @@ TEST(CheckpointRowTest, ARowWithoutACheckpointIsRead) {
     const auto state = Restore(rows, Options(), cluster.now_);
     ASSERT_TRUE(state.ok()) << state.status();
     EXPECT_EQ(state->jobs.at("j").checkpoint.has_value(), there);
-    if (there) EXPECT_EQ(state->jobs.at("j").checkpoint->step(), 40);
+    if (!there) continue;
+    EXPECT_EQ(state->jobs.at("j").checkpoint->step(), 40);
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -40,11 +42,10 @@ class FolderCopiesTest : public CheckpointerTest {
   }
   std::vector<int64_t> StepsIn(const std::string& letter) const {
     std::vector<int64_t> steps;
-    for (const auto& found :
-         checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_ + "/" + letter)
-             ->checkpoints) {
-      steps.push_back(found.manifest.step);
-    }
+    const auto contents =
+        checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_ + "/" + letter);
+    EXPECT_TRUE(contents.ok()) << contents.status();
+    for (const auto& found : contents->checkpoints) steps.push_back(found.manifest.step);
     return steps;
   }
   // The step that a life on these folders goes on after; all ranks have the state `wanted`.
@@ -101,6 +102,22 @@ TEST_F(FolderCopiesTest, AHostWithoutFilesTakesTheStateFromThoseThatHaveThem) {
   EXPECT_EQ(ResumedIn("ca", job.State()), 2);
   EXPECT_EQ(ResumedIn("cdb", job.State()), 2);
   EXPECT_EQ(ResumedIn("cd", ""), -1);
+}
+
+TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {
+  const std::string name = "/" + checkpoint::BestName(1);
+  Job job = Life("ab");
+  job.Look();
+  job.Enter();
+  job.Step();
+  job.decided() = {{}, 1, 1};
+  const std::string weights(10'000'000, 'w');  // in several pieces
+  for (const char* letter : {"/a", "/b"}) std::ofstream(folder_ + letter + name) << weights;
+  job.Complete();
+  EXPECT_EQ(ResumedIn("ca", job.State()), 1);
+  std::ifstream file(folder_ + "/c" + name);
+  EXPECT_TRUE(std::string(std::istreambuf_iterator<char>(file), {}) == weights);
+  EXPECT_FALSE(fs::exists(folder_ + "/c/.saving-best"));
 }
 
 TEST_F(FolderCopiesTest, TheNewestOfAllIsTaken) {
