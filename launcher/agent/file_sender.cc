@@ -67,7 +67,9 @@ void FileSender::Carry(const SendFiles& wanted) {
     stream->Write(last);
   }
   const absl::Status finished = stream->Finish();
-  if (!finished.ok()) LS_LOG_DEBUG << "files of job " << wanted.job_id() << ": " << finished;
+  if (!finished.ok()) {
+    LS_LOG_DEBUG << "files of job " << wanted.job_id() << ": " << finished;
+  }
   absl::MutexLock lock(&mu_);
   stream_ = nullptr;
 }

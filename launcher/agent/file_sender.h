@@ -22,11 +22,11 @@ namespace lockstep::launcher {
 class FileSender {
  public:
   struct Settings {
-    std::string run_dir;  // as in AgentOptions
-    std::string runs_dir;
+    std::string run_dir = {};  // as in AgentOptions
+    std::string runs_dir = {};
     Clock* clock = Clock::Real();
     double bytes_per_second = 64 << 20;
-    std::function<std::unique_ptr<coordinator::FileStream>()> open;
+    std::function<std::unique_ptr<coordinator::FileStream>()> open = {};
   };
   explicit FileSender(Settings settings);
   // Breaks off what is being sent.

@@ -18,7 +18,7 @@ struct FetchWish {
   bool logs = false;
   bool model = false;
   bool all = false;
-  std::string to;  // empty: a folder of the run's name below this one
+  std::string to = {};  // empty: a folder of the run's name below this one
 };
 
 struct FetchedFiles {
