@@ -116,10 +116,18 @@ absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::stri
   }
   std::sort(contents.checkpoints.begin(), contents.checkpoints.end(),
             [](const FoundCheckpoint& a, const FoundCheckpoint& b) {
-              return std::pair(a.manifest.sequence, a.manifest.step) >
-                     std::pair(b.manifest.sequence, b.manifest.step);
+              return a.manifest.order() > b.manifest.order();
             });
   return contents;
+}
+
+int64_t RunNumber(const FolderContents& contents, const std::string& run) {
+  int64_t highest = 0;
+  for (const FoundCheckpoint& found : contents.checkpoints) {
+    if (found.manifest.run == run) return found.manifest.sequence;
+    highest = std::max(highest, found.manifest.sequence);
+  }
+  return highest + 1;
 }
 
 absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRecord& record,

@@ -38,7 +38,7 @@ struct FoundCheckpoint {
   Manifest manifest;
 };
 struct FolderContents {
-  std::vector<FoundCheckpoint> checkpoints;  // newest first
+  std::vector<FoundCheckpoint> checkpoints;  // newest first, by Manifest::order
   std::vector<std::string> damaged;          // why others are none, a sentence each
   absl::Status unread;  // why others could not be looked at, which says nothing of them; the first
 };
@@ -53,6 +53,10 @@ absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::stri
 
 // Called between pieces of long work; false ends it with Cancelled.
 using GoOn = std::function<bool()>;
+
+// The number of `run` among those that have checkpoints in a folder with `contents`
+// (Manifest::sequence): that of its own ones there, or else one that is new.
+int64_t RunNumber(const FolderContents& contents, const std::string& run);
 
 // Whether a file is the one that was written: its size and its hash. Errors: DataLoss naming it;
 // NotFound; Cancelled; those of reading it.

@@ -80,6 +80,8 @@ class Members {
     Wrong(name, "a whole number that is not negative");
     return 0;
   }
+  // 0 when it is not there: older versions did not write it.
+  int64_t LaterNumber(const char* name) { return object_.contains(name) ? Number(name) : 0; }
   // The text of an object; empty for null.
   std::string Object(const char* name) {
     const json* value = Take(name);
@@ -194,6 +196,7 @@ std::string FormatManifest(const Manifest& manifest) {
   return Sealed(json::object({{"schema", kSchema},
                               {"step", manifest.step},
                               {"sequence", manifest.sequence},
+                              {"generation", manifest.generation},
                               {"run", manifest.run},
                               {"plan_hash", manifest.plan_hash},
                               {"device_hash", manifest.device_hash},
@@ -216,6 +219,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   Manifest manifest;
   manifest.step = members.Number("step");
   manifest.sequence = members.Number("sequence");
+  manifest.generation = members.LaterNumber("generation");
   manifest.run = members.Text("run");
   manifest.plan_hash = members.Text("plan_hash");
   manifest.device_hash = members.Text("device_hash");

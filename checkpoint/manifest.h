@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,8 +33,11 @@ struct FileRecord {
 
 struct Manifest {
   int64_t step = 0;  // the state is that after it
-  // Counts the checkpoints of the folder that this one lies in; a later one has a higher number.
+  // Counts the runs that have checkpoints in the folder that this one lies in: equal for those of
+  // one run, higher for those of a later one.
   int64_t sequence = 0;
+  // In which the state was reached; 0: not known, an older version wrote it.
+  int64_t generation = 0;
   std::string run;        // the job's id
   std::string plan_hash;  // engine::Plan::hash()
   std::string device_hash;
@@ -46,6 +50,10 @@ struct Manifest {
   int64_t best_step = 0;
   std::string best_sha256;  // of that file; empty: it was not there
   std::vector<FileRecord> files;
+
+  // A folder's checkpoints in the order of their runs, generations and steps. What a generation
+  // that is over has still written is none newer than those of the next one, whenever it came.
+  std::tuple<int64_t, int64_t, int64_t> order() const { return {sequence, generation, step}; }
 };
 
 // The text of the file. REQUIRES: `train` and `eval` are JSON objects (`eval` may be empty).

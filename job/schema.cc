@@ -284,6 +284,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Checkpoint.every", .form = Form::kEvery},
       {.field = "Checkpoint.keep", .min = 1, .fallback = "3"},
       {.field = "Checkpoint.resume", .fallback = "auto"},
+      {.field = "Checkpoint.shared", .fallback = "auto", .choices = {"auto", "always", "never"}},
       {.field = "Restart.max_restarts", .min = 0, .fallback = kMaxRestarts},
       {.field = "Preemption.grace", .min = 0},
       {.field = "Profile.steps", .form = Form::kSteps},

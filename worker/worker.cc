@@ -16,9 +16,11 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "data/fingerprint.h"
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
 #include "worker/control/control_link.h"
@@ -28,6 +30,7 @@
 #include "worker/profile/profile_report.h"
 #include "worker/setup/data_plane.h"
 #include "worker/setup/device_choice.h"
+#include "worker/setup/job_plan.h"
 #include "worker/setup/tuning_files.h"
 #include "worker/step/trainer.h"
 
@@ -117,6 +120,7 @@ class Worker {
   absl::Status Prepare() {
     board_.Enter(LOADING);
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
+    LS_RETURN_IF_ERROR(FingerprintData());
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(const GradientPlace place,
@@ -144,6 +148,15 @@ class Worker {
     return absl::OkStatus();
   }
 
+  // What tells the coordinator whether this host has the data that the others have.
+  absl::Status FingerprintData() {
+    if (!OverHosts()) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
+    LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source));
+    board_.Moved();
+    return absl::OkStatus();
+  }
+
   // Whether workers of this job may be on other hosts than this one: an elastic one starts on what
   // there is, also on more hosts than it asks for.
   bool OverHosts() const {
@@ -159,6 +172,7 @@ class Worker {
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
     settings.run_dir = RunDir(bootstrap_.assignment());
+    settings.host = bootstrap_.host();
     settings.keep = std::max(1, job_.checkpoint().keep());
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
@@ -176,6 +190,9 @@ class Worker {
         CheckpointLayout::PartsFor(trainer_->plan().state_bytes(), workers)) {
       settings.ready_bytes = Checkpointer::CopyBytes(trainer_->plan(), workers);
     }
+    settings.may_publish = [this](const checkpoint::Manifest& manifest, const std::string& path) {
+      return link_.OfferCheckpoint(MarkOf(manifest, path), job::FailureDetection(job_));
+    };
     settings.on_durable = [this](int64_t step, bool first) {
       // What went before a checkpoint is on record before anybody can go on from it.
       if (first) record_->Write();
@@ -241,6 +258,12 @@ class Worker {
       const bool v6 = absl::StrContains(address, ':');
       ready.mutable_address()->add_tcp(
           absl::StrCat(v6 ? "[" : "", address, v6 ? "]:" : ":", transport_->tcp_port()));
+    }
+    for (const data::FileFingerprint& file : data_files_) {
+      DataFile& told = *ready.add_data();
+      told.set_path(file.path);
+      told.set_bytes(static_cast<int64_t>(file.bytes));
+      told.set_hash(file.hash);
     }
     link_.SendReady(ready);
     return absl::OkStatus();
@@ -368,6 +391,10 @@ class Worker {
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
                                      ShardRange held) {
     int first_holder = 0;
+    resume_.previous_generation = generation.previous_generation();
+    LS_RETURN_IF_ERROR(LookAtFolders(generation, communicator));
+    resume_.newest.reset();
+    if (generation.has_newest_checkpoint()) resume_.newest = generation.newest_checkpoint();
     LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
                                            RunDir(bootstrap_.assignment()), &first_holder));
     // What a rank 0 that is gone did not write, a survivor does.
@@ -379,6 +406,20 @@ class Worker {
     LS_RETURN_IF_ERROR(record_->SetWriter(writes, gone && communicator->rank() == first_holder));
     writer_ = generation.members(0).incarnation();
     return trainer_->RunGeneration(communicator, held, writes ? record_.get() : nullptr);
+  }
+
+  // Which hosts see the same checkpoint folder, and the same folder of this run.
+  absl::Status LookAtFolders(const Generation& generation, Communicator* communicator) {
+    const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
+    const SharedFolder run{.path = RunDir(bootstrap_.assignment()), .name = "the run's folder"};
+    LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
+    if (checkpointer_ == nullptr) return absl::OkStatus();
+    const SharedFolder saved{.path = resume_.folder,
+                             .name = "checkpoint.dir",
+                             .stated = job_.checkpoint().shared(),
+                             .run = bootstrap_.assignment().job_id()};
+    LS_ASSIGN_OR_RETURN(resume_.copies, LookAtFolder(communicator, generation, saved, deadline));
+    return absl::OkStatus();
   }
 
   // The model is durable before anyone leaves. When the worker that writes it fails meanwhile, the
@@ -415,6 +456,7 @@ class Worker {
   Clock* const clock_;
   ProgressBoard board_;
   JobData data_;
+  std::vector<data::FileFingerprint> data_files_;  // of a job that may be on several hosts
   std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/checkpoints.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
@@ -64,10 +65,46 @@ std::string WhyOtherBits(const Job& job, const Worker& worker, const Worker& spe
                       "); use one kind of device or set train.reproducible: false");
 }
 
-// Whether all of `members` run the same plan on the same kind of device.
+// Why the data of `worker` are not those of `first`, on another host; empty: nothing says so.
+std::string OtherData(const Worker& worker, const Worker& first) {
+  for (const DataFile& expected : first.ready->data()) {
+    for (const DataFile& file : worker.ready->data()) {
+      if (file.path() != expected.path()) continue;
+      if (file.bytes() == expected.bytes() && file.hash() == expected.hash()) continue;
+      const std::string what = file.bytes() == expected.bytes()
+                                   ? "is as long on both and has other bytes"
+                                   : absl::StrCat("has ", file.bytes(), " bytes on ", worker.host,
+                                                  " and ", expected.bytes(), " on ", first.host);
+      return absl::StrCat("the data of rank ", worker.slot, " on host ", worker.host,
+                          " are not those of rank ", first.slot, " on host ", first.host, ": ",
+                          file.path(), " ", what,
+                          "; copy it from one host to the other, or share the folder");
+    }
+  }
+  return "";
+}
+
+// The first one that tells of its data, a member before others; null: nobody does.
+const Worker* DataSpeaker(const Job& job, const Members& members) {
+  const Worker* first = nullptr;
+  for (const Worker* worker : members) {
+    if (worker->ready->data().empty()) continue;
+    if (IsMember(job, *worker)) return worker;
+    if (first == nullptr) first = worker;
+  }
+  return first;
+}
+
+// Whether all of `members` run the same plan on the same kind of device, with the same data.
 bool Admit(Context& context, Job& job, const Members& members) {
   const Worker& speaker = Speaker(job, members);
+  const Worker* const data = DataSpeaker(job, members);
   for (Worker* worker : members) {
+    const std::string other = data == nullptr ? "" : OtherData(*worker, *data);
+    if (!other.empty()) {
+      Refuse(context, job, *worker, other, kExitNotAdmitted);
+      return false;
+    }
     if (const std::string why = WhyOtherPlan(*worker, speaker); !why.empty()) {
       Refuse(context, job, *worker, why, 1);
       return false;
@@ -234,9 +271,11 @@ void Form(Context& context, Job& job, const Members& members) {
   for (const Worker* worker : members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
   }
+  const int64_t previous = job.generation.message.generation();
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
   for (Worker* worker : members) worker->member_of = highest + 1;
+  TellCheckpoint(job, previous, &job.generation.message);
   job.suspected = absl::InfiniteFuture();
   job.cuts.clear();
   for (Slot& slot : job.slots) {
@@ -265,8 +304,9 @@ void Send(Context& context, const Worker& worker, WorkerCommand command, bool cl
 std::string WhyNotAdmitted(const Job& job, const Worker& worker) {
   for (const Slot& slot : job.slots) {
     if (!slot.worker || !slot.worker->ready || !IsMember(job, *slot.worker)) continue;
-    const std::string why = WhyOtherPlan(worker, *slot.worker);
-    return why.empty() ? WhyOtherBits(job, worker, *slot.worker) : why;
+    std::string why = WhyOtherPlan(worker, *slot.worker);
+    if (why.empty()) why = WhyOtherBits(job, worker, *slot.worker);
+    return why.empty() ? OtherData(worker, *slot.worker) : why;
   }
   return "";
 }

@@ -134,6 +134,7 @@ JobRecord ToRecord(const Job& job) {
     excluded.set_times(exclusion.times);
   }
   record.set_timed_out(job.timed_out);
+  if (job.checkpoint) *record.mutable_checkpoint() = *job.checkpoint;
   if (job.eval) *record.mutable_eval() = *job.eval;
   if (job.final()) {
     *record.mutable_result() = job.result;
@@ -279,6 +280,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
     job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now};
   }
   job.timed_out = record.timed_out();
+  if (record.has_checkpoint()) job.checkpoint = record.checkpoint();
   if (record.has_eval()) job.eval = record.eval();
   job.result = record.result();
   job.progress = record.progress();

@@ -281,6 +281,7 @@ struct Job {
   std::map<std::string, Exclusion> excluded;  // by node
   int target_workers = 0;                     // how many it shall have; 0: not placed yet
   bool timed_out = false;                     // it drains because its time limit is over
+  std::optional<CheckpointMark> checkpoint;   // the newest one that was let appear
   JobResult result;
   std::optional<EvalResult> eval;
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/checkpoints.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/reachability.h"
@@ -207,6 +208,9 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
       worker->failed_serial = context.state.serial;
       worker->failed_at = std::min(worker->failed_at, context.now);
       context.touched_jobs.insert(job->id);
+      break;
+    case WorkerMessage::kCheckpoint:
+      OnCheckpoint(context, *job, *worker, message.checkpoint());
       break;
     case WorkerMessage::MESSAGE_NOT_SET:
       break;

@@ -250,6 +250,34 @@ GetClusterResponse Hub::Cluster() {
   return GetCluster(outbox_.state(), clock_->Now());
 }
 
+absl::StatusOr<FindFilesResponse> Hub::FindFiles(const std::string& job_id) {
+  absl::MutexLock lock(&mu_);
+  return coordinator::FindFiles(outbox_.state(), job_id, clock_->Now());
+}
+
+absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node_id,
+                              SendFiles wanted) {
+  std::shared_ptr<Outlet<AgentCommand>> outlet;
+  {
+    absl::MutexLock lock(&mu_);
+    const State& state = outbox_.state();
+    const absl::StatusOr<SessionId> session = FileSender(state, job_id, node_id, clock_->Now());
+    if (!session.ok()) return session.status();
+    const auto found = agents_.find(*session);
+    if (found == agents_.end()) return absl::UnavailableError("the node's agent has just left");
+    const Job& job = state.jobs.at(*FindJobId(state, job_id));
+    wanted.set_job_id(job.id);
+    wanted.set_submit_dir(job.request.submit_dir());
+    wanted.set_run_dir(job.run_dir);
+    AgentCommand command;
+    *command.mutable_send_files() = std::move(wanted);
+    outlet = found->second;
+    outlet->Enqueue(std::move(command), /*close=*/false);
+  }
+  outlet->Pump();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequence, bool logs) {
   absl::MutexLock lock(&mu_);
   return registry_.NextEvent(job_id, sequence, logs);

@@ -18,6 +18,7 @@
 #include "common/cond_var.h"
 #include "common/thread.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/files.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/outbox/outbox.h"
 #include "coordinator/outbox/registry.h"
@@ -72,6 +73,12 @@ class Hub {
   ListJobsResponse List(bool include_ended);
   // All nodes with their slots.
   GetClusterResponse Cluster();
+  // Where the files of a job's run are. Errors: NotFound.
+  absl::StatusOr<FindFilesResponse> FindFiles(const std::string& job_id);
+  // Has a node's agent send files of a job's run, to the stream that `wanted.ticket` belongs to;
+  // the rest of `wanted` says which. Errors: NotFound (the job has no such node), Unavailable (the
+  // node is away).
+  absl::Status AskForFiles(const std::string& job_id, const std::string& node_id, SendFiles wanted);
 
   // The next event of the job after `sequence` for a follower; `follower` is pumped when there is
   // more.

@@ -4,6 +4,9 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 
+#include <map>
+#include <string>
+
 #include "coordinator/service/door.h"
 #include "coordinator/service/hub.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -40,9 +43,16 @@ class RpcService : public Coordinator::CallbackService {
   grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* WorkerSession(
       grpc::CallbackServerContext* context) override;
 
+  // What a caller says of itself.
+  using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+  // Whether the caller at `peer` shows the token. Errors: PERMISSION_DENIED.
+  grpc::Status CheckToken(const std::string& peer, const Metadata& metadata) const;
+
  private:
-  // Errors: PERMISSION_DENIED.
-  grpc::Status Authorize(const grpc::CallbackServerContext& context) const;
+  // The same.
+  grpc::Status Authorize(const grpc::CallbackServerContext& context) const {
+    return CheckToken(context.peer(), context.client_metadata());
+  }
 
   Hub* const hub_;
   Door* const door_;

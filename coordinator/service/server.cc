@@ -19,6 +19,7 @@
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/beginning.h"
 #include "coordinator/service/door.h"
+#include "coordinator/service/file_exchange.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/rpc.h"
 
@@ -79,6 +80,10 @@ class GrpcServer : public Server {
       : hub_(clock, store, std::move(beginning), options.on_broken),
         door_(Secrets(options), ConnectionLimits(), clock),
         service_(&hub_, &door_),
+        files_(&hub_,
+               [this](const grpc::ServerContext& caller) {
+                 return service_.CheckToken(caller.peer(), caller.client_metadata());
+               }),
         tls_(IsTcpAddress(options.listen) ? options.tls : std::nullopt) {}
 
   ~GrpcServer() override {
@@ -95,6 +100,7 @@ class GrpcServer : public Server {
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, Credentials());
     builder.RegisterService(&service_);
+    builder.RegisterService(&files_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
     listener_ = std::move(listener);
@@ -121,6 +127,7 @@ class GrpcServer : public Server {
   Hub hub_;
   Door door_;
   RpcService service_;
+  FileExchange files_;
   const std::optional<Certified> tls_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;

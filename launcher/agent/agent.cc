@@ -22,6 +22,7 @@
 #include "launcher/agent/data_addresses.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
+#include "launcher/agent/file_sender.h"
 #include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
 #include "launcher/agent/identity.h"
@@ -97,6 +98,7 @@ class AgentImpl : public Agent {
   NodeIdentity identity_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<LifeWatch> life_watch_;  // posts to the loop, so it goes first
+  std::unique_ptr<FileSender> files_;
   WorkerProcess::Node node_;
   std::unique_ptr<UsageSampler> usage_;
 
@@ -134,6 +136,9 @@ absl::Status AgentImpl::Init() {
     loop_->Post([this, id, seen] { OnDied(id, seen); });
   });
   SetUpNode();
+  FileSender::Settings files{.run_dir = options_.run_dir, .runs_dir = options_.runs_dir};
+  files.open = [this] { return coordinator::FileStream::Open(options_.coordinator); };
+  files_ = std::make_unique<FileSender>(std::move(files));
   OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
   return absl::OkStatus();
@@ -198,7 +203,13 @@ void AgentImpl::OpenSession() {
   };
   coordinator::AgentSession::Callbacks callbacks;
   callbacks.hello = [this] { return Hello(); };
-  callbacks.on_command = [post](const AgentCommand& c) { post(agent_event::Command{c}); };
+  callbacks.on_command = [this, post](const AgentCommand& c) {
+    if (c.has_send_files()) {
+      files_->Send(c.send_files());
+    } else {
+      post(agent_event::Command{c});
+    }
+  };
   callbacks.on_connection = [post](bool connected, const std::string& reason) {
     post(connected ? AgentEvent(agent_event::Connected{}) : agent_event::Disconnected{reason});
   };

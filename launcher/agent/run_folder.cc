@@ -47,11 +47,16 @@ absl::StatusOr<std::string> OwnLinkTarget(int parent, const std::string& name) {
   return std::string(target, static_cast<size_t>(n));
 }
 
+// What becomes of a folder that is not there.
+enum class IfMissing { kMake, kFail };
+
 // Opens the folder `name` in `parent`, making it with `mode` if it is not there. `links`: a link of
 // the own user is followed.
-absl::StatusOr<UniqueFd> OpenChild(int parent, const std::string& name, mode_t mode, bool links) {
-  const int made = ::mkdirat(parent, name.c_str(), mode);
-  const int why = errno;
+absl::StatusOr<UniqueFd> OpenChild(int parent, const std::string& name, mode_t mode, bool links,
+                                   IfMissing missing = IfMissing::kMake) {
+  const bool make = missing == IfMissing::kMake;
+  const int made = make ? ::mkdirat(parent, name.c_str(), mode) : -1;
+  const int why = make ? errno : ENOENT;
   UniqueFd child(::openat(parent, name.c_str(), kFolder | O_NOFOLLOW));
   if (child.valid()) return child;
   if (errno == ENOENT && made != 0) return ErrnoStatus(why, absl::StrCat("mkdir ", name));
@@ -87,7 +92,8 @@ absl::StatusOr<UniqueFd> OpenOwn(const std::string& path) {
 }
 
 // The run's folder by the coordinator's word: `run_dir`, step by step from `submit_dir`.
-absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::string& run_dir) {
+absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::string& run_dir,
+                                      IfMissing missing = IfMissing::kMake) {
   const std::string path = ResolvePath(submit_dir, run_dir);
   UniqueFd folder(::open(submit_dir.c_str(), kFolder));
   if (!folder.valid()) {
@@ -98,7 +104,8 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool last = i + 1 == parts.size();
     absl::StatusOr<UniqueFd> child =
-        OpenChild(folder.get(), parts[i], last ? kPrivate : kPublic, /*links=*/!last);
+        OpenChild(folder.get(), parts[i], last ? kPrivate : kPublic, /*links=*/!last, missing);
+    if (!child.ok() && missing == IfMissing::kFail) return Annotate(child.status(), path);
     if (!child.ok()) {
       return absl::Status(
           child.status().code(),
@@ -188,6 +195,16 @@ std::string RunFolder(const WorkerAssignment& assignment) {
 
 std::string WorkFolder(const WorkerAssignment& assignment) {
   return ResolvePath(assignment.submit_dir(), assignment.spec().workdir());
+}
+
+absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool own) {
+  if (!own) {
+    return OpenProposed(assignment.submit_dir(), assignment.run_dir(), IfMissing::kFail);
+  }
+  const std::string path = RunFolder(assignment);
+  UniqueFd folder(::open(path.c_str(), kFolder));
+  if (!folder.valid()) return ErrnoStatus(errno, path);
+  return folder;
 }
 
 absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own) {

@@ -38,6 +38,10 @@ std::string RunFolder(const WorkerAssignment& assignment);
 // Where the assignment's worker starts.
 std::string WorkFolder(const WorkerAssignment& assignment);
 
+// The run's folder of an assignment, opened, if it is there. Errors: NotFound; FailedPrecondition
+// where a link stands in the way; those of open(2).
+absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool own);
+
 // Makes the folder, its logs/ and job.yaml where they are missing. Returns the log of the
 // assignment's slot, open for appending. `own`: the folder is the user's word, not the
 // coordinator's. Blocks on the file system. Errors: as of mkdir(2) and open(2), with the path and

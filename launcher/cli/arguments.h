@@ -118,6 +118,15 @@ struct CancelArgs {
   std::string job;
   bool kill = false;  // at once, instead of a drain
 };
+struct FetchArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;
+  std::string to;  // empty: the run's folder below this one
+  bool logs = false;
+  bool model = false;
+  bool all = false;
+};
 struct ScaleArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
@@ -203,8 +212,8 @@ struct HelpArgs {
 
 using Command =
     std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs,
-                 CancelArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs, CompareArgs,
-                 GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
+                 CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
+                 CompareArgs, GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

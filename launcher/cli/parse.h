@@ -51,6 +51,7 @@ absl::StatusOr<Command> ParseNodes(const Line& line);
 absl::StatusOr<Command> ParseDescribe(const Line& line);
 absl::StatusOr<Command> ParseLogs(const Line& line);
 absl::StatusOr<Command> ParseCancel(const Line& line);
+absl::StatusOr<Command> ParseFetch(const Line& line);
 absl::StatusOr<Command> ParseScale(const Line& line);
 absl::StatusOr<Command> ParseJoin(const Line& line);
 absl::StatusOr<Command> ParseTop(const Line& line);

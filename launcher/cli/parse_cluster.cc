@@ -37,6 +37,15 @@ absl::StatusOr<Command> ParseCancel(const Line& line) {
   return Command(CancelArgs{line.common, line.coordinator, std::move(job), line.words.Has("kill")});
 }
 
+absl::StatusOr<Command> ParseFetch(const Line& line) {
+  LS_ASSIGN_OR_RETURN(std::string job, OnePositional(line, "job"));
+  FetchArgs args{line.common,           line.coordinator,       std::move(job),
+                 line.words.Last("to"), line.words.Has("logs"), line.words.Has("model"),
+                 line.words.Has("all")};
+  if (!args.logs && !args.model && !args.all) args.logs = args.model = true;
+  return Command(std::move(args));
+}
+
 absl::StatusOr<Command> ParseScale(const Line& line) {
   LS_RETURN_IF_ERROR(NoCommand(line));
   const std::vector<std::string>& given = line.words.positional;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verbs of a user of a running coordinator: submit, list, nodes, describe, logs, cancel, scale.
+#include <unistd.h>
+
 #include <atomic>
 #include <iostream>
 #include <memory>
@@ -14,19 +16,45 @@
 #include "common/status.h"
 #include "coordinator/client/client.h"
 #include "coordinator/client/diagnosis.h"
+#include "coordinator/client/files.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
+#include "launcher/follow/text.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
+#include "launcher/verbs/fetch.h"
 #include "launcher/verbs/run_verb.h"
 #include "launcher/verbs/tables.h"
 #include "proto/message_json.h"
 
 namespace lockstep::launcher {
 namespace {
+
+// The model of a job that ended well, when it is not on this host. That it cannot be had changes
+// nothing about the job.
+void BringModel(const SubmitArgs& args, const JobStatus& ended) {
+  const std::string& path = ended.result().model_path();
+  if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
+  const auto options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return;
+  const auto client = coordinator::FilesClient::Create(*options);
+  StopSignals signals([&](int) { client->Stop(); });
+  const auto fetched = FetchFiles(client.get(), {.job = ended.job_id(), .model = true});
+  if (fetched.ok() && fetched->missing.empty()) {
+    if (!args.common.quiet) {
+      std::cerr << "the model is in " << fetched->folder << "/model on this host" << std::endl;
+    }
+    return;
+  }
+  const std::string why =
+      fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
+  std::cerr << "the model is not on this host: " << PrintableLines(why)
+            << "; fetch it: launcher fetch" << args.coordinator.flags << " " << ended.job_id()
+            << std::endl;
+}
 
 // Follows until the end, or until a signal, which leaves the job as it is.
 int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const std::string& job_id,
@@ -35,12 +63,16 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
   options.progress = !args.common.quiet;
   Renderer renderer(options, Renderer::StandardSinks(), Clock::Real());
   renderer.SetTee(tee);
-  StopSignals signals([&](int count) { client->StopFollowing(); });
-  const absl::StatusOr<JobStatus> ended = FollowToEnd(client, job_id, &renderer, kReconnectFor);
+  const absl::StatusOr<JobStatus> ended = [&] {
+    StopSignals signals([&](int count) { client->StopFollowing(); });
+    return FollowToEnd(client, job_id, &renderer, kReconnectFor);
+  }();
   if (ended.ok()) {
-    return renderer.Finish(
+    const int code = renderer.Finish(
         args.common.output == Output::kJson ? ResultJson(*ended) : ResultSummary(*ended),
         ExitCodeOfJob(*ended));
+    BringModel(args, *ended);
+    return code;
   }
   renderer.Finish("", kExitOk);
   if (absl::IsCancelled(ended.status())) {

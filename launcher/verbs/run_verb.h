@@ -23,13 +23,14 @@ int RunVerb(const GenerateArgs& args);
 int RunVerb(const BenchArgs& args);
 int RunVerb(const DoctorArgs& args);
 
-// Of a running coordinator (jobs.cc, top.cc).
+// Of a running coordinator (jobs.cc, fetch.cc, top.cc).
 int RunVerb(const SubmitArgs& args);
 int RunVerb(const ListArgs& args);
 int RunVerb(const NodesArgs& args);
 int RunVerb(const DescribeArgs& args);
 int RunVerb(const LogsArgs& args);
 int RunVerb(const CancelArgs& args);
+int RunVerb(const FetchArgs& args);
 int RunVerb(const ScaleArgs& args);
 int RunVerb(const TopArgs& args);
 

@@ -50,6 +50,12 @@ std::string ToText(const WorkerCommand& command) {
   if (command.has_abort()) {
     return absl::StrCat("abort ", command.abort().generation(), ": ", command.abort().reason());
   }
+  if (command.has_checkpoint()) {
+    const CheckpointVerdict& verdict = command.checkpoint();
+    return absl::StrCat("checkpoint of step ", verdict.mark().step(),
+                        verdict.refused().empty() ? " may appear" : " may not appear: ",
+                        verdict.refused());
+  }
   if (command.has_regroup()) {
     return absl::StrCat("regroup ", command.regroup().generation(), ": ",
                         command.regroup().reason());

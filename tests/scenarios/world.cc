@@ -290,6 +290,12 @@ bool World::WorkerReport(const Command& command) {
     ready.set_device_description(absl::StrCat("cpu ", command.text("device", "d")));
     ready.set_highest_generation(command.number("seen"));
     if (command.has("step")) ready.set_committed_step(command.number("step"));
+    if (command.has("data")) {
+      DataFile& file = *ready.add_data();
+      file.set_path("data/train.bin");
+      file.set_bytes(command.number("bytes", 1000));
+      file.set_hash(static_cast<uint64_t>(command.number("data")));
+    }
   } else if (command.verb() == "beat") {
     for (size_t i = 0; !command.word(i).empty(); ++i) {
       if (command.word(i) == "stands" || command.word(i) == "first") continue;
@@ -309,6 +315,11 @@ bool World::WorkerReport(const Command& command) {
     PeerLost::Kind kind = PeerLost::DIED;
     LS_CHECK(PeerLost::Kind_Parse(command.text("kind", "DIED"), &kind));
     message.mutable_peer_lost()->set_kind(kind);
+  } else if (command.verb() == "checkpoint") {
+    CheckpointMark& mark = *message.mutable_checkpoint()->mutable_mark();
+    mark.set_generation(command.number("generation", 1));
+    mark.set_step(command.number("step"));
+    mark.set_path(absl::StrCat("runs/", mark.step()));
   } else if (command.verb() == "finished") {
     message.mutable_finished()->set_steps(command.number("steps", 10));
     message.mutable_finished()->set_drained(command.flag("drained"));

@@ -8,12 +8,13 @@
 //   health NODE [problem="..."]                  what its agent's checks found
 //   drain NODE [reason="..."] [user=ann]         undrain NODE
 //   hello W [pid=100] [version=1]                worker-gone W
-//   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD]
+//   ready W [plan=p] [device=d] [seen=0] [step=N] [session=OLD] [data=HASH [bytes=1000]]
 //   beat W... [step=0] [stands] [first] [resumed=0]   peer-lost W rank=1 [generation=1]
 //          [kind=DIED] [detail="..."]
 //   does W... [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
 //          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
 //          reduction
+//   checkpoint W step=20 [generation=1]           one that is there whole and is to appear
 //   finished W [steps=10] [drained]              failed W code=13 message="..."
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]

@@ -54,6 +54,14 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
   return manifest;
 }
 
+CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path) {
+  CheckpointMark mark;
+  mark.set_generation(manifest.generation);
+  mark.set_step(manifest.step);
+  mark.set_path(path);
+  return mark;
+}
+
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
   Train before, now;
   if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) {

@@ -11,6 +11,7 @@
 
 #include "checkpoint/manifest.h"
 #include "engine/engine.h"
+#include "proto/coordinator.pb.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::worker {
@@ -19,6 +20,9 @@ namespace lockstep::worker {
 checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
                                 const engine::Plan& plan, const std::string& device_hash,
                                 const std::string& device);
+
+// Where a checkpoint stands among those of its run.
+CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path);
 
 // What of the math differs between a checkpoint and the job that would go on from it, such as
 // "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.

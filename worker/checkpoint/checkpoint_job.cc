@@ -70,7 +70,10 @@ void CheckpointJob::WaitForCopy() {
 }
 
 void CheckpointJob::Fail(const absl::Status& why) {
-  if (!absl::IsCancelled(why)) {
+  if (absl::IsAborted(why)) {
+    LS_LOG_WARNING << "the checkpoint after step " << step()
+                   << " is not published: " << why.message();
+  } else if (!absl::IsCancelled(why)) {
     LS_LOG_WARNING << "the checkpoint after step " << step() << " is not saved: " << why.message()
                    << "; training goes on and older checkpoints stay: " << SavingAdvice(why);
   }
@@ -158,23 +161,35 @@ absl::StatusOr<std::string> CheckpointJob::BestHash() {
   return std::move(hashed->sha256);
 }
 
+absl::Status CheckpointJob::TakeItsPlace(checkpoint::Manifest* manifest) {
+  LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
+                      checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
+  if (manifest->sequence == 0) manifest->sequence = checkpoint::RunNumber(others, manifest->run);
+  if (others.checkpoints.empty()) return absl::OkStatus();
+  const checkpoint::FoundCheckpoint& newest = others.checkpoints[0];
+  if (newest.manifest.order() <= manifest->order()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(newest.path, ", of generation ",
+                                         newest.manifest.generation, ", is newer than generation ",
+                                         manifest->generation));
+}
+
+absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::TryToPublish() {
+  checkpoint::FoundCheckpoint made{
+      absl::StrCat(settings_.folder, "/", checkpoint::CheckpointName(step())), settings_.manifest};
+  LS_ASSIGN_OR_RETURN(made.manifest.files, Collect());
+  LS_ASSIGN_OR_RETURN(made.manifest.best_sha256, BestHash());
+  if (settings_.may_publish != nullptr) {
+    LS_RETURN_IF_ERROR(settings_.may_publish(made.manifest, made.path));
+  }
+  // Looked at last: this process may have stood still.
+  LS_RETURN_IF_ERROR(TakeItsPlace(&made.manifest));
+  LS_ASSIGN_OR_RETURN(made.path, checkpoint::Publish(settings_.storage, settings_.folder, saving(),
+                                                     made.manifest));
+  return made;
+}
+
 absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
-  const auto publish = [this]() -> absl::StatusOr<checkpoint::FoundCheckpoint> {
-    checkpoint::FoundCheckpoint made{"", settings_.manifest};
-    LS_ASSIGN_OR_RETURN(made.manifest.files, Collect());
-    LS_ASSIGN_OR_RETURN(made.manifest.best_sha256, BestHash());
-    LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
-                        checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
-    if (!others.checkpoints.empty()) {
-      made.manifest.sequence =
-          std::max(made.manifest.sequence, others.checkpoints[0].manifest.sequence);
-    }
-    ++made.manifest.sequence;
-    LS_ASSIGN_OR_RETURN(made.path, checkpoint::Publish(settings_.storage, settings_.folder,
-                                                       saving(), made.manifest));
-    return made;
-  };
-  absl::StatusOr<checkpoint::FoundCheckpoint> made = publish();
+  absl::StatusOr<checkpoint::FoundCheckpoint> made = TryToPublish();
   if (!made.ok()) {
     Remove();
     Fail(made.status());

@@ -26,6 +26,11 @@
 
 namespace lockstep::worker {
 
+// Asks whether what is there whole may appear under its name, as `path`. Blocks. Errors: Aborted
+// when a later generation of the job goes on without it.
+using MayPublish =
+    std::function<absl::Status(const checkpoint::Manifest& manifest, const std::string& path)>;
+
 class CheckpointJob {
  public:
   struct Settings {
@@ -34,10 +39,11 @@ class CheckpointJob {
     std::string writer;  // names what is being put together, as for SavingName
     std::shared_ptr<const CheckpointLayout> layout;
     int part = 0;
-    // But for the files and the hash of the best; the sequence is the highest that is known.
+    // But for the files and the hash of the best; the sequence is 0 while it is not known.
     checkpoint::Manifest manifest;
     int keep = 1;
     std::string mount_point;  // of the folder's file system; empty: not known
+    MayPublish may_publish;   // may be empty
   };
   enum class State { kWorking, kDurable, kPublished, kFailed };
 
@@ -57,8 +63,8 @@ class CheckpointJob {
 
   // Writes and flushes this rank's part. The checkpoint thread. A failure is said once.
   void Write();
-  // Makes the checkpoint, whose parts are all there, and removes old ones. The checkpoint thread of
-  // the rank that writes part 0.
+  // Makes the checkpoint, whose parts are all there, and removes old ones, unless a newer one is
+  // there or it is not to be. The checkpoint thread of the rank that writes part 0.
   absl::StatusOr<checkpoint::FoundCheckpoint> Publish();
   // Removes what there is of the checkpoint. The checkpoint thread.
   void Remove();
@@ -90,6 +96,10 @@ class CheckpointJob {
   // The hash of the best weights beside the checkpoint; empty when they are not there. Errors:
   // those of reading them.
   absl::StatusOr<std::string> BestHash();
+  // Gives the manifest its place among those in the folder. Errors: Aborted when a newer one is
+  // there: this rank stood still while its job went on.
+  absl::Status TakeItsPlace(checkpoint::Manifest* manifest);
+  absl::StatusOr<checkpoint::FoundCheckpoint> TryToPublish();
   // After it was made: what is older, and the links for people.
   absl::Status RemoveOld();
   std::string saving() const {

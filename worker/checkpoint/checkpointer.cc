@@ -2,6 +2,7 @@
 #include "worker/checkpoint/checkpointer.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,7 @@ Checkpointer::Checkpointer(const Settings& settings, std::unique_ptr<checkpoint:
       }) {}
 
 Checkpointer::~Checkpointer() {
-  if (job_ != nullptr && job_->parts() > 1) job_->Cancel();
+  if (job_ != nullptr && parts_ > 1) job_->Cancel();
 }
 
 size_t Checkpointer::CopyBytes(const engine::Plan& plan, int least_workers) {
@@ -57,27 +58,40 @@ std::string Checkpointer::Writer() const {
   return absl::StrCat(settings_.identity.run, "-g", generation_);
 }
 
-void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool saved) {
+void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool saved,
+                         const FolderCopies& copies) {
   // A checkpoint that rank 0 writes alone is whole without the others. Whoever does not know how
   // it ended asks for another.
   if (std::exchange(under_way_, false)) {
     owed_ = true;
     if (parts_ > 1) Drop();
   }
+  const bool prepared = entered_ && Publishes();
+  copies_ = copies;
   rank_ = communicator.rank();
   world_ = communicator.world_size();
   generation_ = communicator.generation();
   if (saved) restored_step_ = step;
-  if (std::exchange(entered_, true)) return;
-  newest_ = settings_.clock->Now();
-  if (rank_ == 0) thread_.Post([this, writer = Writer()] { Prepare(writer); });
+  if (copies_.run_number > 0) sequence_.store(copies_.run_number);
+  const bool first = !std::exchange(entered_, true);
+  if (first) newest_ = settings_.clock->Now();
+  const bool prepares = copies_.count() > 1 ? !prepared : first;
+  if (prepares && Publishes()) thread_.Post([this, writer = Writer()] { Prepare(writer); });
 }
 
 void Checkpointer::Prepare(const std::string& writer) {
   // Older checkpoints stay: none of this run is there yet to take their place.
   absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
   if (ready.ok()) ready = checkpoint::Tidy(settings_.storage, settings_.folder, writer, -1);
-  if (ready.ok()) return;
+  if (ready.ok()) {
+    // Found now, so that one that stands still meanwhile does not become a later run than its own.
+    const absl::StatusOr<checkpoint::FolderContents> contents =
+        checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
+    if (contents.ok() && sequence_.load() == 0) {
+      sequence_.store(checkpoint::RunNumber(*contents, settings_.identity.run));
+    }
+    return;
+  }
   LS_LOG_WARNING << "checkpoints cannot be saved now: " << ready.message()
                  << "; training goes on: " << SavingAdvice(ready);
 }
@@ -118,14 +132,12 @@ SavedPart Checkpointer::part() const {
 void Checkpointer::AtBoundary(int64_t step, bool due, const StepHeader::Contents& header,
                               const Decided& decided) {
   if (under_way_) {
-    if (header.parts_failed > 0) {
-      owed_ = busy_;
+    const bool all = header.parts_durable + header.parts_failed == parts_;
+    if (header.parts_failed > 0 && (all || copies_.count() == 1)) owed_ = busy_;
+    if (header.parts_failed > 0 && copies_.count() == 1) {
       Drop();
-    } else if (header.parts_durable == parts_) {
-      under_way_ = false;
-      if (rank_ == 0 && parts_ > 1) {
-        thread_.Post([this, job = job_, begun = newest_] { Publish(job.get(), begun); });
-      }
+    } else if (all) {
+      Conclude(header.parts_durable);
     }
   }
   if (!due && !header.save) return;
@@ -136,13 +148,26 @@ void Checkpointer::AtBoundary(int64_t step, bool due, const StepHeader::Contents
   }
 }
 
+void Checkpointer::Conclude(int durable) {
+  const bool whole = job_ != nullptr && !busy_ && job_->state() != CheckpointJob::State::kFailed;
+  if (Saves() && !whole && durable > 0) {
+    LS_LOG_WARNING << "host " << settings_.host << " has no copy of the newest checkpoint; "
+                   << durable << " of " << parts_ << " folders have it";
+  }
+  if (durable == 0 || (Saves() && !whole)) return Drop();
+  under_way_ = false;
+  if (Publishes() && parts_ > 1) {
+    thread_.Post([this, job = job_, begun = newest_] { Publish(job.get(), begun); });
+  }
+}
+
 void Checkpointer::Begin(int64_t step, const Decided& decided) {
   parts_ = Parts();
   owed_ = busy_ = false;
   under_way_ = true;
   newest_ = settings_.clock->Now();
   job_.reset();
-  if (rank_ >= parts_) return;
+  if (!Saves()) return;
   if (writing_.load() > 0) {  // for an earlier generation
     busy_ = true;
     return;
@@ -154,20 +179,25 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
       return;
     }
   }
-  if (layout_ == nullptr || layout_->parts() != parts_) {
-    layout_ = std::make_shared<CheckpointLayout>(settings_.plan, parts_);
+  const bool copies = copies_.count() > 1;
+  const int files = copies ? 1 : parts_;
+  const int part = copies ? 0 : rank_;
+  if (layout_ == nullptr || layout_->parts() != files) {
+    layout_ = std::make_shared<CheckpointLayout>(settings_.plan, files);
   }
   CheckpointJob::Settings own;
   own.storage = settings_.storage;
   own.folder = settings_.folder;
   own.writer = Writer();
   own.layout = layout_;
-  own.part = rank_;
+  own.part = part;
   own.keep = settings_.keep;
   own.mount_point = mount_point_;
   own.manifest = settings_.identity;
   own.manifest.step = step;
   own.manifest.sequence = sequence_.load();
+  own.manifest.generation = generation_;
+  own.may_publish = settings_.may_publish;
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
   if (decided.eval.has_value()) own.manifest.eval = MessageJson(*decided.eval);
@@ -175,19 +205,20 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
       std::move(own),
       settings_.locate != nullptr ? settings_.locate : CheckpointJob::In(settings_.state),
       snapshot_.get());
-  copying_ = layout_->BytesOf(rank_) > kCopyAtOnce;
+  copying_ = layout_->BytesOf(part) > kCopyAtOnce;
   if (!copying_) {
     job_->Copy();
     job_->NoteHeld(settings_.clock->Now() - newest_);
   }
   writing_.fetch_add(1);
-  thread_.Post([this, job = job_, copy = copying_, begun = newest_, first = rank_ == 0] {
+  const bool alone = parts_ == 1;
+  thread_.Post([this, job = job_, copy = copying_, begun = newest_, first = rank_ == 0, alone] {
     if (copy) job->Copy();
     job->Write();
     writing_.fetch_sub(1);
     if (job->state() != CheckpointJob::State::kDurable) return;
     if (settings_.on_durable != nullptr) settings_.on_durable(job->step(), first);
-    if (job->parts() == 1) Publish(job.get(), begun);
+    if (alone) Publish(job.get(), begun);
   });
 }
 
@@ -214,7 +245,7 @@ void Checkpointer::Drop() {
   WaitForCopy();
   if (job_ == nullptr || job_->state() == CheckpointJob::State::kPublished) return;
   job_->Cancel();
-  if (rank_ == 0) thread_.Post([job = job_] { job->Remove(); });
+  if (Publishes()) thread_.Post([job = job_] { job->Remove(); });
   job_.reset();
 }
 
@@ -242,15 +273,17 @@ void Checkpointer::WaitForThread() {
 
 absl::Status Checkpointer::Settle(Communicator* communicator, absl::Time deadline) {
   WaitForThread();
-  const bool good = !busy_ && (job_ == nullptr || job_->state() == CheckpointJob::State::kDurable ||
-                               job_->state() == CheckpointJob::State::kPublished);
-  int32_t all = good ? 1 : 0;
-  LS_RETURN_IF_ERROR(communicator->AllReduce(&all, 1, DType::kInt32, ReduceOp::kMin,
+  const bool good =
+      !busy_ && job_ != nullptr &&
+      (job_->state() == CheckpointJob::State::kDurable ||
+       job_->state() == CheckpointJob::State::kPublished);
+  int32_t durable = good ? 1 : 0;
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&durable, 1, DType::kInt32, ReduceOp::kSum,
                                              ReduceOrder::kFixed, deadline));
-  if (all == 0) {
+  if (durable < parts_ && copies_.count() == 1) {
     Drop();
-  } else if (rank_ == 0 && parts_ > 1) {
-    thread_.Post([this, job = job_, begun = newest_] { Publish(job.get(), begun); });
+  } else {
+    Conclude(durable);
   }
   under_way_ = false;
   WaitForThread();
@@ -258,9 +291,14 @@ absl::Status Checkpointer::Settle(Communicator* communicator, absl::Time deadlin
 }
 
 absl::StatusOr<int64_t> Checkpointer::SavedStep(Communicator* communicator, absl::Time deadline) {
-  int64_t step = restored_step_;
-  if (job_ != nullptr && job_->state() == CheckpointJob::State::kPublished) step = job_->step();
-  LS_RETURN_IF_ERROR(communicator->Broadcast(&step, 1, DType::kInt64, 0, deadline));
+  int64_t step = std::numeric_limits<int64_t>::max();
+  if (Publishes()) {
+    const bool published =
+        job_ != nullptr && job_->state() == CheckpointJob::State::kPublished;
+    step = published ? job_->step() : restored_step_;
+  }
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&step, 1, DType::kInt64, ReduceOp::kMin,
+                                             ReduceOrder::kFixed, deadline));
   return step;
 }
 

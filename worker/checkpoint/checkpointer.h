@@ -10,6 +10,9 @@
 //   after each step: AtBoundary(step, due, header, decided)
 //   at the end:      Complete(communicator, decided)
 //
+// Where hosts do not share the folder (FolderCopies) one rank for each folder saves the whole state
+// there, and all copies are published when all are durable, or have failed.
+//
 // One checkpoint is under way at a time; one that falls due meanwhile is saved after it. What a
 // generation's end cut short is saved in the next one. A checkpoint that cannot be written costs
 // the checkpoint and a warning, never the run.
@@ -38,6 +41,7 @@
 #include "proto/coordinator.pb.h"
 #include "worker/checkpoint/checkpoint_job.h"
 #include "worker/checkpoint/checkpoint_layout.h"
+#include "worker/checkpoint/folder_copies.h"
 #include "worker/control/progress_board.h"
 #include "worker/control/step_header.h"
 
@@ -50,6 +54,7 @@ class Checkpointer {
     Clock* clock = Clock::Real();
     std::string folder;
     std::string run_dir;  // of this run, which notes there where its checkpoints are; empty: not
+    std::string host;  // for messages
     int keep = 3;
     absl::Duration every = absl::InfiniteDuration();  // by the clock
     checkpoint::Manifest identity;                    // of the job
@@ -66,6 +71,8 @@ class Checkpointer {
     // Called by the thread when this rank's part is durable and the checkpoint is not whole yet:
     // `first` on the rank of part 0, which makes it whole. May be empty.
     std::function<void(int64_t step, bool first)> on_durable;
+    // As in CheckpointJob; in the thread. May be empty.
+    MayPublish may_publish;
   };
   // What has been decided about evaluations at a boundary.
   struct Decided {
@@ -81,8 +88,9 @@ class Checkpointer {
   ~Checkpointer();
 
   // A generation begins in which this rank's state is that after `step`; `saved` says whether it
-  // came from a checkpoint.
-  void Enter(const Communicator& communicator, int64_t step, bool saved);
+  // came from a checkpoint that is in this rank's folder.
+  void Enter(const Communicator& communicator, int64_t step, bool saved,
+             const FolderCopies& copies = {});
 
   // Whether this rank would like a checkpoint after the step that begins.
   bool WantsSave() const;
@@ -103,6 +111,9 @@ class Checkpointer {
   absl::Status Complete(Communicator* communicator, int64_t step, const Decided& decided,
                         absl::Time deadline);
 
+  // Whether this rank keeps the best weights beside its checkpoints, though it does not write the
+  // run's files: it is the one that saves in its folder.
+  bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
   // Keeps the weights in the file `path` as those of the best evaluation, of `step`.
   void KeepBest(int64_t step, const std::string& path);
   // The file that holds them, whether it is there or not.
@@ -115,10 +126,16 @@ class Checkpointer {
   Checkpointer(const Settings& settings, std::unique_ptr<checkpoint::Snapshot> snapshot);
   // Who puts together what this generation saves.
   std::string Writer() const;
-  // Parts of a checkpoint of this generation.
+  // Parts of a checkpoint of this generation, or copies of it; who saves one, and whether this rank
+  // makes one appear.
   int Parts() const {
+    if (copies_.count() > 1) return copies_.count();
     return CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_, settings_.part_bytes);
   }
+  bool Saves() const { return copies_.count() > 1 ? copies_.writes(rank_) : rank_ < parts_; }
+  bool Publishes() const { return copies_.count() > 1 ? copies_.writes(rank_) : rank_ == 0; }
+  // All parts are durable, or have failed: brings the checkpoint under way to its end.
+  void Conclude(int durable);
   void Begin(int64_t step, const Decided& decided);
   // Gives up the checkpoint under way.
   void Drop();
@@ -132,7 +149,7 @@ class Checkpointer {
   void WaitForThread();
   // Brings the checkpoint under way to an end, good or bad. Collective.
   absl::Status Settle(Communicator* communicator, absl::Time deadline);
-  // The newest step that is saved, as rank 0 knows it. Collective.
+  // The newest step that is saved, in all folders. Collective.
   absl::StatusOr<int64_t> SavedStep(Communicator* communicator, absl::Time deadline);
 
   const Settings settings_;
@@ -141,6 +158,7 @@ class Checkpointer {
   int rank_ = 0;
   int world_ = 1;
   int64_t generation_ = 0;
+  FolderCopies copies_;
   bool under_way_ = false;                  // a checkpoint is, on all ranks
   int parts_ = 1;                           // of it
   bool owed_ = false;                       // one is to be begun as soon as can be
@@ -150,7 +168,7 @@ class Checkpointer {
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
-  std::atomic<int64_t> sequence_{0};        // the highest of a checkpoint made here
+  std::atomic<int64_t> sequence_{0};        // Manifest::sequence of this run; 0: not known
   std::string mount_point_;                 // of the folder's file system; empty: not known
   std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one
   bool copying_ = false;                    // that job's copy may still be made

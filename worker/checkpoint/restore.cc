@@ -19,8 +19,9 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
-#include "worker/checkpoint/checkpoint_identity.h"
+#include "worker/checkpoint/candidates.h"
 #include "worker/checkpoint/checkpoint_layout.h"
+#include "worker/checkpoint/restore_copies.h"
 
 namespace lockstep::worker {
 namespace {
@@ -30,100 +31,11 @@ using checkpoint::SafetensorsFile;
 
 constexpr size_t kPiece = size_t{4} << 20;
 
-std::string ReadingAdvice(const absl::Status& why) {
-  if (absl::IsFailedPrecondition(why)) return "make it readable";
-  if (absl::IsResourceExhausted(why)) return "raise the limit or make room";
-  return "see that its file system is mounted and sound";
-}
-
-// An error of reading what may be whole, for people.
-absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why) {
-  return absl::Status(
-      why.code(), absl::StrCat("rank ", rank, " cannot read ", path, ": ", why.message(),
-                               "; it may be whole, so no older state is used: ", ReadingAdvice(why),
-                               ", then start the job again"));
-}
-
 // What rank 0 tells the others; it travels as bytes.
 struct Choice {
   enum What : int32_t { kNone, kTry, kRefuse };
   int32_t what = kNone;
   char text[4092] = {};  // the path
-};
-
-// The checkpoints that rank 0 would take, in order.
-class Candidates {
- public:
-  explicit Candidates(const ResumeSource& source) : source_(source) {}
-
-  absl::Status Find() {
-    const bool automatic = source_.resume == "auto";
-    LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
-    if (found_.empty() && damaged_.empty()) {
-      LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
-                                                     source_.folder, /*earlier=*/automatic));
-    }
-    if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
-    given_ = true;
-    LS_RETURN_IF_ERROR(Add(source_.resume, false));
-    if (!found_.empty()) return absl::OkStatus();
-    return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
-                                            source_.resume, damaged_.empty() ? "" : ": ",
-                                            absl::StrJoin(damaged_, "; ")));
-  }
-
-  // The next one to try. Errors: InvalidArgument when it is of another job.
-  absl::StatusOr<const FoundCheckpoint*> Next() {
-    if (next_ == found_.size()) return nullptr;
-    const FoundCheckpoint& found = found_[next_++];
-    const std::string difference = DifferenceOf(found.manifest, source_.identity);
-    if (difference.empty()) return &found;
-    if (source_.reproducible) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the checkpoint ", found.path, " is of another training: ", difference,
-          "; take the job as it was, another checkpoint.dir, or resume: never to begin anew",
-          " (train.reproducible: false goes on with other numbers)"));
-    }
-    LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
-                   << difference;
-    return &found;
-  }
-
-  // Nothing is left, and it was the user who named it.
-  absl::Status Exhausted() const {
-    if (!given_) {
-      if (!found_.empty() || !damaged_.empty()) {
-        LS_LOG_WARNING << "no checkpoint in " << source_.folder << " is whole; begins at step 0";
-      }
-      return absl::OkStatus();
-    }
-    return absl::DataLossError(
-        absl::StrCat("checkpoint.resume: no checkpoint at ", source_.resume, " is whole"));
-  }
-
- private:
-  absl::Status Add(const std::string& folder, bool own_alone) {
-    absl::StatusOr<checkpoint::FolderContents> looked =
-        checkpoint::FindCheckpoints(source_.storage, folder);
-    absl::Status read = looked.ok() ? looked->unread : looked.status();
-    if (!read.ok()) return Unreadable(0, folder, read);
-    checkpoint::FolderContents contents = *std::move(looked);
-    for (FoundCheckpoint& found : contents.checkpoints) {
-      if (own_alone && found.manifest.run != source_.identity.run) continue;
-      found_.push_back(std::move(found));
-    }
-    for (const std::string& why : contents.damaged) {
-      LS_LOG_WARNING << "not a whole checkpoint: " << why;
-    }
-    damaged_ = std::move(contents.damaged);
-    return absl::OkStatus();
-  }
-
-  const ResumeSource& source_;
-  std::vector<FoundCheckpoint> found_;
-  std::vector<std::string> damaged_;
-  size_t next_ = 0;
-  bool given_ = false;
 };
 
 absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorEntry& tensor) {
@@ -212,14 +124,6 @@ absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates
   return choice;
 }
 
-absl::StatusOr<checkpoint::Manifest> ReadManifest(checkpoint::Storage* storage,
-                                                  const std::string& path) {
-  LS_ASSIGN_OR_RETURN(const std::string text,
-                      storage->Read(absl::StrCat(path, "/", checkpoint::kManifestName),
-                                    checkpoint::kMaxManifestBytes));
-  return checkpoint::ParseManifest(text);
-}
-
 // A file that is missing is damage, in a folder that is there. Rank 0 has seen the folder: where it
 // is not, it cannot be reached.
 absl::Status WithoutFolder(checkpoint::Storage* storage, const std::string& path,
@@ -231,24 +135,6 @@ absl::Status WithoutFolder(checkpoint::Storage* storage, const std::string& path
       path,
       " is not there, though rank 0 has read it (several hosts need a checkpoint.dir that all",
       " of them share; is it mounted?)"));
-}
-
-enum Outcome : int32_t { kLoaded, kDamaged, kUnreadable };
-
-// The worst outcome of all ranks, and one that had it.
-struct Verdict {
-  Outcome worst = kLoaded;
-  int rank = 0;
-};
-absl::StatusOr<Verdict> Agree(Communicator* communicator, const absl::Status& mine,
-                              absl::Time deadline) {
-  constexpr int32_t kRanks = 1 << 24;
-  Outcome outcome = kLoaded;
-  if (!mine.ok()) outcome = checkpoint::IsDamage(mine) ? kDamaged : kUnreadable;
-  int32_t worst = outcome * kRanks + communicator->rank();
-  LS_RETURN_IF_ERROR(communicator->AllReduce(&worst, 1, DType::kInt32, ReduceOp::kMax,
-                                             ReduceOrder::kFixed, deadline));
-  return Verdict{static_cast<Outcome>(worst / kRanks), worst % kRanks};
 }
 
 }  // namespace
@@ -284,13 +170,16 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      const ResumeSource& source,
                                                      const StateTarget& target,
                                                      ProgressBoard* board, absl::Time deadline) {
+  if (source.copies.count() > 1) {
+    return RestoreFromCopies(communicator, source, target, board, deadline);
+  }
   const int rank = communicator->rank();
-  Candidates candidates(source);
+  Candidates candidates(source, rank);
   absl::Status found;
   if (rank == 0) found = candidates.Find();
-  LS_ASSIGN_OR_RETURN(const Verdict looked, Agree(communicator, found, deadline));
+  LS_ASSIGN_OR_RETURN(const ReadVerdict looked, AgreeOnReading(communicator, found, deadline));
   LS_RETURN_IF_ERROR(found);
-  if (looked.worst != kLoaded) return absl::AbortedError("rank 0 found no way to resume");
+  if (looked.worst != ReadOutcome::kLoaded) return absl::AbortedError("rank 0 found no way to resume");
   while (true) {
     LS_ASSIGN_OR_RETURN(const Choice choice, Choose(communicator, &candidates, deadline));
     if (choice.what == Choice::kNone) return std::optional<Restored>();
@@ -304,8 +193,8 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
     }
     target.executor->EndLoad();
     loaded = WithoutFolder(source.storage, restored.path, loaded);
-    const absl::StatusOr<Verdict> verdict = Agree(communicator, loaded, deadline);
-    if (verdict.ok() && verdict->worst == kLoaded) {
+    const absl::StatusOr<ReadVerdict> verdict = AgreeOnReading(communicator, loaded, deadline);
+    if (verdict.ok() && verdict->worst == ReadOutcome::kLoaded) {
       restored.manifest = *std::move(manifest);
       return std::optional<Restored>(std::move(restored));
     }
@@ -314,7 +203,7 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
       return Unreadable(rank, restored.path, loaded);
     }
     LS_RETURN_IF_ERROR(verdict.status());
-    if (verdict->worst == kUnreadable) {
+    if (verdict->worst == ReadOutcome::kUnreadable) {
       return absl::AbortedError(
           absl::StrCat("rank ", verdict->rank, " cannot read the checkpoint ", restored.path));
     }

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/log.h"
 
 namespace lockstep::worker {
@@ -114,6 +115,31 @@ void ControlLink::SendPeerLost(int64_t generation, int rank, PeerLost::Kind kind
   message.mutable_peer_lost()->set_kind(kind);
   message.mutable_peer_lost()->set_detail(detail);
   session_->Send(message);
+}
+
+absl::Status ControlLink::OfferCheckpoint(const CheckpointMark& mark, absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  CheckpointOffer offer;
+  *offer.mutable_mark() = mark;
+  CarryOut(machine_.Offer(offer));
+  changed_.AwaitFor(&mu_, timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return machine_.exit().has_value() || machine_.verdict() != nullptr;
+  });
+  if (const CheckpointVerdict* verdict = machine_.verdict(); verdict != nullptr) {
+    return verdict->refused().empty() ? absl::OkStatus() : absl::AbortedError(verdict->refused());
+  }
+  if (machine_.exit().has_value()) return absl::AbortedError(machine_.exit()->reason());
+  if (!machine_.HasEnded(mark.generation())) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("generation ", mark.generation(),
+                                         " is over, and no coordinator answers within ",
+                                         absl::FormatDuration(timeout)));
+}
+
+void ControlLink::TellCheckpoint(const CheckpointMark& mark) {
+  absl::MutexLock lock(&mu_);
+  CheckpointOffer offer;
+  *offer.mutable_mark() = mark;
+  CarryOut(machine_.Offer(offer));
 }
 
 std::optional<Exit> ControlLink::FinishAndWait(const WorkerFinished& finished) {

@@ -67,6 +67,13 @@ class ControlLink {
   void SendEval(const EvalResult& eval);
   // `rank` is to blame for the end of the generation; -1: it is not known who is.
   void SendPeerLost(int64_t generation, int rank, PeerLost::Kind kind, const std::string& detail);
+  // Asks whether a checkpoint may appear, and blocks until that is known, for `timeout` at most: no
+  // training depends on the coordinator, and the folder has an order of its own. Errors: Aborted
+  // when it may not, the worker is told to exit, or nobody answers and its generation is over. One
+  // thread at a time.
+  absl::Status OfferCheckpoint(const CheckpointMark& mark, absl::Duration timeout);
+  // Says that the job has gone on from it; does not block.
+  void TellCheckpoint(const CheckpointMark& mark);
   // Says that all is done and durable, and blocks until the coordinator lets the worker go. The
   // message is repeated after a reconnect. Empty: the generation was aborted, because the worker
   // that writes the result failed; the work is not done.

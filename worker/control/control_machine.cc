@@ -40,6 +40,7 @@ WorkerMessage ControlMachine::Hello() const {
 ControlMachine::Effects ControlMachine::Connected() {
   Effects effects;
   if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
+  if (connected_before_ && offer_.has_value()) effects.messages.push_back(*offer_);
   connected_before_ = true;
   return effects;
 }
@@ -84,6 +85,15 @@ ControlMachine::Effects ControlMachine::Command(const WorkerCommand& command) {
       if (!exit_.has_value()) exit_ = command.exit();
       if (watched_ != 0) effects.abort = exit_->reason();
       break;
+    case WorkerCommand::kCheckpoint: {
+      const CheckpointMark& mark = command.checkpoint().mark();
+      if (!offer_.has_value()) break;
+      const CheckpointMark& offered = offer_->checkpoint().mark();
+      if (mark.generation() != offered.generation() || mark.step() != offered.step()) break;
+      verdict_ = command.checkpoint();
+      offer_.reset();
+      break;
+    }
     case WorkerCommand::COMMAND_NOT_SET:
       break;
   }
@@ -111,6 +121,15 @@ ControlMachine::Effects ControlMachine::Finished(const WorkerFinished& finished)
   *standing_->mutable_finished() = finished;
   Effects effects;
   effects.messages.push_back(*standing_);
+  return effects;
+}
+
+ControlMachine::Effects ControlMachine::Offer(const CheckpointOffer& offer) {
+  verdict_.reset();
+  offer_ = NewMessage();
+  *offer_->mutable_checkpoint() = offer;
+  Effects effects;
+  effects.messages.push_back(*offer_);
   return effects;
 }
 

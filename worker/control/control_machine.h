@@ -52,6 +52,8 @@ class ControlMachine {
   // `generation` runs from now on: its end is an effect, now if it has ended already.
   Effects Watch(int64_t generation);
   void Unwatch() { watched_ = 0; }
+  // A checkpoint is to appear, or has; said again after a reconnect until there is a verdict on it.
+  Effects Offer(const CheckpointOffer& offer);
 
   // ---- the mailbox ----
   // Whether TakeGeneration has something to give.
@@ -67,6 +69,8 @@ class ControlMachine {
   bool drain() const { return drain_; }
   // The generation that its members are to leave together; 0: none.
   int64_t regroup() const { return regroup_; }
+  // The verdict on the newest offer; null: there is none yet.
+  const CheckpointVerdict* verdict() const { return verdict_ ? &*verdict_ : nullptr; }
 
  private:
   // Empty: the command is obeyed.
@@ -87,6 +91,8 @@ class ControlMachine {
   int64_t watched_ = 0;
   int64_t ended_through_ = 0;
   std::string end_reason_;
+  std::optional<WorkerMessage> offer_;  // without a verdict
+  std::optional<CheckpointVerdict> verdict_;
 };
 
 }  // namespace lockstep::worker

@@ -112,7 +112,10 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
     need.data += static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
   }
   if (job.has_checkpoint()) {
-    need.checkpoint = Checkpointer::CopyBytes(plan, std::max(1, job.elastic().min_workers()));
+    // Hosts that do not share the folder save all of it each (checkpoint/folder_copies.h).
+    const bool whole = job.resources().nodes() > 1 && job.checkpoint().shared() != "always";
+    need.checkpoint =
+        Checkpointer::CopyBytes(plan, whole ? 1 : std::max(1, job.elastic().min_workers()));
   }
   return need;
 }

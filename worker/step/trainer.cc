@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/state/recovery.h"
 #include "worker/step/eval_tracker.h"
@@ -52,7 +53,8 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const Train& train = compiled_.job.train();
   header_ = {};
   if (checkpointer_ != nullptr) {
-    checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false));
+    checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false),
+                         resume_source_->copies);
   }
   // The last generation may have ended between a commit and its evaluation, on some ranks.
   if (std::exchange(evaluate_first_, false)) {
@@ -202,7 +204,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
                                    board_, Deadline()));
   if (!restored.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
-  restored_ = true;
+  restored_ = restored->here;
   evaluated_step_ = restored->manifest.evaluated_step;
   eval_ = EvaluationOf(restored->manifest);
   evaluate_first_ = EvalDue(step) && evaluated_step_ < step;
@@ -211,6 +213,9 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   board_->resumed_step.store(step, std::memory_order_relaxed);
   if (communicator->rank() != 0) return absl::OkStatus();
   LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << restored->path;
+  if (restored->manifest.run == resume_source_->identity.run) {
+    link_->TellCheckpoint(MarkOf(restored->manifest, restored->path));
+  }
   return BringBest(resume_source_->storage, *restored, run_dir + "/model/best.safetensors",
                    checkpointer_);
 }
@@ -403,10 +408,12 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
   if (!train.has_best() && !train.has_early_stop()) return absl::OkStatus();
   const engine::Tracking tracking = TrackEval(train, result, executor_->tracking());
   executor_->SetTracking(tracking);
-  if (record == nullptr || tracking.best_step != result.step()) return absl::OkStatus();
+  const bool copy = record == nullptr && checkpointer_ != nullptr && checkpointer_->KeepsBestToo();
+  if (tracking.best_step != result.step() || (record == nullptr && !copy)) return absl::OkStatus();
   board_->Enter(SAVING);
   LS_RETURN_IF_ERROR(executor_->PublishState());
-  const std::string path = record->run_dir() + "/model/best.safetensors";
+  const std::string path =
+      copy ? checkpointer_->BestPath(result.step()) : record->run_dir() + "/model/best.safetensors";
   const absl::Status written =
       WriteWeights(path, *compiled_.plan, state_,
                    BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
@@ -417,7 +424,7 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
                    << "; training goes on, best.safetensors comes with the next better ones";
     return absl::OkStatus();
   }
-  if (checkpointer_ != nullptr) checkpointer_->KeepBest(result.step(), path);
+  if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(result.step(), path);
   return absl::OkStatus();
 }
 

@@ -213,7 +213,7 @@ class Trainer {
   FaultInjector* faults_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;
   const ResumeSource* resume_source_ = nullptr;
-  bool restored_ = false;  // the state is still that of a checkpoint
+  bool restored_ = false;  // the state is still that of a checkpoint in this rank's folder
   std::function<void()> on_first_commit_;
   int64_t evaluated_step_ = 0;
   bool evaluate_first_ = false;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint_place.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
@@ -37,8 +38,8 @@ class CheckpointFolderTest : public ::testing::Test {
   }
   ~CheckpointFolderTest() override { fs::remove_all(folder_); }
 
-  // Saves a state of one number through `storage_`, as the sequence's next.
-  absl::Status Save(int64_t step, int64_t sequence, int64_t best = 0) {
+  // Saves a state of one number through `storage_`, as of the run with this number.
+  absl::Status Save(int64_t step, int64_t sequence, int64_t best = 0, int64_t generation = 0) {
     const std::string saving = SavingName(step, "test");
     const std::string path = folder_ + "/" + saving;
     if (absl::Status s = storage_.MakeFolder(path); !s.ok()) return s;
@@ -49,6 +50,8 @@ class CheckpointFolderTest : public ::testing::Test {
     Manifest manifest;
     manifest.step = step;
     manifest.sequence = sequence;
+    manifest.generation = generation;
+    manifest.run = absl::StrCat("run", sequence);
     manifest.train = "{}";
     manifest.best_step = best;
     manifest.files = {*file};
@@ -134,6 +137,29 @@ TEST_F(CheckpointFolderTest, TheNewestIsWhatWasSavedLast) {
   ASSERT_THAT(one->checkpoints, SizeIs(1));
   EXPECT_EQ(one->checkpoints[0].manifest.step, 100);
   EXPECT_THAT(FindCheckpoints(&storage_, folder_ + "/nowhere")->checkpoints, IsEmpty());
+}
+
+TEST_F(CheckpointFolderTest, InARunTheGenerationComesBeforeTheStep) {
+  ASSERT_TRUE(Save(400, 1, 0, 2).ok());
+  ASSERT_TRUE(Save(300, 1, 0, 3).ok());  // went on from before 400
+  ASSERT_TRUE(Save(900, 1, 0, 1).ok());  // woke up late
+  EXPECT_THAT(Steps(), ElementsAre(300, 400, 900));
+  ASSERT_TRUE(Save(100, 2, 0, 1).ok());
+  EXPECT_THAT(Steps(), ElementsAre(100, 300, 400, 900));
+  ASSERT_TRUE(Prune(&storage_, folder_, 2).ok());
+  EXPECT_THAT(Steps(), ElementsAre(100, 300));
+}
+
+TEST_F(CheckpointFolderTest, ARunHasOneNumber) {
+  const auto number = [&](const std::string& run) {
+    return RunNumber(*FindCheckpoints(&storage_, folder_), run);
+  };
+  EXPECT_EQ(number("run1"), 1);
+  ASSERT_TRUE(Save(100, 1).ok());
+  ASSERT_TRUE(Save(200, 7).ok());
+  EXPECT_EQ(number("run1"), 1);
+  EXPECT_EQ(number("run7"), 7);
+  EXPECT_EQ(number("another"), 8);
 }
 
 TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/manifest.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "checkpoint/sha256.h"
@@ -16,6 +17,7 @@ Manifest Example() {
   Manifest manifest;
   manifest.step = 500;
   manifest.sequence = 7;
+  manifest.generation = 3;
   manifest.run = "a1b2c3";
   manifest.plan_hash = "0123";
   manifest.device_hash = "4567";
@@ -37,6 +39,7 @@ TEST(Manifest, ComesBack) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->step, 500);
   EXPECT_EQ(got->sequence, 7);
+  EXPECT_EQ(got->generation, 3);
   EXPECT_EQ(got->run, "a1b2c3");
   EXPECT_EQ(got->plan_hash, "0123");
   EXPECT_EQ(got->device_hash, "4567");
@@ -48,6 +51,17 @@ TEST(Manifest, ComesBack) {
   EXPECT_EQ(got->best_step, 440);
   EXPECT_EQ(got->best_sha256, wanted.best_sha256);
   EXPECT_EQ(got->files, wanted.files);
+}
+
+// What the version before the field wrote.
+TEST(Manifest, WithoutAGeneration) {
+  nlohmann::json whole = nlohmann::json::parse(FormatManifest(Example()));
+  whole["checkpoint"].erase("generation");
+  whole["sha256"] = Sha256Hex(whole["checkpoint"].dump(-1, ' ', true));
+  const auto got = ParseManifest(whole.dump());
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->generation, 0);
+  EXPECT_EQ(got->sequence, 7);
 }
 
 TEST(Manifest, WithoutAnEvaluation) {

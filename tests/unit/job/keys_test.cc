@@ -84,6 +84,7 @@ const std::map<std::string, std::string>& Readers() {
       {"Checkpoint.every", "job/meaning/defaults.cc"},
       {"Checkpoint.keep", "worker/worker.cc"},
       {"Checkpoint.resume", "worker/worker.cc"},
+      {"Checkpoint.shared", "worker/worker.cc"},
       {"Restart", "job/meaning/defaults.cc"},
       {"Preemption", "launcher/agent/machine.cc"},
       {"Logs", "launcher/verbs/jobs.cc"},

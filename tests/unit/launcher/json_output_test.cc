@@ -8,6 +8,7 @@
 #include "google/protobuf/timestamp.pb.h"
 #include "gtest/gtest.h"
 #include "launcher/follow/result.h"
+#include "launcher/verbs/fetch.h"
 #include "launcher/verbs/tables.h"
 #include "launcher/verbs/top.h"
 #include "launcher/verbs/validate.h"
@@ -104,6 +105,9 @@ TEST_F(JsonOutput, OfACoordinatorsAnswers) {
   Check("launcher nodes", NodesJson({}));
   const TopFigures figures{Filled<GetClusterResponse>(), {Filled<DescribeJobResponse>(), {}}};
   Check("launcher top", TopJson(figures));
+  Check("launcher fetch",
+        FetchJson({.folder = "runs/x-1", .files = 3, .missing = {"host a: away"}}));
+  Check("launcher fetch", FetchJson({}));
 }
 
 TEST_F(JsonOutput, KeysAreThereAlsoWhenTheyHaveNothingToSay) {

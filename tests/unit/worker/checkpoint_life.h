@@ -8,12 +8,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "collectives/fake/fake_transport.h"
@@ -22,6 +24,7 @@
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
 #include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/restore.h"
 
 namespace lockstep::worker {
@@ -43,8 +46,9 @@ struct Rank {
 class Job {
  public:
   Job(const std::string& folder, int world, const std::string& run = "run",
-      const std::string& run_dir = "", int keep = 2)
+      const std::string& run_dir = "", int keep = 2, std::vector<std::string> folders = {})
       : folder_(folder),
+        folders_(std::move(folders)),
         run_dir_(run_dir),
         keep_(keep),
         plan_(*engine::Plan::Compile(engine::SmallMlp())),
@@ -52,7 +56,7 @@ class Job {
     identity_.run = run;
     identity_.train = "{}";
     identity_.plan_hash = plan_->hash();
-    for (Rank& rank : ranks_) MakeRank(&rank);
+    for (size_t r = 0; r < ranks_.size(); ++r) MakeRank(static_cast<int>(r));
     Connect();
   }
 
@@ -70,9 +74,32 @@ class Job {
   }
   void Enter() {
     for (Rank& rank : ranks_) {
-      rank.checkpointer->Enter(*rank.communicator, rank.executor->committed_step(), false);
+      rank.checkpointer->Enter(*rank.communicator, rank.executor->committed_step(), false, copies_);
     }
   }
+  // Each rank is a host of its own, and looks where its folder is.
+  void Look() {
+    Generation generation;
+    generation.set_generation(generation_);
+    generation.set_secret("secret");
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Member& member = *generation.add_members();
+      member.set_rank(static_cast<int32_t>(r));
+      member.set_host(absl::StrCat("h", r));
+      member.mutable_address()->set_node_id(absl::StrCat("node", r));
+    }
+    std::vector<FolderCopies> seen(ranks_.size());
+    Each([&](int r, Rank& rank) {
+      const auto looked = LookAtFolder(
+          rank.communicator.get(), generation,
+          {FolderOf(r), "checkpoint.dir", "auto", identity_.run, rank.storage.get()}, Deadline());
+      ASSERT_TRUE(looked.ok()) << looked.status();
+      seen[static_cast<size_t>(r)] = *looked;
+    });
+    copies_ = seen[0];
+    for (const FolderCopies& each : seen) EXPECT_EQ(each.writers, copies_.writers);
+  }
+  const FolderCopies& copies() const { return copies_; }
 
   // One step on all ranks; `due` asks for a checkpoint after it.
   void Step(bool due = false) {
@@ -113,7 +140,9 @@ class Job {
     std::vector<absl::StatusOr<std::optional<Restored>>> results(ranks_.size(),
                                                                  absl::UnknownError(""));
     Each([&](int r, Rank& rank) {
-      const ResumeSource source{folder_, resume, identity_, true, run_dir_, rank.storage.get()};
+      const ResumeSource source{
+          FolderOf(r),          resume, identity_, true, run_dir_, rank.storage.get(), newest_,
+          previous_generation_, copies_};
       results[r] = RestoreState(rank.communicator.get(), source,
                                 {plan_.get(), rank.executor.get(), rank.state}, rank.board.get(),
                                 Deadline());
@@ -128,6 +157,18 @@ class Job {
   checkpoint::Manifest& identity() { return identity_; }
   Checkpointer::Decided& decided() { return decided_; }
   FakeClock* clock() { return &clock_; }
+  // What the coordinator says to a checkpoint that is to appear. On threads of the workers.
+  void Ask(std::function<absl::Status(const checkpoint::Manifest&)> may_publish) {
+    may_publish_ = std::move(may_publish);
+  }
+  // What the coordinator knows of the job's checkpoints.
+  void Know(int64_t generation, int64_t step, int64_t previous_generation) {
+    newest_.emplace().set_generation(generation);
+    newest_->set_step(step);
+    previous_generation_ = previous_generation;
+  }
+  // The next generation has the number after `generation`.
+  void SetGeneration(int64_t generation) { generation_ = generation; }
 
  private:
   static absl::Time Deadline() { return absl::Now() + absl::Seconds(100); }
@@ -140,7 +181,12 @@ class Job {
     }
   }
 
-  void MakeRank(Rank* rank) {
+  std::string FolderOf(int rank) const {
+    return folders_.empty() ? folder_ : folders_[static_cast<size_t>(rank)];
+  }
+
+  void MakeRank(int number) {
+    Rank* const rank = &ranks_[static_cast<size_t>(number)];
     rank->transport = std::make_unique<FakeTransport>(&network_, plan_->state_bytes() + 4096);
     rank->state = *rank->transport->Allocate(plan_->state_bytes(), "the state");
     rank->arena = std::make_unique<engine::Pages>(plan_->arena_bytes());
@@ -152,7 +198,8 @@ class Job {
     Checkpointer::Settings settings;
     settings.storage = rank->storage.get();
     settings.clock = &clock_;
-    settings.folder = folder_;
+    settings.folder = FolderOf(number);
+    settings.host = absl::StrCat("h", number);
     settings.run_dir = run_dir_;
     settings.keep = keep_;
     settings.every = absl::Seconds(30);
@@ -161,19 +208,27 @@ class Job {
     settings.state = rank->state;
     settings.board = rank->board.get();
     settings.part_bytes = 1024;  // as many parts as workers
+    settings.may_publish = [this](const checkpoint::Manifest& manifest, const std::string&) {
+      return may_publish_ == nullptr ? absl::OkStatus() : may_publish_(manifest);
+    };
     rank->checkpointer = *Checkpointer::Create(settings);
   }
 
   const std::string folder_;
+  const std::vector<std::string> folders_;  // by rank; empty: one for all
   const std::string run_dir_;
   const int keep_;
+  FolderCopies copies_;
   FakeNetwork network_;
   FakeClock clock_;
   std::shared_ptr<const engine::Plan> plan_;
   checkpoint::Manifest identity_;
   Checkpointer::Decided decided_;
   int64_t generation_ = 0;
-  std::vector<Rank> ranks_;
+  std::function<absl::Status(const checkpoint::Manifest&)> may_publish_;
+  std::optional<CheckpointMark> newest_;
+  int64_t previous_generation_ = 0;
+  std::vector<Rank> ranks_;  // last: their threads use the rest
 };
 
 class CheckpointerTest : public ::testing::Test {

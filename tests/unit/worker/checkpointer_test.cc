@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -105,6 +106,48 @@ TEST_F(CheckpointerTest, AFullDiskOfAnyRankCostsTheCheckpointAlone) {
       EXPECT_TRUE(Hidden().empty());
     }
   }
+}
+
+TEST_F(CheckpointerTest, ARefusedOneDoesNotAppear) {
+  for (const int world : {1, 3}) {
+    fs::remove_all(folder_);
+    Job job(folder_, world);
+    job.Enter();
+    job.Step();
+    job.Complete();
+    std::string asked;
+    job.Ask([&](const checkpoint::Manifest& manifest) {
+      asked = absl::StrCat("step ", manifest.step, " of generation ", manifest.generation);
+      return absl::AbortedError("the job has a newer one");
+    });
+    const std::string state = job.State();
+    job.Step();
+    job.Complete();
+    EXPECT_EQ(asked, "step 2 of generation 1");
+    EXPECT_TRUE(Hidden().empty());
+    EXPECT_EQ(Resumed(2, "auto", state), 1);
+  }
+}
+
+// A worker stood still while its checkpoint was whole and not yet there.
+TEST_F(CheckpointerTest, OneWhoseJobWentOnDoesNotBecomeTheNewest) {
+  Job old(folder_, 1);
+  old.Enter();
+  for (int i = 0; i < 9; ++i) old.Step();
+  std::string state;
+  old.Ask([&](const checkpoint::Manifest&) {
+    Job next(folder_, 1);
+    next.Connect();
+    next.Enter();
+    next.Step();
+    next.Complete();
+    state = next.State();
+    return absl::OkStatus();  // its coordinator cannot be asked
+  });
+  old.Complete();
+  EXPECT_EQ(Resumed(1, "auto", state), 1);
+  EXPECT_EQ(fs::read_symlink(folder_ + "/last"), "step-0000000001");
+  EXPECT_TRUE(Hidden().empty());
 }
 
 TEST_F(CheckpointerTest, WhatAGenerationsEndCutShortIsSavedInTheNext) {

@@ -75,6 +75,30 @@ TEST_F(ControlMachineTest, AGenerationIsInTheMailboxUntilItIsTaken) {
   EXPECT_EQ(machine_.TakeGeneration(3).generation(), 4);
 }
 
+TEST_F(ControlMachineTest, ACheckpointIsOfferedUntilThereIsAVerdictOnIt) {
+  CheckpointOffer offer;
+  offer.mutable_mark()->set_generation(2);
+  offer.mutable_mark()->set_step(40);
+  machine_.Connected();
+  EXPECT_THAT(machine_.Offer(offer).messages, SizeIs(1));
+  WorkerCommand command;
+  command.mutable_checkpoint()->mutable_mark()->set_generation(2);
+  command.mutable_checkpoint()->mutable_mark()->set_step(20);  // an old answer
+  machine_.Command(command);
+  EXPECT_EQ(machine_.verdict(), nullptr);
+  const auto again = machine_.Connected().messages;
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].checkpoint().mark().step(), 40);
+  command.mutable_checkpoint()->mutable_mark()->set_step(40);
+  command.mutable_checkpoint()->set_refused("a newer one");
+  machine_.Command(command);
+  ASSERT_NE(machine_.verdict(), nullptr);
+  EXPECT_EQ(machine_.verdict()->refused(), "a newer one");
+  EXPECT_THAT(machine_.Connected().messages, IsEmpty());
+  machine_.Offer(offer);
+  EXPECT_EQ(machine_.verdict(), nullptr);
+}
+
 TEST_F(ControlMachineTest, OneThatEndedBeforeItWasEnteredHasNoMembers) {
   Begin(4);
   Abort(4, "rank 1 died");

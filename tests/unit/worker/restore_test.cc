@@ -59,6 +59,28 @@ TEST_F(RestoreTest, WhereARunLooks) {
   EXPECT_EQ(damaged.Restore(moved)[0].status().code(), absl::StatusCode::kDataLoss);
 }
 
+// Generation 1 was stopped after step 3; generation 2 went on from 1 and knew of nothing later.
+TEST_F(RestoreTest, WhatCameAfterTheJobHadGoneOnIsNotTaken) {
+  Job job(folder_, 1, "run", "", /*keep=*/3);
+  job.Enter();
+  job.Step();
+  job.Complete();
+  job.Step();
+  job.Complete();
+  const auto resumed = [&](int64_t step, int64_t previous, const std::string& run = "run") {
+    Job next(folder_, 2, run);
+    next.Know(1, step, previous);
+    const auto restored = next.Restore("auto");
+    EXPECT_TRUE(restored[1].ok()) << restored[1].status();
+    return restored[0].ok() && restored[0]->has_value() ? (*restored[0])->manifest.step : -1;
+  };
+  EXPECT_EQ(resumed(1, 2), 1);
+  EXPECT_EQ(resumed(2, 2), 2);
+  EXPECT_EQ(resumed(1, 1), 2) << "the generation before saved it while no coordinator was there";
+  EXPECT_EQ(resumed(1, 2, "another run"), 2);
+  EXPECT_EQ(resumed(9, 2), 2) << "the newest is gone: the one before";
+}
+
 TEST_F(RestoreTest, AnotherJobsIsRefused) {
   {
     Job job(folder_, 1);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/files.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/client/channel.h"
+#include "coordinator/client/grpc_status.h"
+#include "proto/files.grpc.pb.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+void ShowToken(const ClientOptions& options, grpc::ClientContext* context) {
+  if (!options.token.empty()) context->AddMetadata(kTokenKey, options.token);
+}
+
+class GrpcFilesClient : public FilesClient {
+ public:
+  explicit GrpcFilesClient(const ClientOptions& options)
+      : options_(options), stub_(Files::NewStub(MakeChannel(options.address))) {}
+
+  absl::StatusOr<FindFilesResponse> FindFiles(const FindFilesRequest& request,
+                                              absl::Duration timeout) override {
+    grpc::ClientContext context;
+    ShowToken(options_, &context);
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+    FindFilesResponse response;
+    const grpc::Status status = stub_->FindFiles(&context, request, &response);
+    if (status.ok()) return response;
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return absl::UnimplementedError("this coordinator is older and carries no files");
+    }
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
+                                                 " within ", absl::FormatDuration(timeout)));
+    }
+    return FromGrpc(status);
+  }
+
+  absl::Status Fetch(const FetchRequest& request,
+                     std::function<absl::Status(const FilePiece&)> on_piece) override {
+    grpc::ClientContext context;
+    ShowToken(options_, &context);
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopped_) return absl::CancelledError("stopped");
+      fetching_ = &context;
+    }
+    const auto reader = stub_->Fetch(&context, request);
+    FilePiece piece;
+    absl::Status taken;
+    while (taken.ok() && reader->Read(&piece)) taken = on_piece(piece);
+    if (!taken.ok()) context.TryCancel();
+    const grpc::Status status = reader->Finish();
+    absl::MutexLock lock(&mu_);
+    fetching_ = nullptr;
+    if (stopped_) return absl::CancelledError("stopped");
+    return taken.ok() ? FromGrpc(status) : taken;
+  }
+
+  void Stop() override {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    if (fetching_ != nullptr) fetching_->TryCancel();
+  }
+
+ private:
+  const ClientOptions options_;
+  const std::unique_ptr<Files::Stub> stub_;
+  absl::Mutex mu_;
+  grpc::ClientContext* fetching_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class GrpcFileStream : public FileStream {
+ public:
+  explicit GrpcFileStream(const ClientOptions& options)
+      : stub_(Files::NewStub(MakeChannel(options.address))) {
+    ShowToken(options, &context_);
+    writer_ = stub_->Send(&context_, &response_);
+  }
+
+  bool Write(const FilePiece& piece) override { return writer_->Write(piece); }
+  absl::Status Finish() override {
+    writer_->WritesDone();
+    return FromGrpc(writer_->Finish());
+  }
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  const std::unique_ptr<Files::Stub> stub_;
+  grpc::ClientContext context_;
+  SendResponse response_;
+  std::unique_ptr<grpc::ClientWriter<FilePiece>> writer_;
+};
+
+}  // namespace
+
+std::unique_ptr<FilesClient> FilesClient::Create(const ClientOptions& options) {
+  return std::make_unique<GrpcFilesClient>(options);
+}
+
+std::unique_ptr<FileStream> FileStream::Open(const ClientOptions& options) {
+  return std::make_unique<GrpcFileStream>(options);
+}
+
+}  // namespace lockstep::coordinator

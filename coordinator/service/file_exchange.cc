@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/file_exchange.h"
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/random_hex.h"
+#include "coordinator/client/grpc_status.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// At a time: each takes two of the eight threads that gRPC may have.
+constexpr size_t kMostTransfers = 2;
+// How long an agent may take to open its stream, and between two pieces.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr size_t kMostPiece = size_t{1} << 20;
+constexpr size_t kTicketBytes = 32;
+
+}  // namespace
+
+absl::StatusOr<std::string> FileExchange::Begin(std::shared_ptr<Handoff> handoff) {
+  const std::string ticket = RandomHex(kTicketBytes);
+  absl::MutexLock lock(&mu_);
+  if (transfers_.size() >= kMostTransfers) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the coordinator carries files for ", kMostTransfers, " others now; try again in a while"));
+  }
+  transfers_[ticket] = std::move(handoff);
+  return ticket;
+}
+
+void FileExchange::End(const std::string& ticket) {
+  absl::MutexLock lock(&mu_);
+  transfers_.erase(ticket);
+}
+
+std::shared_ptr<Handoff> FileExchange::Redeem(const std::string& ticket) {
+  absl::MutexLock lock(&mu_);
+  const auto found = transfers_.find(ticket);
+  return found == transfers_.end() ? nullptr : std::exchange(found->second, nullptr);
+}
+
+grpc::Status FileExchange::FindFiles(grpc::ServerContext* context, const FindFilesRequest* request,
+                                     FindFilesResponse* response) {
+  if (const grpc::Status status = authorize_(*context); !status.ok()) return status;
+  absl::StatusOr<FindFilesResponse> found = hub_->FindFiles(request->job_id());
+  if (found.ok()) *response = *std::move(found);
+  return ToGrpc(found.status());
+}
+
+grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchRequest* request,
+                                 grpc::ServerWriter<FilePiece>* writer) {
+  if (const grpc::Status status = authorize_(*context); !status.ok()) return status;
+  const auto handoff = std::make_shared<Handoff>();
+  const absl::StatusOr<std::string> ticket = Begin(handoff);
+  if (!ticket.ok()) return ToGrpc(ticket.status());
+  const absl::Cleanup end = [&] {
+    handoff->Abandon();
+    End(*ticket);
+  };
+  SendFiles wanted;
+  wanted.set_ticket(*ticket);
+  wanted.set_logs(request->logs());
+  wanted.set_model(request->model());
+  wanted.set_all(request->all());
+  const absl::Status asked =
+      hub_->AskForFiles(request->job_id(), request->node_id(), std::move(wanted));
+  if (!asked.ok()) return ToGrpc(asked);
+  while (true) {
+    absl::StatusOr<FilePiece> piece =
+        handoff->Take(kPatience, [context] { return context->IsCancelled(); });
+    if (absl::IsDeadlineExceeded(piece.status())) {
+      return ToGrpc(
+          absl::UnavailableError(absl::StrCat("nothing came from node ", request->node_id(),
+                                              " for ", absl::FormatDuration(kPatience))));
+    }
+    if (!piece.ok()) return ToGrpc(piece.status());
+    if (piece->error() != 0) {
+      return grpc::Status(static_cast<grpc::StatusCode>(piece->error()), piece->error_text());
+    }
+    if (!writer->Write(*piece)) return grpc::Status::CANCELLED;
+    if (piece->end()) return grpc::Status::OK;
+  }
+}
+
+grpc::Status FileExchange::Send(grpc::ServerContext* context, grpc::ServerReader<FilePiece>* reader,
+                                SendResponse*) {
+  if (const grpc::Status status = authorize_(*context); !status.ok()) return status;
+  FilePiece piece;
+  if (!reader->Read(&piece)) return grpc::Status::CANCELLED;
+  const std::shared_ptr<Handoff> handoff = Redeem(piece.ticket());
+  if (handoff == nullptr) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                        "nobody waits for files with this ticket");
+  }
+  piece.clear_ticket();
+  const auto gone = [context] { return context->IsCancelled(); };
+  bool end = false;
+  do {
+    if (piece.data().size() > kMostPiece) break;
+    end = piece.end() || piece.error() != 0;
+    if (!handoff->Give(std::move(piece), gone)) {
+      return grpc::Status(grpc::StatusCode::CANCELLED, "nobody takes the files any more");
+    }
+    piece.Clear();
+  } while (!end && reader->Read(&piece));
+  handoff->Close(absl::UnavailableError("the node's stream of files broke off; try again"));
+  return grpc::Status::OK;
+}
+
+}  // namespace lockstep::coordinator

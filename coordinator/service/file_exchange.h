@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The service Files (proto/files.proto): joins a user's stream with the one that a node's agent
+// opens for it. A transfer holds two of gRPC's threads and one piece; a few at a time are let in,
+// so that what the coordinator is there for does not wait. Thread-safety: thread-safe.
+#ifndef LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
+#define LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "coordinator/service/handoff.h"
+#include "coordinator/service/hub.h"
+#include "proto/files.grpc.pb.h"
+
+namespace lockstep::coordinator {
+
+class FileExchange : public Files::Service {
+ public:
+  // Errors: PERMISSION_DENIED for a caller that may not.
+  using Authorize = std::function<grpc::Status(const grpc::ServerContext&)>;
+  // `hub` outlives this.
+  FileExchange(Hub* hub, Authorize authorize) : hub_(hub), authorize_(std::move(authorize)) {}
+
+  grpc::Status FindFiles(grpc::ServerContext* context, const FindFilesRequest* request,
+                         FindFilesResponse* response) override;
+  grpc::Status Fetch(grpc::ServerContext* context, const FetchRequest* request,
+                     grpc::ServerWriter<FilePiece>* writer) override;
+  grpc::Status Send(grpc::ServerContext* context, grpc::ServerReader<FilePiece>* reader,
+                    SendResponse* response) override;
+
+ private:
+  // A transfer under a new ticket. Errors: ResourceExhausted.
+  absl::StatusOr<std::string> Begin(std::shared_ptr<Handoff> handoff);
+  void End(const std::string& ticket);
+  // The transfer of a ticket, which nobody else gets any more; null: there is none.
+  std::shared_ptr<Handoff> Redeem(const std::string& ticket);
+
+  Hub* const hub_;
+  const Authorize authorize_;
+  absl::Mutex mu_;
+  // Null: its ticket was shown.
+  std::map<std::string, std::shared_ptr<Handoff>> transfers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/fingerprint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash_bytes.h"
+#include "common/mapped_bytes.h"
+#include "common/status.h"
+#include "data/image_dataset.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a large file so many pieces are read, from its beginning to its end.
+constexpr uint64_t kPieces = 256;
+// A folder with more files counts as one.
+constexpr size_t kMostFiles = 64;
+
+// With or without ".gz", as FindEither in image_dataset.cc.
+std::string Either(const std::string& path) {
+  const std::string other =
+      path.ends_with(".gz") ? path.substr(0, path.size() - 3) : absl::StrCat(path, ".gz");
+  const bool there = ::access(path.c_str(), F_OK) == 0;
+  return there || ::access(other.c_str(), F_OK) != 0 ? path : other;
+}
+
+// Paths that a source names; empty ones and those that are not there are left out later.
+struct Paths {
+  std::vector<std::string> operator()(const SyntheticSource&) const { return {}; }
+  std::vector<std::string> operator()(const FashionMnistSource& source) const {
+    const std::string folder = source.path.empty() ? kFashionMnistFolder : source.path;
+    std::vector<std::string> paths;
+    for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
+                             "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"}) {
+      paths.push_back(Either(absl::StrCat(folder, "/", name)));
+    }
+    return paths;
+  }
+  std::vector<std::string> operator()(const IdxSource& source) const {
+    return {Either(source.train_images), Either(source.train_labels), Either(source.test_images),
+            Either(source.test_labels)};
+  }
+  std::vector<std::string> operator()(const TextSource& source) const { return {source.path}; }
+  std::vector<std::string> operator()(const TokensSource& source) const {
+    return {source.train, source.test};
+  }
+  std::vector<std::string> operator()(const Cifar10Source& source) const {
+    std::vector<std::string> paths = {source.path + "/test_batch.bin"};
+    for (int i = 1; i <= 5; ++i)
+      paths.push_back(absl::StrCat(source.path, "/data_batch_", i, ".bin"));
+    return paths;
+  }
+  std::vector<std::string> operator()(const NpySource& source) const {
+    return {source.train_inputs, source.train_labels, source.test_inputs, source.test_labels};
+  }
+  std::vector<std::string> operator()(const CsvSource& source) const {
+    return {source.train, source.test};
+  }
+};
+
+// The folder's files in the order of their names, then the folder itself.
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  fs::recursive_directory_iterator it(folder, error);
+  for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+    if (fs::is_regular_file(it->symlink_status(error))) paths.push_back(it->path().string());
+  }
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the folder ", folder, " cannot be read: ", error.message()));
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<FileFingerprint> files;
+  std::string names;
+  for (const std::string& path : paths) {
+    LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path));
+    absl::StrAppend(&names, path, "\n");
+    files.push_back(std::move(file));
+  }
+  if (files.size() > kMostFiles) {
+    for (const FileFingerprint& file : files) absl::StrAppend(&names, file.hash, "\n");
+    files.clear();
+  }
+  files.push_back({folder, paths.size(), HashBytes(names.data(), names.size())});
+  return files;
+}
+
+}  // namespace
+
+absl::StatusOr<FileFingerprint> FingerprintFile(const std::string& path, uint64_t whole_bytes) {
+  std::error_code error;
+  if (fs::file_size(path, error) == 0 && !error) return FileFingerprint{path, 0, 0};
+  LS_ASSIGN_OR_RETURN(const MappedBytes file, MappedBytes::OpenFile(path));
+  FileFingerprint print{path, file.size(), 0};
+  if (file.size() <= whole_bytes) {
+    print.hash = HashBytes(file.data(), file.size());
+  } else {
+    const uint64_t piece = std::max<uint64_t>(1, whole_bytes / kPieces);
+    std::vector<uint64_t> hashes;
+    for (uint64_t i = 0; i < kPieces; ++i) {
+      // In steps of the file's size, without a product that overflows.
+      const uint64_t at = (file.size() - piece) / (kPieces - 1) * i;
+      hashes.push_back(HashBytes(file.data() + at, piece));
+    }
+    hashes.push_back(HashBytes(file.data() + file.size() - piece, piece));
+    print.hash = HashBytes(hashes.data(), hashes.size() * sizeof(uint64_t));
+  }
+  LS_RETURN_IF_ERROR(file.Check());
+  return print;
+}
+
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& source) {
+  std::vector<FileFingerprint> all;
+  for (const std::string& path : std::visit(Paths{}, source)) {
+    std::error_code error;
+    if (path.empty() || !fs::exists(path, error)) continue;
+    if (fs::is_directory(path, error)) {
+      LS_ASSIGN_OR_RETURN(const std::vector<FileFingerprint> files, FingerprintFolder(path));
+      all.insert(all.end(), files.begin(), files.end());
+    } else {
+      LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path));
+      all.push_back(std::move(file));
+    }
+  }
+  return all;
+}
+
+}  // namespace lockstep::data

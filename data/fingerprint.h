@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tells whether two hosts have the same data at the same paths: size and hash of each file of a
+// source. Small files are hashed whole, large ones in pieces that are spread over them.
+// Thread-safety: pure functions of the files.
+#ifndef LOCKSTEP_DATA_FINGERPRINT_H_
+#define LOCKSTEP_DATA_FINGERPRINT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "data/dataset.h"
+
+namespace lockstep::data {
+
+struct FileFingerprint {
+  std::string path;
+  // Of a folder: the number of its files, and the hash of their names.
+  uint64_t bytes = 0;
+  uint64_t hash = 0;
+};
+
+// Files up to this are hashed whole.
+inline constexpr uint64_t kWholeBytes = uint64_t{256} << 20;
+
+// Size and hash of one file. Blocks for the disk: at most `whole_bytes` are read. Errors: those of
+// MappedBytes, naming the file.
+absl::StatusOr<FileFingerprint> FingerprintFile(const std::string& path,
+                                                uint64_t whole_bytes = kWholeBytes);
+
+// Of the files of `source` that are there, of both splits; none for made data. A folder with many
+// files counts as one file that holds them all. Errors: as FingerprintFile.
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& source);
+
+}  // namespace lockstep::data
+
+#endif  // LOCKSTEP_DATA_FINGERPRINT_H_

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verbs/fetch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/json.h"
+#include "common/printable.h"
+#include "common/status.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/stop_signals.h"
+#include "launcher/verbs/connect.h"
+#include "launcher/verbs/file_receiver.h"
+#include "launcher/verbs/run_verb.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kReply = absl::Seconds(5);
+
+// Where a fetch puts files; says that the folder is no run's own.
+constexpr const char* kMark = ".fetched";
+
+// The run's folder, if this host has it: shared, or because the job ran here.
+bool IsTheRuns(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "job.yaml", error) && !fs::exists(folder / kMark, error);
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error && !fs::exists(fs::path(folder) / kMark, error)) {
+    FILE* const mark = std::fopen(absl::StrCat(folder, "/", kMark).c_str(), "w");
+    if (mark != nullptr) std::fclose(mark);
+    if (mark == nullptr) error = std::error_code(errno, std::generic_category());
+  }
+  if (!error) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot make ", folder, ": ", error.message(), "; name another with --to"));
+}
+
+// What is to come from one node: the model lies with rank 0, logs on each.
+FetchRequest RequestOf(const FetchWish& wish, const FindFilesResponse& found,
+                       const FileNode& node) {
+  FetchRequest request;
+  request.set_job_id(found.job_id());
+  request.set_node_id(node.node_id());
+  request.set_logs(wish.logs || wish.all);
+  request.set_model(wish.model && node.has_model());
+  request.set_all(wish.all && node.has_model());
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish) {
+  FindFilesRequest request;
+  request.set_job_id(wish.job);
+  LS_ASSIGN_OR_RETURN(FindFilesResponse found, client->FindFiles(request, kReply));
+  if (found.nodes().empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("job ", found.job_id(), " has had no worker yet, so it has no files"));
+  }
+  const bool any_model = std::any_of(found.nodes().begin(), found.nodes().end(),
+                                     [](const FileNode& node) { return node.has_model(); });
+  if (wish.model && !any_model) {
+    return absl::NotFoundError(
+        absl::StrCat("job ", found.job_id(), " has not written a model yet"));
+  }
+  // While a job runs rank 0's node has its metrics.
+  if (!any_model) found.mutable_nodes(0)->set_has_model(true);
+  FetchedFiles fetched;
+  fetched.folder = wish.to.empty() ? found.run_dir() : wish.to;
+  if (IsTheRuns(fetched.folder)) {
+    fetched.was_here = true;
+    return fetched;
+  }
+  LS_RETURN_IF_ERROR(MakeFolder(fetched.folder));
+  for (const FileNode& node : found.nodes()) {
+    const FetchRequest wanted = RequestOf(wish, found, node);
+    if (!wanted.logs() && !wanted.model() && !wanted.all()) continue;
+    FileReceiver receiver(fetched.folder);
+    absl::Status got = client->Fetch(wanted, [&](const FilePiece& piece) {
+      return piece.end() ? absl::OkStatus() : receiver.Take(piece);
+    });
+    if (got.ok()) got = receiver.Finish();
+    fetched.files += static_cast<int64_t>(receiver.names().size());
+    fetched.bytes += receiver.bytes();
+    if (absl::IsCancelled(got)) return got;
+    if (!got.ok()) {
+      fetched.missing.push_back(absl::StrCat("host ", Printable(node.host()), ": ",
+                                             Printable(std::string(got.message()))));
+    }
+  }
+  if (fetched.files == 0 && !fetched.missing.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("no file was fetched; ", absl::StrJoin(fetched.missing, "; ")));
+  }
+  return fetched;
+}
+
+std::string FetchJson(const FetchedFiles& fetched) {
+  return JsonObject()
+             .Add("schema", 1)
+             .Add("folder", fetched.folder)
+             .Add("files", fetched.files)
+             .Add("bytes", fetched.bytes)
+             .Raw("missing", JsonArrayOf(fetched.missing))
+             .Done() +
+         "\n";
+}
+
+int RunVerb(const FetchArgs& args) {
+  StopSignals::Block();
+  const absl::StatusOr<coordinator::ClientOptions> options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return Complain(options.status());
+  const auto client = coordinator::FilesClient::Create(*options);
+  StopSignals signals([&](int) { client->Stop(); });
+  const absl::StatusOr<FetchedFiles> fetched = FetchFiles(
+      client.get(),
+      {.job = args.job, .logs = args.logs, .model = args.model, .all = args.all, .to = args.to});
+  if (!fetched.ok()) return Complain(fetched.status());
+  if (fetched->was_here && !args.common.quiet) {
+    std::cerr << "the run's folder is on this host: nothing was fetched" << std::endl;
+  }
+  for (const std::string& why : fetched->missing) {
+    std::cerr << "not all files are here: " << why << std::endl;
+  }
+  if (args.common.output == Output::kJson) {
+    std::cout << FetchJson(*fetched);
+  } else {
+    std::cout << fetched->folder << "\n";
+  }
+  return fetched->missing.empty() ? kExitOk : kExitFailure;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings what a run left on its nodes to this host.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_LAUNCHER_VERBS_FETCH_H_
+#define LOCKSTEP_LAUNCHER_VERBS_FETCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/client/files.h"
+
+namespace lockstep::launcher {
+
+struct FetchWish {
+  std::string job;
+  bool logs = false;
+  bool model = false;
+  bool all = false;
+  std::string to = {};  // empty: a folder of the run's name below this one
+};
+
+struct FetchedFiles {
+  std::string folder;
+  int64_t files = 0;
+  int64_t bytes = 0;
+  // The run's folder was here already: nothing was fetched.
+  bool was_here = false;
+  // Why files of some hosts are missing, a sentence each.
+  std::vector<std::string> missing;
+};
+
+// One line of JSON, as docs/json_output.md says.
+std::string FetchJson(const FetchedFiles& fetched);
+
+// Blocks. Errors: NotFound (the job; it has no such files); Unavailable (nothing could be fetched,
+// with why); Cancelled by the client's Stop; those of writing.
+absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_VERBS_FETCH_H_

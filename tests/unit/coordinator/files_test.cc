@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/coordinator/cluster.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(FilesTest, AreOnTheNodesThatTheWorkersWereOn) {
+  Cluster cluster(3, 2);
+  cluster.Submit("j", 2, 2);
+  cluster.Quiet();
+  const auto found = FindFiles(cluster.state_, "mlp", cluster.now_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->job_id(), "j");
+  EXPECT_EQ(found->run_dir(), cluster.job("j").run_dir);
+  ASSERT_EQ(found->nodes_size(), 2);
+  EXPECT_TRUE(found->nodes(0).connected());
+  EXPECT_EQ(FindFiles(cluster.state_, "other", cluster.now_).status().code(),
+            absl::StatusCode::kNotFound);
+  const std::string node = found->nodes(0).node_id();
+  EXPECT_EQ(*FileSender(cluster.state_, "j", node, cluster.now_),
+            cluster.state_.nodes.at(node).session);
+  for (const auto& [id, unused] : cluster.state_.nodes) {
+    if (id == node || id == found->nodes(1).node_id()) continue;
+    EXPECT_EQ(FileSender(cluster.state_, "j", id, cluster.now_).status().code(),
+              absl::StatusCode::kNotFound);
+  }
+  cluster.state_.nodes.at(node).session = 0;
+  const absl::Status away = FileSender(cluster.state_, "j", node, cluster.now_).status();
+  EXPECT_EQ(away.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(away.message()), HasSubstr("is away"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

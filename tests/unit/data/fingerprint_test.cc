@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/fingerprint.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FingerprintTest : public ::testing::Test {
+ protected:
+  FingerprintTest() : folder_(absl::StrCat(::testing::TempDir(), "/print-", ::getpid())) {
+    fs::create_directories(folder_ + "/text");
+  }
+  ~FingerprintTest() override { fs::remove_all(folder_); }
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << text;
+    return folder_ + "/" + name;
+  }
+  std::vector<FileFingerprint> Of(const Source& source) {
+    auto files = FingerprintFiles(source);
+    EXPECT_TRUE(files.ok()) << files.status();
+    return files.ok() ? *files : std::vector<FileFingerprint>{};
+  }
+  const std::string folder_;
+};
+
+TEST_F(FingerprintTest, EveryByteOfASmallFileCounts) {
+  std::string text(1000, 'a');
+  const FileFingerprint first = *FingerprintFile(Write("x", text));
+  EXPECT_EQ(first.bytes, 1000u);
+  for (const size_t at : {size_t{0}, size_t{517}, size_t{999}}) {
+    std::string other = text;
+    other[at] = 'b';
+    EXPECT_NE(FingerprintFile(Write("x", other))->hash, first.hash) << at;
+  }
+  EXPECT_EQ(FingerprintFile(Write("y", text))->hash, first.hash);
+  EXPECT_EQ(FingerprintFile(Write("empty", ""))->bytes, 0u);
+  EXPECT_FALSE(FingerprintFile(folder_ + "/nowhere").ok());
+}
+
+TEST_F(FingerprintTest, OfALargeFileBeginEndAndPiecesBetweenCount) {
+  std::string text(100'000, 'a');
+  const auto hash = [&] { return FingerprintFile(Write("x", text), 25'600)->hash; };
+  const uint64_t first = hash();
+  for (const size_t at : {size_t{0}, size_t{99'999}}) {
+    text[at] = 'b';
+    EXPECT_NE(hash(), first) << at;
+    text[at] = 'a';
+  }
+  EXPECT_EQ(hash(), first);
+  for (size_t at = 50'000; at < 50'400; ++at) text[at] = 'b';
+  EXPECT_NE(hash(), first);
+}
+
+TEST_F(FingerprintTest, TheFilesOfASource) {
+  CsvSource csv;
+  csv.train = Write("train.csv", "1,2");
+  csv.test = folder_ + "/nowhere.csv";
+  ASSERT_EQ(Of(csv).size(), 1u);
+  EXPECT_EQ(Of(csv)[0].path, csv.train);
+  IdxSource idx;
+  idx.train_images = folder_ + "/t";
+  Write("t.gz", "x");
+  ASSERT_EQ(Of(idx).size(), 1u);
+  EXPECT_EQ(Of(idx)[0].path, folder_ + "/t.gz");
+  EXPECT_TRUE(Of(SyntheticSource{}).empty());
+}
+
+TEST_F(FingerprintTest, AFolderIsItsFilesAndTheirNames) {
+  TextSource text;
+  text.path = folder_ + "/text";
+  Write("text/a", "one");
+  Write("text/b", "two");
+  const auto two = Of(text);
+  ASSERT_EQ(two.size(), 3u);
+  EXPECT_EQ(two[2].path, text.path);
+  EXPECT_EQ(two[2].bytes, 2u);
+  fs::rename(folder_ + "/text/b", folder_ + "/text/c");
+  EXPECT_NE(Of(text)[2].hash, two[2].hash);
+  for (int i = 0; i < 100; ++i) Write(absl::StrCat("text/n", i), "many");
+  const auto many = Of(text);
+  ASSERT_EQ(many.size(), 1u);
+  EXPECT_EQ(many[0].bytes, 102u);
+  Write("text/n50", "mane");
+  EXPECT_NE(Of(text)[0].hash, many[0].hash);
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/run_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/verbs/file_receiver.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RunFilesTest : public ::testing::Test {
+ protected:
+  RunFilesTest() : folder_(absl::StrCat(::testing::TempDir(), "/run-files-", ::getpid())) {
+    fs::remove_all(folder_);
+    fs::create_directories(run() + "/logs");
+    fs::create_directories(run() + "/model");
+    Write("job.yaml", "name: x");
+    Write("logs/0.log", "zero");
+    Write("logs/1.log", "");
+    Write("model/model.safetensors", std::string(600'000, 'm'));
+    Write("metrics.jsonl", "{}");
+    Write(".hidden", "x");
+    std::ofstream(folder_ + "/secret") << "secret";
+    fs::create_symlink(folder_ + "/secret", run() + "/logs/2.log");
+    fs::create_symlink(folder_, run() + "/up");
+    ::mkfifo((run() + "/logs/pipe").c_str(), 0600);
+    wanted_.set_job_id("a1b2");
+    wanted_.set_submit_dir(folder_);
+    wanted_.set_run_dir("runs/x-a1b2");
+  }
+  ~RunFilesTest() override { fs::remove_all(folder_); }
+
+  std::string run() const { return folder_ + "/runs/x-a1b2"; }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(run() + "/" + name, std::ios::binary) << text;
+  }
+  std::vector<std::string> List() {
+    const auto folder = OpenRunFolder(wanted_, "", "");
+    EXPECT_TRUE(folder.ok()) << folder.status();
+    return *ListRunFiles(folder->get(), wanted_);
+  }
+  absl::StatusCode OpenCode() { return OpenRunFolder(wanted_, "", "").status().code(); }
+  std::string Read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  const std::string folder_;
+  SendFiles wanted_;
+};
+
+TEST_F(RunFilesTest, WhatIsAskedForAndNoLinks) {
+  wanted_.set_logs(true);
+  EXPECT_THAT(List(), ElementsAre("logs/0.log", "logs/1.log"));
+  wanted_.set_model(true);
+  EXPECT_THAT(List(), ElementsAre("logs/0.log", "logs/1.log", "model/model.safetensors"));
+  wanted_.set_all(true);
+  EXPECT_THAT(List(), ElementsAre("job.yaml", "logs/0.log", "logs/1.log", "metrics.jsonl",
+                                  "model/model.safetensors"));
+}
+
+TEST_F(RunFilesTest, NoFolderThatIsNoRunsIsOpened) {
+  EXPECT_EQ(OpenCode(), absl::StatusCode::kOk);
+  const SendFiles good = wanted_;
+  for (const char* run_dir : {"runs/../../x-a1b2", "/etc/x-a1b2", "runs/x", "runs/x-other", ""}) {
+    wanted_.set_run_dir(run_dir);
+    EXPECT_EQ(OpenCode(), absl::StatusCode::kInvalidArgument) << run_dir;
+  }
+  wanted_ = good;
+  wanted_.set_run_dir("runs/y-a1b2");
+  EXPECT_EQ(OpenCode(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(fs::exists(folder_ + "/runs/y-a1b2")) << "it is not made";
+  fs::create_directory_symlink(folder_, folder_ + "/runs/y-a1b2");
+  EXPECT_EQ(OpenCode(), absl::StatusCode::kFailedPrecondition);
+  wanted_ = good;
+  EXPECT_TRUE(OpenRunFolder(wanted_, run(), "").ok()) << "the agent's user named it";
+}
+
+TEST_F(RunFilesTest, AFileComesWholeOrNotAtAll) {
+  wanted_.set_all(true);
+  const auto folder = OpenRunFolder(wanted_, "", "");
+  const std::string to = folder_ + "/to";
+  {
+    FileReceiver receiver(to);
+    for (const std::string& name : List()) {
+      const absl::Status sent = SendRunFile(folder->get(), name, [&](const FilePiece& piece) {
+        EXPECT_LE(piece.data().size(), kPieceBytes);
+        const absl::Status taken = receiver.Take(piece);
+        EXPECT_TRUE(taken.ok()) << taken;
+        return taken.ok();
+      });
+      EXPECT_TRUE(sent.ok()) << sent;
+      EXPECT_EQ(Read(to + "/" + name), Read(run() + "/" + name));
+    }
+    EXPECT_TRUE(receiver.Finish().ok());
+    EXPECT_EQ(receiver.names().size(), 5u);
+  }
+  // One piece is missing, another damaged.
+  std::vector<FilePiece> pieces;
+  ASSERT_TRUE(SendRunFile(folder->get(), "model/model.safetensors", [&](const FilePiece& piece) {
+                pieces.push_back(piece);
+                return true;
+              }).ok());
+  ASSERT_EQ(pieces.size(), 3u);
+  fs::remove_all(to);
+  {
+    FileReceiver receiver(to);
+    EXPECT_TRUE(receiver.Take(pieces[0]).ok());
+    EXPECT_EQ(receiver.Take(pieces[2]).code(), absl::StatusCode::kDataLoss);
+  }
+  {
+    FileReceiver receiver(to);
+    FilePiece bad = pieces[0];
+    (*bad.mutable_data())[5] ^= 1;
+    EXPECT_EQ(receiver.Take(bad).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(receiver.Finish().code(), absl::StatusCode::kDataLoss);
+  }
+  EXPECT_TRUE(fs::is_empty(to + "/model")) << "nothing half is left";
+}
+
+TEST_F(RunFilesTest, ANodesNamesStayInTheFolder) {
+  for (const char* name : {"../x", "/etc/passwd", "a/../../x", "", "a//b", ".x", "a/.b", "a\nb"}) {
+    FilePiece piece;
+    piece.set_name(name);
+    piece.set_digest(PieceDigest(name, ""));
+    FileReceiver receiver(folder_ + "/to");
+    EXPECT_EQ(receiver.Take(piece).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+}
+
+TEST_F(RunFilesTest, ALinkThatTakesAFilesPlaceIsNotFollowed) {
+  const auto folder = OpenRunFolder(wanted_, "", "");
+  const auto nothing = [](const FilePiece&) { return true; };
+  EXPECT_EQ(SendRunFile(folder->get(), "logs/2.log", nothing).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SendRunFile(folder->get(), "up/secret", nothing).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SendRunFile(folder->get(), "logs/pipe", nothing).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SendRunFile(folder->get(), "../x-a1b2/job.yaml", nothing).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

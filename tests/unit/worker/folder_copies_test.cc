@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/folder_copies.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/checkpoint_life.h"
+
+namespace lockstep::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Hosts h0, h1, ... with one rank each, whose folders are a, b, ... below the test's.
+class FolderCopiesTest : public CheckpointerTest {
+ protected:
+  std::vector<std::string> Folders(const std::string& letters) const {
+    std::vector<std::string> folders;
+    for (const char letter : letters) folders.push_back(folder_ + "/" + letter);
+    return folders;
+  }
+  Job Life(const std::string& letters, const std::string& run = "run") const {
+    return Job(folder_, static_cast<int>(letters.size()), run, "", 2, Folders(letters));
+  }
+  // Trains for `steps` steps with a checkpoint after each.
+  static void Train(Job* job, int steps) {
+    job->Look();
+    job->Enter();
+    for (int i = 0; i < steps; ++i) {
+      job->Step();
+      job->Complete();
+    }
+  }
+  std::vector<int64_t> StepsIn(const std::string& letter) const {
+    std::vector<int64_t> steps;
+    const auto contents =
+        checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_ + "/" + letter);
+    EXPECT_TRUE(contents.ok()) << contents.status();
+    for (const auto& found : contents->checkpoints) steps.push_back(found.manifest.step);
+    return steps;
+  }
+  // The step that a life on these folders goes on after; all ranks have the state `wanted`.
+  int64_t ResumedIn(const std::string& letters, const std::string& wanted) {
+    Job job = Life(letters);
+    job.SetGeneration(9);
+    job.Connect();
+    job.Look();
+    int64_t step = -1;
+    for (const auto& restored : job.Restore("auto")) {
+      EXPECT_TRUE(restored.ok()) << restored.status();
+      if (restored.ok() && restored->has_value()) step = (*restored)->manifest.step;
+    }
+    for (size_t r = 0; r < letters.size() && step >= 0; ++r) {
+      EXPECT_EQ(job.State(static_cast<int>(r)), wanted) << "rank " << r;
+      EXPECT_EQ(job.ranks()[r].executor->committed_step(), step);
+    }
+    return step;
+  }
+};
+
+TEST_F(FolderCopiesTest, WhoSeesTheSameFolder) {
+  Job shared = Life("aaa");
+  shared.Look();
+  EXPECT_EQ(shared.copies().count(), 1);
+  Job apart = Life("abc");
+  apart.Look();
+  EXPECT_THAT(apart.copies().writers, ElementsAre(0, 1, 2));
+  Job mixed = Life("abab");
+  mixed.Look();
+  EXPECT_THAT(mixed.copies().writers, ElementsAre(0, 1, 0, 1));
+  EXPECT_EQ(mixed.copies().count(), 2);
+  EXPECT_EQ(mixed.copies().ShareOf(3).place, 1);
+  EXPECT_EQ(mixed.copies().ShareOf(3).of, 2);
+  for (const char* letter : {"a", "b", "c"}) {
+    EXPECT_TRUE(fs::is_empty(folder_ + "/" + letter)) << "nothing is left";
+  }
+}
+
+TEST_F(FolderCopiesTest, EachFolderHasACopy) {
+  Job job = Life("abb");
+  Train(&job, 1);
+  for (const char* letter : {"a", "b"}) {
+    EXPECT_THAT(StepsIn(letter), ElementsAre(1));
+    EXPECT_EQ(fs::read_symlink(folder_ + "/" + letter + "/last"), "step-0000000001");
+  }
+  EXPECT_EQ(ResumedIn("abb", job.State()), 1);
+  EXPECT_EQ(ResumedIn("b", job.State()), 1) << "any host that is left";
+}
+
+TEST_F(FolderCopiesTest, AHostWithoutFilesTakesTheStateFromThoseThatHaveThem) {
+  Job job = Life("ab");
+  Train(&job, 2);
+  EXPECT_EQ(ResumedIn("ca", job.State()), 2);
+  EXPECT_EQ(ResumedIn("cdb", job.State()), 2);
+  EXPECT_EQ(ResumedIn("cd", ""), -1);
+}
+
+TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {
+  const std::string name = "/" + checkpoint::BestName(1);
+  Job job = Life("ab");
+  job.Look();
+  job.Enter();
+  job.Step();
+  job.decided() = {{}, 1, 1};
+  const std::string weights(10'000'000, 'w');  // in several pieces
+  for (const char* letter : {"/a", "/b"}) std::ofstream(folder_ + letter + name) << weights;
+  job.Complete();
+  EXPECT_EQ(ResumedIn("ca", job.State()), 1);
+  std::ifstream file(folder_ + "/c" + name);
+  EXPECT_TRUE(std::string(std::istreambuf_iterator<char>(file), {}) == weights);
+  EXPECT_FALSE(fs::exists(folder_ + "/c/.saving-best"));
+}
+
+TEST_F(FolderCopiesTest, TheNewestOfAllIsTaken) {
+  std::string newest;
+  {
+    Job job = Life("ab");
+    Train(&job, 2);
+  }
+  {
+    // Host b was away.
+    Job job = Life("a");
+    job.SetGeneration(4);
+    job.Connect();
+    job.Look();
+    ASSERT_TRUE(job.Restore("auto")[0].ok());
+    Train(&job, 3);
+    newest = job.State();
+  }
+  EXPECT_THAT(StepsIn("b"), ElementsAre(2, 1));
+  EXPECT_EQ(ResumedIn("ba", newest), 5);
+}
+
+TEST_F(FolderCopiesTest, ADamagedCopyIsMadeGoodByTheOthers) {
+  std::string first;
+  Job job = Life("ab");
+  Train(&job, 1);
+  first = job.State();
+  job.Step();
+  job.Complete();
+  Flip("a/step-0000000002/training.safetensors");
+  EXPECT_EQ(ResumedIn("ab", job.State()), 2);
+  EXPECT_EQ(ResumedIn("cab", job.State()), 2);
+  Flip("b/step-0000000002/model.safetensors");
+  EXPECT_EQ(ResumedIn("ab", first), 1);
+}
+
+TEST_F(FolderCopiesTest, ACopyThatMayBeWholeAndCannotBeReadStopsTheJob) {
+  {
+    Job job = Life("ab");
+    Train(&job, 1);
+  }
+  Job job = Life("ab");
+  job.Look();
+  job.ranks()[1].storage->BeforeReads([](const std::string& path) {
+    return path.ends_with("model.safetensors") ? ErrnoStatus(EIO, path) : absl::OkStatus();
+  });
+  const auto results = job.Restore("auto");
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(FolderCopiesTest, ADiskThatIsFullCostsItsCopyAlone) {
+  for (int broken = 0; broken < 2; ++broken) {
+    fs::remove_all(folder_);
+    Job job = Life("ab");
+    Train(&job, 1);
+    job.ranks()[static_cast<size_t>(broken)].storage->FailAt(2, /*all=*/true);
+    job.Step();
+    job.Complete();
+    const std::string state = job.State();
+    EXPECT_THAT(StepsIn(broken == 0 ? "a" : "b"), ElementsAre(1));
+    EXPECT_THAT(StepsIn(broken == 0 ? "b" : "a"), ElementsAre(2, 1));
+    EXPECT_EQ(ResumedIn("ab", state), 2);
+  }
+}
+
+TEST_F(FolderCopiesTest, SavedBesideTheSteps) {
+  Job job = Life("ab");
+  job.Look();
+  job.Enter();
+  job.Step(/*due=*/true);
+  const std::string state = job.State();
+  const auto both = [&] { return !StepsIn("a").empty() && !StepsIn("b").empty(); };
+  for (int i = 0; i < 100'000 && !both(); ++i) job.Step();
+  EXPECT_THAT(StepsIn("a"), ElementsAre(1));
+  EXPECT_THAT(StepsIn("b"), ElementsAre(1));
+  EXPECT_EQ(ResumedIn("ab", state), 1);
+}
+
+TEST_F(FolderCopiesTest, APlaceThatTheUserNamedNeedNotBeOnEachHost) {
+  std::string state;
+  {
+    Job job = Life("a");
+    Train(&job, 1);
+    state = job.State();
+  }
+  Job job = Life("bc", "another run");
+  job.Look();
+  const auto restored = job.Restore(folder_ + "/a");
+  ASSERT_TRUE(restored[0].ok() && restored[0]->has_value()) << restored[0].status();
+  EXPECT_EQ(job.State(1), state);
+  Job missing = Life("bc", "another run");
+  missing.Look();
+  EXPECT_EQ(missing.Restore(folder_ + "/nowhere")[0].status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

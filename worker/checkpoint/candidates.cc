@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/candidates.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/checkpoint_place.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "worker/checkpoint/checkpoint_identity.h"
+
+namespace lockstep::worker {
+namespace {
+
+using checkpoint::FoundCheckpoint;
+
+std::string ReadingAdvice(const absl::Status& why) {
+  if (absl::IsFailedPrecondition(why)) return "make it readable";
+  if (absl::IsResourceExhausted(why)) return "raise the limit or make room";
+  return "see that its file system is mounted and sound";
+}
+
+}  // namespace
+
+absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why) {
+  return absl::Status(
+      why.code(), absl::StrCat("rank ", rank, " cannot read ", path, ": ", why.message(),
+                               "; it may be whole, so no older state is used: ", ReadingAdvice(why),
+                               ", then start the job again"));
+}
+
+absl::Status Candidates::Find() {
+  const bool automatic = source_.resume == "auto";
+  LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
+  if (found_.empty() && damaged_.empty()) {
+    LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
+                                                   source_.folder, /*earlier=*/automatic));
+  }
+  TellOfMissing();
+  if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
+  given_ = true;
+  LS_RETURN_IF_ERROR(Add(source_.resume, false));
+  if (!found_.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
+                                          source_.resume, damaged_.empty() ? "" : ": ",
+                                          absl::StrJoin(damaged_, "; ")));
+}
+
+absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
+  if (next_ == found_.size()) return nullptr;
+  const FoundCheckpoint& found = found_[next_++];
+  const std::string difference = DifferenceOf(found.manifest, source_.identity);
+  if (difference.empty()) return &found;
+  if (source_.reproducible) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint ", found.path, " is of another training: ", difference,
+        "; take the job as it was, another checkpoint.dir, or resume: never to begin anew",
+        " (train.reproducible: false goes on with other numbers)"));
+  }
+  LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
+                 << difference;
+  return &found;
+}
+
+absl::Status Candidates::Exhausted() const {
+  if (!given_) {
+    if (!found_.empty() || !damaged_.empty()) {
+      LS_LOG_WARNING << "no checkpoint in " << source_.folder << " is whole; begins at step 0";
+    }
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("checkpoint.resume: no checkpoint at ", source_.resume, " is whole"));
+}
+
+absl::Status Candidates::Add(const std::string& folder, bool own_alone) {
+  absl::StatusOr<checkpoint::FolderContents> looked =
+      checkpoint::FindCheckpoints(source_.storage, folder);
+  absl::Status read = looked.ok() ? looked->unread : looked.status();
+  if (!read.ok()) return Unreadable(rank_, folder, read);
+  checkpoint::FolderContents contents = *std::move(looked);
+  for (FoundCheckpoint& found : contents.checkpoints) {
+    if (own_alone && found.manifest.run != source_.identity.run) continue;
+    if (IsTooLate(found.manifest)) {
+      LS_LOG_WARNING << "not taken: " << found.path << ", which generation "
+                     << found.manifest.generation
+                     << " wrote when the job had gone on without it";
+      continue;
+    }
+    found_.push_back(std::move(found));
+  }
+  for (const std::string& why : contents.damaged) {
+    LS_LOG_WARNING << "not a whole checkpoint: " << why;
+  }
+  damaged_ = std::move(contents.damaged);
+  return absl::OkStatus();
+}
+
+void Candidates::TellOfMissing() const {
+  if (!source_.newest.has_value() || source_.copies.count() > 1) return;
+  const std::pair wanted(source_.newest->generation(), source_.newest->step());
+  for (const FoundCheckpoint& found : found_) {
+    if (std::pair(found.manifest.generation, found.manifest.step) >= wanted) return;
+  }
+  LS_LOG_WARNING << "the newest checkpoint of this run, " << source_.newest->path()
+                 << ", is not there";
+}
+
+bool Candidates::IsTooLate(const checkpoint::Manifest& manifest) const {
+  if (!source_.newest.has_value() || manifest.run != source_.identity.run) return false;
+  if (manifest.generation >= source_.previous_generation) return false;
+  return std::pair(manifest.generation, manifest.step) >
+         std::pair(source_.newest->generation(), source_.newest->step());
+}
+
+ReadOutcome OutcomeOf(const absl::Status& status) {
+  if (status.ok()) return ReadOutcome::kLoaded;
+  return checkpoint::IsDamage(status) ? ReadOutcome::kDamaged : ReadOutcome::kUnreadable;
+}
+
+absl::StatusOr<ReadVerdict> AgreeOnReading(Communicator* communicator, const absl::Status& mine,
+                                           absl::Time deadline) {
+  constexpr int32_t kRanks = 1 << 24;
+  int32_t worst = static_cast<int32_t>(OutcomeOf(mine)) * kRanks + communicator->rank();
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&worst, 1, DType::kInt32, ReduceOp::kMax,
+                                             ReduceOrder::kFixed, deadline));
+  return ReadVerdict{static_cast<ReadOutcome>(worst / kRanks), worst % kRanks};
+}
+
+absl::StatusOr<checkpoint::Manifest> ReadManifest(checkpoint::Storage* storage,
+                                                  const std::string& path) {
+  LS_ASSIGN_OR_RETURN(const std::string text,
+                      storage->Read(absl::StrCat(path, "/", checkpoint::kManifestName),
+                                    checkpoint::kMaxManifestBytes));
+  return checkpoint::ParseManifest(text);
+}
+
+}  // namespace lockstep::worker

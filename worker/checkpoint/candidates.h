@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoints that one rank finds where a job looks for them, in the order in which it would
+// go on from them, and what the ranks tell each other of reading one.
+//
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_CANDIDATES_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_CANDIDATES_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "collectives/communicator.h"
+#include "worker/checkpoint/restore.h"
+
+namespace lockstep::worker {
+
+class Candidates {
+ public:
+  // `source` outlives this; `rank` is for messages.
+  Candidates(const ResumeSource& source, int rank) : source_(source), rank_(rank) {}
+
+  // Looks. Errors: NotFound when the user named a place where none is; as Unreadable when some may
+  // be whole and cannot be read; those of CheckNoneIsLost.
+  absl::Status Find();
+  // The next one to try, newest first; null: there is none. Errors: InvalidArgument when it is of
+  // another job.
+  absl::StatusOr<const checkpoint::FoundCheckpoint*> Next();
+  // None of them was whole. Errors: DataLoss when it was the user who named the place.
+  absl::Status Exhausted() const;
+
+ private:
+  absl::Status Add(const std::string& folder, bool own_alone);
+  // The one that the coordinator knows as the newest may be gone.
+  void TellOfMissing() const;
+  // Whether it is higher than all that the job's coordinator knows of.
+  bool IsTooLate(const checkpoint::Manifest& manifest) const;
+
+  const ResumeSource& source_;
+  const int rank_;
+  std::vector<checkpoint::FoundCheckpoint> found_;
+  std::vector<std::string> damaged_;
+  size_t next_ = 0;
+  bool given_ = false;
+};
+
+// An error of reading what may be whole, for people.
+absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why);
+
+// What became of reading a checkpoint on a rank; higher is worse.
+enum class ReadOutcome { kLoaded = 0, kDamaged = 1, kUnreadable = 2 };
+// What `status`, of reading one, comes to.
+ReadOutcome OutcomeOf(const absl::Status& status);
+
+// The worst outcome of all ranks, and one that had it.
+struct ReadVerdict {
+  ReadOutcome worst = ReadOutcome::kLoaded;
+  int rank = 0;
+};
+// Collective. Errors: those of the communicator.
+absl::StatusOr<ReadVerdict> AgreeOnReading(Communicator* communicator, const absl::Status& mine,
+                                           absl::Time deadline);
+
+// The manifest of the checkpoint at `path`. Errors: those of reading it; DataLoss.
+absl::StatusOr<checkpoint::Manifest> ReadManifest(checkpoint::Storage* storage,
+                                                  const std::string& path);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_CANDIDATES_H_

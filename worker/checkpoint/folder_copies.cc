@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/folder_copies.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "common/hmac.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr const char* kPrefix = ".seen-";
+
+// By rank: the first one of its host.
+std::vector<int> FirstRanks(const Generation& generation) {
+  std::map<std::string, int> first;
+  std::vector<int> firsts;
+  for (const Member& member : generation.members()) {
+    firsts.push_back(first.try_emplace(member.address().node_id(), member.rank()).first->second);
+  }
+  return firsts;
+}
+
+// Unguessable without the generation's secret, and another one for each folder.
+std::string Nonce(const Generation& generation, const std::string& path) {
+  const std::string key = generation.secret().empty() ? "none" : generation.secret();
+  const std::string hash =
+      HmacSha256(key, absl::StrCat("folder ", path, " in generation ", generation.generation()));
+  return absl::BytesToHexString(absl::string_view(hash).substr(0, 16));
+}
+
+std::string FileOf(const SharedFolder& folder, const std::string& nonce, int rank) {
+  return absl::StrCat(folder.path, "/", kPrefix, nonce, "-", rank);
+}
+
+// Makes this rank's file, and removes what members of earlier generations left when they died.
+absl::Status Leave(const SharedFolder& folder, const std::string& nonce, int rank) {
+  LS_RETURN_IF_ERROR(folder.storage->MakeFolder(folder.path));
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.storage->List(folder.path));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kPrefix) || absl::StrContains(name, nonce)) continue;
+    folder.storage->Remove(absl::StrCat(folder.path, "/", name)).IgnoreError();
+  }
+  return checkpoint::WriteWhole(folder.storage, FileOf(folder, nonce, rank), nonce);
+}
+
+// The lowest of `left`, who left files, whose file is seen here; `rank` when there is none before.
+int FirstSeen(const SharedFolder& folder, const std::string& nonce, const std::vector<int>& left,
+              int rank) {
+  for (const int other : left) {
+    if (other >= rank) break;
+    const auto text = folder.storage->Read(FileOf(folder, nonce, other), nonce.size());
+    if (text.ok() && *text == nonce) return other;
+  }
+  return rank;
+}
+
+int64_t RunNumberIn(const SharedFolder& folder) {
+  if (folder.run.empty()) return 0;
+  const auto contents = checkpoint::FindCheckpoints(folder.storage, folder.path);
+  return contents.ok() ? checkpoint::RunNumber(*contents, folder.run) : 0;
+}
+
+// What a rank tells the others; it travels as bytes.
+struct Row {
+  int64_t run_number = 0;
+  int32_t left = 0;
+  int32_t writer = 0;
+};
+
+absl::StatusOr<std::vector<Row>> Exchange(Communicator* communicator, const Row& mine,
+                                          absl::Time deadline) {
+  std::vector<Row> rows(static_cast<size_t>(communicator->world_size()));
+  LS_RETURN_IF_ERROR(
+      communicator->AllGather(&mine, rows.data(), sizeof(Row), DType::kUInt8, deadline));
+  return rows;
+}
+
+// What the job says against what was seen.
+absl::Status CheckStated(const Generation& generation, const SharedFolder& folder,
+                         const FolderCopies& copies, int rank) {
+  const auto host = [&](int of) { return generation.members(of).host(); };
+  if (folder.stated == "never" && copies.count() == 1 && rank == 0) {
+    LS_LOG_WARNING << folder.name << ": all hosts see the same " << folder.path
+                   << ", though the job says that it is never shared; one copy is kept there";
+  }
+  if (folder.stated != "always" || copies.count() == 1) return absl::OkStatus();
+  if (copies.WriterOf(rank) != copies.WriterOf(0) && copies.writes(rank)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder.name, ": host ", host(rank), " does not see in ", folder.path,
+                     " what host ", host(0), " wrote there, and the job says 'shared: always'",
+                     ": mount it on ", host(rank), ", or let the job say 'auto'"));
+  }
+  return absl::AbortedError(absl::StrCat(folder.name, " is not shared by all hosts"));
+}
+
+}  // namespace
+
+int FolderCopies::count() const {
+  return writers.empty() ? 1 : static_cast<int>(std::set(writers.begin(), writers.end()).size());
+}
+
+FolderCopies::Share FolderCopies::ShareOf(int rank) const {
+  Share share{0, 0};
+  for (size_t other = 0; other < writers.size(); ++other) {
+    if (writers[other] != WriterOf(rank)) continue;
+    ++share.of;
+    share.place += static_cast<int>(other) < rank ? 1 : 0;
+  }
+  return share;
+}
+
+absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Generation& generation,
+                                          const SharedFolder& folder, absl::Time deadline) {
+  const std::vector<int> firsts = FirstRanks(generation);
+  FolderCopies copies;
+  if (std::all_of(firsts.begin(), firsts.end(), [](int first) { return first == 0; })) {
+    return copies;
+  }
+  const int rank = communicator->rank();
+  const bool first = firsts[static_cast<size_t>(rank)] == rank;
+  const std::string nonce = Nonce(generation, folder.path);
+  Row mine;
+  if (first) mine.left = Leave(folder, nonce, rank).ok() ? 1 : 0;
+  LS_ASSIGN_OR_RETURN(std::vector<Row> rows, Exchange(communicator, mine, deadline));
+  std::vector<int> left;
+  for (size_t other = 0; other < rows.size(); ++other) {
+    if (rows[other].left != 0) left.push_back(static_cast<int>(other));
+  }
+  if (first) {
+    mine.writer = FirstSeen(folder, nonce, left, rank);
+    mine.run_number = RunNumberIn(folder);
+  }
+  const auto exchanged = Exchange(communicator, mine, deadline);
+  if (mine.left != 0) folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError();
+  LS_RETURN_IF_ERROR(exchanged.status());
+  rows = *exchanged;
+  for (size_t other = 0; other < rows.size(); ++other) {
+    int writer = rows[static_cast<size_t>(firsts[other])].writer;
+    while (rows[static_cast<size_t>(writer)].writer < writer) {
+      writer = rows[static_cast<size_t>(writer)].writer;
+    }
+    copies.writers.push_back(writer);
+    copies.run_number = std::max(copies.run_number, rows[other].run_number);
+  }
+  LS_RETURN_IF_ERROR(CheckStated(generation, folder, copies, rank));
+  if (copies.count() == 1) {
+    copies.writers.clear();
+  } else if (rank == 0) {
+    LS_LOG_INFO << folder.name << ", " << folder.path << ", is not shared: there are "
+                << copies.count() << " of it";
+  }
+  return copies;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which hosts of a generation see the same folder under one path, and so how many copies of a
+// checkpoint there are: one on each file system. The first rank of each host leaves a file with a
+// name that nobody can guess, and looks for those of the others.
+//
+// Thread-safety: confined to the worker's main thread.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_FOLDER_COPIES_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_FOLDER_COPIES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "checkpoint/storage.h"
+#include "collectives/communicator.h"
+#include "proto/coordinator.pb.h"
+
+namespace lockstep::worker {
+
+// Equal on all ranks.
+struct FolderCopies {
+  // By rank: the one that writes where this rank sees the folder. Empty: all see the same.
+  std::vector<int> writers = {};
+  // Of the run among those that have checkpoints in any of them, as Manifest::sequence.
+  int64_t run_number = 0;
+
+  // Who saves where `rank` sees the folder, and whether that is `rank` itself.
+  int WriterOf(int rank) const { return writers.empty() ? 0 : writers[static_cast<size_t>(rank)]; }
+  bool writes(int rank) const { return WriterOf(rank) == rank; }
+  // How many folders there are.
+  int count() const;
+  struct Share {
+    int place = 0;
+    int of = 1;
+  };
+  // How many ranks before `rank`, and how many in all, see the same folder as it.
+  Share ShareOf(int rank) const;
+};
+
+// What all ranks look at together.
+struct SharedFolder {
+  std::string path;
+  std::string name;  // as the user knows it: "checkpoint.dir"
+  // What the job says of it: "auto", "always", "never".
+  std::string stated = "auto";
+  std::string run;  // the job's id, whose number among the runs is looked up; empty: it is not
+  checkpoint::Storage* storage = checkpoint::Storage::Disk();
+};
+
+// All ranks call it with the same folder, which is made where it is missing. A generation of one
+// host looks at nothing. Blocks. Errors: FailedPrecondition on a rank whose host does not see what
+// `stated` says all see, naming path and both hosts; Aborted on the others; those of the
+// communicator. What cannot be written or read is not shared: saving will say so.
+absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Generation& generation,
+                                          const SharedFolder& folder, absl::Time deadline);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_FOLDER_COPIES_H_
