@@ -57,9 +57,11 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
   CheckDuplicates(document.root, reporter);
   ApplyOverrides(sets, &document.root, reporter);
   ExpandRun(&document.root);
+  ExpandProcs(&document.root);
   JobSpec& spec = result->spec;
   const Written written = DecodeJob(document.root, &spec, reporter);
   FillDefaults(name, written, &spec);
+  if (flags.nproc_per_node.has_value()) spec.mutable_resources()->clear_nproc_by();
   if (flags.any()) {
     const Resources& file = spec.resources();
     result->admission =

@@ -164,6 +164,15 @@ void ExpandRun(YamlNode* root) {
   Erase(root, "setup");
 }
 
+void ExpandProcs(YamlNode* root) {
+  YamlEntry* resources = root->Find("resources");
+  if (resources == nullptr || resources->value.kind != YamlNode::Kind::kMap) return;
+  YamlEntry* procs = resources->value.Find("nproc_per_node");
+  if (procs == nullptr || procs->value.kind != YamlNode::Kind::kScalar) return;
+  const std::string& word = procs->value.text;
+  if (word == "gpu" || word == "cpu" || word == "auto") procs->key.text = "nproc_by";
+}
+
 void ApplyOverrides(const std::vector<std::string>& sets, YamlNode* root, Reporter* reporter) {
   for (size_t i = 0; i < sets.size(); ++i) {
     Override parsed;

@@ -107,6 +107,22 @@ void Rules::CheckBatch() {
 void Rules::CheckRanksPerNode() {
   const Resources& resources = spec_.resources();
   const auto& list = resources.ranks_per_node();
+  if (!resources.nproc_by().empty()) {
+    const std::string why = WhyNotCounted(spec_);
+    if (!why.empty()) Error({"resources.nproc_by"}, why);
+    if (IsWritten("resources.nproc_by") && !IsWritten("train.shards") && spec_.has_train()) {
+      Error({"resources.nproc_by"},
+            absl::StrCat(
+                "'train.shards' has to be there with 'nproc_per_node: ", resources.nproc_by(),
+                "': how many workers there will be is not known yet, and the result "
+                "depends on the shards"));
+    }
+    if (IsWritten("resources.nproc_by") && !list.empty()) {
+      Error({"resources.ranks_per_node"},
+            absl::StrCat("'resources.ranks_per_node' and 'nproc_per_node: ", resources.nproc_by(),
+                         "' both say how many workers each host has"));
+    }
+  }
   if (list.empty()) return;
   if (resources.nodes() != list.size()) {
     Error({"resources.nodes"},

@@ -70,6 +70,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Resources.standby", .min = 0, .max = 65536},
       {.field = "Resources.matmul", .fallback = "auto", .choices = {"auto", "measured", "library"}},
       {.field = "Resources.cudnn", .fallback = "auto", .choices = {"auto", "always", "never"}},
+      {.field = "Resources.nproc_by", .choices = {"gpu", "cpu", "auto"}, .optional = true},
       {.field = "Resources.bind_cpus", .fallback = "auto", .choices = {"auto", "never"}},
       {.field = "Elastic.min_workers", .min = 1},
       {.field = "Elastic.max_workers", .min = 1},

@@ -23,7 +23,7 @@ void ShowToken(const ClientOptions& options, grpc::ClientContext* context) {
 class GrpcFilesClient : public FilesClient {
  public:
   explicit GrpcFilesClient(const ClientOptions& options)
-      : options_(options), stub_(Files::NewStub(MakeChannel(options.address))) {}
+      : options_(options), stub_(Files::NewStub(MakeChannel(options))) {}
 
   absl::StatusOr<FindFilesResponse> FindFiles(const FindFilesRequest& request,
                                               absl::Duration timeout) override {
@@ -82,7 +82,7 @@ class GrpcFilesClient : public FilesClient {
 class GrpcFileStream : public FileStream {
  public:
   explicit GrpcFileStream(const ClientOptions& options)
-      : stub_(Files::NewStub(MakeChannel(options.address))) {
+      : stub_(Files::NewStub(MakeChannel(options))) {
     ShowToken(options, &context_);
     writer_ = stub_->Send(&context_, &response_);
   }

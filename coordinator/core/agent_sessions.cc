@@ -71,12 +71,12 @@ void NoteContact(Context& context, Node& node) {
   node.last_contact = context.now;
 }
 
-// What the agent's checks found.
-void NoteHealth(Context& context, Node& node, const NodeHealth& health) {
+// What the agent's checks found. What it finds when it joins has cost nobody anything.
+void NoteHealth(Context& context, Node& node, const NodeHealth& health, bool joins = false) {
   if (node.problem == health.problem()) return;
   const bool was_well = std::exchange(node.problem, health.problem()).empty();
   context.schedule = true;
-  if (was_well) NoteNodeFailure(context, node.id, node.problem, "");
+  if (was_well && !joins) NoteNodeFailure(context, node.id, node.problem, "");
 }
 
 void OnHello(Context& context, SessionId session, const AgentHello& hello,
@@ -118,7 +118,7 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello,
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, started);
   if (restarted) MarkLost(context, node, hello);
-  NoteHealth(context, node, hello.health());
+  NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
   context.wish_nodes.insert(node.id);
   context.schedule = true;

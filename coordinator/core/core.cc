@@ -67,7 +67,13 @@ void SendProgress(Context& context, Job& job) {
 // When the job is to be looked at again though nothing happens.
 absl::Time NextCheck(const Context& context, const Job& job) {
   if (job.state == PENDING) {
-    return job.starts_at > context.now ? job.starts_at : context.now + kLookAtWaitingEvery;
+    const auto& nodes = context.state.nodes;
+    const bool some_come_back = std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
+      return IsLeftOut(entry.second.trust, context.now);
+    });
+    const absl::Time soon = context.now + kLookAtWaitingEvery;
+    if (job.starts_at <= context.now) return soon;
+    return some_come_back ? std::min(soon, job.starts_at) : job.starts_at;
   }
   if (job.final()) {
     const absl::Time left = job.ended + context.state.options.leave;

@@ -75,6 +75,9 @@ absl::Status CheckSpec(const JobSpec& spec) {
     return absl::InvalidArgumentError(
         "resources.ranks_per_node needs a number of at least 1 for each of resources.nodes");
   }
+  if (const std::string why = job::WhyNotCounted(spec); !why.empty()) {
+    return absl::InvalidArgumentError(why);
+  }
   const int64_t workers = job::WantedWorkers(spec);
   if (nodes > kMaxWorkers || per_node > kMaxWorkers || workers > kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat("a job has at most ", kMaxWorkers,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/health.h"
+#include "coordinator/core/node_record.h"
 #include "coordinator/core/nodes.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -143,32 +144,6 @@ JobRecord ToRecord(const Job& job) {
   return record;
 }
 
-NodeRecord ToRecord(const Node& node) {
-  NodeRecord record;
-  record.set_node_id(node.id);
-  record.set_incarnation(node.incarnation);
-  record.set_host(node.host);
-  record.set_slots(node.slots);
-  for (const Device& device : node.devices) *record.add_devices() = device;
-  record.set_is_private(node.is_private);
-  record.set_private_job(node.private_job);
-  record.set_cores(node.cores);
-  record.set_memory(node.memory);
-  if (node.drain) *record.mutable_drain() = ToProto(*node.drain);
-  for (const NodeFailure& failure : node.trust.failures) {
-    NodeFailureRecord& written = *record.add_failures();
-    *written.mutable_time() = ToProto(failure.time);
-    written.set_what(failure.what);
-    written.set_job_id(failure.job_id);
-  }
-  record.set_times_left_out(node.trust.times);
-  if (node.trust.until != absl::InfinitePast()) {
-    *record.mutable_left_out_until() = ToProto(node.trust.until);
-  }
-  record.set_left_out_reason(node.trust.reason);
-  return record;
-}
-
 Worker::Phase PhaseOf(const WorkerRecord& record) {
   if (record.has_exited()) return Worker::Phase::kExited;
   if (record.left()) return Worker::Phase::kLeaving;
@@ -285,28 +260,6 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.result = record.result();
   job.progress = record.progress();
   job.next_check = absl::InfinitePast();
-}
-
-void FromRecord(const NodeRecord& record, Node& node) {
-  node.id = record.node_id();
-  node.incarnation = record.incarnation();
-  node.host = record.host();
-  node.slots = record.slots();
-  node.devices.assign(record.devices().begin(), record.devices().end());
-  node.is_private = record.is_private();
-  node.private_job = record.private_job();
-  node.cores = record.cores();
-  node.memory = record.memory();
-  if (record.has_drain()) {
-    node.drain = DrainOrder{record.drain().reason(), record.drain().user(),
-                            FromProto(record.drain().since())};
-  }
-  for (const NodeFailureRecord& failure : record.failures()) {
-    node.trust.failures.push_back({FromProto(failure.time()), failure.what(), failure.job_id()});
-  }
-  node.trust.times = record.times_left_out();
-  if (record.has_left_out_until()) node.trust.until = FromProto(record.left_out_until());
-  node.trust.reason = record.left_out_reason();
 }
 
 // A row of a version that did not write down what a worker has of its node: as it was dealt out.
@@ -437,7 +390,8 @@ void CollectRows(Context& context, const std::set<std::string>& jobs) {
   for (const std::string& id : jobs) {
     Job& job = context.state.jobs.at(id);
     const std::string request_key = RequestKey(id);
-    if (context.state.saved.count(request_key) == 0) {
+    const bool is_counted = !job.spec().resources().nproc_by().empty();
+    if (is_counted || context.state.saved.count(request_key) == 0) {
       WriteIfChanged(context, request_key, Bytes(job.request));
     }
     WriteIfChanged(context, JobKey(id), Bytes(ToRecord(job)));

@@ -16,13 +16,6 @@ void Forget(const TrustRules& rules, absl::Time now, NodeTrust& trust) {
   if (now - trust.until > rules.memory) trust.times = 0;
 }
 
-// What one job meets again and again may be the job's.
-bool IsKnown(const NodeFailure& failure, const NodeTrust& trust) {
-  return !failure.job_id.empty() &&
-         std::any_of(trust.failures.begin(), trust.failures.end(),
-                     [&](const NodeFailure& old) { return old.job_id == failure.job_id; });
-}
-
 bool IsEnough(const TrustRules& rules, absl::Time now, const NodeTrust& trust) {
   if (trust.times > 0) return true;
   std::set<std::string> jobs, recent_jobs;
@@ -51,7 +44,10 @@ absl::Duration NoteFailure(const TrustRules& rules, const NodeFailure& failure, 
   if (!trust.failures.empty() && now - trust.failures.back().time <= rules.moment) {
     return absl::ZeroDuration();
   }
-  if (IsKnown(failure, trust)) return absl::ZeroDuration();
+  // What one job meets again and again may be the job's.
+  std::erase_if(trust.failures, [&](const NodeFailure& old) {
+    return !failure.job_id.empty() && old.job_id == failure.job_id;
+  });
   trust.failures.push_back(failure);
   if (!IsEnough(rules, now, trust)) return absl::ZeroDuration();
   const int doublings = std::min(trust.times++, 16);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/natural_order.h"
@@ -103,7 +104,53 @@ Placement PlaceList(const Job& job, Placement from, std::vector<int> counts) {
   return first;
 }
 
+int CountGpus(const Node& node) {
+  return static_cast<int>(std::count_if(node.devices.begin(), node.devices.end(),
+                                        [](const Device& d) { return d.kind() == "cuda"; }));
+}
+
+// A worker for each GPU or slot of `device`, on nodes of which all are free.
+Placement CountOn(Context& context, const Job& job, const std::string& device, bool empty) {
+  Job trial;  // as much of the job as room is asked for
+  trial.id = job.id;
+  trial.excluded = job.excluded;
+  Resources& resources = *trial.request.mutable_spec()->mutable_resources();
+  resources = job.spec().resources();
+  resources.set_nproc_per_node(1);
+  resources.set_device(device);
+  Placement from = Candidates(context, trial, empty);
+  const bool spare_gpus = device == "cpu" && job.spec().resources().nproc_by() == "auto";
+  std::erase_if(from, [&](auto& entry) {
+    const int gpus = CountGpus(*entry.first);
+    const int all = device == "cuda" ? gpus : entry.first->slots;
+    const bool fits = all > 0 && entry.second >= all && !(spare_gpus && gpus > 0);
+    entry.second = all;
+    return !fits;
+  });
+  Placement placement;
+  if (!TakeRankZero(job, 1, from, placement)) return {};
+  int left = job.spec().train().shards() - Workers(placement);
+  for (const auto& [node, workers] : from) {
+    if (static_cast<int>(placement.size()) >= job.spec().resources().nodes()) break;
+    if (workers > left) continue;
+    placement.emplace_back(node, workers);
+    left -= workers;
+  }
+  const bool fits = static_cast<int>(placement.size()) == job.spec().resources().nodes();
+  return fits && left >= 0 ? placement : Placement{};
+}
+
 }  // namespace
+
+CountedPlacement PlaceCounted(Context& context, const Job& job, bool empty) {
+  const std::string& by = job.spec().resources().nproc_by();
+  const std::string& wish = job.spec().resources().device();
+  const bool may_be_gpu = by != "cpu" && wish != "cpu";
+  const bool gpus = may_be_gpu && (by == "gpu" || !CountOn(context, job, "cuda", true).empty());
+  if (!gpus && absl::StartsWith(wish, "cuda")) return {};
+  const std::string device = gpus ? "cuda" : "cpu";
+  return {CountOn(context, job, device, empty), device};
+}
 
 int Workers(const Placement& placement) {
   int count = 0;
@@ -145,6 +192,15 @@ Placement PlaceSome(Context& context, const Job& job, bool empty) {
 }
 
 std::string SayWanted(const Job& job) {
+  if (job::IsUncounted(job.spec())) {
+    const std::string& by = job.spec().resources().nproc_by();
+    return absl::StrCat("all ",
+                        by == "gpu"   ? "GPUs"
+                        : by == "cpu" ? "slots"
+                                      : "GPUs or slots",
+                        " of ", Count(job.spec().resources().nodes(), "node"), ", ",
+                        Count(job.spec().train().shards(), "worker"), " at most (train.shards)");
+  }
   const std::vector<int> counts = job::RanksPerNode(job.spec());
   std::string text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on ",
                                   Count(static_cast<int64_t>(counts.size()), "node"));

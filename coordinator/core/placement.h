@@ -28,6 +28,16 @@ Placement Place(Context& context, const Job& job, bool empty);
 // As many workers as there is room for, on few nodes, with that of rank 0.
 Placement PlaceSome(Context& context, const Job& job, bool empty);
 
+// Nodes with their workers, and what there is one for each of: "cuda" or "cpu".
+struct CountedPlacement {
+  Placement placement;  // empty: the job does not fit
+  std::string device;
+};
+// Of a job whose workers are yet to be counted (resources.nproc_by): nodes of which it gets all
+// GPUs, or all slots, a worker for each, in the order of their hosts. "auto" means GPUs wherever
+// enough nodes have some. As many workers at most as the job has shards.
+CountedPlacement PlaceCounted(Context& context, const Job& job, bool empty);
+
 // "4 slots on 2 nodes (2 on each)", "4 slots on 2 nodes (3, 1)": what the file asks for.
 std::string SayWanted(const Job& job);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/placement.h"
@@ -22,6 +23,7 @@ int LeastWorkers(const Job& job) {
 
 // Whether the job would start if nothing else ran.
 bool WouldFit(Context& context, const Job& job) {
+  if (job::IsUncounted(job.spec())) return !PlaceCounted(context, job, true).placement.empty();
   if (!Place(context, job, true).empty()) return true;
   return LeastWorkers(job) < job.wanted_workers() &&
          Workers(PlaceSome(context, job, true)) >= LeastWorkers(job);
@@ -99,6 +101,11 @@ std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
   const auto& resources = job.spec().resources();
   const int per_node = resources.nproc_per_node();
   if (nodes == 0) return "start one with 'launcher join'";
+  if (job::IsUncounted(job.spec())) {
+    return absl::StrCat("start another with 'launcher join'",
+                        resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
+                        ", or submit with more train.shards or with a number of workers");
+  }
   std::string text;
   if (largest < per_node) {
     absl::StrAppend(&text, "no node has ", Count(per_node, "slot"),
@@ -140,7 +147,7 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
     free += Room(context.state, job, node, context.now);
   }
   std::string text = absl::StrCat("needs ", SayWanted(job));
-  if (LeastWorkers(job) < job.wanted_workers()) {
+  if (LeastWorkers(job) < job.wanted_workers() && !job::IsUncounted(job.spec())) {
     absl::StrAppend(&text, ", at least ", Count(LeastWorkers(job), "slot"));
   }
   if (nodes == 0) {
@@ -167,9 +174,22 @@ std::string WhyWaiting(Context& context, const Job& job, const std::string& ahea
   return absl::StrCat(text, "; ", WhatWouldHelp(job, nodes, largest));
 }
 
+// The workers of the job are known from now on.
+void Settle(Job& job, const CountedPlacement& counted) {
+  std::vector<int> ranks;
+  for (const auto& [node, workers] : counted.placement) ranks.push_back(workers);
+  const absl::Status set = job::SetCounted(ranks, counted.device, job.request.mutable_spec());
+  LS_CHECK(set.ok()) << set;
+}
+
 // Where the job starts now; empty: it waits. An elastic one waits a moment for all its workers, so
 // that it does not begin small just because one node was quicker than the others.
 Placement PlaceNow(Context& context, Job& job) {
+  if (job::IsUncounted(job.spec())) {
+    CountedPlacement counted = PlaceCounted(context, job, false);
+    if (!counted.placement.empty()) Settle(job, counted);
+    return std::move(counted.placement);
+  }
   Placement placement = Place(context, job, false);
   if (!placement.empty() || LeastWorkers(job) == job.wanted_workers()) return placement;
   placement = PlaceSome(context, job, false);

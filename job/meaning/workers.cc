@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace lockstep::job {
@@ -46,21 +47,19 @@ std::string TooManyWorkers(int64_t workers, int64_t shards) {
                       ": a worker needs at least one shard of the batch");
 }
 
-absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
-  const int64_t workers = int64_t{nodes} * nproc_per_node;
-  if (nodes < 1 || nproc_per_node < 1 || workers > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(nodes, " nodes x ", nproc_per_node, " workers: both must be at least 1"));
-  }
-  if (spec->has_train() && workers > spec->train().shards()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job '", spec->name(),
-        "' cannot be admitted: ", TooManyWorkers(workers, spec->train().shards()),
-        "; ask for at most ", spec->train().shards(),
-        ", or raise train.shards in the job file (which makes it another computation)"));
-  }
+namespace {
+
+// Whether the job may have so many workers.
+absl::Status CheckShards(int64_t workers, const JobSpec& spec) {
+  if (!spec.has_train() || workers <= spec.train().shards()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "job '", spec.name(), "' cannot be admitted: ",
+      TooManyWorkers(workers, spec.train().shards()), "; ask for at most ", spec.train().shards(),
+      ", or raise train.shards in the job file (which makes it another computation)"));
+}
+
+void MoveElastic(int32_t count, JobSpec* spec) {
   Elastic& elastic = *spec->mutable_elastic();
-  const int32_t count = static_cast<int32_t>(workers);
   if (elastic.min_workers() == elastic.max_workers()) {
     elastic.set_min_workers(count);
     elastic.set_max_workers(count);
@@ -68,6 +67,58 @@ absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
     elastic.set_min_workers(std::min(elastic.min_workers(), count));
     elastic.set_max_workers(std::max(elastic.max_workers(), count));
   }
+}
+
+}  // namespace
+
+std::string WhyNotCounted(const JobSpec& spec) {
+  const Resources& resources = spec.resources();
+  const std::string& by = resources.nproc_by();
+  if (by.empty()) return "";
+  if (by != "gpu" && by != "cpu" && by != "auto") {
+    return absl::StrCat("'resources.nproc_by' is '", by, "': expected gpu, cpu or auto");
+  }
+  const bool wants_gpus = absl::StartsWith(resources.device(), "cuda");
+  if (by == "gpu" && resources.device() == "cpu") {
+    return "a worker for each GPU and 'resources.device: cpu' cannot both be meant";
+  }
+  if (by == "cpu" && wants_gpus) {
+    return "a worker for each slot and 'resources.device: cuda' cannot both be meant: write gpu, "
+           "or "
+           "a number";
+  }
+  if (by != "cpu" && absl::StartsWith(resources.device(), "cuda:")) {
+    return "a worker for each GPU and the first GPU of 'resources.device: cuda:N' cannot both be "
+           "meant: write device: cuda";
+  }
+  return "";
+}
+
+bool IsUncounted(const JobSpec& spec) {
+  return !spec.resources().nproc_by().empty() && spec.resources().ranks_per_node_size() == 0;
+}
+
+absl::Status SetCounted(const std::vector<int>& ranks, const std::string& device, JobSpec* spec) {
+  int64_t workers = 0;
+  for (const int count : ranks) workers += count;
+  if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
+  MoveElastic(static_cast<int32_t>(workers), spec);
+  Resources& resources = *spec->mutable_resources();
+  resources.set_nodes(static_cast<int>(ranks.size()));
+  resources.set_nproc_per_node(*std::max_element(ranks.begin(), ranks.end()));
+  resources.mutable_ranks_per_node()->Assign(ranks.begin(), ranks.end());
+  resources.set_device(device);
+  return absl::OkStatus();
+}
+
+absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
+  const int64_t workers = int64_t{nodes} * nproc_per_node;
+  if (nodes < 1 || nproc_per_node < 1 || workers > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(nodes, " nodes x ", nproc_per_node, " workers: both must be at least 1"));
+  }
+  if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
+  MoveElastic(static_cast<int32_t>(workers), spec);
   spec->mutable_resources()->set_nodes(nodes);
   spec->mutable_resources()->set_nproc_per_node(nproc_per_node);
   spec->mutable_resources()->clear_ranks_per_node();

@@ -183,6 +183,7 @@ void World::Submit(const Command& command) {
     resources.set_nodes(resources.ranks_per_node_size());
     resources.set_nproc_per_node(std::max(resources.nproc_per_node(), count));
   }
+  spec.mutable_resources()->set_nproc_by(command.text("by"));
   spec.mutable_resources()->set_rank0_node(command.text("rank0"));
   spec.mutable_resources()->set_device(command.text("device", "auto"));
   spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));

@@ -19,7 +19,7 @@
 //   eval W step=10 accuracy=0.9
 //   submit J [nodes=1] [nproc=1] [shards=8] [priority=0] [detect=5s] [start=10m] [device=auto]
 //          [mixed] [request=ID] [restarts=0] [min=N] [max=N] [standby=0] [resume=auto]
-//          [ranks=3,1] [rank0=NODE]
+//          [ranks=3,1] [rank0=NODE] [by=gpu]
 //   up J                     its agents, workers and their first generation, in order
 //   cancel J [kill]          tick 5s [beat=W,W] [stands=W,W] [step=1]  pause 10s
 //   scale J workers=N        keep ended=N [for=5m] [node=1h]: what is forgotten (retention.h)

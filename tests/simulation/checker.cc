@@ -173,7 +173,9 @@ void Checker::OnAgentActs(const std::string& what) {
 void Checker::OnEndedByAgent(const WorkerProcess& worker) {
   const auto told = told_.find(worker.job_id());
   const bool over = told != told_.end() && told->second.final != JOB_STATE_UNSPECIFIED;
-  if (over || worker.finished() || Disturbed(worker.job_id())) return;
+  // What has nothing yet begins anew elsewhere when its node is drained.
+  const bool moves = drained_.count(worker.host()->name) != 0 && !worker.has_state();
+  if (over || moves || worker.finished() || Disturbed(worker.job_id())) return;
   Fail(absl::StrCat(worker.incarnation(), " is ended, and nothing ails it"));
 }
 

@@ -52,6 +52,8 @@ class Checker {
   void OnHeard(const AgentMessage& message, const Process& client);
   void OnHeard(const WorkerMessage& message, const Process& client);
   void OnAccepted(const std::string& job_id);
+  // Somebody wants the node emptied.
+  void OnDrain(const std::string& node) { drained_.insert(node); }
 
   // ---- agents ----
   // Between these what the agent does follows from a command; of an `old` coordinator nothing may.
@@ -101,6 +103,7 @@ class Checker {
   std::map<std::string, absl::Time> worker_heard_;  // by incarnation
   std::set<std::string> silent_;                    // judged so, and rightly
   std::set<std::string> placed_;                    // lives, by incarnation and node
+  std::set<std::string> drained_;  // nodes
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;

@@ -6,6 +6,7 @@
 //   simulator --seed=7 --agents=4000    as many agents as that
 //   simulator --list=FILE               each line "SEED [AGENTS]"; '#' begins a comment
 //   simulator --except=FILE             without the seeds of that list
+//   simulator --seeds=100 --drains      nodes are drained and given back as well
 //   simulator --measure --no-faults     what the coordinator's steps take of the CPU
 // Exits with 1 when a seed failed, and says how to see it again.
 #include <algorithm>
@@ -35,6 +36,7 @@ struct Arguments {
   bool verbose = false;
   bool measure = false;
   bool faults = true;
+  bool drains = false;
 };
 
 // Lines "SEED [AGENTS]".
@@ -60,6 +62,8 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
       arguments.verbose = true;
     } else if (word == "--measure") {
       arguments.measure = true;
+    } else if (word == "--drains") {
+      arguments.drains = true;
     } else if (word == "--no-faults") {
       arguments.faults = false;
     } else if (absl::ConsumePrefix(&word, "--seed=")) {
@@ -107,6 +111,7 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
   if (options.agents <= 200 && seed % 3 == 0) {
     options.limits.settle_spacing = absl::Microseconds(200 << (seed / 3 % 4));
   }
+  options.drains = arguments.drains;
   World world(options);
   const std::string failure = world.Run();
   if (arguments.measure && world.coordinator != nullptr) {
@@ -120,7 +125,7 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
   if (failure.empty()) return true;
   std::cout << "seed " << seed << " (" << options.agents << " agents) " << failure
             << "\n  again with: simulator --seed=" << seed << " --agents=" << options.agents
-            << " --verbose\n";
+            << (options.drains ? " --drains" : "") << " --verbose\n";
   return false;
 }
 
@@ -129,7 +134,7 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, arguments)) {
     std::cerr
         << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--except=FILE] "
-           "[--verbose] [--measure] [--no-faults]\n";
+           "[--verbose] [--measure] [--no-faults] [--drains]\n";
     return 2;
   }
   const auto began = std::chrono::steady_clock::now();

@@ -27,7 +27,8 @@ World::World(SimulationOptions given)
       timeline(options.seed),
       checker(this),
       began_(timeline.now()),
-      faults_(this) {
+      faults_(this),
+      drains_(this) {
   for (int i = 0; i <= options.agents; ++i) {
     auto host = std::make_unique<Host>();
     host->number = i;
@@ -123,6 +124,7 @@ std::string World::Run() {
   }
   absl::Time end = timeline.now() + options.quiet;
   if (options.faults) end = faults_.Begin() + options.quiet;
+  if (options.drains) drains_.Begin(end - options.quiet);
   while (checker.failure().empty() && !Over() && timeline.RunNext(end)) {
   }
   if (checker.failure().empty()) {

@@ -15,6 +15,7 @@
 #include "tests/simulation/checker.h"
 #include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/disk.h"
+#include "tests/simulation/drains.h"
 #include "tests/simulation/faults.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/host.h"
@@ -26,6 +27,7 @@ struct SimulationOptions {
   int agents = 3;
   int slots = 2;
   bool faults = true;
+  bool drains = false;  // nodes are drained and given back
   bool verbose = false;
   bool measure = false;  // CPU of the coordinator
   absl::Duration detection = absl::Seconds(5);
@@ -100,6 +102,7 @@ class World {
   std::map<std::pair<std::string, int64_t>, std::shared_ptr<Group>> groups_;
   std::vector<std::weak_ptr<Breakable>> connections_;
   Faults faults_;
+  Drains drains_;
 };
 
 }  // namespace lockstep::simulation

@@ -124,6 +124,30 @@ TEST_F(OutboxTest, ARequestIsWrittenDownThenCarriedOutThenAnswered) {
   EXPECT_EQ(AskedRows(), 0);
 }
 
+TEST_F(OutboxTest, ADrainIsWrittenDownBeforeItIsCarriedOut) {
+  Handle(Hello());
+  Save();
+  Handle(DrainRequested{"n", "disk", "ann"}, 1);
+  ASSERT_EQ(writing_.size(), 1u);
+  EXPECT_THAT(writing_[0].key, HasSubstr("/drain"));
+  EXPECT_FALSE(outbox_.state().nodes.at("n").drain.has_value());
+  // It is on the disk, and nothing else is: the next coordinator carries it out.
+  std::vector<StoredRequest> requests = {*ParseRequestRow(writing_[0])};
+  State state;
+  state.nodes["n"].id = "n";
+  Outbox next({"cluster", 8}, std::move(state));
+  const Outgoing begun = next.Begin(requests, now_);
+  EXPECT_EQ(next.state().nodes.at("n").drain->reason, "disk");
+  EXPECT_FALSE(begun.write.empty());
+  Save();
+  EXPECT_TRUE(answers_.at(1).status.ok());
+  EXPECT_EQ(AskedRows(), 0);
+  Handle(UndrainRequested{"n"}, 2);
+  Written(kFull);
+  EXPECT_EQ(answers_.at(2).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(outbox_.state().nodes.at("n").drain.has_value()) << "a refused one never happens";
+}
+
 TEST_F(OutboxTest, EveryCommandSaysWhoSpeaks) {
   SubmitJob();
   Handle(CancelRequested{"job", true}, 2);
@@ -194,8 +218,10 @@ TEST_F(OutboxTest, TheNextCoordinatorCarriesOutWhatWasWrittenDown) {
 }
 
 TEST_F(OutboxTest, RequestsComeBackAsTheyWere) {
-  for (const Event& event : {Event(Submitted{"abc", Request("again")}),
-                             Event(CancelRequested{"x/y", true}), Event(ScaleRequested{"x", 3})}) {
+  for (const Event& event :
+       {Event(Submitted{"abc", Request("again")}), Event(CancelRequested{"x/y", true}),
+        Event(ScaleRequested{"x", 3}), Event(DrainRequested{"n", "why", "ann"}),
+        Event(UndrainRequested{"n"})}) {
     const auto stored = ParseRequestRow(RequestRow(12, event));
     ASSERT_TRUE(stored.ok()) << stored.status();
     EXPECT_EQ(stored->number, 12);

@@ -32,6 +32,42 @@ JobSpec Load(const std::string& text, const std::vector<std::string>& sets = {})
   return result.spec;
 }
 
+TEST(JobFile, WorkersMayBeCountedByTheCoordinator) {
+  const std::string shards = std::string(kTrain) + "  shards: 8\n";
+  const JobSpec spec = Load("resources: {nodes: 2, nproc_per_node: gpu}\n" + shards);
+  EXPECT_EQ(spec.resources().nproc_by(), "gpu");
+  EXPECT_TRUE(IsUncounted(spec));
+  EXPECT_EQ(Load("resources: {nproc_per_node: 4}\n" + shards, {"resources.nproc_per_node=auto"})
+                .resources()
+                .nproc_by(),
+            "auto");
+  JobSpec counted = spec;
+  EXPECT_EQ(SetCounted({4, 5}, "cuda", &counted).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(SetCounted({4, 2}, "cuda", &counted).ok());
+  EXPECT_FALSE(IsUncounted(counted));
+  EXPECT_EQ(WantedWorkers(counted), 6);
+  EXPECT_EQ(counted.elastic().min_workers(), 6);
+  EXPECT_EQ(counted.elastic().max_workers(), 6);
+  EXPECT_EQ(counted.train().shards(), 8);
+  EXPECT_EQ(counted.resources().device(), "cuda");
+}
+
+TEST(JobFile, CountedWorkersNeedShardsAndADeviceThatGoesWithThem) {
+  const auto errors = [](const std::string& resources, const std::string& shards) {
+    const LoadResult result =
+        ParseJob("resources: {" + resources + "}\n" + kTrain + shards, "job.yaml", {});
+    EXPECT_FALSE(result.ok()) << resources;
+    return result.FormatErrors();
+  };
+  EXPECT_THAT(errors("nproc_per_node: gpu", ""), HasSubstr("'train.shards' has to be there"));
+  EXPECT_THAT(errors("nproc_per_node: gpu, device: cpu", "  shards: 8\n"),
+              HasSubstr("cannot both be meant"));
+  EXPECT_THAT(errors("nproc_per_node: cpu, device: cuda", "  shards: 8\n"),
+              HasSubstr("cannot both be meant"));
+  EXPECT_THAT(errors("nproc_per_node: auto, ranks_per_node: [1, 2]", "  shards: 8\n"),
+              HasSubstr("both say how many"));
+}
+
 TEST(JobFile, FillsInDefaults) {
   const JobSpec spec = Load(std::string("resources: {nodes: 2, nproc_per_node: 4}\n") + kTrain);
   EXPECT_EQ(spec.name(), "my-job");

@@ -70,6 +70,7 @@ const std::map<std::string, std::string>& Readers() {
       {"Resources.nproc_per_node", "coordinator/core/scheduler.cc"},
       {"Resources.ranks_per_node", "job/meaning/workers.cc"},
       {"Resources.rank0_node", "coordinator/core/placement.cc"},
+      {"Resources.nproc_by", "coordinator/core/placement.cc"},
       {"Resources.cpus_per_proc", "worker/setup/job_plan.cc"},
       {"Resources.device", "coordinator/core/nodes.cc"},
       {"Resources.memory", "worker/setup/memory_need.cc"},
@@ -118,6 +119,7 @@ constexpr char kPlanReader[] = "worker/setup/job_plan.cc";
 const std::map<std::string, Sets>& Beside() {
   static const auto* const beside = new std::map<std::string, Sets>{
       {"resources.ranks_per_node", {"resources={cpus_per_proc: 1}"}},
+      {"resources.nproc_by", {"train.shards=4"}},
       {"train.model.layers", {"train.model={layers: {sequence: [linear]}}"}},
       {"train.data.fashion_mnist", {"train.data={fashion_mnist: {}}"}},
       {"train.data.idx",

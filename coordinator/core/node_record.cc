@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/node_record.h"
+
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+NodeRecord ToRecord(const Node& node) {
+  NodeRecord record;
+  record.set_node_id(node.id);
+  record.set_incarnation(node.incarnation);
+  record.set_host(node.host);
+  record.set_slots(node.slots);
+  for (const Device& device : node.devices) *record.add_devices() = device;
+  record.set_is_private(node.is_private);
+  record.set_private_job(node.private_job);
+  record.set_cores(node.cores);
+  record.set_memory(node.memory);
+  if (node.drain) *record.mutable_drain() = ToProto(*node.drain);
+  for (const NodeFailure& failure : node.trust.failures) {
+    NodeFailureRecord& written = *record.add_failures();
+    *written.mutable_time() = ToProto(failure.time);
+    written.set_what(failure.what);
+    written.set_job_id(failure.job_id);
+  }
+  record.set_times_left_out(node.trust.times);
+  if (node.trust.until != absl::InfinitePast()) {
+    *record.mutable_left_out_until() = ToProto(node.trust.until);
+  }
+  record.set_left_out_reason(node.trust.reason);
+  return record;
+}
+
+void FromRecord(const NodeRecord& record, Node& node) {
+  node.id = record.node_id();
+  node.incarnation = record.incarnation();
+  node.host = record.host();
+  node.slots = record.slots();
+  node.devices.assign(record.devices().begin(), record.devices().end());
+  node.is_private = record.is_private();
+  node.private_job = record.private_job();
+  node.cores = record.cores();
+  node.memory = record.memory();
+  if (record.has_drain()) {
+    node.drain = DrainOrder{record.drain().reason(), record.drain().user(),
+                            FromProto(record.drain().since())};
+  }
+  for (const NodeFailureRecord& failure : record.failures()) {
+    node.trust.failures.push_back({FromProto(failure.time()), failure.what(), failure.job_id()});
+  }
+  node.trust.times = record.times_left_out();
+  if (record.has_left_out_until()) node.trust.until = FromProto(record.left_out_until());
+  node.trust.reason = record.left_out_reason();
+}
+
+}  // namespace lockstep::coordinator
