@@ -153,6 +153,10 @@ struct TreeReduceArgs {
   // of 16 or the vector's end. Empty: everybody needs all. The same on every rank. The result of a
   // rank covers what it needs, and may cover more.
   absl::Span<const std::vector<ElementRange>> wanted = {};
+  // Elements [0, rounded) are sums in bf16: the sum of each node is rounded to it, to nearest even,
+  // and stays in floats; those of `nodes` are already. Hosts send each other such elements in 16
+  // bits. The same on every rank; 0 where Abilities::rounds is false.
+  int64_t rounded = 0;
 };
 
 // Internal when TreeReduceArgs::result overlaps a node at another place than its own.
@@ -173,6 +177,10 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   virtual int64_t generation() const = 0;
+  // By rank: its host. Hosts are numbered from 0 by their lowest rank.
+  virtual std::vector<int> hosts() const {
+    return std::vector<int>(static_cast<size_t>(world_size()), 0);
+  }
 
   // What not every communicator gives. Whoever relies on it asks first.
   struct Abilities {
@@ -182,8 +190,11 @@ class Communicator {
     bool results_with_owners = true;
     // NewestReduce tells of a reduction that this rank did its part in, whoever died meanwhile.
     // Else only of those that are whole in the memory that this rank reads: a rank that is behind
-    // the others takes the state from them in the next generation (Replicate).
+    // the others takes the state from them in the next generation (Replicate). With
+    // TreeReduceArgs::wanted that is its own memory.
     bool keeps_reductions = true;
+    // TreeReduceArgs::rounded.
+    bool rounds = true;
   };
   virtual Abilities abilities() const { return {}; }
 
@@ -220,11 +231,11 @@ class Communicator {
   virtual absl::Status Recv(void* data, int64_t count, DType dtype, int from,
                             absl::Time deadline) = 0;
   virtual absl::Status Barrier(absl::Time deadline) = 0;
-  // Parts of a vector of `count` floats at `data` (memory of Transport::vectors()): each transfer
-  // brings its elements from the sender's vector to the same place in those of its receivers. The
-  // transfers are the same on every rank, and nothing that one sends is what one receives. Blocks
-  // until this rank has sent and received its own; after an error what it was to receive is
-  // undefined.
+  // Parts of a vector of `count` floats at `data` (memory of Transport::vectors(); where those lie
+  // on the host, any memory of the transport will do): each transfer brings its elements from the
+  // sender's vector to the same place in those of its receivers. The transfers are the same on
+  // every rank, and nothing that one sends is what one receives. Blocks until this rank has sent
+  // and received its own; after an error what it was to receive is undefined.
   virtual absl::Status ExchangeRanges(float* data, int64_t count,
                                       absl::Span<const RangeTransfer> transfers,
                                       absl::Time deadline);
@@ -323,6 +334,8 @@ class Transport {
   virtual std::string key() const = 0;
   // The TCP port on which members of other nodes reach this worker; 0: it has none.
   virtual int tcp_port() const { return 0; }
+  // Whether its generations may be over hosts, so that no rank relies on reading another's memory.
+  virtual bool spans_hosts() const { return false; }
 
   // The last operations of this worker, over all generations. Thread-safe to read.
   virtual const FlightRecorder& flight_recorder() const = 0;

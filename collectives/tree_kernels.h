@@ -17,6 +17,13 @@ struct TreeKernels {
   // out = (a + b) + (c + d)
   void (*add4)(const float* a, const float* b, const float* c, const float* d, float* out,
                int64_t count);
+  // out = bf16(a + b), to nearest even; a NaN stays one.
+  void (*add2_bf16)(const float* a, const float* b, float* out, int64_t count);
+  // out = bf16(bf16(a + b) + bf16(c + d))
+  void (*add4_bf16)(const float* a, const float* b, const float* c, const float* d, float* out,
+                    int64_t count);
+  // out = bf16(a)
+  void (*round_bf16)(const float* a, float* out, int64_t count);
 };
 
 // The widest variant that this machine runs; chosen once.

@@ -22,6 +22,14 @@ void AddFloats(const float* a, const float* b, float* out, int64_t count) {
   BestTreeKernels().add2(a, b, out, count);
 }
 
+void AddRounded(const float* a, const float* b, float* out, int64_t count) {
+  BestTreeKernels().add2_bf16(a, b, out, count);
+}
+
+void RoundFloats(const float* a, float* out, int64_t count) {
+  BestTreeKernels().round_bf16(a, out, count);
+}
+
 absl::StatusOr<TreeSum> TreeSum::Create(int shards, absl::Span<const ShardRange> nodes) {
   if (shards < 1) return absl::InvalidArgumentError(absl::StrCat(shards, " shards"));
   return CreateFor({0, shards}, nodes);
@@ -73,27 +81,40 @@ absl::Status TreeSum::Append(ShardRange node, absl::Span<const ShardRange> nodes
   return status;
 }
 
-void TreeSum::Run(absl::Span<const float* const> inputs, float* out, int64_t count) {
+void TreeSum::Run(absl::Span<const float* const> inputs, float* out, int64_t count,
+                  int64_t rounded) {
   LS_CHECK_EQ(static_cast<int>(inputs.size()), input_count_);
+  rounded = std::clamp<int64_t>(rounded, 0, count);
+  if (rounded > 0) RunPart(inputs, out, 0, rounded, /*rounds=*/true);
+  if (rounded < count) RunPart(inputs, out, rounded, count, /*rounds=*/false);
+}
+
+void TreeSum::RunPart(absl::Span<const float* const> inputs, float* out, int64_t begin, int64_t end,
+                      bool rounds) {
   const TreeKernels& kernels = BestTreeKernels();
+  const int64_t count = end - begin;
+  const auto input = [&](size_t i) { return inputs[i] + begin; };
+  float* const to = out + begin;
   switch (shape_) {
-    case Shape::kCopy:
-      if (inputs[0] != out && count > 0) std::memcpy(out, inputs[0], count * sizeof(float));
+    case Shape::kCopy:  // rounded already
+      if (input(0) != to) std::memcpy(to, input(0), static_cast<size_t>(count) * sizeof(float));
       return;
     case Shape::kTwo:
-      return kernels.add2(inputs[0], inputs[1], out, count);
+      return (rounds ? kernels.add2_bf16 : kernels.add2)(input(0), input(1), to, count);
     case Shape::kFour:
-      return kernels.add4(inputs[0], inputs[1], inputs[2], inputs[3], out, count);
+      return (rounds ? kernels.add4_bf16 : kernels.add4)(input(0), input(1), input(2), input(3), to,
+                                                         count);
     case Shape::kGeneral:
-      return RunGeneral(inputs, out, count);
+      return RunGeneral(inputs, out, begin, end, rounds);
   }
 }
 
-void TreeSum::RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count) {
-  const TreeKernels& kernels = BestTreeKernels();
+void TreeSum::RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t begin,
+                         int64_t end, bool rounds) {
+  const auto add = rounds ? BestTreeKernels().add2_bf16 : BestTreeKernels().add2;
   // Part d of the temporaries holds the sum that stands at depth d of the stack.
-  for (int64_t begin = 0; begin < count; begin += kPiece) {
-    const int64_t size = std::min(kPiece, count - begin);
+  for (; begin < end; begin += kPiece) {
+    const int64_t size = std::min(kPiece, end - begin);
     int depth = 0;
     for (size_t i = 0; i < program_.size(); ++i) {
       if (program_[i] != kAdd) {
@@ -104,7 +125,7 @@ void TreeSum::RunGeneral(absl::Span<const float* const> inputs, float* out, int6
       // The last addition writes the result, when every input of this piece has been read.
       const bool last = i + 1 == program_.size();
       float* sum = last ? out + begin : temporaries_.data() + (depth - 1) * kPiece;
-      kernels.add2(stack_[depth - 1], stack_[depth], sum, size);
+      add(stack_[depth - 1], stack_[depth], sum, size);
       stack_[depth - 1] = sum;
     }
   }

@@ -18,6 +18,10 @@ namespace lockstep {
 // out[i] = a[i] + b[i]. `out` may be `a` or `b`, but not overlap them otherwise. Vectorised for the
 // instruction set of the machine.
 void AddFloats(const float* a, const float* b, float* out, int64_t count);
+// The same rounded to bf16, to nearest even, as TreeReduceArgs::rounded wants it.
+void AddRounded(const float* a, const float* b, float* out, int64_t count);
+// out[i] = a[i] rounded so. `out` may be `a`.
+void RoundFloats(const float* a, float* out, int64_t count);
 
 // The additions that make the sum over [0, shards) from given nodes.
 class TreeSum {
@@ -29,8 +33,9 @@ class TreeSum {
   static absl::StatusOr<TreeSum> CreateFor(ShardRange top, absl::Span<const ShardRange> nodes);
 
   // out[0..count) = the sum; `inputs[i]` belongs to nodes[i]. `out` may be one of the inputs, but
-  // not overlap them otherwise. Allocates nothing.
-  void Run(absl::Span<const float* const> inputs, float* out, int64_t count);
+  // not overlap them otherwise. Each of the first `rounded` sums, also of nodes in between, is
+  // rounded to bf16. Allocates nothing.
+  void Run(absl::Span<const float* const> inputs, float* out, int64_t count, int64_t rounded = 0);
 
   // Additions for each element: nodes - 1.
   int additions() const { return input_count_ - 1; }
@@ -45,7 +50,11 @@ class TreeSum {
 
   TreeSum() = default;
   absl::Status Append(ShardRange node, absl::Span<const ShardRange> nodes, size_t* next);
-  void RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t count);
+  // Elements [begin, end), rounded or not.
+  void RunPart(absl::Span<const float* const> inputs, float* out, int64_t begin, int64_t end,
+               bool rounds);
+  void RunGeneral(absl::Span<const float* const> inputs, float* out, int64_t begin, int64_t end,
+                  bool rounds);
 
   Shape shape_ = Shape::kGeneral;
   int input_count_ = 0;

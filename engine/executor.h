@@ -231,9 +231,10 @@ class ShardedUpdate {
   virtual int64_t begun_step() const = 0;
 };
 
-// The first half of a sharded update where nobody has all reduced gradients, on devices with memory
-// of their own: HoldSums says whose sums this executor makes, SumSquares makes them, and
-// BeginUpdateWith, instead of BeginUpdate, begins the step when those of all are known.
+// The first half of a sharded update where nobody has all reduced gradients: HoldSums says whose
+// sums this executor makes, SumSquares makes them, and BeginUpdateWith, instead of BeginUpdate,
+// begins the step when those of all are known. The new weights of what is held may go to where its
+// gradients lie.
 class SpreadUpdate {
  public:
   virtual ~SpreadUpdate() = default;
@@ -241,9 +242,9 @@ class SpreadUpdate {
   // `blocks` of Plan::SumBlocks, ascending. Errors: as Update.
   virtual absl::Status HoldSums(std::vector<int> blocks) = 0;
   // Takes the reduced gradients of `step`: slices as for Update that cover those blocks, what is
-  // held, and all from Plan::TailBegin on. sums[b] becomes the sum of squares of each of those
-  // blocks; the rest stays as it is. The state stays as it is, and this may be done again. Blocks.
-  // Errors: as Update.
+  // held, and all from Plan::TailBegin on, and that stay there until the step is begun. sums[b]
+  // becomes the sum of squares of each of those blocks; the rest stays as it is. The state stays as
+  // it is, and this may be done again. Blocks. Errors: as Update.
   virtual absl::Status SumSquares(int64_t step, absl::Span<const GradientSlice> reduced,
                                   absl::Span<double> sums) = 0;
   // As BeginUpdate, with the gradients of the last SumSquares and the sums of all blocks.
@@ -299,8 +300,8 @@ class Executor : public StateAccess,
   static absl::StatusOr<std::unique_ptr<Executor>> Create(std::shared_ptr<const Plan> plan,
                                                           const Memory& memory);
 
-  // Null where the host has the reduced gradients of everybody.
-  virtual SpreadUpdate* spread_update() { return nullptr; }
+  // The same update for those who have a part of the reduced gradients; the executor's own.
+  virtual SpreadUpdate* spread_update() = 0;
 
   // From here on `observer` watches every node of RunShard, Evaluate, Predict and Decode; null:
   // nobody, which is what an executor starts with. It outlives the executor or the next call.

@@ -161,8 +161,8 @@ class Worker {
   // there is, also on more hosts than it asks for.
   bool OverHosts() const {
     if (bootstrap_.data_addresses().empty()) return false;
-    const bool spreads = job_.elastic().min_workers() > 0 && job_.train().zero_stage() == 0 &&
-                         bootstrap_.assignment().device().kind() != "cuda";
+    const bool spreads =
+        job_.elastic().min_workers() > 0 && bootstrap_.assignment().device().kind() != "cuda";
     return spreads || job_.resources().nodes() > 1;
   }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/reduce.h"
+#include "common/half.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -16,16 +17,17 @@ using Nodes = std::map<std::pair<int, int>, const float*>;
 
 // The definition itself: a contributed node is its value, any other the sum of its halves.
 // Errors: Internal when a leaf is missing.
-absl::StatusOr<float> TreeValue(const Nodes& nodes, ShardRange range, int64_t element) {
+absl::StatusOr<float> TreeValue(const Nodes& nodes, ShardRange range, int64_t element,
+                                bool rounds) {
   const auto found = nodes.find({range.begin, range.end});
   if (found != nodes.end()) return found->second[element];
   if (range.size() < 2) {
     return absl::InternalError(absl::StrCat("no rank holds shard ", range.begin));
   }
   const int middle = TreeSplit(range);
-  LS_ASSIGN_OR_RETURN(const float left, TreeValue(nodes, {range.begin, middle}, element));
-  LS_ASSIGN_OR_RETURN(const float right, TreeValue(nodes, {middle, range.end}, element));
-  return left + right;
+  LS_ASSIGN_OR_RETURN(const float left, TreeValue(nodes, {range.begin, middle}, element, rounds));
+  LS_ASSIGN_OR_RETURN(const float right, TreeValue(nodes, {middle, range.end}, element, rounds));
+  return rounds ? BFloat16::FromFloat(left + right).ToFloat() : left + right;
 }
 
 void Copy(void* to, const void* from, size_t bytes) {
@@ -35,12 +37,14 @@ void Copy(void* to, const void* from, size_t bytes) {
 }  // namespace
 
 FakeCommunicator::FakeCommunicator(std::shared_ptr<FakeGroup> group, int64_t generation, int rank,
-                                   int world_size, int shards, FlightRecorder* recorder)
+                                   int world_size, int shards, std::vector<int> hosts,
+                                   FlightRecorder* recorder)
     : group_(std::move(group)),
       generation_(generation),
       rank_(rank),
       world_size_(world_size),
       shards_(shards),
+      hosts_(std::move(hosts)),
       recorder_(recorder) {}
 
 Operation FakeCommunicator::NewOperation(OpKind kind, int64_t count, DType dtype) const {
@@ -106,6 +110,7 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
   call.operation = NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
   call.operation.step = args.step;
   call.operation.bucket = args.bucket;
+  if (args.rounded > 0) call.operation.dtype = DType::kBFloat16;
   if (args.count > 0) call.owned = args.result + SliceOf(args.count, world_size_, rank_).begin;
   call.nodes.assign(args.nodes.begin(), args.nodes.end());
   slices_.clear();
@@ -117,7 +122,7 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
     }
     const ElementRange mine = SliceOf(args.count, world_size_, rank_);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      LS_ASSIGN_OR_RETURN(args.result[i], TreeValue(nodes, {0, shards_}, i));
+      LS_ASSIGN_OR_RETURN(args.result[i], TreeValue(nodes, {0, shards_}, i, i < args.rounded));
     }
     for (int r = 0; r < world_size_; ++r) {
       const ElementRange range = SliceOf(args.count, world_size_, r);
@@ -125,7 +130,7 @@ absl::StatusOr<absl::Span<const Slice>> FakeCommunicator::TreeReduce(const TreeR
     }
     newest_ = ReducedStep{args.step, slices_, false};
     LS_RETURN_IF_ERROR(Leave(call, deadline));
-    newest_->whole = true;
+    newest_->whole = args.wanted.empty();
     return absl::OkStatus();
   }));
   return absl::MakeConstSpan(slices_);

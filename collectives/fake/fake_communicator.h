@@ -20,11 +20,12 @@ namespace lockstep {
 class FakeCommunicator : public Communicator, public ControlPlane {
  public:
   FakeCommunicator(std::shared_ptr<FakeGroup> group, int64_t generation, int rank, int world_size,
-                   int shards, FlightRecorder* recorder);
+                   int shards, std::vector<int> hosts, FlightRecorder* recorder);
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
   int64_t generation() const override { return generation_; }
+  std::vector<int> hosts() const override { return hosts_; }
 
   absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                      absl::Time deadline) override;
@@ -73,6 +74,7 @@ class FakeCommunicator : public Communicator, public ControlPlane {
   const int rank_;
   const int world_size_;
   const int shards_;
+  const std::vector<int> hosts_;
   FlightRecorder* const recorder_;
   absl::Status finished_;
   int64_t sequence_ = 0;

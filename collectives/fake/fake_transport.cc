@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/fake/fake_communicator.h"
 #include "collectives/fake/fake_group.h"
+#include "collectives/hosts/host_groups.h"
 #include "common/check.h"
 #include "common/status.h"
 
@@ -140,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(const Group
   recorder_.End(status.code());
   LS_RETURN_IF_ERROR(status);
   return std::make_unique<FakeCommunicator>(std::move(group), generation, rank, world, shards,
-                                            &recorder_);
+                                            GroupByHost(spec.members).host, &recorder_);
 }
 
 void FakeTransport::AbortConnect(int64_t generation, const std::string& reason) {

@@ -222,13 +222,14 @@ std::vector<int64_t> HostsCommunicator::CommittedSteps() const {
 }
 
 std::optional<ReducedStep> HostsCommunicator::NewestReduce() const {
-  if (!newest_.has_value() || !group_.local->AllReached(newest_tick_)) return std::nullopt;
+  // In its own memory it is there whatever the others do meanwhile.
+  if (!newest_is_own_ && !group_.local->AllReached(newest_tick_)) return std::nullopt;
   return newest_;
 }
 
 void HostsCommunicator::ReleaseDead() {
   // A step that was whole here has been finished before this; another one is taken from who has it.
-  if (!group_.local->CheckAlive().ok()) newest_.reset();
+  if (!newest_is_own_ && !group_.local->CheckAlive().ok()) newest_.reset();
   group_.local->ReleaseDead();
 }
 

@@ -2,8 +2,8 @@
 // The communicator of a generation whose ranks are on several hosts: shared memory among those of
 // one host, a TCP connection between any two of different hosts. Each call is announced in shared
 // memory first; then the hosts compare theirs and move data. The sources: hosts_communicator.cc
-// (calls, commit, errors), hosts_tree_reduce.cc, hosts_collectives.cc, hosts_replicate.cc and
-// hosts_messages.cc.
+// (calls, commit, errors), hosts_tree_reduce.cc, hosts_collectives.cc, hosts_replicate.cc (also
+// ranges) and hosts_messages.cc.
 // Thread-safety: as Communicator.
 #ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_COMMUNICATOR_H_
@@ -53,6 +53,7 @@ class HostsCommunicator : public Communicator {
   int rank() const override { return context_.rank; }
   int world_size() const override { return static_cast<int>(group_.names.size()); }
   int64_t generation() const override { return group_.generation; }
+  std::vector<int> hosts() const override { return group_.hosts.host; }
   Abilities abilities() const override {
     return {.shares_memory = false, .results_with_owners = false, .keeps_reductions = false};
   }
@@ -71,6 +72,8 @@ class HostsCommunicator : public Communicator {
                     absl::Time deadline) override;
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override;
+  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
+                              absl::Time deadline) override;
   absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
   absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
                                      absl::Time deadline) override;
@@ -139,6 +142,11 @@ class HostsCommunicator : public Communicator {
                                const Operation& operation, absl::Time deadline);
   // Where the bytes of a rank of this host lie, by index.
   const char* LocalPlace(int index, const std::vector<Holding>& all) const;
+  // The transfers, when the calls are compared: between hosts, each range goes once to each host
+  // that has receivers, to one of them; then these take it from there.
+  absl::Status MoveRanges(char* data, absl::Span<const RangeTransfer> transfers,
+                          const std::vector<int64_t>& places, const Operation& operation,
+                          absl::Time deadline);
 
   // ---- tree reductions (hosts_tree_reduce.cc) ----
   absl::Status CheckArgs(const TreeReduceArgs& args) const;
@@ -147,6 +155,8 @@ class HostsCommunicator : public Communicator {
   absl::Status ReduceLarge(const TreeReduceArgs& args, const Operation& operation,
                            absl::Time deadline);
   void ListSlices(const HostsReduction& reduction, int64_t count);
+  // Brings what this rank wants of the listed slices into its own result, and lists that instead.
+  void TakeWanted(const TreeReduceArgs& args);
   void AddSlice(ElementRange range, const float* data);
   const float* LocalNode(int rank, int node) const;
   const float* LocalResult(int index) const;
@@ -177,6 +187,7 @@ class HostsCommunicator : public Communicator {
   std::vector<Slice> slices_;
   std::optional<ReducedStep> newest_;
   uint64_t newest_tick_ = 0;
+  bool newest_is_own_ = false;  // it lies in this rank's memory
 };
 
 }  // namespace lockstep

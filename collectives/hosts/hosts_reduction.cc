@@ -2,6 +2,7 @@
 #include "collectives/hosts/hosts_reduction.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,25 @@ constexpr int64_t kLine = 16;              // floats; what slices are multiples 
 constexpr int64_t kMostChunk = 64 << 10;   // floats
 constexpr int64_t kLeastChunk = 4 << 10;   // floats
 constexpr int64_t kChunkBudget = 8 << 20;  // floats of one chunk for each rank of the world
+constexpr int64_t kHalf = sizeof(uint16_t);
+
+// Rounded floats are their upper halves.
+void Pack(const float* from, int64_t count, char* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, from + i, sizeof(bits));
+    const auto upper = static_cast<uint16_t>(bits >> 16);
+    std::memcpy(to + i * kHalf, &upper, sizeof(upper));
+  }
+}
+void Unpack(const char* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t upper;
+    std::memcpy(&upper, from + i * kHalf, sizeof(upper));
+    const uint32_t bits = static_cast<uint32_t>(upper) << 16;
+    std::memcpy(to + i, &bits, sizeof(bits));
+  }
+}
 
 }  // namespace
 
@@ -55,25 +75,26 @@ absl::StatusOr<HostsSums> HostsSums::Create(const TreeDeal& deal, const HostGrou
   return sums;
 }
 
-const float* HostsSums::OwnPartial(int i, ElementRange range, const NodeOf& node, float* scratch) {
+const float* HostsSums::OwnPartial(int i, ElementRange range, int64_t rounded, const NodeOf& node,
+                                   float* scratch) {
   Own& own = own_[static_cast<size_t>(i)];
   inputs_.clear();
   for (const TreeDeal::Input& input : own.inputs) {
     inputs_.push_back(node(input.rank, input.node) + range.begin);
   }
   if (inputs_.size() == 1) return inputs_[0];
-  own.sum->Run(inputs_, scratch, range.size());
+  own.sum->Run(inputs_, scratch, range.size(), rounded - range.begin);
   return scratch;
 }
 
-void HostsSums::Sum(ElementRange range, const NodeOf& node,
+void HostsSums::Sum(ElementRange range, int64_t rounded, const NodeOf& node,
                     const std::function<const float*(int host, int i)>& partial, float* out) {
   inputs_.clear();
   for (const Source& source : sources_) {
     inputs_.push_back(source.own ? node(source.first, source.second) + range.begin
                                  : partial(source.first, source.second));
   }
-  sum_->Run(inputs_, out, range.size());
+  sum_->Run(inputs_, out, range.size(), rounded - range.begin);
 }
 
 // ---- HostsReduction ----
@@ -99,11 +120,34 @@ HostsReduction::HostsReduction(HostsContext* context, const Operation& operation
     const auto mine = [&](int of) {
       return grid(of).NextOf(0, hosts().size(context->my_host()), context->my_index());
     };
-    each.send = each.get = mine(rank);
-    each.give = each.take = grid(self()).NextOf(0, hosts().size(host), hosts().index_of(rank));
+    each.send = mine(rank);
+    each.get = NextSum(rank, 0, self());
+    each.give = NextSum(self(), 0, rank);
+    each.take = grid(self()).NextOf(0, hosts().size(host), hosts().index_of(rank));
     if (each.take < grid(self()).count()) {
       memory(rank).ring.resize(static_cast<size_t>(kRing * parts_.sums->partials(host) * chunk_));
     }
+  }
+}
+
+bool HostsReduction::Wanted(int host, ElementRange range) const {
+  if (parts_.wanted.empty()) return true;
+  const std::vector<int>& ranks = hosts().ranks[static_cast<size_t>(host)];
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    const std::vector<ElementRange>& wanted = parts_.wanted[static_cast<size_t>(rank)];
+    const auto next =
+        std::upper_bound(wanted.begin(), wanted.end(), range.begin,
+                         [](int64_t at, const ElementRange& each) { return at < each.end; });
+    return next != wanted.end() && next->begin < range.end;
+  });
+}
+
+int64_t HostsReduction::NextSum(int owner, int64_t k, int rank) const {
+  const int host = hosts().host_of(rank);
+  const ChunkGrid& of = grid(owner);
+  for (;; ++k) {
+    k = of.NextOf(k, hosts().size(host), hosts().index_of(rank));
+    if (k == of.count() || Wanted(host, of.chunk(k))) return k;
   }
 }
 
@@ -112,32 +156,42 @@ float* HostsReduction::RingPlace(int rank, int64_t chunk_number, int part) {
   return memory(rank).ring.data() + (chunk_number % kRing * partials + part) * chunk_;
 }
 
-OutgoingFrame HostsReduction::Frame(ElementRange range, uint32_t part, const float* data) const {
+OutgoingFrame HostsReduction::Frame(int rank, ElementRange range, uint32_t part,
+                                    const float* data) {
+  const int64_t rounded = RoundedIn(range);
   OutgoingFrame frame;
   frame.header.kind = FrameKind::kData;
-  frame.header.dtype = DType::kFloat32;
+  frame.header.dtype = rounded > 0 ? DType::kBFloat16 : DType::kFloat32;
   frame.header.operation = operation();
   frame.header.offset = static_cast<uint64_t>(range.begin);
-  frame.header.bytes = static_cast<uint32_t>(range.size() * static_cast<int64_t>(sizeof(float)));
+  frame.header.bytes = static_cast<uint32_t>(WireBytes(range));
   frame.header.part = part;
   frame.payload = data;
+  if (rounded > 0) {
+    std::vector<char>& packed = memory(rank).sending;
+    packed.resize(std::max(packed.size(), WireBytes(range)));
+    Pack(data, rounded, packed.data());
+    std::memcpy(packed.data() + rounded * kHalf, data + rounded,
+                static_cast<size_t>(range.size() - rounded) * sizeof(float));
+    frame.payload = packed.data();
+  }
   return frame;
 }
 
 bool HostsReduction::NextData(int rank, OutgoingFrame* frame) {
   Peer& to = peer(rank);
-  const int host = hosts().host_of(rank);
   if (to.give < summed_) {
     const ElementRange range = grid(self()).chunk(to.give);
-    *frame = Frame(range, kResult, parts_.result + range.begin);
-    to.give = grid(self()).NextOf(to.give + 1, hosts().size(host), hosts().index_of(rank));
+    *frame = Frame(rank, range, kResult, parts_.result + range.begin);
+    to.give = NextSum(self(), to.give + 1, rank);
     return true;
   }
   if (to.send == grid(rank).count()) return false;
   const ElementRange range = grid(rank).chunk(to.send);
   memory(rank).scratch.resize(static_cast<size_t>(chunk_));
-  *frame = Frame(range, static_cast<uint32_t>(to.part),
-                 parts_.sums->OwnPartial(to.part, range, parts_.node, memory(rank).scratch.data()));
+  *frame = Frame(rank, range, static_cast<uint32_t>(to.part),
+                 parts_.sums->OwnPartial(to.part, range, parts_.rounded, parts_.node,
+                                         memory(rank).scratch.data()));
   if (++to.part == parts_.sums->own_partials()) {
     to.part = 0;
     to.send =
@@ -153,22 +207,37 @@ absl::StatusOr<char*> HostsReduction::PlaceData(int rank, const FrameHeader& hea
   const int64_t due = result ? from.get : from.take;
   if (due >= of.count()) return Unexpected(rank, header);
   const ElementRange range = of.chunk(due);
-  if (header.offset != static_cast<uint64_t>(range.begin) ||
-      header.bytes != static_cast<size_t>(range.size()) * sizeof(float) ||
-      header.dtype != DType::kFloat32 ||
+  const bool packed = RoundedIn(range) > 0;
+  if (header.offset != static_cast<uint64_t>(range.begin) || header.bytes != WireBytes(range) ||
+      header.dtype != (packed ? DType::kBFloat16 : DType::kFloat32) ||
       (!result && header.part != static_cast<uint32_t>(from.take_part))) {
     return Unexpected(rank, header);
   }
-  if (result) return reinterpret_cast<char*>(parts_.result + range.begin);
-  if (from.taken - from.added == kRing) return nullptr;
-  return reinterpret_cast<char*>(RingPlace(rank, from.taken, from.take_part));
+  if (!result && from.taken - from.added == kRing) return nullptr;
+  if (!packed) return reinterpret_cast<char*>(PlaceOf(rank, range, result));
+  std::vector<char>& coming = memory(rank).coming;
+  coming.resize(std::max(coming.size(), WireBytes(range)));
+  return coming.data();
+}
+
+float* HostsReduction::PlaceOf(int rank, ElementRange range, bool result) {
+  if (result) return parts_.result + range.begin;
+  return RingPlace(rank, peer(rank).taken, peer(rank).take_part);
 }
 
 absl::Status HostsReduction::ArrivedData(int rank, const FrameHeader& header) {
   Peer& from = peer(rank);
-  if (header.part == kResult) {
-    from.get =
-        grid(rank).NextOf(from.get + 1, hosts().size(context().my_host()), context().my_index());
+  const bool result = header.part == kResult;
+  const ElementRange range = result ? grid(rank).chunk(from.get) : grid(self()).chunk(from.take);
+  if (const int64_t rounded = RoundedIn(range); rounded > 0) {
+    const char* const packed = memory(rank).coming.data();
+    float* const place = PlaceOf(rank, range, result);
+    Unpack(packed, rounded, place);
+    std::memcpy(place + rounded, packed + rounded * kHalf,
+                static_cast<size_t>(range.size() - rounded) * sizeof(float));
+  }
+  if (result) {
+    from.get = NextSum(rank, from.get + 1, self());
     return absl::OkStatus();
   }
   const int host = hosts().host_of(rank);
@@ -197,7 +266,7 @@ void HostsReduction::AddUp() {
     if (!IsThere(summed_)) return;
     const auto sender = [&](int h) { return hosts().At(h, own.piece(summed_)); };
     parts_.sums->Sum(
-        range, parts_.node,
+        range, parts_.rounded, parts_.node,
         [&](int h, int i) { return RingPlace(sender(h), peer(sender(h)).added, i); },
         parts_.result + range.begin);
     for (int h = 0; h < hosts().hosts(); ++h) {

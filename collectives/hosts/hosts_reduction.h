@@ -3,11 +3,12 @@
 // which the ranks of each other host share the work: a rank adds what its host holds whole of the
 // piece, straight from its peers' memory, and sends that to the owner; the owner adds what has come
 // for a chunk to its own host's nodes, in tree order, and sends the chunk to the rank of each host
-// that has the piece, into whose memory it goes. Chunks move on one after another, so sums, sending
-// and receiving overlap. Thread-safety: confined to the worker's main thread.
+// that has the piece (and wants it), into whose memory it goes. Chunks move on one after another,
+// so sums, sending and receiving overlap. Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_REDUCTION_H_
 #define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_REDUCTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -30,11 +31,13 @@ class HostsSums {
   int partials(int host) const { return partials_[static_cast<size_t>(host)]; }
   int own_partials() const { return static_cast<int>(own_.size()); }
   // Partial `i` of this host, elements [range): where it lies, or it is added to `scratch`. `node`
-  // tells where the nodes of this host's ranks lie.
-  const float* OwnPartial(int i, ElementRange range, const NodeOf& node, float* scratch);
+  // tells where the nodes of this host's ranks lie; elements up to `rounded` are as
+  // TreeReduceArgs::rounded says.
+  const float* OwnPartial(int i, ElementRange range, int64_t rounded, const NodeOf& node,
+                          float* scratch);
   // The whole sum of elements [range), to `out`. `partial(host, i)` are those of other hosts, from
   // the range's first element on.
-  void Sum(ElementRange range, const NodeOf& node,
+  void Sum(ElementRange range, int64_t rounded, const NodeOf& node,
            const std::function<const float*(int host, int i)>& partial, float* out);
 
  private:
@@ -60,13 +63,18 @@ class HostsReduction : public HostsCall {
   struct Memory {
     std::vector<float> scratch;  // a chunk
     std::vector<float> ring;     // chunks of each partial that have come
+    std::vector<char> sending;   // a chunk as it goes over the wire, where that is not as it lies
+    std::vector<char> coming;
   };
   struct Parts {
     HostsSums* sums = nullptr;
     HostsSums::NodeOf node;
     float* result = nullptr;
     int64_t count = 0;
+    int64_t rounded = 0;                    // as TreeReduceArgs::rounded
     std::vector<Memory>* memory = nullptr;  // by rank; kept from call to call
+    // As TreeReduceArgs::wanted: a sum goes to the hosts that have a rank which wants it.
+    absl::Span<const std::vector<ElementRange>> wanted = {};
   };
 
   HostsReduction(HostsContext* context, const Operation& operation, Parts parts);
@@ -100,12 +108,27 @@ class HostsReduction : public HostsCall {
 
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+  // Whether a rank of `host` wants any of it.
+  bool Wanted(int host, ElementRange range) const;
+  // The first chunk from `k` on of the slice of `owner` whose sum goes to `rank`, of another host;
+  // the grid's count when there is none.
+  int64_t NextSum(int owner, int64_t k, int rank) const;
   Memory& memory(int rank) { return (*parts_.memory)[static_cast<size_t>(rank)]; }
   float* RingPlace(int rank, int64_t chunk_number, int part);
   // Adds the chunks that are complete.
   void AddUp();
   bool IsThere(int64_t k) const;
-  OutgoingFrame Frame(ElementRange range, uint32_t part, const float* data) const;
+  // Frames for `rank` with these elements, the first ones in 16 bits if they are rounded.
+  OutgoingFrame Frame(int rank, ElementRange range, uint32_t part, const float* data);
+  int64_t RoundedIn(ElementRange range) const {
+    return std::clamp<int64_t>(parts_.rounded - range.begin, 0, range.size());
+  }
+  size_t WireBytes(ElementRange range) const {
+    return static_cast<size_t>(range.size()) * sizeof(float) -
+           static_cast<size_t>(RoundedIn(range)) * sizeof(uint16_t);
+  }
+  // Where the frame that is due from `rank` belongs.
+  float* PlaceOf(int rank, ElementRange range, bool result);
 
   Parts parts_;
   std::vector<ChunkGrid> grids_;  // by rank

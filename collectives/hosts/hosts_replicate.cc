@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replicate: a host on which somebody has the bytes shares them in its memory; to every other host
 // each holder sends its slice once, into the memory of one rank, and the ranks there share them.
+// ExchangeRanges goes the same way.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -20,6 +22,10 @@ std::vector<int> HoldersIn(const Ranks& ranks, Has has) {
     if (has(rank)) holders.push_back(rank);
   }
   return holders;
+}
+
+bool Contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 }  // namespace
@@ -90,6 +96,71 @@ absl::Status HostsCommunicator::CopyFromHolders(char* data, int64_t bytes,
                 static_cast<size_t>(slice.size()));
   }
   return Meet(deadline);  // nobody changes them while others read
+}
+
+absl::Status HostsCommunicator::ExchangeRanges(float* data, int64_t count,
+                                               absl::Span<const RangeTransfer> transfers,
+                                               absl::Time deadline) {
+  Operation operation = NewCall(OpKind::kExchange, count, DType::kFloat32);
+  operation.layout = LayoutOf(transfers);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  int64_t moved = 0;
+  for (const RangeTransfer& transfer : transfers) {
+    const bool sends = transfer.from == rank() && !transfer.to.empty();
+    if (sends || Contains(transfer.to, rank())) moved += transfer.end - transfer.begin;
+  }
+  return Run(operation, moved * static_cast<int64_t>(sizeof(float)), [&]() -> absl::Status {
+    if (count > 0 && !group_.transport->Holds(data, bytes)) {
+      return absl::InternalError(
+          absl::StrCat("rank ", rank(), ": the vector does not lie in the arena"));
+    }
+    char* const own = reinterpret_cast<char*>(data);
+    const int64_t place = own - group_.area;
+    std::vector<int64_t> places(static_cast<size_t>(local_size()));
+    LS_RETURN_IF_ERROR(Announce(operation, &place, sizeof(place), places.data(), deadline));
+    HostsCall call(&context_, operation);
+    LS_RETURN_IF_ERROR(Exchange(&call, deadline));
+    return MoveRanges(own, transfers, places, operation, deadline);
+  });
+}
+
+absl::Status HostsCommunicator::MoveRanges(char* data, absl::Span<const RangeTransfer> transfers,
+                                           const std::vector<int64_t>& places,
+                                           const Operation& operation, absl::Time deadline) {
+  const HostGroups& hosts = group_.hosts;
+  const int mine = context_.my_host();
+  std::vector<Stretch> sends, receives;
+  // Who gives each transfer to the receivers on this host, in its memory.
+  std::vector<int> givers;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const RangeTransfer& transfer = transfers[i];
+    const auto begin = static_cast<size_t>(transfer.begin) * sizeof(float);
+    const auto size = static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float);
+    givers.push_back(transfer.from);
+    for (int h = 0; h < hosts.hosts(); ++h) {
+      if (h == hosts.host_of(transfer.from)) continue;
+      const std::vector<int> takers = HoldersIn(hosts.ranks[static_cast<size_t>(h)],
+                                                [&](int r) { return Contains(transfer.to, r); });
+      if (takers.empty()) continue;
+      const int first = takers[i % takers.size()];  // they take turns
+      if (transfer.from == rank()) sends.push_back({first, data + begin, size, 0});
+      if (first == rank()) receives.push_back({transfer.from, data + begin, size, 0});
+      if (h == mine) givers.back() = first;
+    }
+  }
+  StretchMove move(&context_, operation, 0, std::move(sends), std::move(receives));
+  LS_RETURN_IF_ERROR(Exchange(&move, deadline));
+  if (local_size() == 1) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(Meet(deadline));
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const RangeTransfer& transfer = transfers[i];
+    if (givers[i] == rank() || !Contains(transfer.to, rank())) continue;
+    const auto index = static_cast<size_t>(hosts.index_of(givers[i]));
+    const auto begin = static_cast<size_t>(transfer.begin) * sizeof(float);
+    std::memcpy(data + begin, group_.areas[index] + places[index] + begin,
+                static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float));
+  }
+  return Meet(deadline);  // as above
 }
 
 }  // namespace lockstep

@@ -53,6 +53,7 @@ class HostsTransport : public Transport {
   std::string address() const override { return shm_->address(); }
   std::string key() const override { return shm_->key(); }
   int tcp_port() const override { return listener_.port(); }
+  bool spans_hosts() const override { return true; }
   const FlightRecorder& flight_recorder() const override { return shm_->flight_recorder(); }
 
  private:

@@ -53,6 +53,8 @@ absl::StatusOr<absl::Span<const Slice>> HostsCommunicator::TreeReduce(const Tree
   Operation operation = NewCall(OpKind::kTreeReduce, args.count, DType::kFloat32);
   operation.step = args.step;
   operation.bucket = args.bucket;
+  operation.layout = LayoutOf(args.wanted);
+  if (args.rounded > 0) operation.dtype = DType::kBFloat16;
   LS_RETURN_IF_ERROR(Run(operation, args.count * kFloat, [&]() -> absl::Status {
     LS_RETURN_IF_ERROR(CheckArgs(args));
     my_places_.assign(places_, 0);
@@ -78,7 +80,7 @@ absl::Status HostsCommunicator::ReduceSmall(const TreeReduceArgs& args, const Op
   small_.resize(static_cast<size_t>((partials + 1) * args.count + 1));
   for (int i = 0; i < partials; ++i) {
     float* const place = small_.data() + i * args.count;
-    const float* const sum = sums_->OwnPartial(i, all, node, place);
+    const float* const sum = sums_->OwnPartial(i, all, args.rounded, node, place);
     if (sum != place && args.count > 0) std::memcpy(place, sum, all.size() * kFloat);
   }
   HostsCall call(&context_, operation, small_.data(),
@@ -98,14 +100,15 @@ absl::Status HostsCommunicator::ReduceSmall(const TreeReduceArgs& args, const Op
   // Peers of this host read its nodes, which the result may lie in.
   const bool shared = local_size() > 1;
   float* const sum = shared ? small_.data() + partials * args.count : args.result;
-  sums_->Sum(all, node, partial, sum);
+  sums_->Sum(all, args.rounded, node, partial, sum);
   if (shared) {
     LS_RETURN_IF_ERROR(Meet(deadline));
     std::memcpy(args.result, sum, static_cast<size_t>(args.count * kFloat));
   }
   AddSlice(all, args.result);
-  newest_ = ReducedStep{args.step, slices_, true};
+  newest_ = ReducedStep{args.step, slices_, args.wanted.empty()};
   newest_tick_ = 0;
+  newest_is_own_ = true;
   return absl::OkStatus();
 }
 
@@ -113,18 +116,40 @@ absl::Status HostsCommunicator::ReduceLarge(const TreeReduceArgs& args, const Op
                                             absl::Time deadline) {
   HostsReduction reduction(&context_, operation,
                            {&*sums_, [this](int rank, int i) { return LocalNode(rank, i); },
-                            args.result, args.count, &memory_});
+                            args.result, args.count, args.rounded, &memory_, args.wanted});
   newest_.reset();  // its slices are overwritten
   LS_RETURN_IF_ERROR(Exchange(&reduction, deadline));
   ListSlices(reduction, args.count);
-  newest_ = ReducedStep{args.step, slices_, true};
-  newest_tick_ = group_.local->next_tick();
-  return Meet(deadline);
+  newest_is_own_ = !args.wanted.empty();
+  newest_tick_ = newest_is_own_ ? 0 : group_.local->next_tick();
+  if (!newest_is_own_) newest_ = ReducedStep{args.step, slices_, true};
+  LS_RETURN_IF_ERROR(Meet(deadline));
+  if (!newest_is_own_) return absl::OkStatus();
+  TakeWanted(args);
+  newest_ = ReducedStep{args.step, slices_, false};
+  return Meet(deadline);  // nobody changes its result while others take from it
+}
+
+void HostsCommunicator::TakeWanted(const TreeReduceArgs& args) {
+  const std::vector<Slice> found = std::move(slices_);
+  slices_.clear();
+  for (const ElementRange& wanted : args.wanted[static_cast<size_t>(rank())]) {
+    for (const Slice& slice : found) {
+      const ElementRange range{std::max(wanted.begin, slice.begin),
+                               std::min(wanted.end, slice.end)};
+      if (range.size() <= 0) continue;
+      const float* const from = slice.data + (range.begin - slice.begin);
+      float* const to = args.result + range.begin;
+      if (from != to) std::memcpy(to, from, static_cast<size_t>(range.size() * kFloat));
+    }
+    AddSlice(wanted, args.result + wanted.begin);
+  }
 }
 
 void HostsCommunicator::AddSlice(ElementRange range, const float* data) {
   if (range.size() == 0) return;
-  if (!slices_.empty() && slices_.back().data + (range.begin - slices_.back().begin) == data) {
+  if (!slices_.empty() && slices_.back().end == range.begin &&
+      slices_.back().data + (range.begin - slices_.back().begin) == data) {
     slices_.back().end = range.end;
     return;
   }

@@ -57,6 +57,7 @@ class NcclCommunicator : public Communicator {
   Abilities abilities() const override {
     Abilities abilities = control_->abilities();
     abilities.results_with_owners = false;
+    abilities.rounds = false;
     return abilities;
   }
 

@@ -79,6 +79,7 @@ absl::StatusOr<absl::Span<const Slice>> NcclCommunicator::TreeReduce(const TreeR
 
 absl::Status NcclCommunicator::ReduceRange(const TreeReduceArgs& args, ElementRange range,
                                            const Operation& operation, absl::Time deadline) {
+  LS_CHECK_EQ(args.rounded, 0);
   LS_RETURN_IF_ERROR(GatherNodes(args, operation, deadline));
   if (parts_begun_ == 0) LS_RETURN_IF_ERROR(BeginResult(args));
   return fastest_ ? ReduceFastest(args, range, operation, deadline)

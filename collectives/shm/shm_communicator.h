@@ -69,6 +69,8 @@ class ShmCommunicator : public Communicator, public ControlPlane {
                     absl::Time deadline) override;
   absl::Status Recv(void* data, int64_t count, DType dtype, int from, absl::Time deadline) override;
   absl::Status Barrier(absl::Time deadline) override;
+  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
+                              absl::Time deadline) override;
   absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override;
   absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
                                      absl::Time deadline) override;
@@ -160,6 +162,8 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::Status AllGatherByChunks(const void* input, void* output, size_t bytes,
                                  absl::Time deadline);
   absl::Status TakeSlices(char* data, int64_t bytes) const;
+  absl::Status TakeRanges(char* data, size_t bytes,
+                          absl::Span<const RangeTransfer> transfers) const;
   absl::Status FindShared(absl::Span<const SharedPiece> pieces, SharedPieces* all) const;
   absl::Status BroadcastByChunks(void* data, size_t bytes, int root, absl::Time deadline);
 
@@ -196,7 +200,8 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   std::vector<const float*> tree_inputs_;
   std::optional<TreeSum> tree_sum_;
   std::optional<ReducedStep> newest_;
-  uint64_t newest_tick_ = 0;  // with which its ranks say that their slices are whole
+  uint64_t newest_tick_ = 0;    // with which its ranks say that their slices are whole
+  bool newest_for_all_ = true;  // without TreeReduceArgs::wanted
 
   // Messages.
   std::vector<uint64_t> sent_;      // chunks to each rank

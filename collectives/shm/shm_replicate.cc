@@ -2,6 +2,8 @@
 // Share: one tick, with which every rank says where its pieces lie.
 // Replicate: two ticks. With the first every rank says where its bytes lie, or that it has none;
 // who has none takes a slice from each of the others; with the second all know that it is done.
+// ExchangeRanges: the same, each receiver taking its ranges.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -41,6 +43,40 @@ absl::Status ShmCommunicator::TakeSlices(char* data, int64_t bytes) const {
     if (slice.size() == 0) continue;
     std::memcpy(data + slice.begin, base(r) + offset + slice.begin,
                 static_cast<size_t>(slice.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmCommunicator::ExchangeRanges(float* data, int64_t count,
+                                             absl::Span<const RangeTransfer> transfers,
+                                             absl::Time deadline) {
+  Operation operation = NewOperation(OpKind::kExchange, count, DType::kFloat32);
+  operation.layout = LayoutOf(transfers);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  return Run(operation, static_cast<int64_t>(bytes), [&]() -> absl::Status {
+    const CallSlot call = NewCall(operation, data, bytes);
+    if (count > 0 && call.buffer == CallSlot::kForeign) {
+      return absl::InternalError(
+          absl::StrCat("rank ", rank(), ": the vector does not lie in the arena"));
+    }
+    LS_RETURN_IF_ERROR(Enter(call, deadline));
+    LS_RETURN_IF_ERROR(TakeRanges(reinterpret_cast<char*>(data), bytes, transfers));
+    return Tick(deadline);
+  });
+}
+
+absl::Status ShmCommunicator::TakeRanges(char* data, size_t bytes,
+                                         absl::Span<const RangeTransfer> transfers) const {
+  for (const RangeTransfer& transfer : transfers) {
+    if (std::find(transfer.to.begin(), transfer.to.end(), rank()) == transfer.to.end()) continue;
+    const uint64_t offset = CallOf(transfer.from).buffer;
+    if (offset > arena_bytes(transfer.from) || bytes > arena_bytes(transfer.from) - offset) {
+      return absl::InternalError(
+          absl::StrCat("rank ", transfer.from, " announced a vector outside its arena"));
+    }
+    const auto begin = static_cast<size_t>(transfer.begin) * sizeof(float);
+    std::memcpy(data + begin, base(transfer.from) + offset + begin,
+                static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float));
   }
   return absl::OkStatus();
 }

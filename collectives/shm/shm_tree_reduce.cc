@@ -30,6 +30,7 @@ absl::StatusOr<absl::Span<const Slice>> ShmCommunicator::TreeReduce(const TreeRe
   Operation operation = NewOperation(OpKind::kTreeReduce, args.count, DType::kFloat32);
   operation.step = args.step;
   operation.bucket = args.bucket;
+  if (args.rounded > 0) operation.dtype = DType::kBFloat16;
   LS_RETURN_IF_ERROR(Run(operation, args.count * 4, [&]() -> absl::Status {
     const ElementRange slice = SliceOf(args.count, world_size(), rank());
     CallSlot call = NewCall(operation, nullptr, 0);
@@ -38,11 +39,13 @@ absl::StatusOr<absl::Span<const Slice>> ShmCommunicator::TreeReduce(const TreeRe
     LS_RETURN_IF_ERROR(GatherNodes(args.count, slice));
     LS_RETURN_IF_ERROR(ListSlices(args.count));
     if (slice.size() > 0) {
-      tree_sum_->Run(tree_inputs_, args.result + slice.begin, slice.size());
+      tree_sum_->Run(tree_inputs_, args.result + slice.begin, slice.size(),
+                     args.rounded - slice.begin);
     }
     if (!newest_.has_value()) newest_.emplace();
     newest_->step = args.step;
     newest_->slices.assign(slices_.begin(), slices_.end());
+    newest_for_all_ = args.wanted.empty();
     newest_tick_ = tick_ + 1;
     return Tick(deadline);
   }));
@@ -52,7 +55,7 @@ absl::StatusOr<absl::Span<const Slice>> ShmCommunicator::TreeReduce(const TreeRe
 std::optional<ReducedStep> ShmCommunicator::NewestReduce() const {
   std::optional<ReducedStep> newest = newest_;
   if (!newest.has_value()) return newest;
-  newest->whole = true;
+  newest->whole = newest_for_all_;
   for (const ShmWaiter::Peer& peer : waiter_.peers()) {
     newest->whole &= Reached(*peer.header, newest_tick_);
   }

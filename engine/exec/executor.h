@@ -17,7 +17,7 @@
 
 namespace lockstep::engine {
 
-class PlanExecutor : public Executor {
+class PlanExecutor : public Executor, public SpreadUpdate {
  public:
   PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory);
 
@@ -45,6 +45,19 @@ class PlanExecutor : public Executor {
   absl::Status FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) override {
     updater_.FinishUpdate(step, weights, &pool_);
     return absl::OkStatus();
+  }
+  SpreadUpdate* spread_update() override { return this; }
+  absl::Status HoldSums(std::vector<int> blocks) override {
+    updater_.HoldSums(std::move(blocks));
+    return absl::OkStatus();
+  }
+  absl::Status SumSquares(int64_t /*step*/, absl::Span<const GradientSlice> reduced,
+                          absl::Span<double> sums) override {
+    updater_.SumSquares(reduced, sums, &pool_);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<StepResult> BeginUpdateWith(int64_t step, absl::Span<const double> sums) override {
+    return updater_.BeginUpdateWith(step, sums, &pool_);
   }
   int64_t begun_step() const override { return updater_.begun_step(); }
   int64_t committed_step() const override { return updater_.committed_step(); }

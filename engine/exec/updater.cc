@@ -82,6 +82,7 @@ Updater::Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratc
     parameter_sums_.resize(static_cast<size_t>(table_.block_count()));
     direction_sums_.resize(static_cast<size_t>(table_.block_count()));
   }
+  if (plan->spec().shard_moments) sum_blocks_ = plan->SumBlocks();
   AddStatistics();
 }
 
@@ -154,30 +155,58 @@ void Updater::SetTracking(const Tracking& tracking) {
   *tracking_ = tracking;
 }
 
-StepResult Updater::Examine(Slices reduced, ThreadPool* pool) {
+Updater::Findings Updater::Find(Slices reduced, ThreadPool* pool) {
+  Findings findings;
+  if (plan_.spec().clip_norm > 0) {
+    findings.squares = table_.SumSquares(reduced, pool);
+    findings.finite = std::isfinite(findings.squares);
+  } else {
+    findings.finite = AllFinite(simd_, reduced, pool);
+  }
+  if (!findings.finite) findings.nonfinite = table_.FirstNonFinite(reduced);
+  return findings;
+}
+
+// Squares of floats and their sums are finite in fp64 when the floats are.
+Updater::Findings Updater::FindIn(absl::Span<const double> sums) const {
+  const auto finite = [](double sum) { return std::isfinite(sum); };
+  const auto parameters = sums.first(static_cast<size_t>(table_.block_count()));
+  const bool clips = plan_.spec().clip_norm > 0;
+  Findings findings;
+  if (clips) {
+    for (const double sum : parameters) findings.squares += sum;
+  }
+  const auto looked_at = clips ? parameters : sums;
+  findings.finite = std::all_of(looked_at.begin(), looked_at.end(), finite);
+  for (size_t i = 0; !findings.finite && i < table_.targets().size(); ++i) {
+    const ParameterTarget& target = table_.targets()[i];
+    const auto own =
+        sums.subspan(static_cast<size_t>(target.first_block), static_cast<size_t>(target.blocks));
+    if (std::all_of(own.begin(), own.end(), finite)) continue;
+    findings.nonfinite = static_cast<int>(i);
+    break;
+  }
+  return findings;
+}
+
+StepResult Updater::Examine(Slices reduced, Findings findings) const {
   const GradientLayout& layout = plan_.layout();
   StepResult result;
   const float loss = Read(reduced, layout.loss);
   const SplitCount split{Read(reduced, layout.target_count),
                          Read(reduced, layout.target_count + 1)};
   const bool counted = std::isfinite(split.high) && std::isfinite(split.low);
-  double squares = 0;
-  if (plan_.spec().clip_norm > 0) {
-    squares = table_.SumSquares(reduced, pool);
-    result.finite = std::isfinite(squares) && std::isfinite(loss) && counted;
-  } else {
-    result.finite = AllFinite(simd_, reduced, pool);
-  }
+  result.finite = findings.finite && std::isfinite(loss) && counted;
   if (counted) result.valid_targets = Join(split);
   const double n = static_cast<double>(result.valid_targets);
   if (n > 0) {
     result.loss = static_cast<double>(loss) / n;
-    result.gradient_norm =
-        std::sqrt(squares) * static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_);
+    result.gradient_norm = std::sqrt(findings.squares) *
+                           static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_);
   }
   result.skipped = !result.finite || n == 0;
   if (!result.finite) {
-    const int first = table_.FirstNonFinite(reduced);
+    const int first = findings.nonfinite;
     result.nonfinite = "the loss";
     if (first >= 0) result.nonfinite = table_.targets()[static_cast<size_t>(first)].spec->name;
   }
@@ -185,8 +214,8 @@ StepResult Updater::Examine(Slices reduced, ThreadPool* pool) {
 }
 
 template <typename Change>
-StepResult Updater::Advance(Slices reduced, ThreadPool* pool, Change change) {
-  StepResult result = Examine(reduced, pool);
+StepResult Updater::Advance(Slices reduced, Findings findings, Change change) {
+  StepResult result = Examine(reduced, findings);
   result.loss_scale = *loss_scale_;
   const double factor = ScheduleFactor(plan_.spec().schedule, *update_count_);
   result.learning_rate = plan_.optimizer().learning_rate() * factor;
@@ -216,8 +245,9 @@ StepResult Updater::Update(int64_t step, Slices reduced, ThreadPool* pool) {
   LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
   CheckSlices(reduced, plan_.layout().count);
   const StateRegion::Writing writing(&state_);
-  const StepResult result = Advance(
-      reduced, pool, [&](const Optimizer::Update& update) { Apply(update, reduced, pool); });
+  const StepResult result =
+      Advance(reduced, Find(reduced, pool),
+              [&](const Optimizer::Update& update) { Apply(update, reduced, pool); });
   *step_ = step;
   return result;
 }
@@ -228,14 +258,45 @@ void Updater::HoldMoments(std::vector<HeldRange> held) {
 }
 
 StepResult Updater::BeginUpdate(int64_t step, Slices reduced, ThreadPool* pool) {
-  LS_CHECK_EQ(step, begun_step() + 1) << "the moments are not those before this step";
   CheckSlices(reduced, plan_.layout().count);
+  return BeginWith(step, reduced, Find(reduced, pool), pool);
+}
+
+StepResult Updater::BeginWith(int64_t step, Slices reduced, Findings findings, ThreadPool* pool) {
+  LS_CHECK_EQ(step, begun_step() + 1) << "the moments are not those before this step";
   const StateRegion::Writing writing(&state_);
-  const StepResult result = Advance(
-      reduced, pool, [&](const Optimizer::Update& update) { ApplyHeld(update, reduced, pool); });
+  const StepResult result = Advance(reduced, findings, [&](const Optimizer::Update& update) {
+    ApplyHeld(update, reduced, pool);
+  });
   begun_ = !result.skipped;
   if (result.skipped) *step_ = step;
   return result;
+}
+
+void Updater::SumSquares(Slices reduced, absl::Span<double> sums, ThreadPool* pool) {
+  LS_CHECK_EQ(sums.size(), sum_blocks_.size());
+  summed_.assign(reduced.begin(), reduced.end());
+  pool->Run([&](int part) {
+    const auto [first, last] =
+        PartOf(static_cast<int64_t>(own_sums_.size()), part, pool->threads());
+    for (int64_t i = first; i < last; ++i) {
+      const auto index = static_cast<size_t>(own_sums_[static_cast<size_t>(i)]);
+      const GradientRange& block = sum_blocks_[index];
+      NormLanes lanes;
+      int64_t seen = 0;
+      ForPieces(reduced, block.begin, block.end, [&](const float* data, int64_t, int64_t count) {
+        kernels_.sum_squares(data, count, &lanes);
+        seen += count;
+      });
+      LS_CHECK_EQ(seen, block.end - block.begin) << "block " << index << " is not there";
+      sums[index] = lanes.Sum();
+    }
+  });
+}
+
+StepResult Updater::BeginUpdateWith(int64_t step, absl::Span<const double> sums, ThreadPool* pool) {
+  LS_CHECK_EQ(sums.size(), sum_blocks_.size());
+  return BeginWith(step, summed_, FindIn(sums), pool);
 }
 
 void Updater::FinishUpdate(int64_t step, Slices weights, ThreadPool* pool) {
@@ -328,10 +389,16 @@ void Updater::ApplyHeld(const Optimizer::Update& update, Slices reduced, ThreadP
 void Updater::ApplyBeside(const Optimizer::Update& update, const ParameterTarget& target,
                           const float* gradient, int64_t at, int64_t count, float* weights) const {
   const Optimizer::Update own = For(update, target);
+  alignas(64) float aside[kChunk];  // gradients in whose place the weights go
   for (int64_t i = 0; i < count; i += kChunk) {
     const int64_t n = std::min(kChunk, count - i);
+    const float* from = gradient + i;
+    if (from == weights + i) {
+      std::copy_n(from, n, aside);
+      from = aside;
+    }
     std::copy_n(target.weights.fp32() + at + i, n, weights + i);
-    plan_.optimizer().Apply(own, gradient + i, n, MomentsAt(target, at + i).span(), weights + i);
+    plan_.optimizer().Apply(own, from, n, MomentsAt(target, at + i).span(), weights + i);
   }
 }
 

@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_ENGINE_EXEC_UPDATER_H_
 #define LOCKSTEP_ENGINE_EXEC_UPDATER_H_
 
+#include <utility>
 #include <vector>
 
 #include "engine/cpu/simd/simd.h"
@@ -33,6 +34,13 @@ class Updater {
   void HoldMoments(std::vector<HeldRange> held);
   StepResult BeginUpdate(int64_t step, absl::Span<const GradientSlice> reduced, ThreadPool* pool);
   void FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights, ThreadPool* pool);
+  // As those of SpreadUpdate.
+  void HoldSums(std::vector<int> blocks) { own_sums_ = std::move(blocks); }
+  // The same.
+  void SumSquares(absl::Span<const GradientSlice> reduced, absl::Span<double> sums,
+                  ThreadPool* pool);
+  // The same.
+  StepResult BeginUpdateWith(int64_t step, absl::Span<const double> sums, ThreadPool* pool);
   int64_t begun_step() const { return begun_ ? *step_ + 1 : *step_; }
   // The weights come from elsewhere.
   void ForgetBegun() { begun_ = false; }
@@ -41,11 +49,21 @@ class Updater {
   using Slices = absl::Span<const GradientSlice>;
   // All zero, but for moments that are not there.
   void ZeroState();
+  // What is looked at to decide whether a step counts.
+  struct Findings {
+    bool finite = true;
+    double squares = 0;  // of the gradients, where they are clipped
+    int nonfinite = -1;  // the first target with a gradient that is not finite, if it is one's
+  };
+  Findings Find(Slices reduced, ThreadPool* pool);
+  // The same from the sums of squares of all blocks (Plan::SumBlocks).
+  Findings FindIn(absl::Span<const double> sums) const;
   // Loss, count, finiteness and norm.
-  StepResult Examine(Slices reduced, ThreadPool* pool);
+  StepResult Examine(Slices reduced, Findings findings) const;
   // All of a step but `step` itself; `change` changes weights and moments.
   template <typename Change>
-  StepResult Advance(Slices reduced, ThreadPool* pool, Change change);
+  StepResult Advance(Slices reduced, Findings findings, Change change);
+  StepResult BeginWith(int64_t step, Slices reduced, Findings findings, ThreadPool* pool);
   void Apply(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
   // The held moments, and the new weights beside the weights.
   void ApplyHeld(const Optimizer::Update& update, Slices reduced, ThreadPool* pool);
@@ -90,8 +108,11 @@ class Updater {
   int64_t* const growth_count_;
   int64_t* const skip_count_;
   Tracking* const tracking_;
-  std::vector<HeldRange> held_;  // with TrainSpec::shard_moments
-  bool begun_ = false;           // step *step_ + 1 is half done
+  std::vector<HeldRange> held_;            // with TrainSpec::shard_moments
+  bool begun_ = false;                     // step *step_ + 1 is half done
+  std::vector<GradientRange> sum_blocks_;  // with TrainSpec::shard_moments: Plan::SumBlocks
+  std::vector<int> own_sums_;
+  std::vector<GradientSlice> summed_;  // what SumSquares was last given
 };
 
 }  // namespace lockstep::engine

@@ -2,10 +2,13 @@
 // Parts of vectors on every implementation: reduced gradients that go to those alone who want them,
 // and ranges of a vector that ranks hand each other, as a sharded optimizer needs them.
 #include <algorithm>
+#include <barrier>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
 #include "gmock/gmock.h"
@@ -19,6 +22,8 @@ using testing::HasSubstr;
 using Wanted = std::vector<std::vector<ElementRange>>;
 
 constexpr int64_t kCount = 1237;
+// Between hosts more than goes in one exchange.
+constexpr int64_t kLarge = 50021;
 
 class RangesTest : public testing::TestWithParam<Kind> {};
 
@@ -34,48 +39,60 @@ float SumOf(ShardRange shards, int64_t step, int64_t i) {
 }
 
 // What each of `world` ranks wants: overlapping, some of it nobody's, one rank almost nothing.
-Wanted SomeWanted(int world) {
+Wanted SomeWanted(int world, int64_t count = kCount) {
   Wanted wanted;
   for (int rank = 0; rank < world; ++rank) {
     std::vector<ElementRange> ranges;
     if (rank != 1) {
-      for (int64_t at = 16 * rank; at + 176 <= 1216; at += 320) ranges.push_back({at, at + 176});
+      for (int64_t at = 16 * rank; at + 176 <= count - 21; at += count / 1237 * 320) {
+        ranges.push_back({at, at + 176});
+      }
     }
-    ranges.push_back({1216, kCount});  // everybody the end
+    ranges.push_back({(count - 21) / 16 * 16, count});  // everybody the end
     wanted.push_back(ranges);
   }
   return wanted;
 }
 
 struct Vectors {
-  Vectors(Communicator& c, Transport& transport, int shards) {
+  Vectors(Communicator& c, Transport& transport, int shards, int64_t elements = kCount)
+      : count(elements) {
     for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
-      nodes.push_back({node, *transport.vectors().Allocate(kCount, "a node")});
+      nodes.push_back({node, *transport.vectors().Allocate(count, "a node")});
     }
   }
   TreeReduceArgs Fill(const Communicator& c, int64_t step) const {
     for (const NodeBuffer& node : nodes) {
-      for (int64_t i = 0; i < kCount; ++i) {
+      for (int64_t i = 0; i < count; ++i) {
         const_cast<float*>(node.data)[i] = SumOf(node.node, step, i);
       }
     }
     TreeReduceArgs args;
     args.nodes = nodes;
-    args.count = kCount;
+    args.count = count;
     args.result = const_cast<float*>(nodes[0].data);
     args.step = step;
     return args;
   }
+  const int64_t count;
   std::vector<NodeBuffer> nodes;
 };
 
 TEST_P(RangesTest, ARankHasTheSumsThatItWants) {
-  for (const int world : {1, 2, 3, 4, 7}) {
-    const Wanted wanted = SomeWanted(world);
-    const std::vector<ElementRange> parts = {{0, 400}, {400, 416}, {416, kCount}};
+  for (const auto& [world, count] : std::vector<std::pair<int, int64_t>>{{1, kCount},
+                                                                         {2, kCount},
+                                                                         {3, kCount},
+                                                                         {4, kCount},
+                                                                         {7, kCount},
+                                                                         {4, kLarge},
+                                                                         {7, kLarge}}) {
+    SCOPED_TRACE(absl::StrCat(world, " ranks, ", count));
+    const Wanted wanted = SomeWanted(world, count);
+    const std::vector<ElementRange> parts = {{0, 400}, {400, 416}, {416, count}};
     Cluster cluster(GetParam(), world, 1 << 20);
+    const int64_t elements = count;
     cluster.Run(1, 8, [&](Communicator& c, Transport& transport) {
-      const Vectors vectors(c, transport, 8);
+      const Vectors vectors(c, transport, 8, elements);
       c.PublishCommitted(0);
       for (int64_t step = 1; step <= 3; ++step) {
         ASSERT_TRUE(c.WaitCommitted(step - 1, Never()).ok());
@@ -87,7 +104,7 @@ TEST_P(RangesTest, ARankHasTheSumsThatItWants) {
         }
         const auto slices = c.TreeReduce(args, Never());
         ASSERT_TRUE(slices.ok()) << slices.status();
-        std::vector<bool> has(kCount, false);
+        std::vector<bool> has(static_cast<size_t>(elements), false);
         int64_t next = 0;
         for (const Slice& slice : *slices) {
           ASSERT_GE(slice.begin, next);
@@ -105,6 +122,7 @@ TEST_P(RangesTest, ARankHasTheSumsThatItWants) {
         const auto newest = c.NewestReduce();
         ASSERT_TRUE(newest.has_value());
         EXPECT_EQ(newest->step, step);
+        EXPECT_FALSE(newest->whole) << "nobody knows what others have got";
         EXPECT_EQ(newest->slices.size(), slices->size());
         c.PublishCommitted(step);
       }
@@ -147,8 +165,10 @@ INSTANTIATE_TEST_SUITE_P(All, RangesTest, testing::ValuesIn(kAllKinds),
                          [](const auto& info) { return Name(info.param); });
 
 // What a rank gets is part of the call where it decides what moves.
-TEST(NcclRanges, RanksThatDealOtherwiseAreTold) {
-  Cluster cluster(Kind::kNccl, 2, 1 << 16);
+class DealtTest : public testing::TestWithParam<Kind> {};
+
+TEST_P(DealtTest, RanksThatDealOtherwiseAreTold) {
+  Cluster cluster(GetParam(), 2, 1 << 16);
   cluster.Run(1, 2, [](Communicator& c, Transport& transport) {
     const Vectors vectors(c, transport, 2);
     TreeReduceArgs args = vectors.Fill(c, 1);
@@ -168,15 +188,60 @@ TEST(NcclRanges, RanksThatDealOtherwiseAreTold) {
   });
 }
 
-TEST(NcclRanges, NobodyIsKnownToBeDoneWhenSumsGoToAFew) {
-  Cluster cluster(Kind::kNccl, 3, 1 << 16);
-  cluster.Run(1, 3, [](Communicator& c, Transport& transport) {
-    const Vectors vectors(c, transport, 3);
-    TreeReduceArgs args = vectors.Fill(c, 1);
-    const Wanted wanted = SomeWanted(3);
-    args.wanted = wanted;
-    ASSERT_TRUE(c.TreeReduce(args, Never()).ok());
-    EXPECT_FALSE(c.NewestReduce()->whole);
+INSTANTIATE_TEST_SUITE_P(All, DealtTest, testing::Values(Kind::kNccl, Kind::kHosts),
+                         [](const auto& info) { return Name(info.param); });
+
+// A rank may have to go on with what it wanted when the generation is over, whoever is gone.
+TEST(HostsRanges, WhatARankWantedStaysInItsMemory) {
+  constexpr int kWorld = 4;
+  for (const int64_t count : {kCount, kLarge}) {
+    const Wanted wanted = SomeWanted(kWorld, count);
+    Cluster cluster(Kind::kTurns, kWorld, 1 << 20);
+    std::barrier all_have(kWorld);
+    cluster.Run(1, kWorld, [&](Communicator& c, Transport& transport) {
+      const Vectors vectors(c, transport, kWorld, count);
+      TreeReduceArgs args = vectors.Fill(c, 1);
+      args.wanted = wanted;
+      ASSERT_TRUE(c.TreeReduce(args, Never()).ok());
+      all_have.arrive_and_wait();
+      c.Abort("it is over");
+      c.ReleaseDead();
+      const auto newest = c.NewestReduce();
+      ASSERT_TRUE(newest.has_value());
+      EXPECT_EQ(newest->step, 1);
+      for (const Slice& slice : newest->slices) {
+        EXPECT_EQ(slice.data, args.result + slice.begin);
+        for (int64_t i = slice.begin; i < slice.end; ++i) {
+          ASSERT_EQ(slice.data[i - slice.begin], SumOf({0, kWorld}, 1, i)) << i;
+        }
+      }
+    });
+  }
+}
+
+// Between hosts a range goes once to each of them, to one of those who get it there.
+TEST(HostsRanges, RanksOfAHostTakeRangesFromEachOther) {
+  constexpr int kWorld = 6;  // on two hosts in turn
+  std::vector<RangeTransfer> transfers;
+  for (int i = 0; i < 40; ++i) {
+    RangeTransfer transfer = {i * 4096, (i + 1) * 4096, i % kWorld, {}};
+    for (int to = 0; to < kWorld; ++to) {
+      if (to != transfer.from && (i + to) % 3 != 0) transfer.to.push_back(to);
+    }
+    transfers.push_back(transfer);
+  }
+  constexpr int64_t kElements = int64_t{40} * 4096;
+  Cluster cluster(Kind::kTurns, kWorld, 1 << 20);
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    EXPECT_EQ(c.hosts(), (std::vector<int>{0, 1, 0, 1, 0, 1}));
+    float* const data = *transport.vectors().Allocate(kElements, "a vector");
+    std::fill_n(data, kElements, static_cast<float>(c.rank()));
+    ASSERT_TRUE(c.ExchangeRanges(data, kElements, transfers, Never()).ok());
+    for (const RangeTransfer& transfer : transfers) {
+      const bool gets = std::count(transfer.to.begin(), transfer.to.end(), c.rank()) > 0;
+      const auto wanted = static_cast<float>(gets ? transfer.from : c.rank());
+      for (int64_t i = transfer.begin; i < transfer.end; ++i) ASSERT_EQ(data[i], wanted) << i;
+    }
   });
 }
 

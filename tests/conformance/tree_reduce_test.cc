@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
+#include "common/half.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/cluster.h"
@@ -28,17 +30,22 @@ float Leaf(int shard, int64_t step, int64_t i) {
   return std::ldexp(static_cast<float>(h >> 8) / 16777216.0f - 0.5f, static_cast<int>(h % 24));
 }
 
-float TreeLeafSum(ShardRange range, int64_t step, int64_t i) {
-  if (range.size() == 1) return Leaf(range.begin, step, i);
+// With `rounds` the sum of each node is rounded to bf16.
+float TreeLeafSum(ShardRange range, int64_t step, int64_t i, bool rounds = false) {
+  const auto value = [rounds](float sum) {
+    return rounds ? BFloat16::FromFloat(sum).ToFloat() : sum;
+  };
+  if (range.size() == 1) return value(Leaf(range.begin, step, i));
   const int middle = TreeSplit(range);
-  const volatile float left = TreeLeafSum({range.begin, middle}, step, i);
-  return left + TreeLeafSum({middle, range.end}, step, i);
+  const volatile float left = TreeLeafSum({range.begin, middle}, step, i, rounds);
+  return value(left + TreeLeafSum({middle, range.end}, step, i, rounds));
 }
 
 // One worker: puts its whole nodes into the arena, reduces, compares with the serial sum.
-// With `parts`, begins as many of them early as the step's number says.
+// With `parts`, begins as many of them early as the step's number says. The first `rounded`
+// elements are sums in bf16.
 void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t count, bool in_place,
-                    const std::vector<ElementRange>& parts = {}) {
+                    const std::vector<ElementRange>& parts = {}, int64_t rounded = 0) {
   std::vector<NodeBuffer> nodes;
   for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
     auto memory = transport.vectors().Allocate(count, "node");
@@ -57,7 +64,7 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
     ASSERT_TRUE(committed.ok()) << committed;
     for (const NodeBuffer& node : nodes) {
       for (int64_t i = 0; i < count; ++i) {
-        const_cast<float*>(node.data)[i] = TreeLeafSum(node.node, step, i);
+        const_cast<float*>(node.data)[i] = TreeLeafSum(node.node, step, i, i < rounded);
       }
     }
     TreeReduceArgs args;
@@ -66,6 +73,7 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
     args.result = result;
     args.step = step;
     args.parts = parts;
+    args.rounded = rounded;
     for (int64_t i = 0; i < std::min<int64_t>(step, parts.size()) && c.reduces_parts(); ++i) {
       const auto begun = c.BeginPart(args, Never());
       ASSERT_TRUE(begun.ok()) << begun;
@@ -77,7 +85,7 @@ void ReduceAndCheck(Communicator& c, Transport& transport, int shards, int64_t c
       ASSERT_EQ(part.begin, next);
       next = part.end;
       for (int64_t i = part.begin; i < part.end; ++i) {
-        const float want = TreeLeafSum({0, shards}, step, i);
+        const float want = TreeLeafSum({0, shards}, step, i, i < rounded);
         ASSERT_EQ(std::memcmp(&part.data[i - part.begin], &want, 4), 0)
             << shards << " shards, element " << i << ": " << part.data[i - part.begin] << " is not "
             << want;
@@ -97,6 +105,24 @@ TEST_P(TreeTest, EveryDealGivesTheSerialBits) {
         ReduceAndCheck(c, transport, shards, 1237, (shards + world) % 2 == 0);
       });
       if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Small vectors and large ones, limits within a slice, a chunk and a line.
+TEST_P(TreeTest, RoundedSumsAreThoseOfEveryDeal) {
+  for (const int shards : {1, 2, 3, 4, 7}) {
+    for (int world = 1; world <= shards; ++world) {
+      for (const auto& [count, rounded] :
+           std::vector<std::pair<int64_t, int64_t>>{{1237, 1200}, {30011, 29989}, {30011, 14011}}) {
+        Cluster cluster(GetParam(), world, 1 << 21);
+        const int64_t elements = count, limit = rounded;
+        cluster.Run(1, shards, [&](Communicator& c, Transport& transport) {
+          if (!c.abilities().rounds) return;
+          ReduceAndCheck(c, transport, shards, elements, world % 2 == 0, {}, limit);
+        });
+        if (testing::Test::HasFailure()) return;
+      }
     }
   }
 }

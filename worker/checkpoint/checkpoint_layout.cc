@@ -69,6 +69,23 @@ CheckpointLayout::CheckpointLayout(const engine::Plan* plan, int parts) {
   }
 }
 
+std::vector<std::vector<engine::StateRange>> CheckpointLayout::Copies(const engine::Plan& plan,
+                                                                      int world) {
+  const CheckpointLayout layout(&plan, PartsFor(plan.state_bytes(), world));
+  std::vector<std::vector<engine::StateRange>> copies(static_cast<size_t>(world));
+  for (int part = 0; part < layout.parts(); ++part) {
+    std::vector<engine::StateRange>& ranges = copies[static_cast<size_t>(part)];
+    for (const LayoutFile& file : layout.FilesOf(part)) {
+      for (const engine::StateEntry* entry : file.entries) {
+        ranges.push_back({entry->offset, entry->offset + entry->bytes});
+      }
+    }
+    std::sort(ranges.begin(), ranges.end(),
+              [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  }
+  return copies;
+}
+
 size_t CheckpointLayout::BytesOf(int part) const {
   size_t bytes = 0;
   for (const LayoutFile& file : FilesOf(part)) {

@@ -30,6 +30,9 @@ class CheckpointLayout {
   // The parts of a state of `bytes` that `world` workers write: one, by rank 0, while it is small.
   static int PartsFor(size_t bytes, int world, size_t part_bytes = kPartBytes);
 
+  // By rank of `world`: the bytes of the state region that its part of a checkpoint has, ascending.
+  static std::vector<std::vector<engine::StateRange>> Copies(const engine::Plan& plan, int world);
+
   // `plan` outlives this.
   CheckpointLayout(const engine::Plan* plan, int parts);
 

@@ -13,6 +13,7 @@
 #include "engine/device/machine_peak.h"
 #include "job/meaning/workers.h"
 #include "worker/setup/job_plan.h"
+#include "worker/setup/memory_need.h"
 #include "worker/state/shard_holders.h"
 #include "worker/text/bytes_text.h"
 
@@ -69,7 +70,7 @@ std::string Sharding(const CompiledJob& compiled) {
                         least == 1 ? " worker" : " workers", ", and two have everything)");
   }
   const int shards = OptimizerShards(MostWorkers(compiled.job));
-  return absl::StrCat(" (zero_stage 1: ", MostHeld(shards, least), " of ", shards,
+  return absl::StrCat(" (zero_stage 1: ", MostHeldParts(compiled.job), " of ", shards,
                       " parts of the moments with ", least, " workers, the fewest)");
 }
 

@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "job/meaning/workers.h"
 #include "worker/checkpoint/checkpointer.h"
 #include "worker/setup/job_plan.h"
+#include "worker/state/host_deal.h"
 #include "worker/state/sharded_state.h"
 #include "worker/text/bytes_text.h"
 
@@ -46,9 +48,8 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
   for (const engine::StateEntry& entry : plan.state()) {
     if (entry.role == engine::StateEntry::Role::kMoment) moments += entry.bytes;
   }
-  const int shards = OptimizerShards(MostWorkers(job));
-  const size_t held =
-      moments / static_cast<size_t>(shards) * static_cast<size_t>(MostHeld(shards, least));
+  const auto shards = static_cast<size_t>(OptimizerShards(MostWorkers(job)));
+  const size_t held = moments / shards * static_cast<size_t>(MostHeldParts(job));
   const size_t spill = place == GradientPlace::kHost ? ShardedState::SpillBytes(vector_count) : 0;
   return moments > held + spill ? moments - held - spill : 0;
 }
@@ -67,6 +68,14 @@ absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
 
 }  // namespace
 
+int MostHeldParts(const JobSpec& job) {
+  const int shards = OptimizerShards(MostWorkers(job)), least = LeastWorkers(job);
+  const std::vector<int> hosts = job::RanksPerNode(job);
+  if (hosts.size() < 2) return MostHeld(shards, least);
+  // Of an elastic job one worker may be left alone on its host.
+  return least < job::WantedWorkers(job) ? shards : MostHeldOverHosts(shards, hosts);
+}
+
 size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
   const int least = LeastWorkers(job);
   if (least < 3) return 0;
@@ -80,7 +89,7 @@ size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
   }
   std::sort(bytes.rbegin(), bytes.rend());
   size_t most = 0;
-  for (int i = 0; i < MostHeld(shards, least); ++i) most += bytes[static_cast<size_t>(i)];
+  for (int i = 0; i < MostHeldParts(job); ++i) most += bytes[static_cast<size_t>(i)];
   return most;
 }
 

@@ -48,6 +48,9 @@ struct MemoryNeed {
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count, GradientPlace place);
 
+// How many of the OptimizerShards of a job with sharded moments one of its workers holds at most.
+int MostHeldParts(const JobSpec& job);
+
 // The most bytes of moments that a worker of a job with sharded moments ever holds, each stretch of
 // them rounded up to 64; 0: all of them.
 size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/tree_sum.h"
 #include "common/check.h"
 #include "common/status.h"
 
@@ -62,8 +63,13 @@ int PartialSums::BuffersForWorstDeal(int shards, int min_workers, int max_worker
 }
 
 PartialSums::PartialSums(int shards, int64_t count, std::vector<float*> buffers,
-                         VectorMemory* vectors)
-    : shards_(shards), count_(count), buffers_(std::move(buffers)), vectors_(vectors) {
+                         VectorMemory* vectors, int64_t rounded)
+    : shards_(shards),
+      count_(count),
+      rounded_(rounded),
+      buffers_(std::move(buffers)),
+      vectors_(vectors) {
+  LS_CHECK(rounded == 0 || vectors->on_host());
   nodes_.reserve(buffers_.size());
 }
 
@@ -86,13 +92,26 @@ float* PartialSums::NextLeaf() {
   return buffers_[nodes_.size()];
 }
 
+void PartialSums::RoundLeaf(int64_t begin, int64_t end) {
+  float* const leaf = buffers_[nodes_.size()];
+  end = std::min(end, rounded_);
+  if (begin < end) RoundFloats(leaf + begin, leaf + begin, end - begin);
+}
+
+absl::Status PartialSums::Add(float* a, const float* b, int64_t begin, int64_t end) {
+  const int64_t middle = std::clamp(rounded_, begin, end);
+  if (begin < middle) AddRounded(a + begin, b + begin, a + begin, middle - begin);
+  return vectors_->Add(a + middle, b + middle, end - middle);
+}
+
 absl::Status PartialSums::PartDone(int64_t begin, int64_t end) {
   LS_CHECK_EQ(next_shard_ + 1, held_.end);
   LS_CHECK(begin == parts_end_ && begin <= end && end <= count_);
   parts_end_ = end;
+  RoundLeaf(begin, end);
   ShardRange right{next_shard_, next_shard_ + 1};
   for (size_t i = nodes_.size(); i > 0 && AreHalves({0, shards_}, nodes_[i - 1].node, right); --i) {
-    LS_RETURN_IF_ERROR(vectors_->Add(buffers_[i - 1] + begin, buffers_[i] + begin, end - begin));
+    LS_RETURN_IF_ERROR(Add(buffers_[i - 1], buffers_[i], begin, end));
     right.begin = nodes_[i - 1].node.begin;
   }
   return absl::OkStatus();
@@ -100,6 +119,7 @@ absl::Status PartialSums::PartDone(int64_t begin, int64_t end) {
 
 absl::Status PartialSums::LeafDone() {
   const int64_t rest = std::exchange(parts_end_, 0);
+  RoundLeaf(rest, count_);
   nodes_.push_back({{next_shard_, next_shard_ + 1}, buffers_[nodes_.size()]});
   ++next_shard_;
   while (nodes_.size() >= 2) {
@@ -107,7 +127,7 @@ absl::Status PartialSums::LeafDone() {
     const NodeBuffer& right = nodes_.back();
     if (!AreHalves({0, shards_}, left.node, right.node)) break;
     float* const sum = buffers_[nodes_.size() - 2];
-    LS_RETURN_IF_ERROR(vectors_->Add(sum + rest, right.data + rest, count_ - rest));
+    LS_RETURN_IF_ERROR(Add(sum, right.data, rest, count_));
     nodes_[nodes_.size() - 2].node.end = right.node.end;
     nodes_.pop_back();
   }

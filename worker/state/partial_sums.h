@@ -25,8 +25,10 @@ class PartialSums {
   // The most over every legal deal to between `min_workers` and `max_workers` workers.
   static int BuffersForWorstDeal(int shards, int min_workers, int max_workers);
 
-  // `buffers` are vectors of `count` floats in `vectors`; both outlive this.
-  PartialSums(int shards, int64_t count, std::vector<float*> buffers, VectorMemory* vectors);
+  // `buffers` are vectors of `count` floats in `vectors`; both outlive this. `rounded` is
+  // TreeReduceArgs::rounded: 0 unless they lie on the host.
+  PartialSums(int shards, int64_t count, std::vector<float*> buffers, VectorMemory* vectors,
+              int64_t rounded = 0);
 
   // Forgets the last step; the worker holds `held` now.
   // REQUIRES: BuffersFor(shards, held) buffers.
@@ -47,8 +49,14 @@ class PartialSums {
   float* first() const { return buffers_[0]; }
 
  private:
+  // Rounds elements [begin, end) of the leaf that is being written, as far as they are to be.
+  void RoundLeaf(int64_t begin, int64_t end);
+  // Adds elements [begin, end) of `b` to those of `a`.
+  absl::Status Add(float* a, const float* b, int64_t begin, int64_t end);
+
   const int shards_;
   const int64_t count_;
+  const int64_t rounded_;
   const std::vector<float*> buffers_;
   VectorMemory* const vectors_;
   ShardRange held_;

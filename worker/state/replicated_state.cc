@@ -30,8 +30,7 @@ absl::Status ReplicatedState::Finish(Communicator* /*communicator*/, int64_t /*s
   return absl::OkStatus();
 }
 
-absl::Status ReplicatedState::Publish(Communicator* /*communicator*/,
-                                      absl::Time /*deadline*/) const {
+absl::Status ReplicatedState::Publish(Communicator* /*communicator*/, absl::Time /*deadline*/) {
   return executor_->PublishState();
 }
 

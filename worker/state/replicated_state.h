@@ -21,7 +21,7 @@ class ReplicatedState : public StatePolicy {
   absl::StatusOr<engine::StepResult> Begin(
       int64_t step, absl::Span<const engine::GradientSlice> reduced) override;
   absl::Status Finish(Communicator* communicator, int64_t step, absl::Time deadline) override;
-  absl::Status Publish(Communicator* communicator, absl::Time deadline) const override;
+  absl::Status Publish(Communicator* communicator, absl::Time deadline) override;
   absl::Status CheckReplicas(Communicator* communicator, int64_t step,
                              absl::Time deadline) const override;
   const char* Locate(size_t offset, size_t* /*bytes*/) const override { return state_ + offset; }

@@ -14,17 +14,12 @@ bool Holds(const std::vector<int>& holders, int rank) {
   return std::find(holders.begin(), holders.end(), rank) != holders.end();
 }
 
-// The rank in whose slice of the gradient vector the shard lies, mostly.
-int OwnerOf(size_t shard, size_t shards, int world) {
-  return static_cast<int>(shard * static_cast<size_t>(world) / shards);
-}
-
 ShardHolders FreshDeal(size_t shards, int world) {
   ShardHolders holders;
   for (size_t shard = 0; shard < shards; ++shard) {
     std::vector<int>& ranks = holders.emplace_back();
     for (int i = 1; i <= kCopies; ++i) {
-      ranks.push_back((OwnerOf(shard, shards, world) + i) % world);
+      ranks.push_back((OwnerOfShard(shard, shards, world) + i) % world);
     }
     std::sort(ranks.begin(), ranks.end());
   }
@@ -74,7 +69,7 @@ class Deal {
   }
   // Of those that do not hold the shard; among equals one whose slice it does not lie in.
   int Emptiest(size_t shard) const {
-    const int owner = OwnerOf(shard, holders_.size(), world_);
+    const int owner = OwnerOfShard(shard, holders_.size(), world_);
     int best = -1;
     for (int i = 1; i <= world_; ++i) {
       const int rank = (owner + i) % world_;
@@ -104,6 +99,10 @@ class Deal {
 };
 
 }  // namespace
+
+int OwnerOfShard(size_t shard, size_t shards, int world) {
+  return static_cast<int>(shard * static_cast<size_t>(world) / shards);
+}
 
 int OptimizerShards(int most_workers) { return std::max(kLeastShards, kCopies * most_workers); }
 

@@ -46,22 +46,22 @@ ShardHolders ShardedState::HoldersIn(const std::vector<Row>& rows, int64_t start
   return holders;
 }
 
-absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, int64_t start_step,
-                                                   int64_t evaluated_step, absl::Time deadline) {
-  const Communicator::Abilities abilities = communicator->abilities();
-  if (!abilities.shares_memory || (!spread() && !abilities.results_with_owners)) {
-    return absl::FailedPreconditionError(
-        "train.zero_stage: 1 keeps optimizer state in memory that all workers read: its workers "
-        "must be on one host (resources.nodes: 1), or use train.zero_stage: 0");
-  }
+absl::Status ShardedState::ShareMemory(Communicator* communicator, absl::Time deadline) {
   std::vector<Communicator::SharedPiece> pieces = {{parts_.state, plan().state_bytes()}};
   if (spread()) {
     pieces.push_back({parts_.sums, plan().SumBlocks().size() * sizeof(double)});
   } else {
+    LS_CHECK(communicator->abilities().results_with_owners);
     pieces.push_back({parts_.gradients, static_cast<size_t>(parts_.vector_count) * sizeof(float)});
     pieces.push_back({parts_.spill, SpillBytes(parts_.vector_count)});
   }
   LS_ASSIGN_OR_RETURN(shared_, communicator->Share(pieces, deadline));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, int64_t start_step,
+                                                   int64_t evaluated_step, absl::Time deadline) {
+  if (!parts_.apart) LS_RETURN_IF_ERROR(ShareMemory(communicator, deadline));
   const Row mine = MyRow(evaluated_step);
   std::vector<Row> rows(static_cast<size_t>(communicator->world_size()));
   LS_RETURN_IF_ERROR(
@@ -102,7 +102,7 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
     LS_RETURN_IF_ERROR(FinishHalfDone(communicator, rows, before, start_step, deadline));
   }
   LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, bound, deadline));
-  ShardHolders after = DealHolders(before, communicator->world_size());
+  ShardHolders after = DealOverHosts(before, communicator->hosts());
   LS_RETURN_IF_ERROR(Transfer(communicator, before, after, deadline));
   LS_RETURN_IF_ERROR(SetHolders(*communicator, std::move(after)));
   return agreement;
@@ -110,7 +110,7 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
 
 absl::Status ShardedState::BeginFresh(Communicator* communicator) {
   const ShardHolders nobody(static_cast<size_t>(parts_.shards));
-  ShardHolders holders = DealHolders(nobody, communicator->world_size());
+  ShardHolders holders = DealOverHosts(nobody, communicator->hosts());
   std::vector<engine::StateRange> ranges;
   for (size_t shard = 0; shard < holders.size(); ++shard) {
     if (!Contains(holders[shard], communicator->rank())) continue;
@@ -144,7 +144,7 @@ absl::Status ShardedState::FinishHalfDone(Communicator* communicator, const std:
   if (spread()) {
     LS_RETURN_IF_ERROR(communicator->ExchangeRanges(
         parts_.gradients, parts_.vector_count,
-        WeightTransfers(plan().gradient_count(), holders, late), deadline));
+        WeightTransfers(plan().gradient_count(), holders, late, communicator->hosts()), deadline));
   }
   if (Contains(late, communicator->rank())) {
     LS_RETURN_IF_ERROR(FinishFrom(rows, holders, step));
@@ -210,20 +210,26 @@ absl::Status ShardedState::TakeMoments(std::vector<engine::StateRange> ranges) {
 absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolders& before,
                                     const ShardHolders& after, absl::Time deadline) {
   const int me = communicator->rank();
+  const std::vector<int> hosts = communicator->hosts();
   std::vector<uint64_t> hashes(after.size(), 0);
   std::vector<Copied> copies;
+  std::vector<RangeTransfer> transfers;  // of all ranks
   bool any = false;
   for (size_t shard = 0; shard < after.size(); ++shard) {
+    for (const engine::StateRange& range : moments_[shard]) {
+      if (!parts_.apart) break;
+      AddTransfers(InFloats(range), before[shard], shard, after[shard], hosts, &transfers);
+    }
     for (const int to : after[shard]) {
       if (Contains(before[shard], to) || moments_[shard].empty()) continue;
       any = true;
-      const int from = before[shard][static_cast<size_t>(to) % before[shard].size()];
+      const int from = GiverTo(to, before[shard], shard, hosts);
       if (from == me) hashes[shard] = HashOf(static_cast<int>(shard), parts_.state);
       if (to == me) copies.push_back({static_cast<int>(shard), from});
     }
   }
   if (!any) return absl::OkStatus();
-  absl::Status status = Copy(copies);
+  absl::Status status = Copy(communicator, copies, transfers, deadline);
   std::vector<uint64_t> all(hashes.size() * static_cast<size_t>(communicator->world_size()));
   LS_RETURN_IF_ERROR(communicator->AllGather(hashes.data(), all.data(),
                                              static_cast<int64_t>(hashes.size() * sizeof(uint64_t)),
@@ -249,13 +255,15 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
   return status;
 }
 
-absl::Status ShardedState::Copy(const std::vector<Copied>& copies) {
+absl::Status ShardedState::Copy(Communicator* communicator, const std::vector<Copied>& copies,
+                                const std::vector<RangeTransfer>& transfers, absl::Time deadline) {
   std::vector<engine::StateRange> ranges;
   for (const Copied& copy : copies) {
     const auto& moments = moments_[static_cast<size_t>(copy.shard)];
     ranges.insert(ranges.end(), moments.begin(), moments.end());
   }
   LS_RETURN_IF_ERROR(TakeMoments(std::move(ranges)));
+  if (parts_.apart) return SendState(communicator, transfers, !copies.empty(), deadline);
   parts_.executor->BeginLoad();
   for (const Copied& copy : copies) {
     const char* const from = shared_[static_cast<size_t>(copy.from)][0];

@@ -8,9 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/hash_bytes.h"
 #include "common/status.h"
-#include "worker/state/replica_check.h"
 
 namespace lockstep::worker {
 namespace {
@@ -48,7 +46,10 @@ absl::Status ShardedState::HoldShared(const engine::Plan& plan, Transport* trans
 
 ShardedState::ShardedState(const Parts& parts) : parts_(parts) {
   LS_CHECK_LE(parts.shards, kMostShards);
-  LS_CHECK((parts.spill != nullptr) != (parts.sums != nullptr));
+  const int kinds =
+      (parts.spill != nullptr ? 1 : 0) + (parts.sums != nullptr ? 1 : 0) + (parts.apart ? 1 : 0);
+  LS_CHECK_EQ(kinds, 1);
+  LS_CHECK_EQ(parts.spill == nullptr, parts.spread != nullptr);
   const engine::StateRange moments = MomentsIn(plan());
   moments_begin_ = moments.begin;
   moments_end_ = moments.end;
@@ -62,6 +63,8 @@ ShardedState::ShardedState(const Parts& parts) : parts_(parts) {
   }
   std::sort(places_.begin(), places_.end(),
             [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  borrowed_.resize(places_.size(), false);
+  if (parts.apart) sums_.resize(plan().SumBlocks().size(), 0);
 }
 
 std::vector<ShardedState::Piece> ShardedState::PiecesOf(int shard, int64_t own_begin,
@@ -91,6 +94,8 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
   all_held_ = world < kLeastRanks;
   own_ = spread() ? ElementRange{} : SliceOf(parts_.vector_count, world, rank_);
   holders_ = std::move(holders);
+  hosts_ = communicator.hosts();
+  summed_step_ = 0;
   if (!spread()) parts_.transport->Drop(parts_.spill, SpillBytes(parts_.vector_count));
   std::vector<engine::HeldRange> ranges;
   present_ = {{0, moments_begin_}};
@@ -121,6 +126,14 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
     if (Holds(place.shard)) present_.push_back({place.begin, place.end});
   }
   present_.push_back({moments_end_, plan().state_bytes()});
+  DropMoments();
+  LS_RETURN_IF_ERROR(parts_.halves->HoldMoments(std::move(ranges)));
+  return spread() ? DealSpread(world) : absl::OkStatus();
+}
+
+void ShardedState::DropMoments() {
+  std::fill(borrowed_.begin(), borrowed_.end(), false);
+  borrowed_step_ = -1;
   // Stretches that nobody here holds, whole: neighbours may share a page.
   size_t gone = moments_begin_;
   for (const Place& place : places_) {
@@ -129,8 +142,6 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
     gone = place.end;
   }
   if (gone < moments_end_) parts_.transport->Drop(parts_.state + gone, moments_end_ - gone);
-  LS_RETURN_IF_ERROR(parts_.halves->HoldMoments(std::move(ranges)));
-  return spread() ? DealSpread(world) : absl::OkStatus();
 }
 
 absl::Status ShardedState::DealSpread(int world) {
@@ -143,7 +154,7 @@ absl::Status ShardedState::DealSpread(int world) {
                           parts_.vector_count, holders_, world);
     std::vector<int> all(static_cast<size_t>(world));
     std::iota(all.begin(), all.end(), 0);
-    transfers_ = WeightTransfers(plan().gradient_count(), holders_, all);
+    transfers_ = WeightTransfers(plan().gradient_count(), holders_, all, hosts_);
   }
   for (size_t block = 0; block < deal_.summed_by.size(); ++block) {
     if (deal_.summed_by[block] == rank_) sums.push_back(static_cast<int>(block));
@@ -155,15 +166,48 @@ absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
                                      absl::Span<const engine::GradientSlice> reduced,
                                      absl::Time deadline) {
   if (!spread() || all_held_) return absl::OkStatus();
+  if (parts_.apart) {
+    TakeWanted(reduced);
+    const engine::GradientSlice own = Vector();
+    std::fill(sums_.begin(), sums_.end(), 0);
+    LS_RETURN_IF_ERROR(
+        parts_.spread->SumSquares(step, absl::MakeConstSpan(&own, 1), absl::MakeSpan(sums_)));
+    // Each block is one rank's, and zero with the others.
+    LS_RETURN_IF_ERROR(communicator->AllReduce(sums_.data(), static_cast<int64_t>(sums_.size()),
+                                               DType::kFloat64, ReduceOp::kSum, ReduceOrder::kFixed,
+                                               deadline));
+    summed_step_ = step;
+    return communicator->Barrier(deadline);
+  }
   LS_RETURN_IF_ERROR(parts_.spread->SumSquares(
       step, reduced, absl::MakeSpan(parts_.sums, deal_.summed_by.size())));
   return communicator->Barrier(deadline);
 }
 
+void ShardedState::TakeWanted(absl::Span<const engine::GradientSlice> reduced) {
+  for (const ElementRange& wanted : deal_.wanted[static_cast<size_t>(rank_)]) {
+    for (const engine::GradientSlice& slice : reduced) {
+      const int64_t begin = std::max(wanted.begin, slice.begin);
+      const int64_t end = std::min(wanted.end, slice.end);
+      const float* const from = slice.data + (begin - slice.begin);
+      if (begin < end && from != parts_.gradients + begin) {
+        std::copy(from, from + (end - begin), parts_.gradients + begin);
+      }
+    }
+  }
+}
+
 absl::StatusOr<engine::StepResult> ShardedState::Begin(
     int64_t step, absl::Span<const engine::GradientSlice> reduced) {
+  if (borrowed_step_ >= 0) DropMoments();  // the copy is made
   if (all_held_) return parts_.executor->Update(step, reduced);
   if (!spread()) return parts_.halves->BeginUpdate(step, reduced);
+  if (parts_.apart) {
+    if (summed_step_ == step) return parts_.spread->BeginUpdateWith(step, sums_);
+    // Whoever begins a step has seen all others come to the end of its sums.
+    return absl::InternalError(
+        absl::StrCat("step ", step, " was begun by others before this rank had its sums"));
+  }
   std::vector<double> sums;
   for (const int rank : deal_.summed_by) {
     const char* const of_rank = shared_[static_cast<size_t>(rank)][1];
@@ -177,68 +221,6 @@ absl::Status ShardedState::Finish(Communicator* communicator, int64_t step, absl
                                                              transfers_, deadline)
                               : communicator->Barrier(deadline));
   return parts_.halves->FinishUpdate(step, gathered_);
-}
-
-absl::Status ShardedState::Publish(Communicator* communicator, absl::Time deadline) const {
-  LS_RETURN_IF_ERROR(parts_.executor->PublishState());
-  if (plan().spec().device == engine::DeviceKind::kCpu) return absl::OkStatus();
-  return communicator->Barrier(deadline);
-}
-
-const char* ShardedState::Locate(size_t offset, size_t* bytes) const {
-  if (offset < moments_begin_ || offset >= moments_end_) return parts_.state + offset;
-  const auto next =
-      std::upper_bound(places_.begin(), places_.end(), offset,
-                       [](size_t at, const Place& place) { return at < place.begin; });
-  LS_CHECK(next != places_.begin());
-  const Place& place = *std::prev(next);
-  LS_CHECK_LT(offset, place.end);
-  *bytes = std::min(*bytes, place.end - offset);
-  if (Holds(place.shard)) return parts_.state + offset;
-  const int from = holders_[static_cast<size_t>(place.shard)].front();
-  return shared_[static_cast<size_t>(from)][0] + offset;
-}
-
-uint64_t ShardedState::HashOf(int shard, const char* base) const {
-  uint64_t hash = 0;
-  for (const engine::StateRange& range : moments_[static_cast<size_t>(shard)]) {
-    hash = hash * 31 + HashBytes(base + range.begin, range.end - range.begin);
-  }
-  return hash;
-}
-
-absl::Status ShardedState::CheckReplicas(Communicator* communicator, int64_t step,
-                                         absl::Time deadline) const {
-  // What all have, then each shard that this rank holds.
-  std::vector<uint64_t> mine(static_cast<size_t>(parts_.shards) + 1, 0);
-  mine[0] = HashBytes(parts_.state, moments_begin_) * 31 +
-            HashBytes(parts_.state + moments_end_, plan().state_bytes() - moments_end_);
-  for (int shard = 0; shard < parts_.shards; ++shard) {
-    if (Holds(shard)) mine[static_cast<size_t>(shard) + 1] = HashOf(shard, parts_.state);
-  }
-  std::vector<uint64_t> all(mine.size() * static_cast<size_t>(communicator->world_size()));
-  LS_RETURN_IF_ERROR(communicator->AllGather(mine.data(), all.data(),
-                                             static_cast<int64_t>(mine.size() * sizeof(uint64_t)),
-                                             DType::kUInt8, deadline));
-  const auto hash = [&](int rank, size_t at) {
-    return all[static_cast<size_t>(rank) * mine.size() + at];
-  };
-  std::vector<uint64_t> column;
-  for (int rank = 0; rank < communicator->world_size(); ++rank) column.push_back(hash(rank, 0));
-  std::vector<int> ranks = RanksThatDiffer(column);
-  if (!ranks.empty()) {
-    return ReplicasDiffer(ranks, ranks.size() < column.size(), communicator->rank(), step);
-  }
-  for (size_t shard = 0; shard < holders_.size(); ++shard) {
-    column.clear();
-    for (const int rank : holders_[shard]) column.push_back(hash(rank, shard + 1));
-    const std::vector<int> differ = RanksThatDiffer(column);
-    if (differ.empty()) continue;
-    ranks.clear();
-    for (const int index : differ) ranks.push_back(holders_[shard][static_cast<size_t>(index)]);
-    return ReplicasDiffer(ranks, differ.size() < column.size(), communicator->rank(), step);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

@@ -12,16 +12,19 @@
 //
 // Where vectors lie on the host, ranks read each other's reduced gradients and new weights in
 // place. Where they lie on GPUs (Parts::sums), a rank gets the reduced gradients that it needs, the
-// ranks share the sums of squares of all, which decide on the update, and new weights are sent.
+// ranks share the sums of squares of all, which decide on the update, and new weights are sent. The
+// same holds where ranks are on several hosts (Parts::apart), and nobody reads anything of another
+// rank: moments, too, are sent, to who takes over a shard and to who writes them into a checkpoint.
 //
 // A rank that has begun a step and not finished it is bound to it: the next generation's Agree
-// finishes it. The sources: sharded_state.cc (memory, steps) and sharded_recovery.cc (Agree).
-// Thread-safety: confined to the worker's main thread, but for Locate, which may be called from
-// anywhere between two calls of Agree.
+// finishes it. The sources: sharded_state.cc (memory, steps), sharded_copies.cc (checkpoints,
+// checks) and sharded_recovery.cc (Agree). Thread-safety: confined to the worker's main thread, but
+// for Locate, which may be called from anywhere between two calls of Agree.
 #ifndef LOCKSTEP_WORKER_STATE_SHARDED_STATE_H_
 #define LOCKSTEP_WORKER_STATE_SHARDED_STATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,6 +34,7 @@
 #include "absl/types/span.h"
 #include "collectives/communicator.h"
 #include "engine/engine.h"
+#include "worker/state/host_deal.h"
 #include "worker/state/shard_holders.h"
 #include "worker/state/spread_deal.h"
 #include "worker/state/state_policy.h"
@@ -44,15 +48,20 @@ class ShardedState : public StatePolicy {
     engine::Executor* executor = nullptr;
     // The executor itself, unless a test looks at what it is asked.
     engine::ShardedUpdate* halves = nullptr;
-    // Null where vectors lie on the host.
+    // Null where ranks read each other's vectors.
     engine::SpreadUpdate* spread = nullptr;
     Transport* transport = nullptr;
     char* state = nullptr;       // loose memory of plan->state_bytes()
     float* gradients = nullptr;  // the buffer that holds the owned slice: `vector_count` elements
     // One of these: loose memory of SpillBytes(vector_count), where vectors lie on the host; or,
-    // with `spread`, a number for each of plan->SumBlocks(), which peers can read.
+    // with `spread`, a number for each of plan->SumBlocks(), which peers can read; or, also with
+    // `spread`, nothing.
     float* spill = nullptr;
     double* sums = nullptr;
+    bool apart = false;
+    // With `apart`: by rank of `world`, the bytes of the state that it copies for a checkpoint, in
+    // ascending order. May be empty.
+    std::function<std::vector<std::vector<engine::StateRange>>(int world)> copies;
     int64_t vector_count = 0;
     int shards = 0;  // OptimizerShards of the job
   };
@@ -73,7 +82,8 @@ class ShardedState : public StatePolicy {
   // Whether every rank of this generation holds everything, so that a step is the ordinary one.
   bool all_held() const { return all_held_; }
   absl::Span<const std::vector<ElementRange>> wanted() const override { return deal_.wanted; }
-  bool copies_read_peers() const override { return true; }
+  bool publishes() const override { return true; }
+  bool copies_read_peers() const override { return !parts_.apart; }
   // After the reduction: all ranks have what they need of it, and know enough to begin the step. An
   // error leaves a step that this rank may begin when another has. Blocks. Errors: those of the
   // communicator and of SpreadUpdate::SumSquares.
@@ -95,9 +105,10 @@ class ShardedState : public StatePolicy {
   // from there on. Moments of peers are those after this rank's committed step until it takes part
   // in the next reduction.
   const char* Locate(size_t offset, size_t* bytes) const override;
-  // Brings the state regions of all ranks up to date, for Locate. Collective where the device has
-  // memory of its own. Errors: those of the communicator and of StateAccess::PublishState.
-  absl::Status Publish(Communicator* communicator, absl::Time deadline) const override;
+  // Brings the state regions of all ranks up to date, for Locate; with Parts::apart each gets the
+  // moments that it copies. Collective, unless there is neither. Errors: those of the communicator
+  // and of StateAccess::PublishState; ResourceExhausted.
+  absl::Status Publish(Communicator* communicator, absl::Time deadline) override;
   // As worker::CheckReplicas, on what several ranks have.
   absl::Status CheckReplicas(Communicator* communicator, int64_t step,
                              absl::Time deadline) const override;
@@ -129,6 +140,8 @@ class ShardedState : public StatePolicy {
   Row MyRow(int64_t evaluated_step) const;
   // Which of the ranks that stand after `start_step` hold what.
   ShardHolders HoldersIn(const std::vector<Row>& rows, int64_t start_step) const;
+  // Unless all are apart.
+  absl::Status ShareMemory(Communicator* communicator, absl::Time deadline);
   // For a new job: everybody has what is zero.
   absl::Status BeginFresh(Communicator* communicator);
   // Finishes the step that this rank has begun, from the new weights of `holders`.
@@ -146,17 +159,32 @@ class ShardedState : public StatePolicy {
     int shard = 0;
     int from = 0;  // rank
   };
-  absl::Status Copy(const std::vector<Copied>& copies);
+  absl::Status Copy(Communicator* communicator, const std::vector<Copied>& copies,
+                    const std::vector<RangeTransfer>& transfers, absl::Time deadline);
+  // Brings these ranges of the state, in floats, from rank to rank; `gets` says whether any of them
+  // is for this one. Collective.
+  absl::Status SendState(Communicator* communicator, const std::vector<RangeTransfer>& transfers,
+                         bool gets, absl::Time deadline);
+  static ElementRange InFloats(const engine::StateRange& range) {
+    return {static_cast<int64_t>(range.begin / sizeof(float)),
+            static_cast<int64_t>(range.end / sizeof(float))};
+  }
+  // Brings what each rank copies for a checkpoint and does not hold into its state region.
+  absl::Status Borrow(Communicator* communicator, absl::Time deadline);
   // Reserves memory for these bytes of the state.
   absl::Status TakeMoments(std::vector<engine::StateRange> ranges);
   uint64_t HashOf(int shard, const char* base) const;
+  // Gives the memory of moments that are not held back.
+  void DropMoments();
   // Everything is gone: back to step 0.
   absl::Status GiveUp(const std::string& why);
 
   // Lets go of what this rank does not hold by `holders`, and prepares the steps of a generation.
   absl::Status SetHolders(const Communicator& communicator, ShardHolders holders);
-  // The rest of it where vectors lie on GPUs.
+  // The rest of it with Parts::spread.
   absl::Status DealSpread(int world);
+  // Puts what this rank wants of the reduced gradients into its own vector.
+  void TakeWanted(absl::Span<const engine::GradientSlice> reduced);
   // The elements of a shard, cut where the slice [own_begin, own_end) begins and ends.
   std::vector<Piece> PiecesOf(int shard, int64_t own_begin, int64_t own_end) const;
   // Where `rank` with that slice has the new weights from element `at` on.
@@ -165,7 +193,7 @@ class ShardedState : public StatePolicy {
     return SliceOf(plan().gradient_count(), parts_.shards, shard);
   }
   const engine::Plan& plan() const { return *parts_.plan; }
-  // Vectors lie on GPUs.
+  // Nobody reads another rank's vector.
   bool spread() const { return parts_.spread != nullptr; }
   // The whole vector in this rank's memory.
   engine::GradientSlice Vector() const { return {0, plan().gradient_count(), parts_.gradients}; }
@@ -181,12 +209,18 @@ class ShardedState : public StatePolicy {
 
   // Of the generation.
   int rank_ = 0;
+  std::vector<int> hosts_;  // by rank
   bool all_held_ = false;
-  Communicator::SharedPieces shared_;  // of each rank: state, gradients and spill; or state, sums
+  // Of each rank: state, gradients and spill; or state, sums; or, apart, nothing.
+  Communicator::SharedPieces shared_;
   ShardHolders holders_;
   std::vector<engine::GradientSlice> gathered_;  // everyone's new weights
-  GradientDeal deal_;                            // on GPUs, unless all is held
+  GradientDeal deal_;                            // with Parts::spread, unless all is held
   std::vector<RangeTransfer> transfers_;
+  std::vector<double> sums_;    // apart: of all blocks
+  int64_t summed_step_ = 0;     // of which they are
+  std::vector<bool> borrowed_;  // apart, of places_: there for a checkpoint, though not held
+  int64_t borrowed_step_ = -1;  // after which; -1: nothing is
   std::vector<engine::StateRange> present_;
 };
 

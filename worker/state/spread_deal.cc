@@ -63,19 +63,42 @@ GradientDeal DealGradients(absl::Span<const engine::GradientRange> blocks, int64
 }
 
 std::vector<RangeTransfer> WeightTransfers(int64_t gradient_count, const ShardHolders& holders,
-                                           const std::vector<int>& takers) {
+                                           const std::vector<int>& takers,
+                                           absl::Span<const int> hosts) {
   std::vector<RangeTransfer> transfers;
   for (size_t shard = 0; shard < holders.size(); ++shard) {
-    const ElementRange range =
-        SliceOf(gradient_count, static_cast<int>(holders.size()), static_cast<int>(shard));
-    RangeTransfer transfer = {range.begin, range.end, SourceOf(holders, shard), {}};
-    for (const int rank : takers) {
-      const std::vector<int>& has = holders[shard];
-      if (std::find(has.begin(), has.end(), rank) == has.end()) transfer.to.push_back(rank);
-    }
-    if (range.size() > 0 && !transfer.to.empty()) transfers.push_back(std::move(transfer));
+    AddTransfers(SliceOf(gradient_count, static_cast<int>(holders.size()), static_cast<int>(shard)),
+                 holders[shard], shard, takers, hosts, &transfers);
   }
   return transfers;
+}
+
+int GiverTo(int taker, const std::vector<int>& holders, size_t turn, absl::Span<const int> hosts) {
+  const auto host_of = [&](int rank) { return hosts[static_cast<size_t>(rank)]; };
+  for (size_t i = 0; i < holders.size(); ++i) {
+    const int holder = holders[(turn + i) % holders.size()];
+    if (host_of(holder) == host_of(taker)) return holder;
+  }
+  return holders[turn % holders.size()];
+}
+
+void AddTransfers(ElementRange range, const std::vector<int>& holders, size_t turn,
+                  const std::vector<int>& takers, absl::Span<const int> hosts,
+                  std::vector<RangeTransfer>* transfers) {
+  if (range.size() == 0) return;
+  const size_t before = transfers->size();
+  for (const int taker : takers) {
+    if (std::find(holders.begin(), holders.end(), taker) != holders.end()) continue;
+    const int from = GiverTo(taker, holders, turn, hosts);
+    const auto same =
+        std::find_if(transfers->begin() + static_cast<ptrdiff_t>(before), transfers->end(),
+                     [from](const RangeTransfer& transfer) { return transfer.from == from; });
+    if (same != transfers->end()) {
+      same->to.push_back(taker);
+    } else {
+      transfers->push_back({range.begin, range.end, from, {taker}});
+    }
+  }
 }
 
 }  // namespace lockstep::worker

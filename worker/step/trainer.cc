@@ -100,7 +100,7 @@ absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) 
   }
   if (checkpointer_ == nullptr) return absl::OkStatus();
   const bool due = FallsOn(compiled_.save_every, committed_step());
-  if (policy_->copies_read_peers() && (due || header_.save)) {
+  if (policy_->publishes() && (due || header_.save)) {
     LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
   }
   checkpointer_->AtBoundary(committed_step(), due, header_, Decided());
@@ -144,6 +144,7 @@ TreeReduceArgs Trainer::ReductionOf(int64_t step, absl::Span<const NodeBuffer> n
   args.step = step;
   args.parts = parts_;
   args.wanted = policy_->wanted();
+  args.rounded = rounded_;
   return args;
 }
 

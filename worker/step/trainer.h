@@ -201,6 +201,7 @@ class Trainer {
   std::unique_ptr<StatePolicy> policy_;
   std::unique_ptr<PartialSums> sums_;
   std::vector<ElementRange> parts_;  // of the vector, from the plan's buckets
+  int64_t rounded_ = 0;              // TreeReduceArgs::rounded
   std::unique_ptr<StepProfiler> profiler_;
   std::unique_ptr<data::Loader> loader_;  // its threads use the profiler
   std::unique_ptr<Evaluator> evaluator_;

@@ -10,6 +10,7 @@
 #include "collectives/shm/waiter.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/checkpoint/checkpoint_layout.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/memory_need.h"
 #include "worker/setup/tuning_files.h"
@@ -84,7 +85,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
   LS_RETURN_IF_ERROR(MakePolicy(transport, buffers[0]));
   sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
-                                        vector_->memory());
+                                        vector_->memory(), rounded_);
   parts_ = ReductionParts(plan.buckets());
   data::Loader::Options options;
   // A thread of its own pays only where a core is left for it. It changes no number.
@@ -139,7 +140,20 @@ absl::Status Trainer::MakePolicy(Transport* transport, float* gradients) {
   parts.state = static_cast<char*>(state_);
   parts.gradients = gradients;
   parts.vector_count = compiled_.vector_count;
-  if (vector_->memory()->on_host()) {
+  if (transport->spans_hosts()) {
+    if (compiled_.plan->spec().device == engine::DeviceKind::kCuda) {
+      return absl::UnimplementedError(
+          "train.zero_stage: 1 over several hosts is for CPUs: with GPUs the workers must be on "
+          "one "
+          "host (resources.nodes: 1), or use train.zero_stage: 0");
+    }
+    parts.apart = true;
+    parts.spread = executor_->spread_update();
+    parts.copies = [this](int world) {
+      return checkpointer_ == nullptr ? std::vector<std::vector<engine::StateRange>>()
+                                      : CheckpointLayout::Copies(*compiled_.plan, world);
+    };
+  } else if (vector_->memory()->on_host()) {
     LS_ASSIGN_OR_RETURN(
         void* spill,
         transport->AllocateLoose(ShardedState::SpillBytes(compiled_.vector_count), "new weights"));

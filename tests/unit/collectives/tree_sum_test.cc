@@ -7,6 +7,7 @@
 #include <random>
 
 #include "collectives/tree_kernels.h"
+#include "common/half.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -86,6 +87,85 @@ TEST(TreeSumTest, AllInstructionSetsGiveTheSameBits) {
       all[0].add4(a.data(), b.data(), c.data(), d.data(), want.data(), count);
       kernels.add4(a.data(), b.data(), c.data(), d.data(), got.data(), count);
       EXPECT_TRUE(SameBits(got, want)) << kernels.name;
+    }
+  }
+}
+
+float Rounded(float x) { return BFloat16::FromFloat(x).ToFloat(); }
+
+float SerialRounded(const std::vector<std::vector<float>>& leaves, ShardRange range, int64_t i) {
+  if (range.size() == 1) return Rounded(leaves[range.begin][i]);
+  const int middle = TreeSplit(range);
+  const volatile float left = SerialRounded(leaves, {range.begin, middle}, i);
+  const volatile float right = SerialRounded(leaves, {middle, range.end}, i);
+  return Rounded(left + right);
+}
+
+bool SameNumbers(const std::vector<float>& a, const std::vector<float>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (std::memcmp(&a[i], &b[i], 4) != 0) return false;
+  }
+  return a.size() == b.size();
+}
+
+// Whoever adds which nodes: each sum is rounded as it is made, up to a limit.
+TEST(TreeSumTest, RoundedSumsDoNotDependOnTheDeal) {
+  constexpr int64_t kCount = 1237;
+  for (const int shards : {1, 2, 3, 4, 5, 7, 8}) {
+    std::vector<std::vector<float>> leaves;
+    for (int s = 0; s < shards; ++s) leaves.push_back(Awkward(kCount, 7 * s + 1));
+    for (const int64_t limit : {int64_t{0}, int64_t{1}, int64_t{1000}, kCount}) {
+      const auto serial = [&](ShardRange range, int64_t i) {
+        return i < limit ? SerialRounded(leaves, range, i) : Serial(leaves, range, i);
+      };
+      std::vector<float> expected(kCount);
+      for (int64_t i = 0; i < kCount; ++i) expected[i] = serial({0, shards}, i);
+      for (int world = 1; world <= shards; ++world) {
+        std::vector<ShardRange> nodes;
+        for (int r = 0; r < world; ++r) {
+          for (const auto& node : WholeNodes(shards, DealShards(shards, world, r))) {
+            nodes.push_back(node);
+          }
+        }
+        std::vector<std::vector<float>> values(nodes.size(), std::vector<float>(kCount));
+        std::vector<const float*> inputs;
+        for (size_t n = 0; n < nodes.size(); ++n) {
+          for (int64_t i = 0; i < kCount; ++i) values[n][i] = serial(nodes[n], i);
+          inputs.push_back(values[n].data());
+        }
+        auto sum = TreeSum::Create(shards, nodes);
+        ASSERT_TRUE(sum.ok()) << sum.status();
+        std::vector<float> result(kCount);
+        sum->Run(inputs, result.data(), kCount, limit);
+        EXPECT_TRUE(SameNumbers(result, expected)) << shards << " of " << world << ", " << limit;
+      }
+    }
+  }
+}
+
+TEST(TreeSumTest, RoundingIsToNearestEvenInEveryInstructionSet) {
+  auto a = Awkward(4096, 1), b = Awkward(4096, 2), c = Awkward(4096, 3), d = Awkward(4096, 4);
+  // Halfway between two neighbours, just beside it, the largest float, NaNs.
+  const uint32_t special[] = {0x3f808000, 0x3f818000, 0x3f807fff, 0x3f808001,
+                              0x7f7fffff, 0xff7fffff, 0x7f800001, 0x7fffffff,
+                              0xffffffff, 0x00000001, 0x00008000, 0x80018000};
+  std::memcpy(a.data(), special, sizeof(special));
+  for (const TreeKernels& kernels : AllTreeKernels()) {
+    for (const size_t count : {size_t{1}, size_t{7}, size_t{4096}}) {
+      std::vector<float> want(count), got(count);
+      kernels.round_bf16(a.data(), got.data(), static_cast<int64_t>(count));
+      for (size_t i = 0; i < count; ++i) want[i] = Rounded(a[i]);
+      EXPECT_TRUE(SameNumbers(got, want)) << kernels.name;
+      kernels.add2_bf16(a.data(), b.data(), got.data(), static_cast<int64_t>(count));
+      for (size_t i = 0; i < count; ++i) want[i] = Rounded(a[i] + b[i]);
+      EXPECT_TRUE(SameNumbers(got, want)) << kernels.name;
+      kernels.add4_bf16(a.data(), b.data(), c.data(), d.data(), got.data(),
+                        static_cast<int64_t>(count));
+      for (size_t i = 0; i < count; ++i) {
+        want[i] = Rounded(Rounded(a[i] + b[i]) + Rounded(c[i] + d[i]));
+      }
+      EXPECT_TRUE(SameNumbers(got, want)) << kernels.name;
     }
   }
 }

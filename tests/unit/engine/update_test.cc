@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
 
 #include "engine/exec/plan.h"
 #include "engine/optim/groups.h"
@@ -302,6 +303,43 @@ TEST(UpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
         }
       }
     }
+  }
+}
+
+// One executor that holds everything, with its gradients where the new weights go.
+TEST(UpdateTest, APartOfTheGradientsAndAllSumsGiveTheSameStep) {
+  for (const double clip : {0.0, 0.5}) {
+    TrainSpec spec = Controlled(AdamSpec{.lr = 0.01});
+    spec.clip_norm = clip;
+    spec.threads = 2;
+    Job reference(spec);
+    spec.shard_moments = true;
+    Job job(spec);
+    const int64_t count = reference.plan->gradient_count();
+    Pages vector(static_cast<size_t>(count) * 4);
+    const GradientSlice all{0, count, vector.floats()};
+    std::vector<double> sums(job.plan->SumBlocks().size());
+    std::vector<int> blocks(sums.size());
+    std::iota(blocks.begin(), blocks.end(), 0);
+    SpreadUpdate* const spread = job.executor->spread_update();
+    ASSERT_TRUE(job.executor->HoldMoments({{0, count, vector.floats()}}).ok());
+    ASSERT_TRUE(spread->HoldSums(blocks).ok());
+    for (int step = 1; step <= 4; ++step) {
+      reference.SumShards(step, 0, spec.shards, vector.floats());
+      if (step == 3) vector.floats()[100] = std::numeric_limits<float>::quiet_NaN();
+      const StepResult wanted =
+          reference.executor->Update(step, absl::MakeConstSpan(&all, 1)).value();
+      ASSERT_TRUE(
+          spread->SumSquares(step, absl::MakeConstSpan(&all, 1), absl::MakeSpan(sums)).ok());
+      const StepResult result = spread->BeginUpdateWith(step, sums).value();
+      EXPECT_EQ(result.loss, wanted.loss);
+      EXPECT_EQ(result.gradient_norm, wanted.gradient_norm);
+      EXPECT_EQ(result.skipped, step == 3);
+      EXPECT_EQ(result.nonfinite, wanted.nonfinite);
+      if (step == 3) continue;
+      ASSERT_TRUE(job.executor->FinishUpdate(step, absl::MakeConstSpan(&all, 1)).ok());
+    }
+    EXPECT_EQ(job.StateBytes(), reference.StateBytes());
   }
 }
 

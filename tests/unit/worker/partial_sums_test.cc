@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "common/half.h"
 #include "gtest/gtest.h"
 
 namespace lockstep::worker {
@@ -72,6 +73,35 @@ TEST(PartialSums, NeedsLogarithmicallyManyBuffers) {
   EXPECT_EQ(PartialSums::BuffersForWorstDeal(4, 1, 4), 3);
   EXPECT_EQ(PartialSums::BuffersForWorstDeal(1, 1, 1), 1);
   EXPECT_LE(PartialSums::BuffersForWorstDeal(64, 1, 64), 12);
+}
+
+// Leaves and sums up to a limit, with the bits of one who adds the whole tree.
+TEST(PartialSums, RoundsEachNodeWhereItIsTold) {
+  constexpr int64_t kCount = 45, kRounded = 37;
+  const auto rounded = [](float x) { return BFloat16::FromFloat(x).ToFloat(); };
+  const auto leaf = [&](int shard) {
+    std::vector<float> values = Leaf(shard, kCount);
+    for (int64_t i = 0; i < kRounded; ++i) values[i] = rounded(values[i]);
+    return values;
+  };
+  HostVectors host(nullptr);  // adds only
+  std::vector<std::vector<float>> memory(4, std::vector<float>(kCount, 99.0f));
+  std::vector<float*> buffers;
+  for (auto& buffer : memory) buffers.push_back(buffer.data());
+  PartialSums sums(4, kCount, buffers, &host, kRounded);
+  sums.Begin({0, 4});
+  for (int shard = 0; shard < 4; ++shard) {
+    const std::vector<float> values = Leaf(shard, kCount);
+    std::memcpy(sums.NextLeaf(), values.data(), kCount * sizeof(float));
+    if (shard == 3) ASSERT_TRUE(sums.PartDone(0, 16).ok());
+    ASSERT_TRUE(sums.LeafDone().ok());
+  }
+  ASSERT_EQ(sums.nodes().size(), 1u);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float left = leaf(0)[i] + leaf(1)[i], right = leaf(2)[i] + leaf(3)[i];
+    const float want = i < kRounded ? rounded(rounded(left) + rounded(right)) : left + right;
+    EXPECT_EQ(sums.nodes()[0].data[i], want) << i;
+  }
 }
 
 }  // namespace

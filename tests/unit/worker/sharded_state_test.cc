@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks with parts of the moments, through steps, deaths at every point, joins and losses: what
 // they have is always, bit for bit, what a worker that holds everything has. With vectors that
-// peers read in place, and with such as GPUs have (spread).
+// peers read in place, with such as GPUs have (spread), and where nobody reads anything of others,
+// on one host (apart) or two (hosts).
 #include "worker/state/sharded_state.h"
 
 #include <algorithm>
@@ -21,102 +22,17 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
-#include "tests/unit/worker/checked_spread_update.h"
 #include "tests/unit/worker/group_members.h"
+#include "tests/unit/worker/mortal_communicators.h"
+#include "tests/unit/worker/sharded_member.h"
 
 namespace lockstep::worker {
 namespace {
 
 using engine::StateEntry;
+using Member = ShardedMember;
 
 absl::Time Deadline() { return absl::Now() + absl::Seconds(100); }
-
-// Ends the generation in its nth call, as the death of its rank would.
-class DyingCommunicator : public Communicator {
- public:
-  DyingCommunicator(Communicator* inner, int calls) : inner_(*inner), calls_(calls) {}
-  int rank() const override { return inner_.rank(); }
-  int world_size() const override { return inner_.world_size(); }
-  int64_t generation() const override { return inner_.generation(); }
-  absl::StatusOr<SharedPieces> Share(absl::Span<const SharedPiece> pieces,
-                                     absl::Time deadline) override {
-    if (Dies()) return Dead();
-    return inner_.Share(pieces, deadline);
-  }
-  absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype,
-                         absl::Time deadline) override {
-    return Dies() ? Dead() : inner_.AllGather(input, output, count, dtype, deadline);
-  }
-  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
-                         absl::Time deadline) override {
-    return Dies() ? Dead() : inner_.AllReduce(data, count, dtype, op, order, deadline);
-  }
-  absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override {
-    return Dies() ? Dead() : inner_.Replicate(data, bytes, have, deadline);
-  }
-  absl::Status Barrier(absl::Time deadline) override {
-    return Dies() ? Dead() : inner_.Barrier(deadline);
-  }
-  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
-                              absl::Time deadline) override {
-    return Dies() ? Dead() : inner_.ExchangeRanges(data, count, transfers, deadline);
-  }
-  bool died() const { return died_; }
-
-  // Not for what is tested here.
-  absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs&, absl::Time) override {
-    return Dead();
-  }
-  absl::Status ReduceScatter(const void*, void*, int64_t, DType, ReduceOp, absl::Time) override {
-    return Dead();
-  }
-  absl::Status Broadcast(void*, int64_t, DType, int, absl::Time) override { return Dead(); }
-  absl::Status Send(const void*, int64_t, DType, int, absl::Time) override { return Dead(); }
-  absl::Status Recv(void*, int64_t, DType, int, absl::Time) override { return Dead(); }
-  void PublishCommitted(int64_t) override {}
-  absl::Status WaitCommitted(int64_t, absl::Time) override { return Dead(); }
-  std::vector<int64_t> CommittedSteps() const override { return {}; }
-  std::optional<ReducedStep> NewestReduce() const override { return std::nullopt; }
-  void Abort(const std::string& reason) override { inner_.Abort(reason); }
-  bool aborted() const override { return inner_.aborted(); }
-  std::string DescribeState() const override { return ""; }
-
- private:
-  static absl::Status Dead() { return absl::AbortedError("dead"); }
-  // Once dead it stays so.
-  bool Dies() {
-    if (died_) return true;
-    died_ = calls_-- == 0;
-    if (died_) inner_.Abort("a rank died");
-    return died_;
-  }
-  Communicator& inner_;
-  int calls_;  // that it still makes; negative: it does not die
-  bool died_ = false;
-};
-
-// Does its part of what follows a step's first half, and learns that the generation is over: what
-// it was to get came in part.
-class TornCommunicator : public DyingCommunicator {
- public:
-  explicit TornCommunicator(Communicator* inner) : DyingCommunicator(inner, -1), inner_(*inner) {}
-  absl::Status Barrier(absl::Time deadline) override {
-    EXPECT_TRUE(inner_.Barrier(deadline).ok());
-    return absl::AbortedError("torn");
-  }
-  absl::Status ExchangeRanges(float* data, int64_t count, absl::Span<const RangeTransfer> transfers,
-                              absl::Time deadline) override {
-    EXPECT_TRUE(inner_.ExchangeRanges(data, count, transfers, deadline).ok());
-    for (const RangeTransfer& transfer : transfers) {
-      if (std::count(transfer.to.begin(), transfer.to.end(), rank()) == 0) continue;
-      std::fill(data + transfer.begin, data + transfer.end, -1.0f);
-    }
-    return absl::AbortedError("torn");
-  }
-
- private:
-  Communicator& inner_;
-};
 
 engine::TrainSpec Spec(bool sharded) {
   engine::TrainSpec spec = engine::SmallMlp();
@@ -129,53 +45,7 @@ engine::TrainSpec Spec(bool sharded) {
   return spec;
 }
 
-// One worker: an engine on the arena of a transport.
-struct Member {
-  using Whole = std::function<engine::GradientSlice(int64_t step)>;
-  Member(std::shared_ptr<const engine::Plan> plan, FakeNetwork* network, int shards, bool spread,
-         Whole whole)
-      : arena(plan->arena_bytes()) {
-    const int64_t count = plan->gradient_count();
-    const size_t bytes = plan->state_bytes() + static_cast<size_t>(count) * 8 + 65536;
-    transport = std::make_unique<FakeTransport>(network, bytes);
-    ShardedState::Parts parts;
-    parts.plan = plan.get();
-    parts.transport = transport.get();
-    parts.state = static_cast<char*>(*transport->AllocateLoose(plan->state_bytes(), "state"));
-    parts.gradients = static_cast<float*>(*transport->Allocate(count * 4, "gradients"));
-    if (spread) {
-      parts.sums = static_cast<double*>(
-          *transport->Allocate(plan->SumBlocks().size() * sizeof(double), "sums"));
-    } else {
-      parts.spill = static_cast<float*>(
-          *transport->AllocateLoose(ShardedState::SpillBytes(count), "new weights"));
-    }
-    parts.vector_count = count;
-    parts.shards = shards;
-    EXPECT_TRUE(ShardedState::HoldShared(*plan, transport.get(), parts.state).ok());
-    executor = *engine::Executor::Create(plan, {parts.state, arena.data()});
-    if (spread) {
-      checked.emplace(executor.get(), plan, std::move(whole));
-      parts.spread = &*checked;
-    }
-    executor->InitState();
-    parts.executor = executor.get();
-    parts.halves = executor.get();
-    if (spread) parts.halves = &*checked;
-    state = parts.state;
-    gradients = parts.gradients;
-    sharded = std::make_unique<ShardedState>(parts);
-  }
-  engine::Pages arena;
-  std::unique_ptr<FakeTransport> transport;
-  std::unique_ptr<engine::Executor> executor;
-  std::optional<CheckedSpreadUpdate> checked;
-  std::unique_ptr<ShardedState> sharded;
-  char* state = nullptr;
-  float* gradients = nullptr;
-};
-
-class ShardedStateTest : public ::testing::TestWithParam<bool> {
+class ShardedStateTest : public ::testing::TestWithParam<Mode> {
  protected:
   static constexpr int kShards = 12;
 
@@ -192,9 +62,12 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
     states_.push_back(reference_.StateBytes());
   }
 
-  Member* Add() {
+  // Without a name the hosts take turns.
+  Member* Add(std::string host = "") {
     members_.push_back(std::make_unique<Member>(plan_, &network_, kShards, GetParam(),
                                                 [this](int64_t step) { return Reduced(step); }));
+    if (host.empty()) host = added_++ % 2 == 0 ? "a" : "b";
+    members_.back()->node = GetParam() == Mode::kHosts ? host : "";
     return members_.back().get();
   }
   void Kill(size_t index) { members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(index)); }
@@ -228,8 +101,9 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
   using Body = std::function<void(Member*, Communicator*)>;
   // All members in a new generation: `body` on a thread each, after Agree when `agree` is set.
   void Generation(int64_t start_step, const Body& body, bool agree = true) {
-    const std::vector<GroupMember> group =
+    std::vector<GroupMember> group =
         GroupMembers(members_, [](const auto& member) -> Transport& { return *member->transport; });
+    for (size_t r = 0; r < group.size(); ++r) group[r].node = members_[r]->node;
     ++generation_;
     std::vector<std::jthread> threads;
     for (size_t r = 0; r < members_.size(); ++r) {
@@ -267,11 +141,12 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
   // What the member has, and what it finds at its peers, is the reference's. Collective: nobody
   // goes on while others look.
   void ExpectState(const Member& member, Communicator* communicator, int64_t step) {
+    ASSERT_TRUE(member.sharded->Publish(communicator, Deadline()).ok());
     ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
-    Compare(member, step);
+    Compare(member, *communicator, step);
     ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
   }
-  void Compare(const Member& member, int64_t step) {
+  void Compare(const Member& member, const Communicator& communicator, int64_t step) {
     ASSERT_EQ(member.executor->committed_step(), step);
     const std::vector<char>& wanted = states_[static_cast<size_t>(step)];
     for (const engine::StateRange& range : member.sharded->present()) {
@@ -279,7 +154,14 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
           std::memcmp(member.state + range.begin, &wanted[range.begin], range.end - range.begin), 0)
           << range.begin << " to " << range.end;
     }
+    // Those who are apart have what they are to copy.
+    size_t begin = 0, end = plan_->state_bytes();
+    if (GetParam() >= Mode::kApart) {
+      if (communicator.rank() != 0) begin = end / 2;
+      if (communicator.rank() + 1 != communicator.world_size()) end = begin == 0 ? end / 2 : begin;
+    }
     for (const StateEntry& entry : plan_->state()) {
+      if (entry.offset < begin || entry.offset + entry.bytes > end) continue;
       for (size_t at = 0; at < entry.bytes;) {
         size_t bytes = entry.bytes - at;
         const char* const found = member.sharded->Locate(entry.offset + at, &bytes);
@@ -305,6 +187,7 @@ class ShardedStateTest : public ::testing::TestWithParam<bool> {
   FakeNetwork network_;
   std::vector<std::unique_ptr<Member>> members_;
   int64_t generation_ = 0;
+  int added_ = 0;
 };
 
 TEST_P(ShardedStateTest, AnyNumberOfRanksMakesTheSameSteps) {
@@ -418,20 +301,6 @@ TEST_P(ShardedStateTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
   }
 }
 
-// Learns that the generation is over when it has told the others that its moments are right.
-class ToldCommunicator : public DyingCommunicator {
- public:
-  explicit ToldCommunicator(Communicator* inner) : DyingCommunicator(inner, -1), inner_(*inner) {}
-  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
-                         absl::Time deadline) override {
-    EXPECT_TRUE(inner_.AllReduce(data, count, dtype, op, order, deadline).ok());
-    return absl::AbortedError("told");
-  }
-
- private:
-  Communicator& inner_;
-};
-
 // Both copies of a part go to joiners, whose generation ends when those who gave them let go.
 TEST_P(ShardedStateTest, MomentsThatJoinersHaveCopiedAreTheirs) {
   constexpr int kOld = 3, kAll = 9;
@@ -463,7 +332,7 @@ TEST_P(ShardedStateTest, AStepWhoseSumsAreNotSharedIsDoneAgain) {
     Generation(0, [&](Member* member, Communicator* communicator) {
       Train(member, communicator, 2);
       DyingCommunicator mortal(communicator, communicator->rank() == dead ? 0 : -2);
-      EXPECT_EQ(Reduce(member, &mortal).ok(), !GetParam());
+      EXPECT_EQ(Reduce(member, &mortal).ok(), GetParam() == Mode::kInPlace);
     });
     Kill(static_cast<size_t>(dead));
     Generation(2, [&](Member* member, Communicator* communicator) {
@@ -476,8 +345,10 @@ TEST_P(ShardedStateTest, AStepWhoseSumsAreNotSharedIsDoneAgain) {
 
 TEST_P(ShardedStateTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
   HalfAStep(4, {0}, -1);
-  Kill(1);
-  Kill(1);
+  // Over hosts neighbours have the same parts.
+  const size_t first = GetParam() == Mode::kHosts ? 2 : 1;
+  Kill(first);
+  Kill(first);
   Generation(
       3,
       [&](Member* member, Communicator* communicator) {
@@ -513,6 +384,65 @@ TEST_P(ShardedStateTest, AMomentThatChangedIsFound) {
   });
 }
 
+// Two of each host, through the loss of one whole host at every point of a step.
+class OverHostsTest : public ShardedStateTest {
+ protected:
+  void Lose(const std::string& host) {
+    std::erase_if(members_, [&](const auto& member) { return member->node == host; });
+  }
+};
+
+TEST_P(OverHostsTest, AHostTakesNoPartOfTheStateWithIt) {
+  const std::set<int> nobody, one = {1}, all = {0, 1, 2, 3};
+  for (const std::set<int>& finished : {nobody, one, all}) {
+    for (const std::string lost : {"a", "b"}) {
+      SCOPED_TRACE(absl::StrCat(finished.size(), " finished, host ", lost));
+      added_ = 0;
+      HalfAStep(4, finished, -1);
+      Lose(lost);
+      Generation(3, [&](Member* member, Communicator* communicator) {
+        EXPECT_TRUE(member->sharded->all_held());
+        ExpectState(*member, communicator, 3);
+        Train(member, communicator, 1);
+      });
+      for (int i = 0; i < 3; ++i) Add("c");
+      Generation(4, [&](Member* member, Communicator* communicator) {
+        ExpectState(*member, communicator, 4);
+        Train(member, communicator, 1);
+      });
+      Lose(lost == "a" ? "b" : "a");  // only the newcomers
+      Generation(5, [&](Member* member, Communicator* communicator) {
+        ExpectState(*member, communicator, 5);
+        Train(member, communicator, 2);
+        ExpectState(*member, communicator, 7);
+      });
+    }
+  }
+}
+
+TEST_P(OverHostsTest, ThreeHostsOfDifferentSizes) {
+  for (const std::string lost : {"a", "b", "c"}) {
+    SCOPED_TRACE(lost);
+    members_.clear();
+    for (const char* host : {"a", "a", "b", "c", "c"}) Add(host);
+    Generation(0, [&](Member* member, Communicator* communicator) {
+      Train(member, communicator, 2);
+      ASSERT_TRUE(Reduce(member, communicator).ok());
+      Begin(member);
+      ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
+    });
+    Lose(lost);
+    Generation(3, [&](Member* member, Communicator* communicator) {
+      ExpectState(*member, communicator, 3);
+      Train(member, communicator, 1);
+      ExpectState(*member, communicator, 4);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OverHostsTest, ::testing::Values(Mode::kHosts),
+                         [](const auto& info) { return Name(info.param); });
+
 // Batch statistics that fill more than one block of 64 Ki elements.
 class ManyStatisticsTest : public ShardedStateTest {
  protected:
@@ -535,10 +465,11 @@ TEST_P(ManyStatisticsTest, AllRanksGetAllOfThem) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ManyStatisticsTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
-INSTANTIATE_TEST_SUITE_P(All, ShardedStateTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Spread" : "InPlace"; });
+constexpr Mode kModes[] = {Mode::kInPlace, Mode::kSpread, Mode::kApart, Mode::kHosts};
+INSTANTIATE_TEST_SUITE_P(All, ManyStatisticsTest, ::testing::ValuesIn(kModes),
+                         [](const auto& info) { return Name(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, ShardedStateTest, ::testing::ValuesIn(kModes),
+                         [](const auto& info) { return Name(info.param); });
 
 }  // namespace
 }  // namespace lockstep::worker

@@ -84,7 +84,8 @@ TEST(SpreadDeal, WeightsComeFromOneHolderToThoseWhoLackThem) {
   for (const std::vector<int>& takers : {std::vector<int>{0, 1, 2, 3}, {2}, {}}) {
     std::vector<std::vector<int>> times(4, std::vector<int>(48, 0));
     std::vector<int> sent(4, 0);
-    for (const RangeTransfer& transfer : WeightTransfers(kGradients, holders, takers)) {
+    for (const RangeTransfer& transfer :
+         WeightTransfers(kGradients, holders, takers, {0, 0, 0, 0})) {
       int shard = 0;
       while (SliceOf(kGradients, 48, shard).begin != transfer.begin) ++shard;
       EXPECT_EQ(transfer.end, SliceOf(kGradients, 48, shard).end);
@@ -102,6 +103,23 @@ TEST(SpreadDeal, WeightsComeFromOneHolderToThoseWhoLackThem) {
       }
     }
   }
+}
+
+TEST(SpreadDeal, WeightsComeFromTheOwnHostWhereItHasThem) {
+  const std::vector<int> hosts = {0, 0, 1, 1, 2};
+  const ShardHolders holders = {{0, 2}, {1, 4}, {3, 4}};
+  const std::vector<RangeTransfer> transfers = WeightTransfers(48, holders, {0, 1, 2, 3, 4}, hosts);
+  std::vector<std::vector<int>> from(5, std::vector<int>(3, -1));
+  for (const RangeTransfer& transfer : transfers) {
+    for (const int to : transfer.to) {
+      from[static_cast<size_t>(to)][static_cast<size_t>(transfer.begin / 16)] = transfer.from;
+    }
+  }
+  EXPECT_EQ(from[0], (std::vector<int>{-1, 1, 3}));
+  EXPECT_EQ(from[1], (std::vector<int>{0, -1, 3}));
+  EXPECT_EQ(from[2], (std::vector<int>{-1, 4, 3}));
+  EXPECT_EQ(from[3], (std::vector<int>{2, 4, -1}));
+  EXPECT_EQ(from[4], (std::vector<int>{0, -1, -1}));
 }
 
 }  // namespace
