@@ -16,10 +16,6 @@
 namespace lockstep::coordinator {
 namespace {
 
-void ShowToken(const ClientOptions& options, grpc::ClientContext* context) {
-  if (!options.token.empty()) context->AddMetadata(kTokenKey, options.token);
-}
-
 class GrpcFilesClient : public FilesClient {
  public:
   explicit GrpcFilesClient(const ClientOptions& options)

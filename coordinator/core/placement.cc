@@ -118,7 +118,7 @@ Placement CountOn(Context& context, const Job& job, const std::string& device, b
   resources = job.spec().resources();
   resources.set_nproc_per_node(1);
   resources.set_device(device);
-  Placement from = Candidates(context, trial, empty);
+  Placement from = Candidates(context, trial, empty, 1);
   const bool spare_gpus = device == "cpu" && job.spec().resources().nproc_by() == "auto";
   std::erase_if(from, [&](auto& entry) {
     const int gpus = CountGpus(*entry.first);

@@ -68,6 +68,7 @@ class Outbox {
   absl::Time wake_at() const;
 
   const State& state() const { return state_; }
+  const Speaker& speaker() const { return speaker_; }
   // Why the last write failed; OK: it did not, or has been made good.
   const absl::Status& trouble() const { return trouble_; }
   // The journal has failed for good, and the process is to end; nothing is said any more.

@@ -33,6 +33,11 @@ SessionId Registry::AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet) {
   return last_session_;
 }
 
+std::shared_ptr<Outlet<AgentCommand>> Registry::AgentAt(SessionId session) const {
+  const auto found = agents_.find(session);
+  return found == agents_.end() ? nullptr : found->second;
+}
+
 Registry::Pumps Registry::Deliver(Outgoing& outgoing) {
   Pumps pumps;
   Queue(outgoing.to_agents, agents_, pumps);

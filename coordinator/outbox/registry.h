@@ -47,6 +47,8 @@ class Registry {
   // A connection's number, of which no two are alike.
   SessionId AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet);
   SessionId AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet);
+  // Null: it is over.
+  std::shared_ptr<Outlet<AgentCommand>> AgentAt(SessionId session) const;
   // The connection is over. Whether it was there.
   bool RemoveAgent(SessionId session) { return agents_.erase(session) > 0; }
   // As RemoveAgent.

@@ -263,15 +263,16 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
     const State& state = outbox_.state();
     const absl::StatusOr<SessionId> session = FileSender(state, job_id, node_id, clock_->Now());
     if (!session.ok()) return session.status();
-    const auto found = agents_.find(*session);
-    if (found == agents_.end()) return absl::UnavailableError("the node's agent has just left");
+    outlet = registry_.AgentAt(*session);
+    if (outlet == nullptr) return absl::UnavailableError("the node's agent has just left");
     const Job& job = state.jobs.at(*FindJobId(state, job_id));
     wanted.set_job_id(job.id);
     wanted.set_submit_dir(job.request.submit_dir());
     wanted.set_run_dir(job.run_dir);
     AgentCommand command;
+    command.set_cluster_id(outbox_.speaker().cluster_id);
+    command.set_epoch(outbox_.speaker().epoch);
     *command.mutable_send_files() = std::move(wanted);
-    outlet = found->second;
     outlet->Enqueue(std::move(command), /*close=*/false);
   }
   outlet->Pump();
