@@ -11,8 +11,9 @@
 namespace lockstep::coordinator {
 
 // Forgets the oldest ended jobs beyond Options::keep_ended, but none within Options::keep_ended_for
-// of its end, and nodes that have been out of sight for Options::keep_node, have no work left and are
-// not drained. Their rows go. Looks at most once a second. REQUIRES: no job is touched and not looked at.
+// of its end, and nodes that have been out of sight for Options::keep_node, have no work left and
+// are not drained. Their rows go. Looks at most once a second. REQUIRES: no job is touched and not
+// looked at.
 void ForgetOld(Context& context);
 
 }  // namespace lockstep::coordinator
