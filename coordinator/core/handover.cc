@@ -23,11 +23,6 @@ bool OnDrained(const State& state, const Worker& worker) {
   return node != state.nodes.end() && node->second.drain.has_value();
 }
 
-bool AnyDrained(const State& state) {
-  return std::any_of(state.nodes.begin(), state.nodes.end(),
-                     [](const auto& entry) { return entry.second.drain.has_value(); });
-}
-
 // Its worker has a node, and nothing is known against it.
 bool IsThere(const Slot& slot) {
   return slot.worker && slot.worker->serves() && !slot.unplaced() && !Failed(*slot.worker) &&
@@ -237,6 +232,14 @@ void HandOver(Context& context, Job& job) {
   }
 }
 
+// Whether there may be anything to do; seldom, so it is asked first.
+bool HasMoves(const State& state, const Job& job) {
+  return std::any_of(state.nodes.begin(), state.nodes.end(),
+                     [](const auto& entry) { return entry.second.drain.has_value(); }) ||
+         std::any_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return slot.relieves >= 0 || slot.returns; });
+}
+
 }  // namespace
 
 Slot* FindRelief(Job& job, const Slot& slot) {
@@ -249,11 +252,7 @@ Slot* FindRelief(Job& job, const Slot& slot) {
 }
 
 void LeaveDrainedNodes(Context& context, Job& job) {
-  if (job.drain || job.slots.empty() || ResultIsThere(job)) return;
-  const bool moving = std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.relieves >= 0 || slot.returns;
-  });
-  if (!moving && !AnyDrained(context.state)) return;
+  if (job.drain || !HasMoves(context.state, job) || ResultIsThere(job)) return;
   DropReliefs(context, job);
   TakeBack(context, job);
   for (size_t i = 0; i < job.slots.size(); ++i) {
@@ -271,13 +270,13 @@ void LeaveDrainedNodes(Context& context, Job& job) {
 
 std::string SayMoves(const State& state, const Job& job, const std::string& node_id) {
   if (job.final()) return "";
+  const std::string bound = WhyBound(job);
   std::vector<std::string> said;
   for (const Slot& slot : job.slots) {
     if (!IsThere(slot) || slot.aside() || !OnDrained(state, *slot.worker)) continue;
     const Worker& worker = *slot.worker;
     if (!node_id.empty() && worker.node_id != node_id) continue;
     const Slot* relief = FindRelief(const_cast<Job&>(job), slot);
-    const std::string bound = WhyBound(job);
     if (!slot.wanted) {
       said.push_back(absl::StrCat(OnNode(worker), " leaves after its step"));
     } else if (relief != nullptr) {

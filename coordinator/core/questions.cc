@@ -119,8 +119,9 @@ void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& s
       return slot.worker && slot.worker->node_id == node.id && !slot.worker->gone();
     });
     if (here) status.add_jobs(id);
-    if (const std::string moves = SayMoves(state, job, node.id); here && !moves.empty()) {
-      status.add_moves(absl::StrCat("job ", id, ": ", moves));
+    if (here && node.drain) {
+      const std::string moves = SayMoves(state, job, node.id);
+      if (!moves.empty()) status.add_moves(absl::StrCat("job ", id, ": ", moves));
     }
     if (job.final() || !IsExcluded(job, node.id, now)) continue;
     const Exclusion& exclusion = job.excluded.at(node.id);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -23,7 +24,9 @@
 #include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
 #include "launcher/agent/file_sender.h"
+#include "launcher/agent/gpu_trial.h"
 #include "launcher/agent/gpus.h"
+#include "launcher/agent/health_watch.h"
 #include "launcher/agent/host.h"
 #include "launcher/agent/identity.h"
 #include "launcher/agent/life_watch.h"
@@ -31,6 +34,7 @@
 #include "launcher/agent/log_forwarder.h"
 #include "launcher/agent/machine.h"
 #include "launcher/agent/run_folder.h"
+#include "launcher/agent/start_gate.h"
 #include "launcher/agent/usage.h"
 #include "launcher/agent/worker_process.h"
 
@@ -39,6 +43,8 @@ namespace {
 
 constexpr int kHeartbeatKind = 1;
 constexpr int kProtocolVersion = 1;
+// A host that is well says so in milliseconds.
+constexpr absl::Duration kFirstLook = absl::Seconds(2);
 
 class AgentImpl : public Agent {
  public:
@@ -56,6 +62,7 @@ class AgentImpl : public Agent {
 
   // On the loop's thread.
   absl::Status Identify();
+  void WatchHealth();
   AgentMachineOptions MachineOptions() const;
   void SetUpNode();
   void OpenSession();
@@ -74,13 +81,17 @@ class AgentImpl : public Agent {
   void Do(const agent_action::Warn& action) { Say(action.text); }
 
   void FindDataAddresses(const std::string& seen);
+  // Whether the worker waits for a look at the host, as a job's first one does.
+  bool AwaitsLook(const WorkerProcess& worker);
+  void OnLooked(const std::string& job_id, const std::string& problem);
+  void StartNow(WorkerProcess* worker, const absl::Status& checked);
   absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
   void Signal(const std::string& incarnation, int signal);
   void OnStarted(WorkerProcess* worker, pid_t pid);
   void OnDied(uint64_t id, absl::Time seen);
   void OnExit(WorkerProcess* worker, const Spawner::Exit& exit);
-  void OnStartFailed(WorkerProcess* worker, const absl::Status& why);
+  void OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit = false);
   void OnLines(WorkerProcess* worker, bool is_stderr, const std::vector<std::string>& lines);
   // Closes what the worker has open. Returns its place among the deaths of its job here.
   int64_t Conclude(WorkerProcess* worker);
@@ -101,6 +112,7 @@ class AgentImpl : public Agent {
   std::unique_ptr<FileSender> files_;
   WorkerProcess::Node node_;
   std::unique_ptr<UsageSampler> usage_;
+  std::string state_folder_;
 
   // The loop's.
   std::unique_ptr<AgentMachine> machine_;
@@ -114,11 +126,14 @@ class AgentImpl : public Agent {
   uint64_t next_worker_id_ = 1;
   LogForwarder forwarder_{host_};
   std::set<std::string> warned_;
+  StartGate gate_;
+  std::string problem_;  // of the host, as it was said last
 
   absl::Mutex mu_;
   CondVar changed_;
   AgentHello known_ ABSL_GUARDED_BY(mu_);  // the machine's part of the hello
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<HealthWatch> health_;  // null: nobody looks; posts to the loop
 };
 
 absl::Status AgentImpl::Init() {
@@ -139,6 +154,7 @@ absl::Status AgentImpl::Init() {
   FileSender::Settings files{.run_dir = options_.run_dir, .runs_dir = options_.runs_dir};
   files.open = [this] { return coordinator::FileStream::Open(options_.coordinator); };
   files_ = std::make_unique<FileSender>(std::move(files));
+  WatchHealth();
   OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
   return absl::OkStatus();
@@ -157,7 +173,19 @@ absl::Status AgentImpl::Identify() {
                         }));
   }
   LS_ASSIGN_OR_RETURN(identity_, OpenNodeIdentity(folder, host_));
+  state_folder_ = folder;
   return absl::OkStatus();
+}
+
+void AgentImpl::WatchHealth() {
+  if (options_.private_agent) return;
+  HealthWatch::Options watch;
+  watch.folders.push_back(state_folder_);
+  if (!options_.runs_dir.empty()) watch.folders.push_back(options_.runs_dir);
+  watch.again = options_.health_again;
+  watch.examine_gpus = GpuTrial(gpus_, options_.spawner, options_.worker_program);
+  health_ = std::make_unique<HealthWatch>(std::move(watch));
+  health_->AwaitFirst(kFirstLook);
 }
 
 AgentMachineOptions AgentImpl::MachineOptions() const {
@@ -252,6 +280,7 @@ AgentMessage AgentImpl::Hello() {
   hello->set_cores(AvailableCpus());
   hello->set_memory(TotalMemory());
   AddDevices(gpus_, hello);
+  if (health_ != nullptr) hello->mutable_health()->set_problem(health_->problem());
   hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
   hello->set_private_agent(options_.private_agent);
@@ -292,6 +321,14 @@ void AgentImpl::Do(const agent_action::Heartbeat&) {
     usage_->Watch(std::move(pids));
     *heartbeat = usage_->Latest();
   }
+  if (health_ != nullptr) {
+    const std::string problem = health_->problem();
+    heartbeat->mutable_health()->set_problem(problem);
+    if (std::exchange(problem_, problem) != problem) {
+      Say(problem.empty() ? "this node is well again and takes work"
+                          : absl::StrCat("this node takes no work: ", problem));
+    }
+  }
   if (session_ != nullptr) session_->SendLatest(kHeartbeatKind, message);
 }
 
@@ -319,15 +356,45 @@ void AgentImpl::Do(const agent_action::Start& action) {
   auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++);
   WorkerProcess* worker = owned.get();
   workers_[assignment.incarnation()] = std::move(owned);
+  if (!checked.ok() || !AwaitsLook(*worker)) StartNow(worker, checked);
+}
+
+void AgentImpl::StartNow(WorkerProcess* worker, const absl::Status& checked) {
   if (absl::Status started = StartWorker(worker, checked); !started.ok()) {
     OnStartFailed(worker, started);
   }
 }
 
-// Anew for each worker: networks come and go. Whose coordinator is not reached over a network has no
-// other host.
+bool AgentImpl::AwaitsLook(const WorkerProcess& worker) {
+  if (health_ == nullptr) return false;
+  const std::string& job_id = worker.assignment().job_id();
+  const bool others_run = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const WorkerProcess& other = *entry.second;
+    return &other != &worker && !other.ended && other.assignment().job_id() == job_id;
+  });
+  const StartGate::Answer answer = gate_.Add(job_id, worker.incarnation(), others_run);
+  if (answer != StartGate::Answer::kAsk) return answer == StartGate::Answer::kWait;
+  health_->Ask(RunFolder(worker.assignment()), [this, job_id](const std::string& problem) {
+    loop_->Post([this, job_id, problem] { OnLooked(job_id, problem); });
+  });
+  return true;
+}
+
+void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem) {
+  for (const std::string& incarnation : gate_.Open(job_id)) {
+    const auto found = workers_.find(incarnation);
+    if (found == workers_.end() || found->second->ended) continue;
+    if (problem.empty()) {
+      StartNow(found->second.get(), absl::OkStatus());
+    } else {
+      OnStartFailed(found->second.get(), absl::UnavailableError(problem), /*node_unfit=*/true);
+    }
+  }
+}
+
+// Anew for each worker: networks come and go.
 void AgentImpl::FindDataAddresses(const std::string& seen) {
-  if (!coordinator::IsTcpAddress(options_.coordinator.address)) return;
+  if (options_.private_agent && !coordinator::IsTcpAddress(options_.coordinator.address)) return;
   node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
                                              OwnEndTowards(options_.coordinator.address), seen);
   if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;
@@ -372,6 +439,10 @@ absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& j
 }
 
 void AgentImpl::Signal(const std::string& incarnation, int signal) {
+  if (gate_.Leave(incarnation)) {
+    return OnStartFailed(workers_.at(incarnation).get(),
+                         absl::CancelledError("it was ended before it was started"));
+  }
   if (const auto it = workers_.find(incarnation); it != workers_.end()) it->second->Signal(signal);
 }
 
@@ -411,8 +482,9 @@ void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
   Feed(std::move(event));
 }
 
-void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why) {
+void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit) {
   agent_event::StartFailed event;
+  event.node_unfit = node_unfit;
   event.incarnation = worker->incarnation();
   event.order = Conclude(worker);
   event.why = ExplainStartFailure(why);

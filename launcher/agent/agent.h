@@ -38,6 +38,9 @@ struct AgentOptions {
   InterfaceFilter interfaces;
   // How long workers go on that another cluster's coordinator gave and this one does not know.
   absl::Duration orphan_grace = absl::Minutes(5);
+  // How soon the host is looked at again when it is not well (health_watch.h). A private agent
+  // does not look: its run does.
+  absl::Duration health_again = absl::Minutes(1);
   // Words of each job's life page.
   int life_words = LifePage::kWords;
   // How sessions are opened; tests have their own.

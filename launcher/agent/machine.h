@@ -67,6 +67,7 @@ struct StartFailed {
   int64_t order = 0;
   absl::Duration ago = {};
   std::vector<std::string> last_lines = {};
+  bool node_unfit = false;  // it is the node that is not well
 };
 // The user wants to leave.
 struct Stop {

@@ -19,25 +19,35 @@
 namespace lockstep::launcher {
 namespace {
 
-std::string UserName() {
-  if (const passwd* entry = ::getpwuid(::getuid())) return entry->pw_name;
-  return absl::StrCat(::getuid());
-}
-
-absl::StatusOr<int> CountOf(const ProcCount& procs) {
-  switch (procs.kind) {
-    case ProcCount::Kind::kCount:
-      return procs.count;
-    case ProcCount::Kind::kAuto:
-    case ProcCount::Kind::kCpu:
-      return AvailableCpus();
-    case ProcCount::Kind::kGpu:
-      break;
-  }
+// What a word stands for on this host.
+absl::StatusOr<int> CountHere(const std::string& by) {
+  if (by == "cpu") return AvailableCpus();
   if (const size_t gpus = UsableGpus().size(); gpus > 0) return static_cast<int>(gpus);
+  if (by == "auto") return AvailableCpus();
   return absl::FailedPreconditionError(
       "--nproc-per-node=gpu: this build can use no GPU here ('launcher doctor' says why); give a "
       "number, or cpu");
+}
+
+std::string WordOf(ProcCount::Kind kind) {
+  switch (kind) {
+    case ProcCount::Kind::kAuto:
+      return "auto";
+    case ProcCount::Kind::kCpu:
+      return "cpu";
+    case ProcCount::Kind::kGpu:
+      return "gpu";
+    case ProcCount::Kind::kCount:
+      break;
+  }
+  return "";
+}
+
+// With the file's own word, which no flag took back, on this host.
+absl::Status CountFile(JobSpec* spec) {
+  LS_ASSIGN_OR_RETURN(const int count, CountHere(spec->resources().nproc_by()));
+  spec->mutable_resources()->clear_nproc_by();
+  return job::OverrideWorkers(spec->resources().nodes(), count, spec);
 }
 
 absl::Status FillSecrets(JobSpec* spec) {
@@ -86,22 +96,46 @@ std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec)
   return faults;
 }
 
-absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args) {
+std::string UserName() {
+  if (const passwd* entry = ::getpwuid(::getuid())) return entry->pw_name;
+  return absl::StrCat(::getuid());
+}
+
+absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
   if (!args.command.empty()) {
     return absl::UnimplementedError(
         "commands are not in this version: it trains the jobs that 'train' describes");
   }
   job::WorkerFlags flags;
   flags.nodes = args.nodes;
+  std::string by;
   if (args.nproc_per_node.has_value()) {
-    LS_ASSIGN_OR_RETURN(flags.nproc_per_node, CountOf(*args.nproc_per_node));
+    by = WordOf(args.nproc_per_node->kind);
+    if (by.empty()) {
+      flags.nproc_per_node = args.nproc_per_node->count;
+    } else if (counted == Counted::kHere) {
+      LS_ASSIGN_OR_RETURN(flags.nproc_per_node, CountHere(by));
+    }
   }
-  return job::LoadJobFile(args.job_file, args.sets, flags);
+  job::LoadResult loaded = job::LoadJobFile(args.job_file, args.sets, flags);
+  if (!loaded.ok() || !loaded.admission.ok()) return loaded;
+  Resources& resources = *loaded.spec.mutable_resources();
+  if (counted == Counted::kByCoordinator && !by.empty()) {
+    resources.clear_ranks_per_node();
+    resources.set_nproc_by(by);
+    const std::string why = job::WhyNotCounted(loaded.spec);
+    if (!why.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("--nproc-per-node=", by, ": ", why));
+    }
+  } else if (counted == Counted::kHere && !resources.nproc_by().empty()) {
+    loaded.admission = CountFile(&loaded.spec);
+  }
+  return loaded;
 }
 
-absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args) {
+absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted counted) {
   SubmitJobRequest request;
-  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(args));
+  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(args, counted));
   if (!loaded.ok()) return absl::InvalidArgumentError(loaded.FormatErrors());
   LS_RETURN_IF_ERROR(loaded.admission);
   JobSpec& spec = loaded.spec;

@@ -17,14 +17,22 @@ namespace lockstep::launcher {
 // The faults that a run is to suffer: those given, and those drawn for this job.
 std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec);
 
+// The name of this process's user.
+std::string UserName();
+
+// Who counts the GPUs or cores that a job wants a worker for each of: this host, where it runs, or
+// the coordinator on the nodes that it gives the job.
+enum class Counted { kHere, kByCoordinator };
+
 // Reads the job's file with what the flags change; the problems of both are in the result. Errors:
 // Unimplemented for commands; FailedPrecondition when --nproc-per-node=gpu finds no GPU.
-absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args);
+absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted = Counted::kHere);
 
 // Loads the file, applies the flags, takes secrets without a value from the environment.
 // Errors: InvalidArgument with all diagnostics of the file, ready to be printed;
 // FailedPrecondition when the job has fewer shards than the workers asked for.
-absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args);
+absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args,
+                                                Counted counted = Counted::kHere);
 
 }  // namespace lockstep::launcher
 

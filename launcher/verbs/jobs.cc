@@ -122,7 +122,7 @@ class StateTeller {
 
 int RunVerb(const SubmitArgs& args) {
   StopSignals::Block();
-  absl::StatusOr<SubmitJobRequest> request = MakeSubmission(args.job);
+  absl::StatusOr<SubmitJobRequest> request = MakeSubmission(args.job, Counted::kByCoordinator);
   if (!request.ok()) {
     if (!absl::IsInvalidArgument(request.status())) return Complain(request.status());
     std::cerr << request.status().message();  // diagnostics of the job file, formatted

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verbs/join.h"
 
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -43,6 +44,9 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;
   options.orphan_grace = args.orphan_grace;
+  if (const char* again = std::getenv("LOCKSTEP_HEALTH_AGAIN")) {
+    absl::ParseDuration(again, &options.health_again);
+  }
   LS_ASSIGN_OR_RETURN(options.interfaces, InterfaceFilter::Parse(args.interfaces));
   options.on_warning = [](const std::string& text) { LS_LOG_WARNING << text; };
   options.on_connection = [address = options.coordinator.address](bool connected,

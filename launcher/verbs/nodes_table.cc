@@ -29,10 +29,38 @@ std::string DevicesText(const NodeStatus& node) {
   });
 }
 
+// "up", "drained", "drained, away".
+std::string StateText(const NodeStatus& node) {
+  const std::string state =
+      node.state().empty() ? (node.connected() ? "up" : "away") : node.state();
+  return node.connected() || state == "away" ? state : absl::StrCat(state, ", away");
+}
+
+// Why a node gets no work, and what its workers do.
+std::string Notes(const NodeStatus& node) {
+  std::string text;
+  if (node.state() != "up" && node.state() != "away" && !node.reason().empty()) {
+    absl::StrAppend(&text, node.node_id(), " (", node.state(), "): ", node.reason());
+    if (node.has_drain()) {
+      const absl::Time since = absl::FromUnixSeconds(node.drain().since().seconds());
+      absl::StrAppend(&text, "; asked for by ",
+                      node.drain().user().empty() ? "nobody known" : node.drain().user(), " at ",
+                      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", since, absl::UTCTimeZone()));
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  for (const std::string& moves : node.moves()) absl::StrAppend(&text, "  ", moves, "\n");
+  for (const NodeExclusion& exclusion : node.exclusions()) {
+    absl::StrAppend(&text, "job ", exclusion.job_id(), " starts no worker on ", node.node_id(),
+                    " for now: ", exclusion.reason(), "\n");
+  }
+  return text;
+}
+
 std::vector<std::string> Row(const NodeStatus& node) {
   return {node.node_id(),
           node.host(),
-          node.connected() ? "up" : "away",
+          StateText(node),
           absl::StrCat(node.used_slots(), "/", node.slots()),
           node.cores() == 0 ? kNone : absl::StrCat(node.cores()),
           node.memory() == 0 ? kNone : ShortBytes(node.memory()),
@@ -48,15 +76,12 @@ std::string NodesTable(const GetClusterResponse& response) {
   const GetClusterResponse shown = Printed(response);
   std::vector<std::vector<std::string>> rows = {
       {"NODE", "HOST", "STATE", "SLOTS", "CORES", "MEMORY", "DEVICES", "ADDRESS", "HEARD", "JOBS"}};
-  std::string left_out;
+  std::string notes;
   for (const NodeStatus& node : shown.nodes()) {
     rows.push_back(Row(node));
-    for (const NodeExclusion& exclusion : node.exclusions()) {
-      absl::StrAppend(&left_out, "job ", exclusion.job_id(), " starts no worker on ",
-                      node.node_id(), " for now: ", exclusion.reason(), "\n");
-    }
+    absl::StrAppend(&notes, Notes(node));
   }
-  return AlignedTable(rows) + left_out;
+  return AlignedTable(rows) + notes;
 }
 
 std::string NodeJson(const NodeStatus& node) { return MessageJson(node, Unset::kWritten); }

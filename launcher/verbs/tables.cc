@@ -65,6 +65,15 @@ std::string StampLines(const JobStatus& job) {
   return text;
 }
 
+// "1 cpu", "2 cpus, GPU-1, 4 GiB".
+std::string HasText(const Allocation& allocation) {
+  if (allocation.cpus() == 0) return "-";
+  std::string text = absl::StrCat(allocation.cpus(), allocation.cpus() == 1 ? " cpu" : " cpus");
+  for (const std::string& gpu : allocation.gpus()) absl::StrAppend(&text, ", ", gpu);
+  if (allocation.memory() > 0) absl::StrAppend(&text, ", ", ShortBytes(allocation.memory()));
+  return text;
+}
+
 }  // namespace
 
 std::string AlignedTable(const std::vector<std::vector<std::string>>& rows) {
@@ -149,11 +158,13 @@ std::string DescribeText(const DescribeJobResponse& response) {
   }
   if (!job.stall().empty()) absl::StrAppend(&text, "stands      ", job.stall(), "\n");
   if (!job.straggler().empty()) absl::StrAppend(&text, "slowed by   ", job.straggler(), "\n");
+  if (!job.moves().empty()) absl::StrAppend(&text, "moves       ", job.moves(), "\n");
   if (shown.members_size() > 0) {
-    std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STEP"}};
+    std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STEP", "NODE", "HAS"}};
     for (const MemberStatus& member : shown.members()) {
       rows.push_back({absl::StrCat(member.rank()), member.host(), absl::StrCat(member.pid()),
-                      member.standby() ? "standby" : StepText(member.progress())});
+                      member.standby() ? "standby" : StepText(member.progress()), member.node_id(),
+                      HasText(member.allocation())});
     }
     absl::StrAppend(&text, AlignedTable(rows));
   }

@@ -103,7 +103,7 @@ class Checker {
   std::map<std::string, absl::Time> worker_heard_;  // by incarnation
   std::set<std::string> silent_;                    // judged so, and rightly
   std::set<std::string> placed_;                    // lives, by incarnation and node
-  std::set<std::string> drained_;  // nodes
+  std::set<std::string> drained_;                   // nodes
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/health_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/available_memory.h"
+#include "launcher/agent/health_check.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr char kNotYet[] = "its checks have not come back yet";
+constexpr char kGpusNotYet[] = "its GPUs are being tried";
+
+HealthWatch::Options WithDisk(HealthWatch::Options options) {
+  if (!options.examine_disk) {
+    options.examine_disk = [](const std::string& folder, bool own) {
+      return ExamineDisk(folder, own);
+    };
+  }
+  return options;
+}
+
+}  // namespace
+
+HealthWatch::HealthWatch(Options options)
+    : options_(WithDisk(std::move(options))), problem_(kNotYet) {
+  if (options_.examine_gpus) gpu_problem_ = kGpusNotYet;
+  thread_ = Thread("agent-health", [this] { Run(); });
+}
+
+HealthWatch::~HealthWatch() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.Join();
+}
+
+std::string HealthWatch::problem() const {
+  absl::MutexLock lock(&mu_);
+  const absl::Duration looking = options_.clock->Now() - looking_since_;
+  if (looking > options_.patience) {
+    return absl::StrCat("its checks have not come back for ",
+                        absl::FormatDuration(absl::Trunc(options_.patience, absl::Seconds(1))),
+                        ": a disk does not answer");
+  }
+  return problem_.empty() ? gpu_problem_ : problem_;
+}
+
+bool HealthWatch::AwaitFirst(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  return changed_.AwaitFor(&mu_, timeout,
+                           [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looked_; });
+}
+
+void HealthWatch::Ask(const std::string& folder,
+                      std::function<void(const std::string& problem)> done) {
+  {
+    absl::MutexLock lock(&mu_);
+    questions_.emplace_back(folder, std::move(done));
+  }
+  changed_.NotifyAll();
+}
+
+std::string HealthWatch::LookAtFolders(const std::string& asked) {
+  for (const std::string& folder : options_.folders) {
+    std::string problem = options_.examine_disk(folder, /*own=*/true);
+    if (!problem.empty()) return problem;
+  }
+  if (!asked.empty()) bad_folders_.insert(asked);
+  std::string first;
+  for (auto it = bad_folders_.begin(); it != bad_folders_.end();) {
+    std::string problem = options_.examine_disk(*it, /*own=*/false);
+    it = problem.empty() ? bad_folders_.erase(it) : std::next(it);
+    if (first.empty()) first = std::move(problem);
+  }
+  return first;
+}
+
+std::string HealthWatch::Look(const std::string& asked) {
+  {
+    absl::MutexLock lock(&mu_);
+    looking_since_ = options_.clock->Now();
+  }
+  std::string problem = LookAtFolders(asked);
+  if (problem.empty()) problem = ExamineSharedMemory();
+  if (problem.empty()) problem = ExamineMemory(AvailableMemory());
+  absl::MutexLock lock(&mu_);
+  looking_since_ = absl::InfiniteFuture();
+  problem_ = problem;
+  looked_ = true;
+  changed_.NotifyAll();
+  return problem.empty() ? gpu_problem_ : problem;
+}
+
+void HealthWatch::TryGpus() {
+  if (!options_.examine_gpus) return;
+  std::string problem = options_.examine_gpus();
+  absl::MutexLock lock(&mu_);
+  gpu_problem_ = std::move(problem);
+}
+
+void HealthWatch::Run() {
+  Look("");
+  TryGpus();
+  while (true) {
+    std::vector<Question> questions;
+    {
+      absl::MutexLock lock(&mu_);
+      const bool well = problem_.empty() && gpu_problem_.empty();
+      const auto due = [this]()
+                           ABSL_NO_THREAD_SAFETY_ANALYSIS { return stop_ || !questions_.empty(); };
+      while (well && !due()) changed_.WaitFor(&mu_, absl::Minutes(1));
+      if (!well) changed_.AwaitFor(&mu_, options_.again, due);
+      if (stop_) return;
+      questions = std::exchange(questions_, {});
+    }
+    for (const auto& [folder, done] : questions) done(Look(folder));
+    if (!questions.empty()) continue;
+    bool gpus_are_bad;
+    {
+      absl::MutexLock lock(&mu_);
+      gpus_are_bad = !gpu_problem_.empty();
+    }
+    Look("");
+    if (gpus_are_bad) TryGpus();
+  }
+}
+
+}  // namespace lockstep::launcher

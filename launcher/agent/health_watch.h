@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps looking whether work can be done on this host (health_check.h), on a thread of its own,
+// since a disk may not answer. It looks when it begins, when a job's first worker is about to
+// start, and again every minute while something is wrong. Thread-safety: thread-safe.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_HEALTH_WATCH_H_
+#define LOCKSTEP_LAUNCHER_AGENT_HEALTH_WATCH_H_
+
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/cond_var.h"
+#include "common/thread.h"
+
+namespace lockstep::launcher {
+
+class HealthWatch {
+ public:
+  struct Options {
+    std::vector<std::string> folders;  // the agent's own
+    // Tries the GPUs; returns what is wrong with them, or nothing. Null: there are none to try.
+    // Called on the watch's thread; may block.
+    std::function<std::string()> examine_gpus;
+    std::function<std::string(const std::string& folder, bool own)> examine_disk;  // null: the real
+    absl::Duration again = absl::Minutes(1);
+    // A look that takes longer is a finding itself.
+    absl::Duration patience = absl::Seconds(10);
+    Clock* clock = Clock::Real();
+  };
+  explicit HealthWatch(Options options);
+  // Waits for a look under way.
+  ~HealthWatch();
+
+  // Why no work can be done here; empty: it can.
+  std::string problem() const;
+  // Waits until the first look at all but the GPUs is over, `timeout` at most. Returns whether it
+  // is.
+  bool AwaitFirst(absl::Duration timeout);
+  // Looks now, at this folder's disk too, and calls `done` on the watch's thread with what is
+  // wrong. The disk of a folder that does not do is looked at again until it does. Does not block.
+  void Ask(const std::string& folder, std::function<void(const std::string& problem)> done);
+
+ private:
+  using Question = std::pair<std::string, std::function<void(const std::string&)>>;
+
+  void Run();
+  // Looks at everything but the GPUs, with the folders of jobs that did not do and the one that is
+  // asked for, if any. Returns what is wrong.
+  std::string Look(const std::string& asked);
+  std::string LookAtFolders(const std::string& asked);
+  void TryGpus();
+
+  const Options options_;
+  mutable absl::Mutex mu_;
+  CondVar changed_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool looked_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time looking_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  std::string problem_ ABSL_GUARDED_BY(mu_);
+  std::string gpu_problem_ ABSL_GUARDED_BY(mu_);
+  std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> bad_folders_;  // of jobs; the thread's
+  Thread thread_;
+};
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_HEALTH_WATCH_H_

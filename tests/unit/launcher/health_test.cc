@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether work can be done on a host, and who keeps looking.
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/agent/gpu_trial.h"
+#include "launcher/agent/health_check.h"
+#include "launcher/agent/health_watch.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class HealthTest : public ::testing::Test {
+ protected:
+  HealthTest() {
+    char name[] = "/tmp/lockstep-health-test-XXXXXX";
+    EXPECT_NE(::mkdtemp(name), nullptr);
+    path_ = name;
+  }
+  ~HealthTest() override { fs::remove_all(path_); }
+  // Asks and waits.
+  static std::string Ask(HealthWatch& watch, const std::string& folder) {
+    absl::Notification told;
+    std::string answer;
+    watch.Ask(folder, [&](const std::string& problem) {
+      answer = problem;
+      told.Notify();
+    });
+    told.WaitForNotification();
+    return answer;
+  }
+
+  std::string path_;
+};
+
+TEST_F(HealthTest, ADiskThatTakesAndGivesBackIsWell) {
+  EXPECT_THAT(ExamineDisk(path_, /*own=*/true), IsEmpty());
+  EXPECT_TRUE(fs::is_empty(path_)) << "nothing is left there";
+  // The nearest folder that is there is meant.
+  EXPECT_THAT(ExamineDisk(path_ + "/runs/of/a/job/", true), IsEmpty());
+  EXPECT_THAT(ExamineDisk("no/such/folder/here", false), IsEmpty());
+}
+
+TEST_F(HealthTest, TooLittleRoomIsNamedWithWhatIsNeeded) {
+  EXPECT_THAT(ExamineDisk(path_, true, int64_t{1} << 62),
+              AllOf(HasSubstr("the disk of " + path_ + " has "), HasSubstr("MiB are needed")));
+}
+
+TEST_F(HealthTest, AFolderThatIsNotForThisUserSaysNothingAboutTheDisk) {
+  // In /proc nobody makes files, whoever asks.
+  EXPECT_THAT(ExamineDisk("/proc", /*own=*/false, 0), IsEmpty());
+  EXPECT_THAT(ExamineDisk("/proc", /*own=*/true, 0),
+              HasSubstr("nothing can be written in /proc: "));
+}
+
+TEST_F(HealthTest, MemoryIsThereAndCanBeShared) {
+  EXPECT_THAT(ExamineSharedMemory(), IsEmpty());
+  EXPECT_THAT(ExamineMemory(kLeastFreeMemory), IsEmpty());
+  EXPECT_THAT(ExamineMemory(3 << 20), HasSubstr("3 MiB of memory are free, and 64 MiB are needed"));
+}
+
+TEST_F(HealthTest, WhatTheTrialOfGpusSays) {
+  EXPECT_THAT(ReadTrial("driver       missing  x\n", 0, 0), IsEmpty());
+  EXPECT_THAT(ReadTrial("CPU          ok       a cpu\nGPU 0        ok       fine\n"
+                        "kernel       missing  GPU 1 adds wrongly\n",
+                        1, 0),
+              HasSubstr("kernel: GPU 1 adds wrongly"));
+  EXPECT_THAT(ReadTrial("", 3, 0), HasSubstr("exited with code 3"));
+  EXPECT_THAT(ReadTrial("", 0, 11), HasSubstr("signal 11"));
+}
+
+TEST_F(HealthTest, AWatchSaysWhatIsWrongUntilItIsNot) {
+  HealthWatch::Options options;
+  options.folders = {"/state"};
+  std::atomic<bool> full{false};
+  options.examine_disk = [&](const std::string& folder, bool own) -> std::string {
+    EXPECT_EQ(own, folder == "/state");
+    return full && folder == "/data" ? "the disk of /data is full" : "";
+  };
+  HealthWatch watch(std::move(options));
+  ASSERT_TRUE(watch.AwaitFirst(absl::Seconds(30)));
+  EXPECT_THAT(watch.problem(), IsEmpty());
+  EXPECT_THAT(Ask(watch, "/data"), IsEmpty());
+  full = true;
+  EXPECT_THAT(Ask(watch, "/home"), IsEmpty()) << "no job is there";
+  EXPECT_THAT(Ask(watch, "/data"), HasSubstr("full"));
+  EXPECT_THAT(watch.problem(), HasSubstr("full"));
+  EXPECT_THAT(Ask(watch, "/home"), HasSubstr("full")) << "it is looked at again";
+  full = false;
+  EXPECT_THAT(Ask(watch, "/home"), IsEmpty());
+  EXPECT_THAT(watch.problem(), IsEmpty());
+}
+
+TEST_F(HealthTest, AnOwnDiskThatDoesNotDoIsNamedAtOnce) {
+  HealthWatch::Options options;
+  options.folders = {"/proc"};
+  HealthWatch watch(std::move(options));
+  ASSERT_TRUE(watch.AwaitFirst(absl::Seconds(30)));
+  EXPECT_THAT(watch.problem(), HasSubstr("nothing can be written in /proc"));
+}
+
+TEST_F(HealthTest, AWatchTriesGpusAgainUntilTheyCompute) {
+  HealthWatch::Options options;
+  options.again = absl::Milliseconds(1);
+  int tries = 0;
+  absl::Notification well;
+  options.examine_gpus = [&]() -> std::string {
+    if (++tries < 3) return "its GPUs cannot be used";
+    well.Notify();
+    return "";
+  };
+  HealthWatch watch(std::move(options));
+  well.WaitForNotification();
+  EXPECT_THAT(Ask(watch, path_), IsEmpty());
+  EXPECT_THAT(watch.problem(), IsEmpty());
+  EXPECT_EQ(tries, 3);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
