@@ -43,13 +43,13 @@ absl::StatusOr<Token> ParseToken(absl::string_view token);
 absl::StatusOr<std::string> TokenOf(const Token& parts);
 
 // What the hosts of a run without a daemon make out of the one secret that they share
-// (LOCKSTEP_TOKEN), each by itself: an authority, which the coordinator's certificate is of, and
-// the token that callers show. Takes about 0.1 s on purpose, so that short secrets are not found
-// out by trying. Errors: FailedPrecondition (it is too short).
+// (LOCKSTEP_TOKEN), each by itself.
 struct RunCredentials {
-  std::string token;
-  Certified authority;
+  std::string token;    // that callers show
+  Certified authority;  // which the coordinator's certificate is of
 };
+// Takes about 0.1 s on purpose, so that short secrets are not found out by trying. Errors:
+// FailedPrecondition (it is too short).
 absl::StatusOr<RunCredentials> CredentialsOfRun(const std::string& shared);
 
 }  // namespace lockstep::coordinator
