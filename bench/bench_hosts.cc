@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data plane between hosts: ranks in network namespaces reduce and exchange over TCP. One line
-// of JSON for each operation and size. bench/hosts.py makes the namespaces and runs the others.
+// of JSON for each operation and size, with the bytes that rank 0's namespace sent for a call.
+// bench/hosts.py makes the namespaces and runs the others. tree_reduce_bf16 is a tree_reduce of
+// rounded sums.
 //   bench_hosts NAMESPACE=ADDRESS,... OPERATION,... BYTES,... SECONDS
 // A namespace or address that is named twice has two ranks; "." is the one that this runs in.
 #include <fcntl.h>
@@ -10,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,20 @@ absl::Status EnterNamespace(const std::string& name) {
   return absl::OkStatus();
 }
 
+// Bytes that this process' network namespace has sent so far, but for those to itself.
+int64_t SentBytes() {
+  int64_t sum = 0;
+  std::ifstream file("/proc/self/net/dev");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(line, absl::ByAnyChar(": "), absl::SkipEmpty());
+    int64_t sent = 0;
+    if (fields.size() < 10 || fields[0] == "lo" || !absl::SimpleAtoi(fields[9], &sent)) continue;
+    sum += sent;
+  }
+  return sum;
+}
+
 struct Buffers {
   float* vector = nullptr;
   float* result = nullptr;
@@ -53,6 +70,7 @@ absl::Status Call(Communicator& c, const std::string& operation, int64_t count,
   args.nodes = absl::MakeConstSpan(&node, 1);
   args.count = count;
   args.result = buffers.result;
+  args.rounded = operation == "tree_reduce_bf16" ? count : 0;
   return c.TreeReduce(args, Soon()).status();
 }
 
@@ -76,17 +94,19 @@ absl::Status Measure(Communicator& c, const std::string& operation, int64_t byte
   const int64_t calls =
       std::clamp<int64_t>(static_cast<int64_t>(wanted / kRounds / seconds), 1, 20000);
   std::vector<double> rounds;
+  const int64_t sent = SentBytes();
   for (int round = 0; round < kRounds; ++round) {
     LS_ASSIGN_OR_RETURN(seconds, Time(c, operation, count, buffers, calls));
     rounds.push_back(seconds);
   }
+  const int64_t of_call = (SentBytes() - sent) / (kRounds * calls);
   std::sort(rounds.begin(), rounds.end());
   if (c.rank() == 0) {
     std::printf(
         "{\"operation\":\"%s\",\"bytes\":%lld,\"ranks\":%d,\"median_us\":%.2f,\"min_us\":%.2f,"
-        "\"max_us\":%.2f}\n",
+        "\"max_us\":%.2f,\"sent_bytes\":%lld}\n",
         operation.c_str(), static_cast<long long>(bytes), c.world_size(), 1e6 * rounds[kRounds / 2],
-        1e6 * rounds.front(), 1e6 * rounds.back());
+        1e6 * rounds.front(), 1e6 * rounds.back(), static_cast<long long>(of_call));
     std::fflush(stdout);
   }
   return absl::OkStatus();

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data plane between hosts beside Open MPI's, gloo's and what the network gives to iperf3.
 
-    ./dev bench hosts [--ranks-per-host N]
+    ./dev bench hosts [--ranks-per-host N] [--rate 1gbit]
 
-Two hosts are network namespaces of this machine joined by a veth pair, which needs root and iproute2
+tree_reduce_bf16 is ours with train.gradient_compression: bf16. With --rate what a host sends goes at that
+rate. Two hosts are network namespaces of this machine joined by a veth pair, which needs root and iproute2
 (and iperf3; Open MPI: openmpi-bin, libopenmpi-dev). Both hosts share the processors, so what either
 computes the other lacks. Ours, Open MPI (TCP alone between the hosts), gloo (where PyTorch is
 installed) and iperf3 alternate; each time is that of the slowest rank, the median of rounds of calls
@@ -28,7 +29,7 @@ ADDRESSES = ("10.77.9.1", "10.77.9.2")
 
 
 @contextlib.contextmanager
-def two_hosts():
+def two_hosts(rate=None):
     names = [f"ls{os.getpid()}{side}" for side in "ab"]
     try:
         for name in names:
@@ -39,6 +40,9 @@ def two_hosts():
         for name, address in zip(names, ADDRESSES):
             run(["ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0"])
             run(["ip", "-n", name, "link", "set", "eth0", "up"])
+            if rate:
+                run(["tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate,
+                     "burst", "256kb", "latency", "200ms"])
         yield names
     finally:
         for name in names:
@@ -53,9 +57,11 @@ def within(name):
 def ours(args, names):
     places = [f"{name}={address}" for name, address in zip(names, ADDRESSES)
               for _ in range(args.ranks_per_host)]
-    out, _ = run([f"{BIN}/bench_hosts", ",".join(places), "tree_reduce,all_reduce",
+    out, _ = run([f"{BIN}/bench_hosts", ",".join(places),
+                  "tree_reduce,tree_reduce_bf16,all_reduce",
                   ",".join(map(str, SIZES)), SECONDS])
     rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    args.sent = {(row["operation"], row["bytes"]): row["sent_bytes"] for row in rows}
     return {(row["operation"], row["bytes"]): row["median_us"] for row in rows}
 
 
@@ -136,8 +142,10 @@ def rows_of(args, times, rates):
     for key in times["ours"][0]:
         operation, size = key
         mine = [t[key] for t in times["ours"]]
-        row = {"operation": operation, "bytes": size, "microseconds": summary(mine)}
+        row = {"operation": operation, "bytes": size, "microseconds": summary(mine),
+               "sent_bytes": args.sent[key]}
         lines.append((f"{operation} {size:,} B, us", text(row["microseconds"])))
+        lines.append(("  sent by a host, B", f"{row['sent_bytes']:,}"))
         for name in [n for n in times if n != "ours"]:
             theirs = [t["all_reduce", size] for t in times[name]]
             row[name] = summary(theirs)
@@ -154,12 +162,13 @@ def rows_of(args, times, rates):
 def main():
     options = parser(__doc__.splitlines()[0], repetitions=5)
     options.add_argument("--ranks-per-host", type=int, default=1)
+    options.add_argument("--rate", help="of what a host sends, as tc writes it: 1gbit")
     args = options.parse_args()
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("iperf3") is None:
         print("bench hosts: SKIPPED: it needs root, iproute2 and iperf3 (apt install iproute2 iperf3)",
               file=sys.stderr)
         return
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, two_hosts() as names:
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, two_hosts(args.rate) as names:
         sides = sides_of(args, names, folder)
         times, rates = {name: [] for name in sides}, []
         for repetition in range(args.repetitions):
@@ -169,7 +178,7 @@ def main():
             note(f"{repetition + 1}/{args.repetitions} done, iperf3 {rates[-1] / 1e9:.2f} GB/s each way")
     rows, lines = rows_of(args, times, rates)
     result = {"machine": machine(len(os.sched_getaffinity(0))), "ranks_per_host": args.ranks_per_host,
-              "iperf3_bytes_per_second": summary(rates), "rows": rows}
+              "rate": args.rate, "iperf3_bytes_per_second": summary(rates), "rows": rows}
     report("hosts", args, result, lines)
 
 

@@ -256,7 +256,7 @@ void Rules::CheckPrecision() {
   }
 }
 
-// The optimizer's state in parts, or elsewhere.
+// The optimizer's state in parts, or elsewhere; gradients on their way.
 void Rules::CheckZero() {
   const Train& train = spec_.train();
   if (spec_.resources().offload_optimizer() && train.optimizer().has_muon()) {
@@ -269,6 +269,11 @@ void Rules::CheckZero() {
     Error({"train.passes.whole_step_graph"},
           "'train.passes.whole_step_graph' puts the update into the recording that "
           "'train.passes.step_graph' makes, which is false; leave one of them out");
+  }
+  if (train.gradient_compression() == "bf16" && spec_.nccl().use() == "always") {
+    Error({"train.gradient_compression"},
+          "'train.gradient_compression' rounds sums that workers make in their hosts' memory, and "
+          "'nccl.use' is always; leave one of them out");
   }
   if (train.zero_stage() == 0) return;
   const Optimizer& optimizer = train.optimizer();

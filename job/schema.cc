@@ -97,6 +97,7 @@ const std::vector<FieldRule>& Rules() {
        .fallback = "none",
        .choices = {"none", "selective", "blocks", "auto"}},
       {.field = "Train.zero_stage", .min = 0, .max = 1},
+      {.field = "Train.gradient_compression", .fallback = "none", .choices = {"none", "bf16"}},
       {.field = "Train.passes", .optional = true},
       {.field = "Passes.fuse", .fallback = "true"},
       {.field = "Passes.fuse_relu", .fallback = "true"},

@@ -16,6 +16,7 @@
 #include "engine/cuda/module.h"
 #include "job/meaning/defaults.h"
 #include "worker/setup/cuda_queue.h"
+#include "worker/setup/job_plan.h"
 #include "worker/setup/nccl_settings.h"
 
 namespace lockstep::worker {
@@ -51,7 +52,11 @@ absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& a
                                    std::string* why) {
   const std::string& use = job.nccl().use();
   if (use == "never" || assignment.device().kind() != "cuda") return false;
-  const absl::Status possible = NcclIsPossible(job, assignment);
+  absl::Status possible = NcclIsPossible(job, assignment);
+  if (CompressesGradients(job)) {
+    possible = absl::FailedPreconditionError(
+        "NCCL does not round sums of gradients (train.gradient_compression)");
+  }
   if (possible.ok()) return true;
   if (use == "always") return Annotate(possible, "nccl.use is always");
   *why = std::string(possible.message());
@@ -79,6 +84,7 @@ absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
 
 GradientPlace ExpectedPlace(const JobSpec& job) {
   if (!absl::StartsWith(job.resources().device(), "cuda")) return GradientPlace::kHost;
+  if (CompressesGradients(job)) return GradientPlace::kHost;
   if (job.nccl().use() == "always") return GradientPlace::kGpu;
   WorkerAssignment assignment;
   assignment.mutable_device()->set_kind("cuda");

@@ -453,6 +453,10 @@ int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler) 
   return train.steps() > 0 ? train.steps() : sampler.StepsFor(train.epochs());
 }
 
+bool CompressesGradients(const JobSpec& job) {
+  return job.train().gradient_compression() == "bf16";
+}
+
 bool ShardsMoments(const JobSpec& job) {
   return job.train().zero_stage() > 0 && MostWorkers(job) > 2;
 }

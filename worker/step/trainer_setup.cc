@@ -84,6 +84,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   }
   LS_ASSIGN_OR_RETURN(executor_, engine::Executor::Create(compiled_.plan, memory));
   LS_RETURN_IF_ERROR(MakePolicy(transport, buffers[0]));
+  if (CompressesGradients(compiled_.job)) rounded_ = plan.TailBegin();
   sums_ = std::make_unique<PartialSums>(shards, vector_->count(), std::move(buffers),
                                         vector_->memory(), rounded_);
   parts_ = ReductionParts(plan.buckets());

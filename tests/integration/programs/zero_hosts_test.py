@@ -56,6 +56,16 @@ class ZeroHosts(HostsTest):
     def kill(self, job, rank):
         os.kill(int(self.members(job)[rank]["pid"]), signal.SIGKILL)
 
+    def logs_of(self, job):
+        text = ""
+        for folder, _, files in os.walk(os.path.join(self.dir, "runs")):
+            for name in files:
+                if f"-{job}" in folder and name.endswith(".log"):
+                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                        text += file.read()
+        self.assertTrue(text, "there are logs")
+        return text
+
     def no_step_lost(self, status):
         self.assertEqual([int(f.get("steps_lost", 0)) for f in status["result"].get("faults", [])],
                          [0] * len(status["result"].get("faults", [])), status)
@@ -73,7 +83,7 @@ class ZeroHosts(HostsTest):
     def test_a_rank_that_is_killed_costs_no_step(self):
         self.up(2, 2)
         for rank in (0, 3):
-            path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(2),
+            path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1),
                                  extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
             job = self.submit(path)
             wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
@@ -84,7 +94,7 @@ class ZeroHosts(HostsTest):
 
     def lose_a_host(self, lost):
         hosts = self.up(2, 2, 0)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(2),
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1),
                              extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
@@ -101,7 +111,7 @@ class ZeroHosts(HostsTest):
 
     def test_three_and_one_when_the_one_goes(self):
         hosts = self.up(3, 1, 0)
-        path = self.job_file("ranks_per_node: [3, 1]", steps=self.steps_of(2), extra="restart: {max_restarts: 3}\n")
+        path = self.job_file("ranks_per_node: [3, 1]", steps=self.steps_of(1), extra="restart: {max_restarts: 3}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         hosts[1].power_off()
@@ -111,11 +121,11 @@ class ZeroHosts(HostsTest):
 
     def test_more_and_fewer_workers(self):
         self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(6),
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(3),
                              extra="elastic: {min_workers: 1, max_workers: 4}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 20, 60, "both hosts train")
-        for workers in (3, 4, 1, 4):
+        for workers in (3, 4, 2, 1, 3, 4):
             code, _, err = self.verb("scale", job, str(workers))
             self.assertEqual(code, 0, err)
             wait_until(lambda: len(self.members(job)) == workers, 60, f"{workers} workers")
@@ -123,6 +133,7 @@ class ZeroHosts(HostsTest):
             wait_until(lambda: self.step(job) > at + 5, 60, "it goes on")
         status = self.assert_good(job, path)
         self.assertEqual(len(status["result"].get("faults", [])), 0, status)
+        self.assertNotIn("are gone", self.logs_of(job))
 
     def test_a_checkpoint_is_that_of_a_run_without_and_goes_on_with_other_hosts(self):
         self.up(2, 2, 2)

@@ -333,10 +333,10 @@ TEST(UpdateTest, APartOfTheGradientsAndAllSumsGiveTheSameStep) {
           spread->SumSquares(step, absl::MakeConstSpan(&all, 1), absl::MakeSpan(sums)).ok());
       const StepResult result = spread->BeginUpdateWith(step, sums).value();
       EXPECT_EQ(result.loss, wanted.loss);
-      EXPECT_EQ(result.gradient_norm, wanted.gradient_norm);
       EXPECT_EQ(result.skipped, step == 3);
       EXPECT_EQ(result.nonfinite, wanted.nonfinite);
-      if (step == 3) continue;
+      if (step == 3) continue;  // its norm is NaN
+      EXPECT_EQ(result.gradient_norm, wanted.gradient_norm);
       ASSERT_TRUE(job.executor->FinishUpdate(step, absl::MakeConstSpan(&all, 1)).ok());
     }
     EXPECT_EQ(job.StateBytes(), reference.StateBytes());

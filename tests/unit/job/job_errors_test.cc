@@ -31,7 +31,7 @@ TEST(JobErrors, GoldenTextOfSeveral) {
             R"(job.yaml:2:1: error: duplicate key 'name'; the first is on line 1
     2 | name: b
       | ^~~~
-job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute, passes, zero_stage, fp8
+job.yaml:5:3: error: unknown key 'batch_sise' in 'train'; it takes: model, data, global_batch, shards, accumulate, epochs, steps, optimizer, schedule, precision, seed, tail, eval, reproducible, clip_norm, ema, label_smoothing, on_nonfinite, max_skips, early_stop, best, loss_scale, recompute, passes, zero_stage, fp8, gradient_compression
     5 |   batch_sise: 32
       |   ^~~~~~~~~~
 job.yaml:6:3: error: unknown key 'globl_batch' in 'train'; did you mean 'global_batch'?
@@ -142,6 +142,11 @@ TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
   EXPECT_THAT(errors("pure_bf16", "train.fp8=true"),
               HasSubstr("'train.fp8' goes with precision bf16, not with pure_bf16"));
   EXPECT_THAT(errors("fp32", "train.zero_stage=2"), HasSubstr("at most 1"));
+  EXPECT_THAT(errors("fp32", "train.gradient_compression=fp8"),
+              HasSubstr("expected one of none, bf16"));
+  EXPECT_THAT(Errors(good, {"train.gradient_compression=bf16", "nccl={use: always}"}),
+              HasSubstr("'nccl.use' is always"));
+  EXPECT_EQ(Errors(good, {"train.gradient_compression=none", "nccl={use: always}"}), "");
   EXPECT_THAT(Errors(good, {"train.zero_stage=1", "train.optimizer={lamb: {lr: 0.1}}"}),
               HasSubstr("lamb needs whole ones"));
 }

@@ -93,7 +93,9 @@ TEST(PartialSums, RoundsEachNodeWhereItIsTold) {
   for (int shard = 0; shard < 4; ++shard) {
     const std::vector<float> values = Leaf(shard, kCount);
     std::memcpy(sums.NextLeaf(), values.data(), kCount * sizeof(float));
-    if (shard == 3) ASSERT_TRUE(sums.PartDone(0, 16).ok());
+    if (shard == 3) {
+      ASSERT_TRUE(sums.PartDone(0, 16).ok());
+    }
     ASSERT_TRUE(sums.LeafDone().ok());
   }
   ASSERT_EQ(sums.nodes().size(), 1u);
