@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tells whether two hosts have the same data at the same paths: size and hash of each file of a
-// source. Small files are hashed whole, large ones in pieces that are spread over them.
+// What tells whether two hosts have the same data at the same paths: size and hash of each file of
+// a source. Small files are hashed whole, large ones in pieces that are spread over them.
 // Thread-safety: pure functions of the files.
 #ifndef LOCKSTEP_DATA_FINGERPRINT_H_
 #define LOCKSTEP_DATA_FINGERPRINT_H_

@@ -10,9 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/json.h"
 #include "common/printable.h"
 #include "common/status.h"
+#include "launcher/agent/identity.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/verbs/connect.h"
@@ -48,6 +50,15 @@ absl::Status MakeFolder(const std::string& folder) {
       absl::StrCat("cannot make ", folder, ": ", error.message(), "; name another with --to"));
 }
 
+// What the coordinator calls the run's folder, which is to lie below this one.
+absl::StatusOr<std::string> FolderBelow(const std::string& run_dir) {
+  const std::vector<std::string> parts = absl::StrSplit(run_dir, '/');
+  if (std::all_of(parts.begin(), parts.end(), IsPlainName)) return run_dir;
+  return absl::InvalidArgumentError(absl::StrCat("the coordinator calls the run's folder '",
+                                                 Printable(run_dir),
+                                                 "': name one for the files with --to"));
+}
+
 // What is to come from one node: the model lies with rank 0, logs on each.
 FetchRequest RequestOf(const FetchWish& wish, const FindFilesResponse& found,
                        const FileNode& node) {
@@ -72,19 +83,24 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   }
   const bool any_model = std::any_of(found.nodes().begin(), found.nodes().end(),
                                      [](const FileNode& node) { return node.has_model(); });
-  if (wish.model && !any_model) {
+  const bool no_model = wish.model && !any_model;
+  if (no_model && !wish.logs) {
     return absl::NotFoundError(
         absl::StrCat("job ", found.job_id(), " has not written a model yet"));
   }
   // While a job runs rank 0's node has its metrics.
-  if (!any_model) found.mutable_nodes(0)->set_has_model(true);
+  if (!any_model && wish.all) found.mutable_nodes(0)->set_has_model(true);
   FetchedFiles fetched;
-  fetched.folder = wish.to.empty() ? found.run_dir() : wish.to;
+  fetched.folder = wish.to;
+  if (wish.to.empty()) {
+    LS_ASSIGN_OR_RETURN(fetched.folder, FolderBelow(found.run_dir()));
+  }
   if (IsTheRuns(fetched.folder)) {
     fetched.was_here = true;
     return fetched;
   }
   LS_RETURN_IF_ERROR(MakeFolder(fetched.folder));
+  if (no_model) fetched.missing.push_back("the job has not written a model yet");
   for (const FileNode& node : found.nodes()) {
     const FetchRequest wanted = RequestOf(wish, found, node);
     if (!wanted.logs() && !wanted.model() && !wanted.all()) continue;

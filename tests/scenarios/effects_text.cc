@@ -52,9 +52,9 @@ std::string ToText(const WorkerCommand& command) {
   }
   if (command.has_checkpoint()) {
     const CheckpointVerdict& verdict = command.checkpoint();
-    return absl::StrCat("checkpoint of step ", verdict.mark().step(),
-                        verdict.refused().empty() ? " may appear" : " may not appear: ",
-                        verdict.refused());
+    return absl::StrCat(
+        "checkpoint of step ", verdict.mark().step(),
+        verdict.refused().empty() ? " may appear" : " may not appear: ", verdict.refused());
   }
   if (command.has_regroup()) {
     return absl::StrCat("regroup ", command.regroup().generation(), ": ",

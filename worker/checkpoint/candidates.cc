@@ -34,8 +34,8 @@ absl::Status Candidates::Find() {
   const bool automatic = source_.resume == "auto";
   LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
   if (found_.empty() && damaged_.empty()) {
-    LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
-                                                   source_.folder, /*earlier=*/automatic));
+    LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir, source_.folder,
+                                                   /*earlier=*/automatic));
   }
   TellOfMissing();
   if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
@@ -84,8 +84,7 @@ absl::Status Candidates::Add(const std::string& folder, bool own_alone) {
     if (own_alone && found.manifest.run != source_.identity.run) continue;
     if (IsTooLate(found.manifest)) {
       LS_LOG_WARNING << "not taken: " << found.path << ", which generation "
-                     << found.manifest.generation
-                     << " wrote when the job had gone on without it";
+                     << found.manifest.generation << " wrote when the job had gone on without it";
       continue;
     }
     found_.push_back(std::move(found));

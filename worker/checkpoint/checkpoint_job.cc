@@ -183,8 +183,8 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::TryToPublish() {
   }
   // Looked at last: this process may have stood still.
   LS_RETURN_IF_ERROR(TakeItsPlace(&made.manifest));
-  LS_ASSIGN_OR_RETURN(made.path, checkpoint::Publish(settings_.storage, settings_.folder, saving(),
-                                                     made.manifest));
+  LS_ASSIGN_OR_RETURN(
+      made.path, checkpoint::Publish(settings_.storage, settings_.folder, saving(), made.manifest));
   return made;
 }
 

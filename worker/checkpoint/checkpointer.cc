@@ -273,10 +273,9 @@ void Checkpointer::WaitForThread() {
 
 absl::Status Checkpointer::Settle(Communicator* communicator, absl::Time deadline) {
   WaitForThread();
-  const bool good =
-      !busy_ && job_ != nullptr &&
-      (job_->state() == CheckpointJob::State::kDurable ||
-       job_->state() == CheckpointJob::State::kPublished);
+  const bool good = !busy_ && job_ != nullptr &&
+                    (job_->state() == CheckpointJob::State::kDurable ||
+                     job_->state() == CheckpointJob::State::kPublished);
   int32_t durable = good ? 1 : 0;
   LS_RETURN_IF_ERROR(communicator->AllReduce(&durable, 1, DType::kInt32, ReduceOp::kSum,
                                              ReduceOrder::kFixed, deadline));
@@ -293,8 +292,7 @@ absl::Status Checkpointer::Settle(Communicator* communicator, absl::Time deadlin
 absl::StatusOr<int64_t> Checkpointer::SavedStep(Communicator* communicator, absl::Time deadline) {
   int64_t step = std::numeric_limits<int64_t>::max();
   if (Publishes()) {
-    const bool published =
-        job_ != nullptr && job_->state() == CheckpointJob::State::kPublished;
+    const bool published = job_ != nullptr && job_->state() == CheckpointJob::State::kPublished;
     step = published ? job_->step() : restored_step_;
   }
   LS_RETURN_IF_ERROR(communicator->AllReduce(&step, 1, DType::kInt64, ReduceOp::kMin,

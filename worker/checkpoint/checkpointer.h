@@ -54,7 +54,7 @@ class Checkpointer {
     Clock* clock = Clock::Real();
     std::string folder;
     std::string run_dir;  // of this run, which notes there where its checkpoints are; empty: not
-    std::string host;  // for messages
+    std::string host;     // for messages
     int keep = 3;
     absl::Duration every = absl::InfiniteDuration();  // by the clock
     checkpoint::Manifest identity;                    // of the job

@@ -179,7 +179,8 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
   if (rank == 0) found = candidates.Find();
   LS_ASSIGN_OR_RETURN(const ReadVerdict looked, AgreeOnReading(communicator, found, deadline));
   LS_RETURN_IF_ERROR(found);
-  if (looked.worst != ReadOutcome::kLoaded) return absl::AbortedError("rank 0 found no way to resume");
+  if (looked.worst != ReadOutcome::kLoaded)
+    return absl::AbortedError("rank 0 found no way to resume");
   while (true) {
     LS_ASSIGN_OR_RETURN(const Choice choice, Choose(communicator, &candidates, deadline));
     if (choice.what == Choice::kNone) return std::optional<Restored>();

@@ -80,7 +80,10 @@ class HostFiles(HostsTest):
             os.kill(pid, signal.SIGSTOP)
         self.assertEqual(len(glob.glob(self.in_dir("runs/tiny/.saving-*0020-*"))), 1)
         self.assertFalse(os.path.exists(self.in_dir("runs/tiny/last")))
-        before = wait_until(lambda: os.path.exists(self.in_dir("runs/tiny/last")) and (n := self.newest())[1] > 60 and n, 60, "the job saves without it")
+        def later():
+            return os.path.exists(self.in_dir("runs/tiny/last")) and self.newest()[1] > 60 and self.newest()
+
+        before = wait_until(later, 60, "the job saves without it")
         writer.kill(signal.SIGCONT)
         wait_until(lambda: not os.path.exists(f"/proc/{writer.pid}/status") or state_of(writer.pid) == "Z", 30,
                    "it hears that it is not wanted any more")
@@ -213,6 +216,16 @@ class HostFiles(HostsTest):
             with open(f"{own}/{name}", "rb") as wanted, open(self.in_dir("got", name), "rb") as got:
                 self.assertEqual(got.read(), wanted.read(), name)
         self.assertTrue(os.path.exists(self.in_dir("got/logs/1.log")), "of the other host")
+        # The logs of a job that runs can be had, and its model not yet.
+        running = self.submit(self.job_file(steps=10_000_000))
+        wait_until(lambda: self.step(running) > 10, 60, "it trains")
+        code, out, err = self.verb("fetch", "--to", "early", running)
+        self.assertEqual(code, 1)
+        self.assertIn("has not written a model yet", err)
+        self.assertEqual(sorted(os.listdir(self.in_dir("early/logs"))), ["0.log", "1.log"])
+        self.assertEqual(self.verb("fetch", "--model", running)[0], 1)
+        self.assertEqual(self.verb("cancel", "--kill", running)[0], 0)
+        self.end_of(running, 60)
         # A node that is away is named, and the rest comes.
         first.power_off()
         wait_until(lambda: sum(n["connected"] for n in self.nodes()) == 1, 20, "one host is away")
