@@ -258,6 +258,10 @@ std::string WhyUnplaced(const Context& context, const Job& job) {
     if (!IsExcluded(job, node_id, context.now)) continue;
     absl::StrAppend(&text, "; not on ", node_id, " for now: ", exclusion.reason);
   }
+  for (const auto& [node_id, node] : context.state.nodes) {
+    const std::string why = WhyNoWork(node, context.now);
+    if (!why.empty()) absl::StrAppend(&text, "; not on ", node_id, ": ", why);
+  }
   return text;
 }
 

@@ -83,7 +83,7 @@ class AgentImpl : public Agent {
   void FindDataAddresses(const std::string& seen);
   // Whether the worker waits for a look at the host, as a job's first one does.
   bool AwaitsLook(const WorkerProcess& worker);
-  void OnLooked(const std::string& job_id, const std::string& problem);
+  void OnLooked(const std::string& job_id, const std::string& problem, bool of_node);
   void StartNow(WorkerProcess* worker, const absl::Status& checked);
   absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
@@ -374,20 +374,21 @@ bool AgentImpl::AwaitsLook(const WorkerProcess& worker) {
   });
   const StartGate::Answer answer = gate_.Add(job_id, worker.incarnation(), others_run);
   if (answer != StartGate::Answer::kAsk) return answer == StartGate::Answer::kWait;
-  health_->Ask(RunFolder(worker.assignment()), [this, job_id](const std::string& problem) {
-    loop_->Post([this, job_id, problem] { OnLooked(job_id, problem); });
-  });
+  health_->Ask(RunFolder(worker.assignment()),
+               [this, job_id](const std::string& problem, bool of_node) {
+                 loop_->Post([=, this] { OnLooked(job_id, problem, of_node); });
+               });
   return true;
 }
 
-void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem) {
+void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem, bool of_node) {
   for (const std::string& incarnation : gate_.Open(job_id)) {
     const auto found = workers_.find(incarnation);
     if (found == workers_.end() || found->second->ended) continue;
     if (problem.empty()) {
       StartNow(found->second.get(), absl::OkStatus());
     } else {
-      OnStartFailed(found->second.get(), absl::UnavailableError(problem), /*node_unfit=*/true);
+      OnStartFailed(found->second.get(), absl::UnavailableError(problem), of_node);
     }
   }
 }

@@ -42,7 +42,7 @@ std::string Existing(std::string folder) {
 // Says nothing about the disk.
 bool IsOfTheFolder(int error) {
   return error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR ||
-         error == ELOOP || error == ENAMETOOLONG;
+         error == ELOOP || error == ENAMETOOLONG || error == EROFS;
 }
 
 // A file that nobody sees and that is gone with its descriptor.

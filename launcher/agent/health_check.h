@@ -16,8 +16,8 @@ inline constexpr int64_t kLeastFreeMemory = int64_t{64} << 20;
 
 // Writes a file without a name on the folder's disk, makes it durable and reads it back, and looks
 // for `least_free` bytes. Of a folder that is not there the nearest one above it is meant. What
-// only says that this folder is not for this user (permissions, a missing folder) is a finding with
-// `own` alone. Blocks on the disk.
+// only says that this folder is not for this user (permissions, a read-only share) is a finding
+// with `own` alone. Blocks on the disk.
 std::string ExamineDisk(const std::string& folder, bool own, int64_t least_free = kLeastFreeDisk);
 
 // Memory as workers share it: made, filled and mapped.

@@ -57,8 +57,7 @@ bool HealthWatch::AwaitFirst(absl::Duration timeout) {
                            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looked_; });
 }
 
-void HealthWatch::Ask(const std::string& folder,
-                      std::function<void(const std::string& problem)> done) {
+void HealthWatch::Ask(const std::string& folder, Done done) {
   {
     absl::MutexLock lock(&mu_);
     questions_.emplace_back(folder, std::move(done));
@@ -66,27 +65,20 @@ void HealthWatch::Ask(const std::string& folder,
   changed_.NotifyAll();
 }
 
-std::string HealthWatch::LookAtFolders(const std::string& asked) {
+std::string HealthWatch::LookAtFolders() const {
   for (const std::string& folder : options_.folders) {
     std::string problem = options_.examine_disk(folder, /*own=*/true);
     if (!problem.empty()) return problem;
   }
-  if (!asked.empty()) bad_folders_.insert(asked);
-  std::string first;
-  for (auto it = bad_folders_.begin(); it != bad_folders_.end();) {
-    std::string problem = options_.examine_disk(*it, /*own=*/false);
-    it = problem.empty() ? bad_folders_.erase(it) : std::next(it);
-    if (first.empty()) first = std::move(problem);
-  }
-  return first;
+  return "";
 }
 
-std::string HealthWatch::Look(const std::string& asked) {
+std::string HealthWatch::Look() {
   {
     absl::MutexLock lock(&mu_);
     looking_since_ = options_.clock->Now();
   }
-  std::string problem = LookAtFolders(asked);
+  std::string problem = LookAtFolders();
   if (problem.empty()) problem = ExamineSharedMemory();
   if (problem.empty()) problem = ExamineMemory(AvailableMemory());
   absl::MutexLock lock(&mu_);
@@ -105,7 +97,7 @@ void HealthWatch::TryGpus() {
 }
 
 void HealthWatch::Run() {
-  Look("");
+  Look();
   TryGpus();
   while (true) {
     std::vector<Question> questions;
@@ -119,14 +111,18 @@ void HealthWatch::Run() {
       if (stop_) return;
       questions = std::exchange(questions_, {});
     }
-    for (const auto& [folder, done] : questions) done(Look(folder));
+    for (const auto& [folder, done] : questions) {
+      const std::string problem = Look();
+      const bool of_node = !problem.empty();
+      done(of_node ? problem : options_.examine_disk(folder, /*own=*/false), of_node);
+    }
     if (!questions.empty()) continue;
     bool gpus_are_bad;
     {
       absl::MutexLock lock(&mu_);
       gpus_are_bad = !gpu_problem_.empty();
     }
-    Look("");
+    Look();
     if (gpus_are_bad) TryGpus();
   }
 }

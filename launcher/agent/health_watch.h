@@ -6,7 +6,6 @@
 #define LOCKSTEP_LAUNCHER_AGENT_HEALTH_WATCH_H_
 
 #include <functional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,18 +40,18 @@ class HealthWatch {
   // Waits until the first look at all but the GPUs is over, `timeout` at most. Returns whether it
   // is.
   bool AwaitFirst(absl::Duration timeout);
-  // Looks now, at this folder's disk too, and calls `done` on the watch's thread with what is
-  // wrong. The disk of a folder that does not do is looked at again until it does. Does not block.
-  void Ask(const std::string& folder, std::function<void(const std::string& problem)> done);
+  // Looks now, and calls `done` on the watch's thread with what is wrong; it is `of_node`, or of
+  // the disk of this folder of a job alone, which is no word against the node. Does not block.
+  using Done = std::function<void(const std::string& problem, bool of_node)>;
+  void Ask(const std::string& folder, Done done);
 
  private:
-  using Question = std::pair<std::string, std::function<void(const std::string&)>>;
+  using Question = std::pair<std::string, Done>;
 
   void Run();
-  // Looks at everything but the GPUs, with the folders of jobs that did not do and the one that is
-  // asked for, if any. Returns what is wrong.
-  std::string Look(const std::string& asked);
-  std::string LookAtFolders(const std::string& asked);
+  // Looks at everything but the GPUs. Returns what is wrong, also with these.
+  std::string Look();
+  std::string LookAtFolders() const;
   void TryGpus();
 
   const Options options_;
@@ -64,7 +63,6 @@ class HealthWatch {
   std::string problem_ ABSL_GUARDED_BY(mu_);
   std::string gpu_problem_ ABSL_GUARDED_BY(mu_);
   std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);
-  std::set<std::string> bad_folders_;  // of jobs; the thread's
   Thread thread_;
 };
 

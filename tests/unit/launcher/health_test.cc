@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -15,14 +15,17 @@
 #include "launcher/agent/gpu_trial.h"
 #include "launcher/agent/health_check.h"
 #include "launcher/agent/health_watch.h"
+#include "launcher/agent/start_gate.h"
 
 namespace lockstep::launcher {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class HealthTest : public ::testing::Test {
  protected:
@@ -33,11 +36,11 @@ class HealthTest : public ::testing::Test {
   }
   ~HealthTest() override { fs::remove_all(path_); }
   // Asks and waits.
-  static std::string Ask(HealthWatch& watch, const std::string& folder) {
+  static std::pair<std::string, bool> Ask(HealthWatch& watch, const std::string& folder) {
     absl::Notification told;
-    std::string answer;
-    watch.Ask(folder, [&](const std::string& problem) {
-      answer = problem;
+    std::pair<std::string, bool> answer;
+    watch.Ask(folder, [&](const std::string& problem, bool of_node) {
+      answer = {problem, of_node};
       told.Notify();
     });
     told.WaitForNotification();
@@ -86,22 +89,25 @@ TEST_F(HealthTest, WhatTheTrialOfGpusSays) {
 TEST_F(HealthTest, AWatchSaysWhatIsWrongUntilItIsNot) {
   HealthWatch::Options options;
   options.folders = {"/state"};
-  std::atomic<bool> full{false};
+  std::string full;
   options.examine_disk = [&](const std::string& folder, bool own) -> std::string {
     EXPECT_EQ(own, folder == "/state");
-    return full && folder == "/data" ? "the disk of /data is full" : "";
+    return folder == full ? "the disk of " + folder + " is full" : "";
   };
+  options.again = absl::Hours(1);
   HealthWatch watch(std::move(options));
   ASSERT_TRUE(watch.AwaitFirst(absl::Seconds(30)));
   EXPECT_THAT(watch.problem(), IsEmpty());
-  EXPECT_THAT(Ask(watch, "/data"), IsEmpty());
-  full = true;
-  EXPECT_THAT(Ask(watch, "/home"), IsEmpty()) << "no job is there";
-  EXPECT_THAT(Ask(watch, "/data"), HasSubstr("full"));
-  EXPECT_THAT(watch.problem(), HasSubstr("full"));
-  EXPECT_THAT(Ask(watch, "/home"), HasSubstr("full")) << "it is looked at again";
-  full = false;
-  EXPECT_THAT(Ask(watch, "/home"), IsEmpty());
+  EXPECT_THAT(Ask(watch, "/data"), Pair(IsEmpty(), false));
+  // A job's disk is the job's affair.
+  full = "/data";
+  EXPECT_THAT(Ask(watch, "/data"), Pair("the disk of /data is full", false));
+  EXPECT_THAT(watch.problem(), IsEmpty());
+  full = "/state";
+  EXPECT_THAT(Ask(watch, "/data"), Pair("the disk of /state is full", true));
+  EXPECT_THAT(watch.problem(), "the disk of /state is full");
+  full.clear();
+  EXPECT_THAT(Ask(watch, "/data"), Pair(IsEmpty(), false));
   EXPECT_THAT(watch.problem(), IsEmpty());
 }
 
@@ -125,9 +131,23 @@ TEST_F(HealthTest, AWatchTriesGpusAgainUntilTheyCompute) {
   };
   HealthWatch watch(std::move(options));
   well.WaitForNotification();
-  EXPECT_THAT(Ask(watch, path_), IsEmpty());
+  EXPECT_THAT(Ask(watch, path_), Pair(IsEmpty(), false));
   EXPECT_THAT(watch.problem(), IsEmpty());
   EXPECT_EQ(tries, 3);
+}
+
+TEST_F(HealthTest, TheFirstWorkersOfAJobWaitForOneLook) {
+  using Answer = StartGate::Answer;
+  StartGate gate;
+  EXPECT_EQ(gate.Add("j", "j.0", /*others_run=*/false), Answer::kAsk);
+  EXPECT_EQ(gate.Add("j", "j.1", false), Answer::kWait);
+  EXPECT_EQ(gate.Add("k", "k.0", false), Answer::kAsk);
+  EXPECT_TRUE(gate.Leave("j.0"));
+  EXPECT_FALSE(gate.Leave("j.0"));
+  EXPECT_THAT(gate.Open("j"), ElementsAre("j.1"));
+  EXPECT_THAT(gate.Open("j"), IsEmpty());
+  EXPECT_EQ(gate.Add("j", "j.2", /*others_run=*/true), Answer::kStart);
+  EXPECT_EQ(gate.Add("k", "k.1", /*others_run=*/true), Answer::kWait) << "with its job's first";
 }
 
 }  // namespace

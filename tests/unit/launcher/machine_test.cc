@@ -162,8 +162,18 @@ TEST(AgentMachineTest, AFailedStartIsAnExit) {
   EXPECT_THAT(agent.Do(agent_event::StartFailed{.incarnation = "j.0", .why = "no memory"}),
               ElementsAre("said exited j.0"));
   EXPECT_EQ(agent.sent.exited().start_error(), "no memory");
+  EXPECT_FALSE(agent.sent.exited().node_unfit());
   EXPECT_GT(agent.sent.exited().order(), 1);  // after all deaths that have an order
   EXPECT_THAT(agent.Want("c", 1, {"j.0"}), IsEmpty());
+}
+
+TEST(AgentMachineTest, AHostThatIsNotWellIsNoWordAgainstTheWorker) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0"});
+  agent.Do(agent_event::StartFailed{
+      .incarnation = "j.0", .why = "the disk is full", .node_unfit = true});
+  EXPECT_TRUE(agent.sent.exited().node_unfit());
+  EXPECT_EQ(agent.sent.exited().start_error(), "the disk is full");
 }
 
 TEST(AgentMachineTest, ALowerEpochIsIgnoredAndSaidOnce) {
