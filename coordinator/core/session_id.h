@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thread-safety: plain data.
+// The number of a connection. Thread-safety: plain data.
 #ifndef LOCKSTEP_COORDINATOR_CORE_SESSION_ID_H_
 #define LOCKSTEP_COORDINATOR_CORE_SESSION_ID_H_
 
