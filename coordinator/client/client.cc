@@ -51,6 +51,14 @@ class GrpcClient : public Client {
   absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) override {
     return Call<GetClusterResponse>(&Coordinator::Stub::GetCluster, GetClusterRequest(), timeout);
   }
+  absl::StatusOr<DrainNodeResponse> DrainNode(const DrainNodeRequest& request,
+                                              absl::Duration timeout) override {
+    return Call<DrainNodeResponse>(&Coordinator::Stub::DrainNode, request, timeout);
+  }
+  absl::StatusOr<UndrainNodeResponse> UndrainNode(const UndrainNodeRequest& request,
+                                                  absl::Duration timeout) override {
+    return Call<UndrainNodeResponse>(&Coordinator::Stub::UndrainNode, request, timeout);
+  }
 
   absl::Status FollowJob(const FollowJobRequest& request,
                          std::function<bool(const JobEvent&)> on_event,

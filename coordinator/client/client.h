@@ -55,6 +55,13 @@ class Client {
                                                     absl::Duration timeout) = 0;
   // The nodes with their slots. Errors: Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<GetClusterResponse> GetCluster(absl::Duration timeout) = 0;
+  // Empties a node, or gives it work again; neither waits for what follows. Errors: NotFound,
+  // InvalidArgument, FailedPrecondition (several nodes are meant; nothing to give back),
+  // Unavailable, DeadlineExceeded.
+  virtual absl::StatusOr<DrainNodeResponse> DrainNode(const DrainNodeRequest& request,
+                                                      absl::Duration timeout) = 0;
+  virtual absl::StatusOr<UndrainNodeResponse> UndrainNode(const UndrainNodeRequest& request,
+                                                          absl::Duration timeout) = 0;
 
   // Calls `on_event` on the calling thread for each event until the job has ended, `on_event`
   // returns false or StopFollowing is called. Reconnects and goes on after the last event seen;

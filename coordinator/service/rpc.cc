@@ -110,6 +110,32 @@ grpc::ServerUnaryReactor* RpcService::GetCluster(grpc::CallbackServerContext* co
   return reactor;
 }
 
+grpc::ServerUnaryReactor* RpcService::DrainNode(grpc::CallbackServerContext* context,
+                                                const DrainNodeRequest* request,
+                                                DrainNodeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const grpc::Status status = Authorize(*context); !status.ok()) {
+    reactor->Finish(status);
+    return reactor;
+  }
+  hub_->Post(DrainRequested{request->node(), request->reason(), request->user()},
+             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcService::UndrainNode(grpc::CallbackServerContext* context,
+                                                  const UndrainNodeRequest* request,
+                                                  UndrainNodeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const grpc::Status status = Authorize(*context); !status.ok()) {
+    reactor->Finish(status);
+    return reactor;
+  }
+  hub_->Post(UndrainRequested{request->node()},
+             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
+  return reactor;
+}
+
 grpc::ServerWriteReactor<JobEvent>* RpcService::FollowJob(grpc::CallbackServerContext* context,
                                                           const FollowJobRequest* request) {
   return Follower::Start(hub_, *request, Authorize(*context));

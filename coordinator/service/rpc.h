@@ -36,6 +36,12 @@ class RpcService : public Coordinator::CallbackService {
   grpc::ServerUnaryReactor* GetCluster(grpc::CallbackServerContext* context,
                                        const GetClusterRequest* request,
                                        GetClusterResponse* response) override;
+  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
+                                      const DrainNodeRequest* request,
+                                      DrainNodeResponse* response) override;
+  grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext* context,
+                                        const UndrainNodeRequest* request,
+                                        UndrainNodeResponse* response) override;
   grpc::ServerWriteReactor<JobEvent>* FollowJob(grpc::CallbackServerContext* context,
                                                 const FollowJobRequest* request) override;
   grpc::ServerBidiReactor<AgentMessage, AgentCommand>* AgentSession(

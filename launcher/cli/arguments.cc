@@ -4,7 +4,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "job/nearest_name.h"
 #include "launcher/cli/flags.h"
@@ -64,10 +63,6 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
     arguments->erase(arguments->begin());
     return verb;
   }
-  if (IsIn(LaterVerbs(), first)) {
-    return Usage(absl::StrCat("'launcher ", first,
-                              "' is not in this version; it has: ", absl::StrJoin(Verbs(), ", ")));
-  }
   if (first[0] == '-' || LooksLikeFile(first)) return std::string("run");
   const std::string nearest = job::NearestName(first, Verbs());
   if (nearest.empty() && absl::StrContains(first, '.')) return std::string("run");
@@ -76,11 +71,6 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
 }
 
 }  // namespace
-
-const std::vector<std::string>& LaterVerbs() {
-  static const auto* const verbs = new std::vector<std::string>{"drain"};
-  return *verbs;
-}
 
 absl::StatusOr<ProcCount> ParseProcCount(const std::string& text) {
   if (text == "auto") return ProcCount{ProcCount::Kind::kAuto, 0};

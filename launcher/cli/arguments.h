@@ -206,14 +206,25 @@ struct TopArgs {
 struct VersionArgs {
   CommonArgs common;
 };
+struct DrainArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string node;
+  std::string reason;
+};
+struct UndrainArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string node;
+};
 struct HelpArgs {
   std::string verb;  // empty: the program
 };
 
-using Command =
-    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs,
-                 CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
-                 CompareArgs, GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, HelpArgs>;
+using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs,
+                             LogsArgs, CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs,
+                             EvalArgs, PredictArgs, CompareArgs, GenerateArgs, BenchArgs,
+                             DoctorArgs, TopArgs, VersionArgs, HelpArgs, DrainArgs, UndrainArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;
@@ -227,9 +238,8 @@ absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& argumen
 // The text of --help for a verb ("" for the program). Ends with a line feed.
 std::string HelpText(const std::string& verb);
 
-// The verbs of this version, and those that later versions have.
+// The verbs.
 const std::vector<std::string>& Verbs();
-const std::vector<std::string>& LaterVerbs();
 
 // "4", "auto", "cpu" or "gpu". Errors: InvalidArgument.
 absl::StatusOr<ProcCount> ParseProcCount(const std::string& text);

@@ -55,6 +55,8 @@ absl::StatusOr<Command> ParseFetch(const Line& line);
 absl::StatusOr<Command> ParseScale(const Line& line);
 absl::StatusOr<Command> ParseJoin(const Line& line);
 absl::StatusOr<Command> ParseTop(const Line& line);
+absl::StatusOr<Command> ParseDrain(const Line& line);
+absl::StatusOr<Command> ParseUndrain(const Line& line);
 // Of a saved model, and of this machine (parse_offline.cc).
 absl::StatusOr<Command> ParseEval(const Line& line);
 absl::StatusOr<Command> ParsePredict(const Line& line);

@@ -74,6 +74,17 @@ absl::StatusOr<Command> ParseJoin(const Line& line) {
   return Command(std::move(args));
 }
 
+absl::StatusOr<Command> ParseDrain(const Line& line) {
+  LS_ASSIGN_OR_RETURN(std::string node, OnePositional(line, "node"));
+  return Command(
+      DrainArgs{line.common, line.coordinator, std::move(node), line.words.Last("reason")});
+}
+
+absl::StatusOr<Command> ParseUndrain(const Line& line) {
+  LS_ASSIGN_OR_RETURN(std::string node, OnePositional(line, "node"));
+  return Command(UndrainArgs{line.common, line.coordinator, std::move(node)});
+}
+
 absl::StatusOr<Command> ParseTop(const Line& line) {
   LS_RETURN_IF_ERROR(NoCommand(line));
   const std::vector<std::string>& given = line.words.positional;

@@ -68,6 +68,14 @@ const std::vector<Verb>& VerbTable() {
        "Shows what GPUs and workers do now; on a terminal again each second until Ctrl-C, with -o "
        "once.",
        "launcher top", ParseTop},
+      {"drain", "launcher drain [flags] NODE",
+       "Empties a node: it gets no work until 'undrain', and its workers move elsewhere between "
+       "two "
+       "steps.",
+       "launcher drain host7 --reason 'memory errors'", ParseDrain},
+      {"undrain", "launcher undrain [flags] NODE",
+       "Gives a node work again that was drained, or left out because it failed too often.",
+       "launcher undrain host7", ParseUndrain},
       {"version", "launcher version", "Shows the version.", "launcher version", ParseVersion},
       {"help", "launcher help [VERB]", "Shows how a verb is used.", "launcher help submit",
        ParseHelp},

@@ -33,6 +33,9 @@ int RunVerb(const CancelArgs& args);
 int RunVerb(const FetchArgs& args);
 int RunVerb(const ScaleArgs& args);
 int RunVerb(const TopArgs& args);
+// Of its nodes (drain.cc).
+int RunVerb(const DrainArgs& args);
+int RunVerb(const UndrainArgs& args);
 
 // Of the program itself.
 int RunVerb(const VersionArgs& args);

@@ -152,6 +152,14 @@ TEST(Arguments, OtherVerbs) {
   Parse<VersionArgs>({"--version"});
 }
 
+TEST(Arguments, DrainAndUndrain) {
+  const DrainArgs drain = Parse<DrainArgs>({"drain", "--reason", "memory errors", "host7"});
+  EXPECT_EQ(drain.node, "host7");
+  EXPECT_EQ(drain.reason, "memory errors");
+  EXPECT_EQ(Parse<UndrainArgs>({"undrain", "--coordinator=unix:/x", "host7"}).coordinator.address,
+            "unix:/x");
+}
+
 TEST(Arguments, HelpForEveryVerb) {
   EXPECT_EQ(Parse<HelpArgs>({"--help"}).verb, "");
   EXPECT_EQ(Parse<HelpArgs>({"submit", "--help"}).verb, "submit");
@@ -198,7 +206,8 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"train.py"}, "launcher -- python3 train.py"},
       {{"j.yaml", "--", "ls"}, "not both"},
       {{"--"}, "no command after '--'"},
-      {{"drain", "j.yaml"}, "'launcher drain' is not in this version"},
+      {{"drain"}, "takes one node"},
+      {{"undrain", "--reason=x", "n"}, "takes no '--reason'"},
       {{"plan", "--dump=png", "j.yaml"}, "expected text or dot"},
       {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
       {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},

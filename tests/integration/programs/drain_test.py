@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that an administrator empties and gives back."""
+
+import unittest
+
+from harness import wait_until
+from nodes import Nodes
+
+
+class Drain(Nodes):
+    def test_workers_move_while_the_job_trains_and_the_bits_stay(self):
+        path = self.job_file(nodes=1, nproc=2, steps=self.steps_for(30))
+        expected = self.undisturbed(path)
+        first = self.join("first", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 100, 60, "it trains")
+
+        # No other place: it goes on where it is, and both say so.
+        self.ask("drain", first, "--reason", "memory errors")
+        node = self.await_state(first, "draining")
+        self.assertEqual(node["drain"]["reason"], "memory errors")
+        self.assertTrue(node["drain"]["user"])
+        self.assertIn("memory errors", node["reason"])
+        self.assertIn("stays until another node has room", node["moves"][0])
+        self.assertIn("stays until another node has room", self.describe(job)["status"]["moves"])
+        self.assertIn("stays until another node has room", self.ask("describe", job))
+        self.assertIn("draining", self.ask("nodes"))
+        before = self.step(job)
+        wait_until(lambda: self.step(job) > before + 100, 60, "it goes on")
+
+        # The order outlives the coordinator.
+        self.coordinator.kill()
+        self.coordinator.wait()
+        self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}")
+        self.assertEqual(self.await_state(first, "draining")["drain"]["reason"], "memory errors")
+
+        # A place: both move to it, one after the other, and the node is empty.
+        second = self.join("second", 2)
+        self.await_state(first, "drained")
+        self.assertEqual(self.places(job), [second, second])
+        self.assertIsNone(self.agents["first"].poll(), "the agent of a drained node stays")
+        self.assertTrue(self.node(first)["connected"])
+
+        # Given back, and the other one drained: one worker moves where one has room.
+        self.ask("undrain", first)
+        self.await_state(first, "up")
+        code, _, err = self.launch("undrain", f"--coordinator={self.address}", first)
+        self.assertNotEqual(code, 0)
+        self.assertIn("neither drained nor left out", err)
+        self.ask("drain", second)
+        self.await_state(second, "drained")
+        self.assertEqual(self.places(job), [first, first])
+        self.end_of(job, expected)
+
+    def test_a_node_is_named_by_its_id_its_host_or_the_beginning_of_its_id(self):
+        first = self.join("first", 1)
+        self.ask("drain", self.node(first)["host"])
+        self.await_state(first, "drained")
+        self.ask("undrain", first[:-3])
+        self.await_state(first, "up")
+        self.join("second", 1)
+        code, _, err = self.launch("drain", f"--coordinator={self.address}", self.node(first)["host"])
+        self.assertNotEqual(code, 0)
+        self.assertIn("is the host of 2 nodes", err)
+        self.assertIn(first, err)
+        code, _, err = self.launch("drain", f"--coordinator={self.address}", "nobody")
+        self.assertIn("there is no node 'nobody'", err)
+        # Nothing starts on a drained node, whatever becomes of its agent.
+        for node in self.nodes():
+            self.ask("drain", node["node_id"])
+        self.agents["first"].kill()
+        self.agents["first"].wait()
+        job = self.submit(self.job_file(nodes=1, nproc=1, steps=10))
+        status = wait_until(lambda: (s := self.describe(job)["status"])["state"] == "PENDING" and
+                            "it is drained" in s["reason"] and s, 20, "it waits")
+        self.assertIn("no node takes work", status["reason"])
+        self.ask("undrain", first)
+        self.assertEqual(self.describe(job)["status"]["state"], "PENDING", "that one's agent is gone")
+
+
+if __name__ == "__main__":
+    unittest.main()
