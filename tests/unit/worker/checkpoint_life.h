@@ -83,7 +83,7 @@ class Job {
     generation.set_generation(generation_);
     generation.set_secret("secret");
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      Member& member = *generation.add_members();
+      lockstep::Member& member = *generation.add_members();
       member.set_rank(static_cast<int32_t>(r));
       member.set_host(absl::StrCat("h", r));
       member.mutable_address()->set_node_id(absl::StrCat("node", r));
