@@ -479,7 +479,9 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
     state.saved[row.key] = row.value;
   }
   for (auto& [id, job] : state.jobs) {
-    if (state.saved.count(JobKey(id)) == 0 || state.saved.count(RequestKey(id)) == 0) {
+    const bool has_generation = job.generations == 0 || job.generation.message.generation() != 0;
+    if (state.saved.count(JobKey(id)) == 0 || state.saved.count(RequestKey(id)) == 0 ||
+        !has_generation) {
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
     MarkMembers(job);
