@@ -166,7 +166,8 @@ void NoteNodeFailure(Context& context, const std::string& node_id, const std::st
       NoteFailure(context.state.options.trust, {context.now, what, job_id}, node.trust);
   context.changed_nodes.insert(node_id);
   if (span == absl::ZeroDuration()) return;
-  for (const auto& [id, job] : context.state.jobs) {
+  for (const auto& entry : context.state.jobs) {
+    const Job& job = entry.second;
     const bool here = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
       return slot.node_id == node_id && !job.final();
     });

@@ -44,15 +44,16 @@ std::shared_ptr<Handoff> FileExchange::Redeem(const std::string& ticket) {
 
 grpc::Status FileExchange::FindFiles(grpc::ServerContext* context, const FindFilesRequest* request,
                                      FindFilesResponse* response) {
-  if (const grpc::Status status = authorize_(*context); !status.ok()) return status;
+  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
   absl::StatusOr<FindFilesResponse> found = hub_->FindFiles(request->job_id());
-  if (found.ok()) *response = *std::move(found);
-  return ToGrpc(found.status());
+  if (!found.ok()) return ToGrpc(found.status());
+  *response = *std::move(found);
+  return grpc::Status::OK;
 }
 
 grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchRequest* request,
                                  grpc::ServerWriter<FilePiece>* writer) {
-  if (const grpc::Status status = authorize_(*context); !status.ok()) return status;
+  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
   const auto handoff = std::make_shared<Handoff>();
   const absl::StatusOr<std::string> ticket = Begin(handoff);
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -87,7 +88,7 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
 
 grpc::Status FileExchange::Send(grpc::ServerContext* context, grpc::ServerReader<FilePiece>* reader,
                                 SendResponse*) {
-  if (const grpc::Status status = authorize_(*context); !status.ok()) return status;
+  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
   FilePiece piece;
   if (!reader->Read(&piece)) return grpc::Status::CANCELLED;
   const std::shared_ptr<Handoff> handoff = Redeem(piece.ticket());
