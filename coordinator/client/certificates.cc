@@ -17,6 +17,7 @@
 #include "common/check.h"
 #include "common/random_hex.h"
 #include "common/status.h"
+#include "coordinator/client/openssl_free.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -28,13 +29,6 @@ constexpr absl::Duration kExpiresSoon = absl::Hours(24 * 30);
 constexpr size_t kSeedBytes = 32;
 constexpr size_t kMaxName = 253;  // of DNS
 
-template <auto kFree>
-struct Free {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using Cert = std::unique_ptr<X509, Free<X509_free>>;
 using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;

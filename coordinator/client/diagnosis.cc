@@ -22,18 +22,12 @@
 #include "common/status.h"
 #include "coordinator/client/certificates.h"
 #include "coordinator/client/default_address.h"
+#include "coordinator/client/openssl_free.h"
 #include "coordinator/client/token.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-template <auto kFree>
-struct Free {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
 using Context = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
 using Ssl = std::unique_ptr<SSL, Free<SSL_free>>;
 using Cert = std::unique_ptr<X509, Free<X509_free>>;

@@ -23,15 +23,6 @@ class Compression(HostsTest):
             extra=f"failure_detection: 2s\nverify_replicas: 5 steps\n{extra}")
         return self.write(name, re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
 
-    def up(self, *slots):
-        hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])
-        self.start_head()
-        for host, count in zip(hosts, slots):
-            if count:
-                self.join(host, count)
-        self.await_nodes(sum(count > 0 for count in slots))
-        return hosts
-
     def steps_of(self, seconds):
         return self.steps_for(seconds, hidden="[200, 67]")
 

@@ -31,22 +31,6 @@ class HostFiles(HostsTest):
             text = re.sub(r"(?m)^  data: .*", f"  data: {data}", text)
         return self.write("job.yaml", text)
 
-    def alone(self, path):
-        """The sha256 of the model of the same job on one host."""
-        with open(path, encoding="utf-8") as file:
-            text = re.sub(r"resources: .*", "resources: {nproc_per_node: 2, device: cpu}", file.read())
-        text = re.sub(r"(?m)^(elastic|checkpoint): .*\n", "", text)
-        own = self.write("alone/job.yaml", text)
-        return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
-
-    def up(self, *slots, **options):
-        """Hosts h1, h2, ... with these slots under one coordinator."""
-        hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])
-        self.start_head()
-        self.agents = [self.join(host, count, **options) for host, count in zip(hosts, slots)]
-        self.await_nodes(len(slots))
-        return hosts
-
     def in_dir(self, *parts):
         return os.path.join(self.dir, *parts)
 

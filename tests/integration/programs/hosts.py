@@ -9,6 +9,7 @@ from bad_network.py, losses from the packet filter, and narrow links from a toke
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -225,6 +226,22 @@ class HostsTest(harness.ProgramTest):
         return self.on(host, "launcher", "join", f"--coordinator={self.address}", f"--token-file={self.token}",
                        f"--slots={slots}", f"--state-dir={os.path.join(self.dir, 'agents', log)}", *more, log=log,
                        **options)
+
+    def up(self, *slots, more=(), plaintext=False, **options):
+        """Hosts h1, h2, ... with these slots under one coordinator; on one with 0 there is no agent."""
+        hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])
+        self.start_head(plaintext)
+        self.agents = [self.join(host, count, *more, **options) for host, count in zip(hosts, slots) if count]
+        self.await_nodes(len(self.agents))
+        return hosts
+
+    def alone(self, path, edit=lambda text: text):
+        """The sha256 of the model of the same job, with what `edit` changes, on one host."""
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"resources: .*", "resources: {nproc_per_node: 2, device: cpu}", file.read())
+        text = edit(re.sub(r"(?m)^(elastic|checkpoint|restart): .*\n", "", text))
+        own = self.write("alone/job.yaml", text)
+        return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
 
     def verb(self, *arguments, seconds=20, cwd=None):
         """A verb at the coordinator, from its own host: (exit code, stdout, stderr)."""

@@ -19,24 +19,6 @@ class Hosts(HostsTest):
             extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {detection}\n{extra}")
         return self.write("job.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
 
-    def alone(self, path):
-        """The sha256 of the model of the same job on one host."""
-        with open(path, encoding="utf-8") as file:
-            text = re.sub(r"resources: .*", "resources: {nproc_per_node: 2, device: cpu}", file.read())
-        text = re.sub(r"(?m)^(elastic|checkpoint): .*\n", "", text)
-        own = self.write("alone/job.yaml", text)
-        return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
-
-    def up(self, *slots, more=(), plaintext=False):
-        """Hosts h1, h2, ... with these slots under one coordinator."""
-        hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])
-        self.start_head(plaintext)
-        for host, count in zip(hosts, slots):
-            if count:
-                self.join(host, count, *more)
-        self.await_nodes(sum(count > 0 for count in slots))
-        return hosts
-
     def steps_of(self, seconds):
         """Steps that take at least so long between hosts."""
         return self.steps_for(seconds, hidden="[64]")
