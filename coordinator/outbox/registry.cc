@@ -14,8 +14,7 @@ void Queue(Messages& messages, const Outlets& outlets, Registry::Pumps& pumps) {
   for (auto& message : messages) {
     const auto found = outlets.find(message.session);
     if (found == outlets.end()) continue;
-    const bool close = message.close;
-    found->second->Enqueue(Whole(std::move(message)), close);
+    found->second->Enqueue(std::move(message));
     pumps.push_back(found->second);
   }
   messages.clear();
@@ -23,17 +22,17 @@ void Queue(Messages& messages, const Outlets& outlets, Registry::Pumps& pumps) {
 
 }  // namespace
 
-SessionId Registry::AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet) {
+SessionId Registry::AddAgent(std::shared_ptr<Outlet<ToAgent>> outlet) {
   agents_[++last_session_] = std::move(outlet);
   return last_session_;
 }
 
-SessionId Registry::AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet) {
+SessionId Registry::AddWorker(std::shared_ptr<Outlet<ToWorker>> outlet) {
   workers_[++last_session_] = std::move(outlet);
   return last_session_;
 }
 
-std::shared_ptr<Outlet<AgentCommand>> Registry::AgentAt(SessionId session) const {
+std::shared_ptr<Outlet<ToAgent>> Registry::AgentAt(SessionId session) const {
   const auto found = agents_.find(session);
   return found == agents_.end() ? nullptr : found->second;
 }

@@ -28,12 +28,12 @@ class Pumped {
 };
 
 // The outgoing side of an agent's or a worker's connection.
-template <typename Command>
+template <typename Told>
 class Outlet : public Pumped {
  public:
-  // Queues `command` and, with `close`, the end of the stream. Called with the hub's lock held, so
-  // that commands keep the order of the steps that made them; only queues.
-  virtual void Enqueue(Command command, bool close) = 0;
+  // Queues the command and, if it closes, the end of the stream. Called with the hub's lock held,
+  // so that commands keep the order of the steps that made them; only queues.
+  virtual void Enqueue(Told told) = 0;
 };
 
 // Sessions by number, logs by job.
@@ -45,10 +45,10 @@ class Registry {
   explicit Registry(int64_t first_sequence) : first_sequence_(first_sequence) {}
 
   // A connection's number, of which no two are alike.
-  SessionId AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet);
-  SessionId AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet);
+  SessionId AddAgent(std::shared_ptr<Outlet<ToAgent>> outlet);
+  SessionId AddWorker(std::shared_ptr<Outlet<ToWorker>> outlet);
   // Null: it is over.
-  std::shared_ptr<Outlet<AgentCommand>> AgentAt(SessionId session) const;
+  std::shared_ptr<Outlet<ToAgent>> AgentAt(SessionId session) const;
   // The connection is over. Whether it was there.
   bool RemoveAgent(SessionId session) { return agents_.erase(session) > 0; }
   // As RemoveAgent.
@@ -76,8 +76,8 @@ class Registry {
 
   const int64_t first_sequence_;
   SessionId last_session_ = 0;
-  std::map<SessionId, std::shared_ptr<Outlet<AgentCommand>>> agents_;
-  std::map<SessionId, std::shared_ptr<Outlet<WorkerCommand>>> workers_;
+  std::map<SessionId, std::shared_ptr<Outlet<ToAgent>>> agents_;
+  std::map<SessionId, std::shared_ptr<Outlet<ToWorker>>> workers_;
   std::map<std::string, EventLog> logs_;  // by job
   std::map<std::string, std::set<std::shared_ptr<Pumped>>> followers_;
 };

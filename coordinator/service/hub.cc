@@ -204,12 +204,12 @@ void Hub::Submit(const SubmitJobRequest& request, Done done) {
   Make(std::move(calls));
 }
 
-SessionId Hub::AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet) {
+SessionId Hub::AddAgent(std::shared_ptr<Outlet<ToAgent>> outlet) {
   absl::MutexLock lock(&mu_);
   return registry_.AddAgent(std::move(outlet));
 }
 
-SessionId Hub::AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet) {
+SessionId Hub::AddWorker(std::shared_ptr<Outlet<ToWorker>> outlet) {
   absl::MutexLock lock(&mu_);
   return registry_.AddWorker(std::move(outlet));
 }
@@ -257,7 +257,7 @@ absl::StatusOr<FindFilesResponse> Hub::FindFiles(const std::string& job_id) {
 
 absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node_id,
                               SendFiles wanted) {
-  std::shared_ptr<Outlet<AgentCommand>> outlet;
+  std::shared_ptr<Outlet<ToAgent>> outlet;
   {
     absl::MutexLock lock(&mu_);
     const State& state = outbox_.state();
@@ -273,7 +273,7 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
     command.set_cluster_id(outbox_.speaker().cluster_id);
     command.set_epoch(outbox_.speaker().epoch);
     *command.mutable_send_files() = std::move(wanted);
-    outlet->Enqueue(std::move(command), /*close=*/false);
+    outlet->Enqueue({*session, std::move(command)});
   }
   outlet->Pump();
   return absl::OkStatus();

@@ -59,8 +59,8 @@ class Hub {
 
   // A new connection: commands for it go to `outlet`, which the hub keeps until Remove. The core
   // hears of it with its first message.
-  SessionId AddAgent(std::shared_ptr<Outlet<AgentCommand>> outlet);
-  SessionId AddWorker(std::shared_ptr<Outlet<WorkerCommand>> outlet);
+  SessionId AddAgent(std::shared_ptr<Outlet<ToAgent>> outlet);
+  SessionId AddWorker(std::shared_ptr<Outlet<ToWorker>> outlet);
   // The connection is over; the core hears of it.
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);

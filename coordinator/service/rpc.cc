@@ -147,10 +147,8 @@ grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
     return new RefusedStream<AgentMessage, AgentCommand>(status);
   }
   Hub* const hub = hub_;
-  return ServerStream<AgentMessage, AgentCommand>::Start(
-      {[hub](std::shared_ptr<Outlet<AgentCommand>> outlet) {
-         return hub->AddAgent(std::move(outlet));
-       },
+  return ServerStream<AgentMessage, ToAgent>::Start(
+      {[hub](std::shared_ptr<Outlet<ToAgent>> outlet) { return hub->AddAgent(std::move(outlet)); },
        [hub](SessionId session) { hub->RemoveAgent(session); },
        [hub, peer = ParsePeer(context->peer()).host](SessionId session, AgentMessage message) {
          hub->Post(AgentSaid{session, std::move(message), peer});
@@ -163,8 +161,8 @@ grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* RpcService::WorkerSession
     return new RefusedStream<WorkerMessage, WorkerCommand>(status);
   }
   Hub* const hub = hub_;
-  return ServerStream<WorkerMessage, WorkerCommand>::Start(
-      {[hub](std::shared_ptr<Outlet<WorkerCommand>> outlet) {
+  return ServerStream<WorkerMessage, ToWorker>::Start(
+      {[hub](std::shared_ptr<Outlet<ToWorker>> outlet) {
          return hub->AddWorker(std::move(outlet));
        },
        [hub](SessionId session) { hub->RemoveWorker(session); },

@@ -20,11 +20,14 @@
 
 namespace lockstep::coordinator {
 
-template <typename Message, typename Command>
-class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Outlet<Command> {
+// What is told stays as small as it came from the core until it is written.
+template <typename Message, typename Told>
+class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::command)>,
+                     public Outlet<Told> {
  public:
+  using Command = decltype(Told::command);
   struct Handlers {
-    std::function<SessionId(std::shared_ptr<Outlet<Command>>)> add;
+    std::function<SessionId(std::shared_ptr<Outlet<Told>>)> add;
     std::function<void(SessionId)> remove;
     std::function<void(SessionId, Message)> said;
   };
@@ -42,17 +45,18 @@ class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Ou
 
   explicit ServerStream(Handlers handlers) : handlers_(std::move(handlers)) {}
 
-  void Enqueue(Command command, bool close) override {
+  void Enqueue(Told told) override {
     absl::MutexLock lock(&mu_);
-    machine_.Enqueue(std::move(command), close);
+    const bool close = told.close;
+    machine_.Enqueue(std::move(told), close);
   }
 
   void Pump() override {
-    typename StreamMachine<Command>::Next next;
+    typename StreamMachine<Told>::Next next;
     {
       absl::MutexLock lock(&mu_);
       next = machine_.Pump();
-      if (next.write) out_ = *std::move(next.write);
+      if (next.write) out_ = Whole(*std::move(next.write));
     }
     if (next.finish) {
       this->Finish(next.too_slow
@@ -98,7 +102,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, Command>, public Ou
   Command out_;
 
   absl::Mutex mu_;
-  StreamMachine<Command> machine_ ABSL_GUARDED_BY(mu_);
+  StreamMachine<Told> machine_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep::coordinator

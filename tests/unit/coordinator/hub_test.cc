@@ -97,9 +97,9 @@ class Answers {
   std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);
 };
 
-class Agent : public Outlet<AgentCommand> {
+class Agent : public Outlet<ToAgent> {
  public:
-  void Enqueue(AgentCommand command, bool close) override { told.push_back(command); }
+  void Enqueue(ToAgent message) override { told.push_back(message.command); }
   void Pump() override {}
   std::vector<AgentCommand> told;
 };

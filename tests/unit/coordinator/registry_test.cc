@@ -16,15 +16,22 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-class Agent : public Outlet<AgentCommand> {
+class Agent : public Outlet<ToAgent> {
  public:
-  void Enqueue(AgentCommand command, bool close) override {
-    told.push_back(command.epoch());
-    closed |= close;
+  void Enqueue(ToAgent message) override {
+    told.push_back(message.command.epoch());
+    closed |= message.close;
   }
   void Pump() override {}
   std::vector<int64_t> told;
   bool closed = false;
+};
+
+class Worker : public Outlet<ToWorker> {
+ public:
+  void Enqueue(ToWorker message) override { told.push_back(std::move(message)); }
+  void Pump() override {}
+  std::vector<ToWorker> told;
 };
 
 class Follower : public Pumped {
@@ -67,6 +74,24 @@ TEST(RegistryTest, CommandsGoToTheirConnectionsInOrder) {
   EXPECT_TRUE(first->closed);
   EXPECT_THAT(second->told, ElementsAre(2));
   EXPECT_THAT(outgoing.to_agents, IsEmpty());
+}
+
+// It is large, and all members are told the same.
+TEST(RegistryTest, AGenerationIsNotCopiedForEachWorker) {
+  Registry registry(0);
+  auto first = std::make_shared<Worker>(), second = std::make_shared<Worker>();
+  const auto generation = std::make_shared<Generation>();
+  generation->set_generation(7);
+  Outgoing outgoing;
+  for (const auto& worker : {first, second}) {
+    outgoing.to_workers.push_back({registry.AddWorker(worker), {}, false, generation});
+  }
+  registry.Deliver(outgoing);
+  for (const auto& worker : {first, second}) {
+    ASSERT_EQ(worker->told.size(), 1u);
+    EXPECT_EQ(worker->told[0].generation, generation);
+    EXPECT_EQ(Whole(worker->told[0]).generation().generation(), 7);
+  }
 }
 
 TEST(RegistryTest, WhoIsGoneHearsNothing) {
