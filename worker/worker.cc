@@ -411,7 +411,8 @@ class Worker {
   // Which hosts see the same checkpoint folder, and the same folder of this run.
   absl::Status LookAtFolders(const Generation& generation, Communicator* communicator) {
     const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
-    const SharedFolder run{.path = RunDir(bootstrap_.assignment()), .name = "the run's folder"};
+    const SharedFolder run{
+        .path = RunDir(bootstrap_.assignment()), .name = "the run's folder", .run = ""};
     LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
     if (checkpointer_ == nullptr) return absl::OkStatus();
     const SharedFolder saved{.path = resume_.folder,
