@@ -142,6 +142,8 @@ class Worker {
     LS_ASSIGN_OR_RETURN(faults_,
                         FaultInjector::FromEnvironment(bootstrap_.assignment().slot(), run_dir));
     trainer_->Observe(record_.get(), faults_.get(), [this] { telemetry_->BeatSoon(); });
+    LS_ASSIGN_OR_RETURN(const StepPace pace, StepPace::FromEnvironment(clock_));
+    trainer_->SetPace(pace);
     LS_RETURN_IF_ERROR(PrepareCheckpoints());
     telemetry_->SetRecord(record_.get());
     telemetry_->SetRecorder(&transport_->flight_recorder());

@@ -20,6 +20,7 @@
 #include "worker/control/progress_board.h"
 #include "worker/profile/step_profiler.h"
 #include "worker/step/fault_injector.h"
+#include "worker/step/step_pace.h"
 
 namespace lockstep::worker {
 
@@ -31,11 +32,13 @@ class StepWatch {
   void SetProfiler(StepProfiler* profiler) { profiler_ = profiler; }
   // As SetProfiler.
   void SetFaults(FaultInjector* faults) { faults_ = faults; }
+  void SetPace(const StepPace& pace) { pace_ = pace; }
 
   // A step begins.
   void BeginStep(int64_t step, engine::Executor* executor) {
     if (profiler_ != nullptr) profiler_->BeginStep(step, executor);
     board_->Do(BETWEEN_STEPS);
+    if (pace_.has_value()) pace_->BeginStep();
     At(chaos::Place::kStart, step);
   }
   // It is made whole, and published.
@@ -74,6 +77,7 @@ class StepWatch {
   ProgressBoard* const board_;
   StepProfiler* profiler_ = nullptr;
   FaultInjector* faults_ = nullptr;
+  std::optional<StepPace> pace_;
 };
 
 }  // namespace lockstep::worker

@@ -82,6 +82,8 @@ class Trainer {
     on_first_commit_ = std::move(on_first_commit);
   }
 
+  void SetPace(const StepPace& pace) { watch_.SetPace(pace); }
+
   // Saves checkpoints with `checkpointer`, and begins with one of `source` when nobody has any
   // state. Both are null without checkpoints, and outlive this.
   void SaveWith(Checkpointer* checkpointer, const ResumeSource* source) {

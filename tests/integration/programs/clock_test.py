@@ -9,7 +9,7 @@ import time
 import unittest
 
 import harness
-from harness import wait_until
+from harness import PACED, steps_that_last, wait_until
 
 PRELOADED = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
 HOURS = 3600 * 10**9
@@ -44,21 +44,16 @@ class SteppedClock(harness.ProgramTest):
             wait_until(lambda: self.metrics() > size or child.poll() is not None, 4 * DETECTION, "steps are written down")
             self.assertIsNone(child.poll(), "the job was over too soon for this test")
 
-    def steps_for_two(self, seconds):
-        """The steps that two workers make in about so many seconds."""
-        path = self.write("probe.yaml", harness.synthetic_job(name="probe", steps=3000, **JOB))
-        rate = self.train(path)["samples_per_second"] / harness.GLOBAL_BATCH
-        shutil.rmtree(os.path.join(self.dir, "runs"))
-        return int(seconds * rate)
-
-    def undisturbed(self, steps):
-        result = self.train(self.write("job.yaml", harness.synthetic_job(steps=steps, **JOB)), seconds=120)
+    def undisturbed(self, seconds):
+        """Of the job that lasts so long with a clock that is stepped; it is made."""
+        text = harness.synthetic_job(steps=steps_that_last(seconds), **JOB)
+        result = self.train(self.write("job.yaml", text), seconds=120)
         shutil.rmtree(os.path.join(self.dir, "runs"))
         return result
 
     def start_stepped(self):
         child = self.start("launcher", "-o", "json", "job.yaml",
-                           env={"LD_PRELOAD": PRELOADED, "LOCKSTEP_STEPPED_CLOCK": self.clock})
+                           env=dict(PACED, LD_PRELOAD=PRELOADED, LOCKSTEP_STEPPED_CLOCK=self.clock))
         wait_until(lambda: self.metrics() > 0, 20, "the job trains")
         return child
 
@@ -68,8 +63,7 @@ class SteppedClock(harness.ProgramTest):
         return json.loads(out.strip().splitlines()[-1])
 
     def test_hours_forwards_and_backwards_change_nothing(self):
-        steps = self.steps_for_two(20)
-        undisturbed = self.undisturbed(steps)
+        undisturbed = self.undisturbed(15)
         child = self.start_stepped()
         for hours in (2, -2):
             self.step_clock(hours)
@@ -81,8 +75,7 @@ class SteppedClock(harness.ProgramTest):
         self.assert_nothing_left()
 
     def test_healing_does_not_wait_for_the_wall_clock(self):
-        steps = self.steps_for_two(15)
-        undisturbed = self.undisturbed(steps)
+        undisturbed = self.undisturbed(12)
         child = self.start_stepped()
         for hours in (2, -2):
             self.step_clock(hours)

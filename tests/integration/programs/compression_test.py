@@ -8,7 +8,7 @@ import signal
 import unittest
 
 import harness
-from harness import wait_until
+from harness import steps_that_last, wait_until
 from hosts import HostsTest
 
 OFF = ("--set", "train.gradient_compression=none")
@@ -22,9 +22,6 @@ class Compression(HostsTest):
             train_extra=f"  gradient_compression: bf16\n  clip_norm: 0.5\n{train}  eval: {{every: 100 steps}}\n",
             extra=f"failure_detection: 2s\nverify_replicas: 5 steps\n{extra}")
         return self.write(name, re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
-
-    def steps_of(self, seconds):
-        return self.steps_for(seconds, hidden="[200, 67]")
 
     def alone(self, steps):
         """The sha256 of the model of the same job with one worker."""
@@ -62,7 +59,7 @@ class Compression(HostsTest):
 
     def test_a_rank_and_a_host_that_go(self):
         _, second, third = self.up(2, 2, 0)
-        steps = self.steps_of(3)
+        steps = steps_that_last(10)
         expected = self.alone(steps)
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps,
                              extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")

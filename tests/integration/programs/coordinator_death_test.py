@@ -9,11 +9,10 @@ import time
 import unittest
 
 import harness
-from harness import wait_until
+from harness import PACED, steps_that_last, wait_until
 
-SECONDS = 2.5  # of training, where nothing else runs
-SLOW = 240  # seconds for as many steps where much else runs
-TRAIN = "  eval: {every: 3000 steps, block: 40}\n"
+STEPS = steps_that_last(6)
+TRAIN = "  eval: {every: 500 steps, block: 40}\n"
 HEAL = "elastic: {min_workers: 1, max_workers: 4}\nfailure_detection: 1s\nrestart: {max_restarts: 20}\n"
 
 
@@ -22,18 +21,16 @@ def job_text(steps, hidden="[64]"):
 
 
 class CoordinatorDeath(harness.ProgramTest):
-    steps = 0  # of the job, once a test has measured how fast this machine is
-
     def setUp(self):
         super().setUp()
-        if CoordinatorDeath.steps == 0:
-            CoordinatorDeath.steps = self.steps_for(SECONDS, hidden="[64]", train_extra=TRAIN, extra=HEAL)
-        self.job = self.write("job.yaml", job_text(self.steps))
+        self.job = self.write("job.yaml", job_text(STEPS))
         self.address = None
 
     def undisturbed(self, job=None):
-        result = self.train("--nproc-per-node=4", job or self.job, seconds=SLOW)
-        return result["model"]["sha256"]
+        return self.train("--nproc-per-node=4", job or self.job, seconds=240)["model"]["sha256"]
+
+    def start_agent(self):
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4", env=PACED)
 
     def start_daemon(self):
         """A daemon with a journal, each time at the same address."""
@@ -74,14 +71,14 @@ class CoordinatorDeath(harness.ProgramTest):
         def ended():
             status = self.describe(job)
             return status if status["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None
-        status = wait_until(ended, SLOW, "the job ends")
+        status = wait_until(ended, 240, "the job ends")
         self.assertEqual(status["state"], state, status)
         return status
 
     def test_workers_go_on_and_are_taken_back(self):
         wanted = self.undisturbed()
         coordinator = self.start_daemon()
-        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        self.start_agent()
         job = self.submit()
         self.await_training(job)
         follower = self.start("launcher", "logs", "-f", f"--coordinator={self.address}", job)
@@ -105,7 +102,7 @@ class CoordinatorDeath(harness.ProgramTest):
     def test_a_worker_that_dies_meanwhile_is_replaced(self):
         wanted = self.undisturbed()
         coordinator = self.start_daemon()
-        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        self.start_agent()
         job = self.submit()
         self.await_training(job)
         self.kill(coordinator)
@@ -128,7 +125,7 @@ class CoordinatorDeath(harness.ProgramTest):
     def test_killed_at_the_start_and_again_and_again(self):
         wanted = self.undisturbed()
         coordinator = self.start_daemon()
-        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        self.start_agent()
         job = self.submit()
         draw = random.Random(11)
         for kill_worker in (False, True, False, True):
@@ -147,7 +144,7 @@ class CoordinatorDeath(harness.ProgramTest):
 
     def test_a_job_that_ended_meanwhile_is_known_to_have(self):
         coordinator = self.start_daemon()
-        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        self.start_agent()
         job = self.submit()
         follower = self.start("launcher", "logs", "-f", f"--coordinator={self.address}", job)
         self.await_training()
@@ -176,7 +173,7 @@ class CoordinatorDeath(harness.ProgramTest):
         coordinator = self.start_daemon()
         self.assertEqual(self.describe(first)["state"], "PENDING")
         self.assertEqual(self.describe(second)["state"], "CANCELLED")
-        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4")
+        self.start_agent()
         self.await_training()
         code, _, err = self.verb("cancel", first)  # a drain that the next coordinator sees through
         self.assertEqual(code, 0, err)
@@ -220,7 +217,7 @@ class CoordinatorDeath(harness.ProgramTest):
 
     def test_a_coordinator_that_dies_too_often_ends_the_run(self):
         job = self.write("long.yaml", job_text(steps=100000000))
-        child = self.start("launcher", "--nproc-per-node=4", job)
+        child = self.start("launcher", "--nproc-per-node=4", job, env=PACED)
         self.await_training()
         killed = set()
         while child.poll() is None and len(killed) < 20:

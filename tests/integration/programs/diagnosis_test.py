@@ -25,6 +25,13 @@ class Diagnosis(harness.ProgramTest):
         code, _, _ = self.finish(child, 60)
         return lines, code
 
+    def steps_for(self, seconds, **job):
+        """The steps of harness.synthetic_job(**job) that take about `seconds` here with 4 workers."""
+        steps = 1500
+        path = self.write("probe.yaml", harness.synthetic_job(steps=steps, **job))
+        rate = self.train("--nproc-per-node=4", path)["samples_per_second"] / job.get("global_batch", harness.GLOBAL_BATCH)
+        return max(steps, int(seconds * rate))
+
     def stall(self, fault, detection):
         job = self.write("job.yaml", harness.synthetic_job(
             steps=700, train_extra="  eval: {every: never}\n",

@@ -20,6 +20,15 @@ SANITIZED = os.environ.get("LOCKSTEP_SANITIZED", "") == "1"
 # Instrumented programs on busy machines are an order of magnitude slower.
 PATIENCE = 10.0 if SANITIZED else 1.0
 GLOBAL_BATCH = 48  # of synthetic_job
+# A job that is to outlast what a test does to it has steps that take so long at least, on any machine: it is started
+# with PACED in its environment, and waits more than it computes.
+STEP_SECONDS = 0.004
+PACED = {"LOCKSTEP_STEP_TIME": "4ms"}
+
+
+def steps_that_last(seconds):
+    """Steps of a paced job that take so many seconds at least."""
+    return int(seconds / STEP_SECONDS)
 
 
 def wait_until(condition, seconds, what):
@@ -154,14 +163,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(code, 0, f"stdout:\n{out}\nstderr:\n{err}")
         return json.loads(out.strip().splitlines()[-1])
 
-    def steps_for(self, seconds, **job):
-        """The steps of synthetic_job(**job) that take about `seconds` here with 4 workers."""
-        steps = 1500
-        path = self.write("probe.yaml", synthetic_job(steps=steps, **job))
-        rate = self.train("--nproc-per-node=4", path)["samples_per_second"] / job.get("global_batch", GLOBAL_BATCH)
-        return max(steps, int(seconds * rate))
-
-    def assert_nothing_left(self, seconds=1.0):
+    def assert_nothing_left(self, seconds=10):
         wait_until(lambda: not self.processes(), seconds, f"processes left: {[p.argv for p in self.processes()]}")
 
 

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import harness
-from harness import wait_until
+from harness import steps_that_last, wait_until
 from hosts import HostsTest
 
 
@@ -53,7 +53,7 @@ class HostFiles(HostsTest):
 
     def test_a_writer_that_wakes_up_late_does_not_become_the_newest(self):
         first, _ = self.up(1, 1, env={"LOCKSTEP_CHAOS": "stop rank:0@step:20/checkpoint"})
-        path = self.job_file(steps=3000, extra="checkpoint: {every: 20 steps}\nelastic: {min_workers: 1}\n",
+        path = self.job_file(steps=steps_that_last(8), extra="checkpoint: {every: 20 steps}\nelastic: {min_workers: 1}\n",
                              detection="5s")
         job = self.submit(path)
         # Its host stands still with it, so that nobody ends it.
@@ -119,7 +119,7 @@ class HostFiles(HostsTest):
 
     def test_hosts_that_share_no_folder_keep_a_copy_each(self):
         _, second, third = self.up_apart("runs")
-        path = self.job_file(steps=self.steps_of(1), extra="checkpoint: {every: 100 steps}\n"
+        path = self.job_file(steps=steps_that_last(15), extra="checkpoint: {every: 100 steps}\n"
                              "elastic: {min_workers: 1}\n")
         job = self.submit(path)
         wait_until(lambda: all(max(self.copies().get(h, {0})) > 200 for h in ("h1", "h2")), 60,
@@ -140,12 +140,9 @@ class HostFiles(HostsTest):
     def hosts_of(self, job):
         return [member["host"] for member in self.describe(job)["members"]]
 
-    def steps_of(self, seconds):
-        return self.steps_for(seconds, hidden="[64]")
-
     def test_a_host_alone_goes_on_from_its_copy(self):
         first, second, third = self.up_apart("runs")
-        path = self.job_file(steps=self.steps_of(1), extra="checkpoint: {every: 100 steps}\n"
+        path = self.job_file(steps=steps_that_last(10), extra="checkpoint: {every: 100 steps}\n"
                              "elastic: {min_workers: 1}\n")
         job = self.submit(path)
         wait_until(lambda: all(max(self.copies().get(h, {0})) > 200 for h in ("h1", "h2")), 60,

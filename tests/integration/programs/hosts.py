@@ -221,8 +221,9 @@ class HostsTest(harness.ProgramTest):
         return child
 
     def join(self, host, slots, *more, log=None, **options):
-        """An agent on a host, with a state folder of its own."""
+        """An agent on a host, with a state folder of its own; its workers' steps are paced."""
         log = log or host.name
+        options["env"] = dict(harness.PACED, **options.get("env", {}))
         return self.on(host, "launcher", "join", f"--coordinator={self.address}", f"--token-file={self.token}",
                        f"--slots={slots}", f"--state-dir={os.path.join(self.dir, 'agents', log)}", *more, log=log,
                        **options)

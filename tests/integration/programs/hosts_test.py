@@ -8,7 +8,7 @@ import time
 import unittest
 
 import harness
-from harness import wait_until
+from harness import PACED, steps_that_last, wait_until
 from hosts import HostsTest
 
 
@@ -18,10 +18,6 @@ class Hosts(HostsTest):
             steps=steps, shards=shards, hidden="[64]", train_extra="  eval: {every: 100 steps}\n",
             extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {detection}\n{extra}")
         return self.write("job.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
-
-    def steps_of(self, seconds):
-        """Steps that take at least so long between hosts."""
-        return self.steps_for(seconds, hidden="[64]")
 
     def assert_good(self, job, path):
         status = self.end_of(job)
@@ -66,7 +62,7 @@ class Hosts(HostsTest):
     # --- what happens to hosts ---
     def test_a_host_that_loses_its_power_is_replaced(self):
         _, second, third = self.up(2, 2, 0)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1))
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.power_off()
@@ -98,7 +94,7 @@ class Hosts(HostsTest):
     # --- what happens to the network ---
     def test_a_cable_that_is_out_for_ten_seconds(self):
         _, second = self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1), detection="20s")
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6), detection="20s")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         workers = sorted(p.pid for p in self.processes("worker"))
@@ -111,7 +107,7 @@ class Hosts(HostsTest):
 
     def test_a_cable_that_is_out_for_longer_than_failure_detection(self):
         _, second = self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1))
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.unplug()
@@ -122,7 +118,7 @@ class Hosts(HostsTest):
 
     def test_the_way_to_the_coordinator_alone_is_cut(self):
         _, second = self.up(1, 1)
-        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=self.steps_of(6))
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=steps_that_last(15))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         workers = sorted(p.pid for p in self.processes("worker"))
@@ -180,7 +176,7 @@ class Hosts(HostsTest):
         first, second = self.up(1, 1, more=("--interfaces=10.77.0.0/24",))
         for host in (first, second):
             host.spoil(spare=self.network["head"], delay=0.0)
-        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=self.steps_of(1))
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=steps_that_last(6))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.spoil(withhold=True)
@@ -206,7 +202,7 @@ class WithoutDaemon(HostsTest):
     def launch_on(self, host, rank, path, *more, token="a-secret-of-all-hosts"):
         endpoint = f"{self.network['h1'].address}:29500"
         return self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}",
-                       "-o", "json", *more, path, log=host.name, env={"LOCKSTEP_TOKEN": token})
+                       "-o", "json", *more, path, log=host.name, env=dict(PACED, LOCKSTEP_TOKEN=token))
 
     def code_of(self, child, seconds=120):
         return child.wait(timeout=seconds * harness.PATIENCE)
@@ -248,7 +244,7 @@ class WithoutDaemon(HostsTest):
 
     def test_a_guest_that_leaves_costs_no_step(self):
         h1, h2 = self.make_network("h1", "h2")
-        path = self.job_file(steps=20000, extra="elastic: {min_workers: 1}\n")
+        path = self.job_file(steps=steps_that_last(12), extra="elastic: {min_workers: 1}\n")
         host, guest = self.launch_on(h1, 0, path), self.launch_on(h2, 1, path)
         wait_until(lambda: self.processes("worker") and len(self.processes("worker")) == 4, 60, "four workers run")
         guest.terminate()

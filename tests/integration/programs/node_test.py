@@ -11,13 +11,12 @@ import time
 import unittest
 
 import harness
-from harness import wait_until
+from harness import PACED, steps_that_last, wait_until
 
 # How long a killed agent stays away: longer than anything is judged by in the jobs here. The
 # scenarios of the coordinator's core have longer absences.
 AWAY_SECONDS = float(os.environ.get("LOCKSTEP_TEST_AWAY", "6"))
 NOBODY = 65534
-
 
 
 class Node(harness.ProgramTest):
@@ -40,7 +39,7 @@ class Node(harness.ProgramTest):
 
     def start_to(self, log, program, *arguments):
         child = subprocess.Popen([os.path.join(harness.BIN, program), *arguments], cwd=self.dir,
-                                 env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                                 env=self.environment(**PACED), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.children.append(child)
         return child
 
@@ -119,7 +118,7 @@ class Node(harness.ProgramTest):
         wait_until(lambda: "connected to the coordinator" in self.said("other"), 10, "the other one is there")
 
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
-        path = self.job_file(nodes=2, nproc=1, steps=20000)
+        path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(8))
         expected = self.undisturbed(path)
         self.start_coordinator()
         agents = [self.join(name, 1) for name in ("one", "two")]
@@ -130,7 +129,7 @@ class Node(harness.ProgramTest):
         self.end_of(job, expected)
 
     def test_a_job_waits_for_its_only_node_and_goes_on_from_its_checkpoint(self):
-        path = self.job_file(nodes=1, nproc=2, steps=20000)
+        path = self.job_file(nodes=1, nproc=2, steps=steps_that_last(8))
         expected = self.undisturbed(path)
         self.start_coordinator()
         agent = self.join("node", 2)

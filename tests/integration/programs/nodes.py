@@ -24,7 +24,7 @@ class Nodes(harness.ProgramTest):
             child = subprocess.Popen(
                 [os.path.join(harness.BIN, "launcher"), "join", f"--coordinator={self.address}", f"--slots={slots}",
                  f"--state-dir={os.path.join(self.dir, name)}", *arguments],
-                cwd=self.dir, env=self.environment(**env), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                cwd=self.dir, env=self.environment(**dict(harness.PACED, **env)), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.children.append(child)
         self.agents[name] = child
         node = wait_until(lambda: next((n for n in self.nodes() if n["node_id"] not in known and n["connected"]), None),

@@ -16,7 +16,7 @@ import unittest
 import warnings
 
 import harness
-from harness import wait_until
+from harness import PACED, steps_that_last, wait_until
 
 DAY = 24 * 60 * 60
 STEPPED_CLOCK = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
@@ -139,8 +139,9 @@ class Served(TlsTest):
         self.init()
         child, address = self.coordinator()
         copy = shutil.copy(self.token, os.path.join(self.dir, "copied"))
-        self.start("launcher", "join", f"--coordinator={address}", "--slots=2", f"--token-file={copy}")
-        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=self.steps_for(6, nproc=2)))
+        self.start("launcher", "join", f"--coordinator={address}", "--slots=2", f"--token-file={copy}",
+                   env=PACED)
+        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=steps_that_last(10)))
         here = self.train("--nproc-per-node=2", path, seconds=240)
         code, out, err = self.launch("submit", "--no-follow", f"--coordinator={address}", "-o", "json", path)
         self.assertEqual(code, 0, out + err)  # the token of this user's own coordinator is found

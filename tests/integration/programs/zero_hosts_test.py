@@ -7,7 +7,7 @@ import signal
 import unittest
 
 import harness
-from harness import wait_until
+from harness import steps_that_last, wait_until
 from hosts import HostsTest
 
 ADAMW = "  optimizer: {adamw: {lr: 0.002, weight_decay: 0.1}, no_decay: auto}\n"
@@ -27,9 +27,6 @@ class ZeroHosts(HostsTest):
     def alone(self, path):
         """The sha256 of the model of the same job on one host, without zero_stage."""
         return super().alone(path, lambda text: text.replace("zero_stage: 1", "zero_stage: 0"))
-
-    def steps_of(self, seconds):
-        return self.steps_for(seconds, hidden="[64, 67]")
 
     def assert_good(self, job, path, expected=None):
         status = self.end_of(job)
@@ -70,7 +67,7 @@ class ZeroHosts(HostsTest):
     def test_a_rank_that_is_killed_costs_no_step(self):
         self.up(2, 2)
         for rank in (0, 3):
-            path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1),
+            path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6),
                                  extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
             job = self.submit(path)
             wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
@@ -81,7 +78,7 @@ class ZeroHosts(HostsTest):
 
     def lose_a_host(self, lost):
         hosts = self.up(2, 2, 0)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(1),
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6),
                              extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
@@ -98,7 +95,7 @@ class ZeroHosts(HostsTest):
 
     def test_three_and_one_when_the_one_goes(self):
         hosts = self.up(3, 1, 0)
-        path = self.job_file("ranks_per_node: [3, 1]", steps=self.steps_of(1), extra="restart: {max_restarts: 3}\n")
+        path = self.job_file("ranks_per_node: [3, 1]", steps=steps_that_last(6), extra="restart: {max_restarts: 3}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         hosts[1].power_off()
@@ -108,7 +105,7 @@ class ZeroHosts(HostsTest):
 
     def test_more_and_fewer_workers(self):
         self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=self.steps_of(3),
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(30),
                              extra="elastic: {min_workers: 1, max_workers: 4}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 20, 60, "both hosts train")
@@ -137,7 +134,7 @@ class ZeroHosts(HostsTest):
                     both.append(file.read())
             self.assertEqual(both[0], both[1], name)
         # All workers die at once: what replaces them is elsewhere.
-        steps = self.steps_of(3)
+        steps = steps_that_last(10)
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps, name="long.yaml",
                              extra=f"checkpoint: {{every: {steps // 20} steps, dir: long}}\nrestart: {{max_restarts: 3}}\n")
         job = self.submit(path)

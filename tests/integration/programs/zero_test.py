@@ -8,6 +8,7 @@ import re
 import unittest
 
 import harness
+from harness import PACED, steps_that_last
 
 ADAMW = "  optimizer: {adamw: {lr: 0.002, weight_decay: 0.1}, no_decay: auto}\n"
 MORE = "  zero_stage: 1\n  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 10 steps}\n"
@@ -71,14 +72,14 @@ class Zero(harness.ProgramTest):
         self.assertIn("training.safetensors", self.saved("zero"))
 
     def test_either_goes_on_from_the_others_checkpoint(self):
-        steps = self.steps_for(1)  # long enough for a checkpoint to be whole, however slow the disk is
+        steps = steps_that_last(2)  # long enough for a checkpoint to be whole, however slow the disk is
         path = self.write("job.yaml", job(steps=steps))
         wanted = self.outcome(self.train(*OFF, path))
         for name, before, after in (("a", OFF, ()), ("b", (), OFF), ("c", (), ("--nproc-per-node=3",))):
             save = ("--set", "checkpoint={every: 15 steps, dir: %s}" % name)
             code, _, err = self.launch("chaos", "--set", "restart.max_restarts=0", "--kill",
                                        f"rank:1@step:{steps - 20}",
-                                       *save, *before, path)
+                                       *save, *before, path, env=PACED)
             self.assertNotEqual(code, 0, err)
             code, out, err = self.launch("-o", "json", *save, *after, path)
             self.assertEqual(code, 0, err)
@@ -86,13 +87,13 @@ class Zero(harness.ProgramTest):
             self.assertEqual(self.outcome(json.loads(out.strip().splitlines()[-1])), wanted, name)
 
     def test_both_holders_gone_means_the_newest_checkpoint(self):
-        steps = self.steps_for(1)  # as above
+        steps = steps_that_last(2)  # as above
         path = self.write("job.yaml", job(
             steps=steps, extra="elastic: {min_workers: 1, max_workers: 4}\nrestart: {max_restarts: 9}\n"
                                f"checkpoint: {{every: {steps // 20} steps, dir: saved}}\n"))
         wanted = self.outcome(self.train(*OFF, "--set", "checkpoint.dir=plain", path))
         code, out, err = self.launch("chaos", "-o", "json", "--kill", f"rank:1@step:{steps - 20}/begun",
-                                     "--kill", f"rank:2@step:{steps - 20}/begun", path)
+                                     "--kill", f"rank:2@step:{steps - 20}/begun", path, env=PACED)
         self.assertEqual(code, 0, err)
         self.assertEqual(self.outcome(json.loads(out.strip().splitlines()[-1])), wanted)
         self.assertRegex(err, "both holders of part .* are gone")
