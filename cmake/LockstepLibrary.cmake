@@ -97,8 +97,13 @@ function(lockstep_program)
   endif()
 endfunction()
 
-# Tests run for moments and are compiled by everybody: they are optimised less than what they test.
-set(LOCKSTEP_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+# Tests run for moments and are compiled by everybody: they are optimised less than what they test, and not at all
+# where a sanitizer's code comes on top of theirs.
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_TEST_OPTIONS -O0)
+else()
+  set(LOCKSTEP_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+endif()
 
 function(lockstep_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
