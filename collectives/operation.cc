@@ -23,14 +23,14 @@ std::string_view OpKindName(OpKind kind) {
   static constexpr std::string_view kNames[] = {
       "nothing",   "tree_reduce", "all_reduce", "reduce_scatter", "all_gather",
       "broadcast", "barrier",     "send",       "recv",           "wait_committed",
-      "connect",   "replicate",   "share",      "exchange"};
+      "connect",   "replicate",   "share",      "exchange",       "begin_reduce"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "?";
 }
 
 std::string ToString(const Operation& operation) {
   std::string text;
-  if (operation.kind == OpKind::kTreeReduce) {
+  if (operation.kind == OpKind::kTreeReduce || operation.kind == OpKind::kBeginReduce) {
     absl::StrAppend(&text, "step ", operation.step, ", bucket ", operation.bucket, ", ");
   }
   absl::StrAppend(&text, std::string(OpKindName(operation.kind)));

@@ -30,6 +30,7 @@ enum class OpKind : uint8_t {
   kReplicate,
   kShare,
   kExchange,
+  kBeginReduce,  // the TreeReduce that follows begins with parts of the vector
 };
 // The name that messages use: "tree_reduce".
 std::string_view OpKindName(OpKind kind);
@@ -44,9 +45,10 @@ struct Operation {
   int64_t generation = 0;
   int64_t sequence = 0;  // counts the calls of a generation, from 1
   int64_t count = 0;     // elements
-  int64_t step = 0;      // kTreeReduce, kWaitCommitted
-  int32_t bucket = 0;    // kTreeReduce
-  uint32_t layout = 0;   // kTreeReduce, kExchange: who gets what, as a hash; 0: everybody all
+  int64_t step = 0;      // kTreeReduce, kBeginReduce, kWaitCommitted
+  int32_t bucket = 0;    // kTreeReduce, kBeginReduce
+  // kTreeReduce, kBeginReduce, kExchange: who gets what, as a hash; 0: everybody all.
+  uint32_t layout = 0;
   bool operator==(const Operation&) const = default;
 };
 

@@ -103,26 +103,37 @@ absl::StatusOr<TreeDeal> DealTree(absl::Span<const GroupMember> members, const H
   return deal;
 }
 
-ChunkGrid::ChunkGrid(ElementRange slice, int pieces, int64_t chunk)
-    : slice_(slice), pieces_(pieces), chunk_(chunk) {
-  int64_t most = 0;
-  for (int g = 0; g < pieces_; ++g) most = std::max(most, range(g).size());
-  count_ = (most + chunk_ - 1) / chunk_ * pieces_;
+ChunkGrid::ChunkGrid(std::vector<ElementRange> slices, int pieces, int64_t chunk)
+    : slices_(std::move(slices)), pieces_(pieces), chunk_(chunk), first_(1, 0) {
+  for (size_t slice = 0; slice < slices_.size(); ++slice) {
+    int64_t most = 0;
+    for (int g = 0; g < pieces_; ++g) most = std::max(most, range(slice, g).size());
+    first_.push_back(first_.back() + (most + chunk_ - 1) / chunk_ * pieces_);
+  }
 }
 
-ElementRange ChunkGrid::range(int piece) const {
-  const ElementRange within = SliceOf(slice_.size(), pieces_, piece);
-  return {slice_.begin + within.begin, slice_.begin + within.end};
+size_t ChunkGrid::SliceAt(int64_t k) const {
+  if (slices_.size() <= 1) return 0;
+  const auto next = std::upper_bound(first_.begin(), first_.end(), k);
+  return static_cast<size_t>(next - first_.begin()) - 1;
+}
+
+ElementRange ChunkGrid::range(size_t slice, int piece) const {
+  const ElementRange& of = slices_[slice];
+  const ElementRange within = SliceOf(of.size(), pieces_, piece);
+  return {of.begin + within.begin, of.begin + within.end};
 }
 
 ElementRange ChunkGrid::chunk(int64_t k) const {
-  const ElementRange whole = range(piece(k));
-  const int64_t begin = std::min(whole.begin + k / pieces_ * chunk_, whole.end);
+  const size_t slice = SliceAt(k);
+  const int64_t of_slice = k - first_[slice];
+  const ElementRange whole = range(slice, static_cast<int>(of_slice % pieces_));
+  const int64_t begin = std::min(whole.begin + of_slice / pieces_ * chunk_, whole.end);
   return {begin, std::min(begin + chunk_, whole.end)};
 }
 
 int64_t ChunkGrid::NextOf(int64_t k, int size, int index) const {
-  while (k < count_ && (piece(k) % size != index || chunk(k).size() == 0)) ++k;
+  while (k < count() && (piece(k) % size != index || chunk(k).size() == 0)) ++k;
   return k;
 }
 

@@ -63,27 +63,31 @@ struct TreeDeal {
 // Errors: Internal when the members' shards do not cover the tree once.
 absl::StatusOr<TreeDeal> DealTree(absl::Span<const GroupMember> members, const HostGroups& hosts);
 
-// How a slice of a vector is cut between two hosts: into pieces, one for each rank of the larger
+// How what a rank owns of a vector is cut between two hosts. It is one slice, or one of each part
+// of the vector, one after another. A slice is cut into pieces, one for each rank of the larger
 // host (piece g is that of At(host, g)), and these into chunks, which are numbered through so that
 // all pieces move on together. Chunks may be empty.
 class ChunkGrid {
  public:
-  ChunkGrid(ElementRange slice, int pieces, int64_t chunk);
+  ChunkGrid(std::vector<ElementRange> slices, int pieces, int64_t chunk);
 
-  int64_t count() const { return count_; }
+  int64_t count() const { return first_.back(); }
   int piece(int64_t k) const { return static_cast<int>(k % pieces_); }
   ElementRange chunk(int64_t k) const;
-  // The piece's elements.
-  ElementRange range(int piece) const;
+  // The elements of a piece of a slice.
+  ElementRange range(size_t slice, int piece) const;
   // The first chunk from `k` on that has elements and whose piece is place `index` of a host of
   // `size` ranks; count() when there is none.
   int64_t NextOf(int64_t k, int size, int index) const;
 
  private:
-  ElementRange slice_;
+  // In which slice chunk `k` lies.
+  size_t SliceAt(int64_t k) const;
+
+  std::vector<ElementRange> slices_;
   int pieces_;
   int64_t chunk_;
-  int64_t count_ = 0;
+  std::vector<int64_t> first_;  // chunk of each slice, then how many there are
 };
 
 }  // namespace lockstep

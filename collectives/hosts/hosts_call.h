@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call between hosts, as a rank makes it: every rank tells its call to some ranks of each other
 // host and hears one rank of each; when all are the same, data moves. Ranks of one host have
-// compared their calls before, in shared memory, so one voice speaks for all of them.
-// Thread-safety: confined to the worker's main thread.
+// compared their calls before, in shared memory, so one voice speaks for all of them. What one call
+// begins another may end (EndsWith): then that one is told and heard in the same way, while data of
+// the first still moves, and both are done together.
+// Thread-safety: confined to the thread that drives the mesh.
 #ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_CALL_H_
 #define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_CALL_H_
 
@@ -38,6 +40,12 @@ class HostsCall : public MeshUser {
   void TellDifferent(const std::vector<Operation>& of_ranks);
   // The calls were compared before: only data moves.
   void SkipCalls();
+  // A second call, not known yet, ends what this one begins: it is not done before. Before the
+  // first frame.
+  void AwaitEnd();
+  // This is the second call; the record that is open is its own. Errors: FailedPrecondition when
+  // those that came already differ. REQUIRES: AwaitEnd was called.
+  absl::Status EndsWith(const Operation& operation);
 
   // What came with the call of host `h`.
   const std::vector<char>& heard(int h) const { return context_->heard[static_cast<size_t>(h)]; }
@@ -45,7 +53,7 @@ class HostsCall : public MeshUser {
   bool Next(int rank, OutgoingFrame* frame) final;
   absl::StatusOr<char*> Place(int rank, const FrameHeader& header) final;
   absl::Status Arrived(int rank, const FrameHeader& header) final;
-  bool Done() const final { return agreed_ && told_ == tellings_ && !Sending() && DataDone(); }
+  bool Done() const final { return AllAgreed() && !Sending() && DataDone(); }
   bool WaitsFor(int rank) const final;
 
  protected:
@@ -64,28 +72,41 @@ class HostsCall : public MeshUser {
   const HostsContext& context() const { return *context_; }
   const HostGroups& hosts() const { return context_->hosts; }
   int self() const { return context_->rank; }
-  const Operation& operation() const { return operation_; }
+  // The first call; data is sent in its name.
+  const Operation& operation() const { return rounds_.front().operation; }
   // Internal: rank `rank` does not send what this call moves.
   absl::Status Unexpected(int rank, const FrameHeader& header) const;
 
  private:
+  // How far one call is told and heard.
+  struct Round {
+    Operation operation;
+    bool known = false;               // this rank makes it
+    std::vector<bool> done_telling;   // by rank
+    std::vector<FrameKind> heard_as;  // by host; kData: not yet
+    std::vector<Operation> heard;     // by host
+    int told = 0;
+    int hosts_heard = 0;
+    bool agreed = false;
+  };
+
   bool Tells(int rank) const;
   bool Sending() const;
-  absl::Status Compare();
+  bool AllAgreed() const;
+  // The call that host `h` makes next; null: none that belongs to this.
+  Round* NextOf(size_t host);
+  // Compares a round that is known and heard of all; else OK.
+  absl::Status Compare(Round* round);
+  // What the ranks call, as far as it is known.
+  absl::StatusOr<std::vector<Operation>> CallsOf(const Round& round) const;
 
   HostsContext* const context_;
-  const Operation operation_;
   const void* payload_;
   size_t bytes_;
   FrameKind kind_ = FrameKind::kCall;
-  std::vector<Operation> own_calls_;   // of the ranks of this host, when they differ
-  std::vector<bool> done_telling_;     // by rank
-  std::vector<FrameKind> heard_kind_;  // by host
-  std::vector<bool> heard_host_;
-  std::vector<Operation> heard_call_;
-  int told_ = 0, tellings_ = 0;
-  int heard_ = 0;
-  bool agreed_ = false;
+  std::vector<Operation> own_calls_;  // of the ranks of this host, when they differ
+  int tellings_ = 0;
+  std::vector<Round> rounds_;  // one, or two
 };
 
 }  // namespace lockstep

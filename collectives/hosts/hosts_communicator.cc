@@ -69,9 +69,11 @@ HostsCommunicator::HostsCommunicator(HostsGroup group) : group_(std::move(group)
   block_bytes_ = kAreaBytes / 2 / most / 64 * 64;
   group_.local->LeaveStartedToCaller();
   group_.local->SetWatch([this] { return Watch(); });
+  if (group_.overlaps) thread_ = std::make_unique<MeshThread>(context_.mesh);
 }
 
 HostsCommunicator::~HostsCommunicator() {
+  TakeBack();
   if (aborted()) context_.mesh->Leave(group_.local->CheckAlive());
   group_.local->SetWatch(nullptr);
   group_.local->abort_flag()->WakeAlso(-1);
@@ -89,6 +91,7 @@ Operation HostsCommunicator::NewCall(OpKind kind, int64_t count, DType dtype) {
 
 absl::Status HostsCommunicator::Run(const Operation& operation, int64_t bytes,
                                     const std::function<absl::Status()>& body) {
+  TakeBack();
   if (absl::Status begun = group_.local->BeginCall(operation, bytes); !begun.ok()) {
     context_.mesh->Leave(begun);
     return begun;
@@ -109,15 +112,26 @@ absl::Status HostsCommunicator::Run(const Operation& operation, int64_t bytes,
 }
 
 absl::Status HostsCommunicator::Announce(const Operation& operation, const void* mine, size_t size,
-                                         void* all, absl::Time deadline) {
+                                         void* all, absl::Time deadline, HostsCall* ends) {
+  // Another call than the one that is due goes the same way, so that all ranks hear of it.
+  const bool wrong = ends == nullptr && begun_.reduction != nullptr;
+  if (wrong) ends = begun_.reduction.get();
   absl::Status status = group_.local->Announce(operation, mine, size, all, deadline);
+  if (wrong && status.ok()) {
+    LS_RETURN_IF_ERROR(ends->EndsWith(operation));
+    LS_RETURN_IF_ERROR(Exchange(ends, deadline));
+    return absl::InternalError(
+        absl::StrCat(ToString(operation), ": parts of a tree_reduce were begun before"));
+  }
   if (EndOf(status).cause != EndCause::kMismatch || !absl::IsFailedPrecondition(status)) {
     return status;
   }
   // The other hosts are told all that is called here, so that every rank names the same two.
   HostsCall call(&context_, operation);
-  call.TellDifferent(group_.local->AnnouncedCalls());
-  const absl::Status told = Exchange(&call, deadline);
+  HostsCall* const telling = ends != nullptr ? ends : &call;
+  telling->TellDifferent(group_.local->AnnouncedCalls());
+  absl::Status told = ends != nullptr ? ends->EndsWith(operation) : absl::OkStatus();
+  if (told.ok()) told = Exchange(telling, deadline);
   return absl::IsFailedPrecondition(told) ? told : status;
 }
 
@@ -156,7 +170,7 @@ absl::Status HostsCommunicator::MissingError(const MeshUser& user) {
 }
 
 absl::Status HostsCommunicator::Watch() {
-  LS_RETURN_IF_ERROR(context_.mesh->Poll());
+  LS_RETURN_IF_ERROR(context_.mesh->Poll(begun_.reduction.get()));
   const auto record = context_.recorder->Latest();
   if (!record.has_value() || record->waiting_for < 0 || record->waiting_for == told_waiting_ ||
       !IsNumbered(current_.kind) || !(record->operation == current_)) {
@@ -191,6 +205,7 @@ absl::StatusOr<Communicator::SharedPieces> HostsCommunicator::Share(
 }
 
 void HostsCommunicator::PublishCommitted(int64_t step) {
+  TakeBack();
   group_.local->PublishCommitted(step);
   FrameHeader header;
   header.kind = FrameKind::kCommitted;
@@ -199,6 +214,7 @@ void HostsCommunicator::PublishCommitted(int64_t step) {
 }
 
 absl::Status HostsCommunicator::WaitCommitted(int64_t step, absl::Time deadline) {
+  TakeBack();
   const absl::Status local = group_.local->WaitCommitted(step, deadline);
   if (!local.ok()) context_.mesh->Leave(local);
   LS_RETURN_IF_ERROR(local);
@@ -212,6 +228,7 @@ absl::Status HostsCommunicator::WaitCommitted(int64_t step, absl::Time deadline)
 }
 
 std::vector<int64_t> HostsCommunicator::CommittedSteps() const {
+  TakeBack();
   const std::vector<int64_t> local = group_.local->CommittedSteps();
   std::vector<int64_t> steps;
   for (int r = 0; r < world_size(); ++r) {
@@ -228,6 +245,7 @@ std::optional<ReducedStep> HostsCommunicator::NewestReduce() const {
 }
 
 void HostsCommunicator::ReleaseDead() {
+  TakeBack();  // it reads the memory of the host's ranks
   // A step that was whole here has been finished before this; another one is taken from who has it.
   if (!newest_is_own_ && !group_.local->CheckAlive().ok()) newest_.reset();
   group_.local->ReleaseDead();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicator of a generation whose ranks are on several hosts: shared memory among those of
 // one host, a TCP connection between any two of different hosts. Each call is announced in shared
-// memory first; then the hosts compare theirs and move data. The sources: hosts_communicator.cc
-// (calls, commit, errors), hosts_tree_reduce.cc, hosts_collectives.cc, hosts_replicate.cc (also
-// ranges) and hosts_messages.cc.
+// memory first; then the hosts compare theirs and move data. A TreeReduce that is begun with parts
+// moves on a thread of its own while the caller computes. The sources: hosts_communicator.cc
+// (calls, commit, errors), hosts_tree_reduce.cc, hosts_parts.cc, hosts_collectives.cc,
+// hosts_replicate.cc (also ranges) and hosts_messages.cc.
 // Thread-safety: as Communicator.
 #ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_COMMUNICATOR_H_
@@ -22,6 +23,7 @@
 #include "collectives/shm/shm_communicator.h"
 #include "collectives/shm/shm_transport.h"
 #include "collectives/tcp/mesh.h"
+#include "collectives/tcp/mesh_thread.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -35,16 +37,19 @@ struct HostsGroup {
   std::vector<std::string> names;  // by rank
   const ShmTransport* transport = nullptr;
   std::unique_ptr<ShmCommunicator> local;  // of this host's ranks, by index
-  char* area = nullptr;                    // kAreaBytes of this rank's arena
+  char* area = nullptr;                    // kAllAreaBytes of this rank's arena
   std::vector<const char*> areas;          // of this host's ranks, by index
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<UniqueFd> wake;  // what the local communicator's abort flag writes
+  bool overlaps = true;            // HostsTransport::Options::overlap
 };
 
 class HostsCommunicator : public Communicator {
  public:
   // Memory of each rank through which data of calls on other memory passes.
   static constexpr size_t kAreaBytes = 4 << 20;
+  // With a word behind it: how many parts of a TreeReduce the rank has begun.
+  static constexpr size_t kAllAreaBytes = kAreaBytes + 64;
 
   // Errors: Internal when the members' shards do not make the tree.
   static absl::StatusOr<std::unique_ptr<HostsCommunicator>> Create(HostsGroup group);
@@ -60,6 +65,9 @@ class HostsCommunicator : public Communicator {
 
   absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                      absl::Time deadline) override;
+  bool reduces_parts() const override { return true; }
+  // Waits for the other ranks of this host to begin the first part.
+  absl::Status BeginPart(const TreeReduceArgs& args, absl::Time deadline) override;
   absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
                          absl::Time deadline) override;
   absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype,
@@ -97,8 +105,9 @@ class HostsCommunicator : public Communicator {
   absl::Status Run(const Operation& operation, int64_t bytes,
                    const std::function<absl::Status()>& body);
   // Announces the call among the ranks of this host; `all` gets the `size` bytes of each.
+  // `ends`: the call is the second one of it.
   absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,
-                        absl::Time deadline);
+                        absl::Time deadline, HostsCall* ends = nullptr);
   // Exchanges it with the other hosts.
   absl::Status Exchange(HostsCall* call, absl::Time deadline) { return Drive(call, deadline); }
   absl::Status Drive(MeshUser* user, absl::Time deadline);
@@ -154,12 +163,45 @@ class HostsCommunicator : public Communicator {
                            absl::Time deadline);
   absl::Status ReduceLarge(const TreeReduceArgs& args, const Operation& operation,
                            absl::Time deadline);
-  void ListSlices(const HostsReduction& reduction, int64_t count);
+  // What follows when the data of `reduction` has moved.
+  absl::Status TakeResult(const TreeReduceArgs& args, const HostsReduction& reduction,
+                          absl::Time deadline);
+  Operation TreeOperation(OpKind kind, const TreeReduceArgs& args);
+  bool IsSmallTree(const TreeReduceArgs& args) const;
+  // Announces where the nodes and the result of this rank lie.
+  absl::Status AnnouncePlaces(const TreeReduceArgs& args, const Operation& operation,
+                              absl::Time deadline, HostsCall* ends = nullptr);
+  void ListSlices(const HostsReduction& reduction);
   // Brings what this rank wants of the listed slices into its own result, and lists that instead.
   void TakeWanted(const TreeReduceArgs& args);
   void AddSlice(ElementRange range, const float* data);
   const float* LocalNode(int rank, int node) const;
   const float* LocalResult(int index) const;
+
+  // ---- a tree reduction that is begun with parts (hosts_parts.cc) ----
+  // What a TreeReduce that has begun moves, and the parts of it.
+  struct Begun {
+    int64_t step = 0;
+    int64_t sequence = 0;  // of the call that began it
+    int64_t count = 0;
+    const float* result = nullptr;
+    size_t parts = 0;  // that this rank has begun
+    std::unique_ptr<HostsReduction> reduction;
+  };
+  // The call's body.
+  absl::Status BeginFirst(const TreeReduceArgs& args, const Operation& operation,
+                          absl::Time deadline);
+  // The body of the call that ends it.
+  absl::Status EndBegun(const TreeReduceArgs& args, const Operation& operation,
+                        absl::Time deadline);
+  // Tells the ranks of this host that so many parts of this rank are there.
+  void PublishParts(size_t parts);
+  // Up to which element those of all of them are.
+  int64_t ReadyEnd() const;
+  // The mesh is this thread's again. An error of the thread comes again from the mesh.
+  void TakeBack() const {
+    if (thread_ != nullptr) thread_->TakeBack().IgnoreError();
+  }
 
   absl::Status CheckPeer(const Operation& operation, int rank) const;
   bool IsLocal(int rank) const { return group_.hosts.host_of(rank) == context_.my_host(); }
@@ -185,9 +227,12 @@ class HostsCommunicator : public Communicator {
   std::vector<HostsReduction::Memory> memory_;
   std::vector<float> small_;  // partials of this host, then the sum
   std::vector<Slice> slices_;
+  Begun begun_;  // without a reduction: none is
   std::optional<ReducedStep> newest_;
   uint64_t newest_tick_ = 0;
   bool newest_is_own_ = false;  // it lies in this rank's memory
+  // Last: it is joined before what it uses goes. Null: data moves in TreeReduce alone.
+  std::unique_ptr<MeshThread> thread_;
 };
 
 }  // namespace lockstep

@@ -109,9 +109,17 @@ int64_t HostsReduction::ChunkOf(int64_t count, int world, int most_pieces) {
 HostsReduction::HostsReduction(HostsContext* context, const Operation& operation, Parts parts)
     : HostsCall(context, operation), parts_(std::move(parts)) {
   const int world = static_cast<int>(hosts().host.size());
-  chunk_ = ChunkOf(parts_.count, world, hosts().most());
+  if (parts_.parts.empty()) parts_.parts = {{0, parts_.count}};
+  int64_t largest = 0;
+  for (const ElementRange& part : parts_.parts) largest = std::max(largest, part.size());
+  chunk_ = ChunkOf(largest, world, hosts().most());
   for (int r = 0; r < world; ++r) {
-    grids_.emplace_back(SliceOf(parts_.count, world, r), hosts().most(), chunk_);
+    std::vector<ElementRange> slices;
+    for (const ElementRange& part : parts_.parts) {
+      const ElementRange slice = SliceOf(part.size(), world, r);
+      slices.push_back({part.begin + slice.begin, part.begin + slice.end});
+    }
+    grids_.emplace_back(std::move(slices), hosts().most(), chunk_);
   }
   peers_.resize(static_cast<size_t>(world));
   for (const int rank : context->mesh->ranks()) {
@@ -178,8 +186,15 @@ OutgoingFrame HostsReduction::Frame(int rank, ElementRange range, uint32_t part,
   return frame;
 }
 
+bool HostsReduction::IsReady(ElementRange range) {
+  if (parts_.ready == nullptr || range.end <= ready_) return true;
+  ready_ = parts_.ready();
+  return range.end <= ready_;
+}
+
 bool HostsReduction::NextData(int rank, OutgoingFrame* frame) {
   Peer& to = peer(rank);
+  if (parts_.ready != nullptr) AddUp();  // what came early may have waited for this host's part
   if (to.give < summed_) {
     const ElementRange range = grid(self()).chunk(to.give);
     *frame = Frame(rank, range, kResult, parts_.result + range.begin);
@@ -188,6 +203,7 @@ bool HostsReduction::NextData(int rank, OutgoingFrame* frame) {
   }
   if (to.send == grid(rank).count()) return false;
   const ElementRange range = grid(rank).chunk(to.send);
+  if (!IsReady(range)) return false;
   memory(rank).scratch.resize(static_cast<size_t>(chunk_));
   *frame = Frame(rank, range, static_cast<uint32_t>(to.part),
                  parts_.sums->OwnPartial(to.part, range, parts_.rounded, parts_.node,
@@ -263,7 +279,7 @@ void HostsReduction::AddUp() {
   for (; summed_ < own.count(); ++summed_) {
     const ElementRange range = own.chunk(summed_);
     if (range.size() == 0) continue;
-    if (!IsThere(summed_)) return;
+    if (!IsReady(range) || !IsThere(summed_)) return;
     const auto sender = [&](int h) { return hosts().At(h, own.piece(summed_)); };
     parts_.sums->Sum(
         range, parts_.rounded, parts_.node,

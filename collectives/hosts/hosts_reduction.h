@@ -4,7 +4,8 @@
 // piece, straight from its peers' memory, and sends that to the owner; the owner adds what has come
 // for a chunk to its own host's nodes, in tree order, and sends the chunk to the rank of each host
 // that has the piece (and wants it), into whose memory it goes. Chunks move on one after another,
-// so sums, sending and receiving overlap. Thread-safety: confined to the worker's main thread.
+// so sums, sending and receiving overlap. A vector that becomes ready in parts has a slice of each
+// part for every owner. Thread-safety: confined to the thread that drives the mesh.
 #ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_REDUCTION_H_
 #define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_REDUCTION_H_
 
@@ -75,12 +76,17 @@ class HostsReduction : public HostsCall {
     std::vector<Memory>* memory = nullptr;  // by rank; kept from call to call
     // As TreeReduceArgs::wanted: a sum goes to the hosts that have a rank which wants it.
     absl::Span<const std::vector<ElementRange>> wanted = {};
+    // What is cut into slices each for itself; empty: the whole vector.
+    std::vector<ElementRange> parts = {};
+    // Up to which element the nodes of this host's ranks are there; null: they are.
+    std::function<int64_t()> ready = nullptr;
   };
 
   HostsReduction(HostsContext* context, const Operation& operation, Parts parts);
 
   // The grid of the slice of `rank`.
   const ChunkGrid& grid(int rank) const { return grids_[static_cast<size_t>(rank)]; }
+  const std::vector<ElementRange>& parts() const { return parts_.parts; }
   // Floats of a chunk, for so many elements; the same on all ranks.
   static int64_t ChunkOf(int64_t count, int world, int most_pieces);
 
@@ -106,6 +112,8 @@ class HostsReduction : public HostsCall {
     int64_t get = 0;  // next chunk of its slice to come
   };
 
+  // Whether this host's nodes have these elements.
+  bool IsReady(ElementRange range);
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   // Whether a rank of `host` wants any of it.
@@ -135,6 +143,7 @@ class HostsReduction : public HostsCall {
   std::vector<Peer> peers_;       // by rank
   int64_t chunk_ = 0;
   int64_t summed_ = 0;  // chunks of this rank's slice, in order
+  int64_t ready_ = 0;   // what Parts::ready said last
 };
 
 }  // namespace lockstep

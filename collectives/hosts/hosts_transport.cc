@@ -9,16 +9,23 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/hosts/host_groups.h"
 #include "collectives/tcp/joiner.h"
+#include "collectives/tcp/socket_io.h"
 #include "common/status.h"
 
 namespace lockstep {
+namespace {
+
+// Open files besides the connections: those who come and are not known yet, checkpoints, logs.
+constexpr int64_t kSpareFiles = 128;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<HostsTransport>> HostsTransport::Create(Options options) {
-  options.shm.arena_bytes += HostsCommunicator::kAreaBytes;
+  options.shm.arena_bytes += HostsCommunicator::kAllAreaBytes;
   LS_ASSIGN_OR_RETURN(std::unique_ptr<ShmTransport> shm, ShmTransport::Create(options.shm));
   LS_ASSIGN_OR_RETURN(Listener listener, Listener::Open(options.listen));
   LS_ASSIGN_OR_RETURN(void* const area,
-                      shm->Allocate(HostsCommunicator::kAreaBytes, "what passes between hosts"));
+                      shm->Allocate(HostsCommunicator::kAllAreaBytes, "what passes between hosts"));
   auto transport = std::unique_ptr<HostsTransport>(
       new HostsTransport(std::move(options), std::move(shm), std::move(listener)));
   transport->area_ = static_cast<char*>(area);
@@ -62,6 +69,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> HostsTransport::Connect(const Grou
   }
   group.transport = shm_.get();
   group.area = area_;
+  group.overlaps = options_.overlap;
   GroupSpec local = spec;
   local.members.clear();
   for (const int rank : group.hosts.ranks[static_cast<size_t>(group.hosts.host_of(spec.rank))]) {
@@ -78,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> HostsTransport::ConnectHosts(const
   ShmCommunicator* const near = group.local.get();
   group.wake = std::make_unique<UniqueFd>(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!group.wake->valid()) return ErrnoStatus(errno, "cannot make an eventfd");
-  const Communicator::SharedPiece piece{area_, HostsCommunicator::kAreaBytes};
+  const Communicator::SharedPiece piece{area_, HostsCommunicator::kAllAreaBytes};
   LS_ASSIGN_OR_RETURN(const Communicator::SharedPieces areas,
                       near->Share(absl::MakeConstSpan(&piece, 1), deadline));
   for (const std::vector<const char*>& each : areas) group.areas.push_back(each[0]);
@@ -123,6 +131,9 @@ absl::StatusOr<std::unique_ptr<Mesh>> HostsTransport::JoinHosts(const GroupSpec&
       join.peers.push_back(member.rank);
     }
   }
+  // Descriptors have the lowest numbers that are free, so the newest one tells how many are open.
+  LS_RETURN_IF_ERROR(AllowConnections(group.wake->get() + 1,
+                                      static_cast<int64_t>(join.peers.size()) + kSpareFiles));
   join.listener = &listener_;
   join.wake = mesh.wake;
   join.alive = mesh.alive;

@@ -29,6 +29,9 @@ class HostsTransport : public Transport {
     std::vector<std::string> listen;
     // How long a peer's kernel may leave data unacknowledged before it counts as unreachable.
     absl::Duration silence = absl::Seconds(10);
+    // What is begun of a TreeReduce (BeginPart) moves while this rank computes, on a thread of its
+    // own. Without, all of it moves in TreeReduce. Each rank for itself: others notice nothing.
+    bool overlap = true;
   };
 
   // Errors: ResourceExhausted, Internal; those of Listener::Open.

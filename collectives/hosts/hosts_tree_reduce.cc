@@ -48,26 +48,42 @@ const float* HostsCommunicator::LocalResult(int index) const {
   return reinterpret_cast<const float*>(group_.areas[i] + places_of_[i * places_]);
 }
 
-absl::StatusOr<absl::Span<const Slice>> HostsCommunicator::TreeReduce(const TreeReduceArgs& args,
-                                                                      absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kTreeReduce, args.count, DType::kFloat32);
+Operation HostsCommunicator::TreeOperation(OpKind kind, const TreeReduceArgs& args) {
+  Operation operation = NewCall(kind, args.count, DType::kFloat32);
   operation.step = args.step;
   operation.bucket = args.bucket;
   operation.layout = LayoutOf(args.wanted);
   if (args.rounded > 0) operation.dtype = DType::kBFloat16;
+  return operation;
+}
+
+bool HostsCommunicator::IsSmallTree(const TreeReduceArgs& args) const {
+  return group_.deal.most_partials() * args.count * kFloat <= kSmallTree;
+}
+
+absl::Status HostsCommunicator::AnnouncePlaces(const TreeReduceArgs& args,
+                                               const Operation& operation, absl::Time deadline,
+                                               HostsCall* ends) {
+  my_places_.assign(places_, 0);
+  my_places_[0] = reinterpret_cast<const char*>(args.result) - group_.area;
+  for (size_t i = 0; i < args.nodes.size(); ++i) {
+    my_places_[1 + i] = reinterpret_cast<const char*>(args.nodes[i].data) - group_.area;
+  }
+  places_of_.resize(places_ * static_cast<size_t>(local_size()));
+  return Announce(operation, my_places_.data(), places_ * sizeof(int64_t), places_of_.data(),
+                  deadline, ends);
+}
+
+absl::StatusOr<absl::Span<const Slice>> HostsCommunicator::TreeReduce(const TreeReduceArgs& args,
+                                                                      absl::Time deadline) {
+  const Operation operation = TreeOperation(OpKind::kTreeReduce, args);
   LS_RETURN_IF_ERROR(Run(operation, args.count * kFloat, [&]() -> absl::Status {
     LS_RETURN_IF_ERROR(CheckArgs(args));
-    my_places_.assign(places_, 0);
-    my_places_[0] = reinterpret_cast<const char*>(args.result) - group_.area;
-    for (size_t i = 0; i < args.nodes.size(); ++i) {
-      my_places_[1 + i] = reinterpret_cast<const char*>(args.nodes[i].data) - group_.area;
-    }
-    places_of_.resize(places_ * static_cast<size_t>(local_size()));
-    LS_RETURN_IF_ERROR(Announce(operation, my_places_.data(), places_ * sizeof(int64_t),
-                                places_of_.data(), deadline));
+    if (begun_.reduction != nullptr) return EndBegun(args, operation, deadline);
+    LS_RETURN_IF_ERROR(AnnouncePlaces(args, operation, deadline));
     slices_.clear();
-    const bool small = group_.deal.most_partials() * args.count * kFloat <= kSmallTree;
-    return small ? ReduceSmall(args, operation, deadline) : ReduceLarge(args, operation, deadline);
+    return IsSmallTree(args) ? ReduceSmall(args, operation, deadline)
+                             : ReduceLarge(args, operation, deadline);
   }));
   return absl::MakeConstSpan(slices_);
 }
@@ -119,7 +135,12 @@ absl::Status HostsCommunicator::ReduceLarge(const TreeReduceArgs& args, const Op
                             args.result, args.count, args.rounded, &memory_, args.wanted});
   newest_.reset();  // its slices are overwritten
   LS_RETURN_IF_ERROR(Exchange(&reduction, deadline));
-  ListSlices(reduction, args.count);
+  return TakeResult(args, reduction, deadline);
+}
+
+absl::Status HostsCommunicator::TakeResult(const TreeReduceArgs& args,
+                                           const HostsReduction& reduction, absl::Time deadline) {
+  ListSlices(reduction);
   newest_is_own_ = !args.wanted.empty();
   newest_tick_ = newest_is_own_ ? 0 : group_.local->next_tick();
   if (!newest_is_own_) newest_ = ReducedStep{args.step, slices_, true};
@@ -156,17 +177,14 @@ void HostsCommunicator::AddSlice(ElementRange range, const float* data) {
   slices_.push_back({range.begin, range.end, data});
 }
 
-void HostsCommunicator::ListSlices(const HostsReduction& reduction, int64_t count) {
-  for (int r = 0; r < world_size(); ++r) {
-    if (IsLocal(r)) {
-      const ElementRange range = SliceOf(count, world_size(), r);
-      AddSlice(range, LocalResult(group_.hosts.index_of(r)) + range.begin);
-      continue;
-    }
-    const ChunkGrid& grid = reduction.grid(r);
-    for (int g = 0; g < group_.hosts.most(); ++g) {
-      const ElementRange range = grid.range(g);
-      AddSlice(range, LocalResult(g % local_size()) + range.begin);
+void HostsCommunicator::ListSlices(const HostsReduction& reduction) {
+  for (size_t part = 0; part < reduction.parts().size(); ++part) {
+    for (int r = 0; r < world_size(); ++r) {
+      for (int g = 0; g < group_.hosts.most(); ++g) {
+        const ElementRange range = reduction.grid(r).range(part, g);
+        const int index = IsLocal(r) ? group_.hosts.index_of(r) : g % local_size();
+        AddSlice(range, LocalResult(index) + range.begin);
+      }
     }
   }
 }

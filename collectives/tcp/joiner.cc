@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/group_end.h"
 #include "collectives/tcp/socket_io.h"
 #include "common/clock.h"
@@ -23,6 +24,8 @@ constexpr absl::Duration kProveWithin = absl::Seconds(5);
 constexpr size_t kMostVisitors = 64;  // besides one for each peer
 // The longest sleep: deaths of local peers wake nobody here.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
+// Missing ranks of which all is said; of more, which they are.
+constexpr size_t kMostTold = 16;
 
 }  // namespace
 
@@ -62,19 +65,22 @@ bool Joiner::Complete() const {
 
 absl::Status Joiner::Missing() const {
   std::vector<std::string> missing;
+  std::vector<int> others;
   int first = -1;
   for (const Peer& peer : peers_) {
     if (peer.joined) continue;
     if (first < 0) first = peer.connection.rank;
+    if (missing.size() == kMostTold) {
+      others.push_back(peer.connection.rank);
+      continue;
+    }
     missing.push_back(
         peer.accepts
             ? absl::StrCat(NameOf(self_), " cannot reach ", NameOf(*peer.member), peer.trouble)
             : absl::StrCat(NameOf(*peer.member), " has not come to ", NameOf(self_)));
   }
-  std::string text = missing.front();
-  if (missing.size() > 1) {
-    absl::StrAppend(&text, "; ", missing.size() - 1, " more ranks are missing");
-  }
+  std::string text = absl::StrJoin(missing, "; ");
+  if (!others.empty()) absl::StrAppend(&text, "; nor have ranks ", absl::StrJoin(others, ", "));
   return WithEnd(absl::DeadlineExceededError(text), {EndCause::kPeerMissing, first});
 }
 

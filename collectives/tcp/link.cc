@@ -134,6 +134,8 @@ void Link::TakeRest() {
   }
 }
 
+absl::Status Link::HowItEnded() const { return Ended(rest_error_.value_or(0)); }
+
 std::optional<Goodbye> Link::LastWords() const {
   size_t at = begin_;
   uint64_t number = in_number_;

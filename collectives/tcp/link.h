@@ -63,6 +63,8 @@ class Link {
   // ---- when the peer has closed its end ----
   // Takes in all that is left of the connection. What was read ahead is given out as ever.
   void TakeRest();
+  // After TakeRest: how the connection ended, as Write's errors; Unavailable, too, when it has not.
+  absl::Status HowItEnded() const;
   // After TakeRest: the goodbye at the end of what has not been given out; empty: there is none.
   std::optional<Goodbye> LastWords() const;
   // Nothing more is sent: what was to be goes nowhere.
@@ -97,7 +99,7 @@ class Link {
   size_t inbox_bytes = 0;
 
  private:
-  absl::Status Ended(int error);
+  static absl::Status Ended(int error);
   // Reads to the buffer, and before that to `place` when there is one.
   absl::Status Fill(char* place, size_t bytes, size_t* placed, bool* moved);
 

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,6 +27,8 @@ constexpr size_t kFewLinks = 4;
 constexpr int kTurn = 4;
 constexpr size_t kInboxBytes = 512 << 10;
 constexpr uint32_t kWakeEvent = UINT32_MAX;
+// Deaths and parts of local peers wake nobody here.
+constexpr absl::Duration kServeSlice = absl::Milliseconds(1);
 
 void Relax() {
 #if defined(__x86_64__)
@@ -36,8 +39,10 @@ void Relax() {
 }  // namespace
 
 Mesh::Mesh(MeshOptions options)
-    : options_(std::move(options)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  LS_CHECK(epoll_.valid());
+    : options_(std::move(options)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      nudge_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  LS_CHECK(epoll_.valid() && nudge_.valid());
   links_.resize(static_cast<size_t>(options_.world));
   hung_up_.resize(links_.size(), false);
   for (Connection& connection : options_.connections) {
@@ -55,6 +60,8 @@ Mesh::Mesh(MeshOptions options)
   event.events = EPOLLIN;
   event.data.u32 = kWakeEvent;
   if (options_.wake >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, options_.wake, &event);
+  event.events = EPOLLIN | EPOLLET;  // each write is an event, and none has to be read
+  LS_CHECK_EQ(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, nudge_.get(), &event), 0);
 }
 
 Mesh::~Mesh() { Leave(absl::OkStatus()); }
@@ -82,12 +89,29 @@ absl::Status Mesh::Run(MeshUser* user, absl::Time deadline) {
   }
 }
 
-absl::Status Mesh::Poll() {
+absl::Status Mesh::Poll(MeshUser* user) {
   LS_RETURN_IF_ERROR(failed_);
   Take(absl::ZeroDuration());
   bool moved = false;
-  return Pump(nullptr, &moved);
+  return Pump(user, &moved);
 }
+
+absl::Status Mesh::Serve(MeshUser* user, const std::atomic<bool>& stop) {
+  LS_RETURN_IF_ERROR(failed_);
+  for (int turn = 1; !stop.load(std::memory_order_acquire); ++turn) {
+    bool moved = false;
+    const absl::Status status = Pump(user, &moved);
+    if (user->Done()) return absl::OkStatus();
+    LS_RETURN_IF_ERROR(status);
+    if (moved && turn % 64 != 0) continue;
+    LS_RETURN_IF_ERROR(options_.alive());
+    LS_RETURN_IF_ERROR(CheckSilence(Clock::Real()->Now()));
+    if (!moved) Take(kServeSlice);
+  }
+  return absl::OkStatus();
+}
+
+void Mesh::Wake() { ::eventfd_write(nudge_.get(), 1); }
 
 absl::Status Mesh::Idle(const MeshUser& user, absl::Time deadline, Wait* wait) {
   const bool spins = options_.may_spin && wait->rounds < kSpins;

@@ -5,10 +5,12 @@
 //
 // The first failure of a connection is that of the generation: Run, Poll and everything after them
 // return it. What the error says, and of whom, is told by the peer's goodbye where there is one.
-// Thread-safety: confined to the worker's main thread.
+// Thread-safety: used by one thread at a time, the worker's main thread or the one that it lends
+// the mesh to (mesh_thread.h); Wake is thread-safe.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_MESH_H_
 #define LOCKSTEP_COLLECTIVES_TCP_MESH_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,8 +64,13 @@ class Mesh {
   // Drives `user` until it is done. Errors: Aborted; FailedPrecondition when a peer says that calls
   // differ; DeadlineExceeded without a message, when the caller knows what to say.
   absl::Status Run(MeshUser* user, absl::Time deadline);
-  // Does what can be done without waiting. Errors: as Run.
-  absl::Status Poll();
+  // Does what can be done without waiting; with `user`, also for it. Errors: as Run.
+  absl::Status Poll(MeshUser* user = nullptr);
+  // Drives `user` until `stop` is set or it is done, for an owner that computes meanwhile: it never
+  // spins, and the flight recorder is left to the owner. Errors: as Run, without a deadline.
+  absl::Status Serve(MeshUser* user, const std::atomic<bool>& stop);
+  // Serve looks at `stop` and asks `user` for frames again.
+  void Wake();
 
   // Sends a small frame to every peer, or to one, as soon as that can be done; does not block.
   void Tell(const FrameHeader& header, const std::string& payload = "");
@@ -107,6 +114,7 @@ class Mesh {
   std::vector<std::unique_ptr<Link>> links_;  // by rank
   std::vector<int> ranks_;                    // those with links
   UniqueFd epoll_;
+  UniqueFd nudge_;  // what Wake writes
   absl::Status failed_;
   bool left_ = false;
   std::vector<bool> hung_up_;  // by rank

@@ -63,7 +63,7 @@ absl::Status Mesh::LookForGoodbye(Link* link) {
   link->last_words_read = true;
   link->TakeRest();
   const std::optional<Goodbye> goodbye = link->LastWords();
-  if (!goodbye.has_value()) return Lost(link, absl::UnavailableError(""));
+  if (!goodbye.has_value()) return Lost(link, link->HowItEnded());
   return goodbye->code == absl::StatusCode::kOk ? absl::OkStatus() : OnGoodbye(link, *goodbye);
 }
 

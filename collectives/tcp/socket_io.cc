@@ -3,10 +3,14 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace lockstep {
 
@@ -46,6 +50,20 @@ void ProbeWhenIdle(int socket, absl::Duration silence) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+}
+
+absl::Status AllowConnections(int64_t open, int64_t more) {
+  const int64_t needed = open + more;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus(errno, "the limit of open files");
+  if (limit.rlim_cur >= static_cast<rlim_t>(needed)) return absl::OkStatus();
+  if (limit.rlim_max >= static_cast<rlim_t>(needed)) {
+    limit.rlim_cur = static_cast<rlim_t>(needed);
+    if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "connections with the ranks of other hosts take ", needed, " open files of this worker, but ",
+      limit.rlim_max, " are allowed (the hard limit, ulimit -Hn): raise it, or use fewer workers"));
 }
 
 }  // namespace lockstep

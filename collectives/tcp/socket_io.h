@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small pieces of non-blocking socket work. Thread-safety: pure functions.
+// Small pieces of non-blocking socket work. Thread-safety: pure functions, but for
+// AllowConnections, which is for one thread.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_SOCKET_IO_H_
 #define LOCKSTEP_COLLECTIVES_TCP_SOCKET_IO_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 
 namespace lockstep {
@@ -30,6 +33,10 @@ void SendWithoutDelay(int socket);
 // An idle peer's kernel is asked each second; the connection ends when it has not answered for
 // `silence`.
 void ProbeWhenIdle(int socket, absl::Duration silence);
+
+// Sees to it that so many more files can be open beside the `open` ones: raises this process' soft
+// limit as far as that takes. Errors: ResourceExhausted when the hard limit is below it, saying so.
+absl::Status AllowConnections(int64_t open, int64_t more);
 
 }  // namespace lockstep
 

@@ -56,7 +56,7 @@ bool IsKnown(const Packed& packed) {
          packed.kind <= static_cast<uint8_t>(FrameKind::kGoodbye) &&
          packed.payload_dtype <= static_cast<uint8_t>(DType::kFloat16) &&
          packed.call_dtype <= static_cast<uint8_t>(DType::kFloat16) &&
-         packed.call_kind <= static_cast<uint8_t>(OpKind::kExchange) &&
+         packed.call_kind <= static_cast<uint8_t>(OpKind::kBeginReduce) &&
          packed.reduce <= static_cast<uint8_t>(ReduceOp::kMin) &&
          packed.order <= static_cast<uint8_t>(ReduceOrder::kFastest);
 }

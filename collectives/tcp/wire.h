@@ -40,7 +40,7 @@ struct FrameHeader {
 };
 
 inline constexpr size_t kFrameBytes = 96;
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 inline constexpr uint32_t kMostPayload = 1 << 20;
 
 // Writes `header` as kFrameBytes to `out`.

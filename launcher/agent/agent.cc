@@ -395,7 +395,14 @@ void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem, 
 
 // Anew for each worker: networks come and go.
 void AgentImpl::FindDataAddresses(const std::string& seen) {
-  if (options_.private_agent && !coordinator::IsTcpAddress(options_.coordinator.address)) return;
+  if (!coordinator::IsTcpAddress(options_.coordinator.address)) {
+    if (options_.private_agent) return;
+    // All agents of a Unix socket are on this machine.
+    if (options_.interfaces.empty()) {
+      node_.data_addresses = {"127.0.0.1"};
+      return;
+    }
+  }
   node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
                                              OwnEndTowards(options_.coordinator.address), seen);
   if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;

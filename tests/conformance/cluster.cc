@@ -33,8 +33,9 @@ std::unique_ptr<Transport> NewShm(size_t arena_bytes) {
   return *std::move(transport);
 }
 
-std::unique_ptr<Transport> NewHosts(size_t arena_bytes) {
+std::unique_ptr<Transport> NewHosts(size_t arena_bytes, bool overlap) {
   HostsTransport::Options options;
+  options.overlap = overlap;
   options.shm.arena_bytes = arena_bytes;
   auto transport = HostsTransport::Create(options);
   LS_CHECK(transport.ok()) << transport.status().ToString();
@@ -55,13 +56,14 @@ std::unique_ptr<Transport> NewNccl(int rank, size_t arena_bytes) {
 
 }  // namespace
 
-Cluster::Cluster(Kind kind, int world, size_t arena_bytes)
+Cluster::Cluster(Kind kind, int world, size_t arena_bytes,
+                 const std::function<bool(int rank)>& idles)
     : kind_(kind), network_(std::make_unique<Network>()) {
   for (int r = 0; r < world; ++r) {
     if (kind == Kind::kFake) {
       transports_.push_back(std::make_unique<FakeTransport>(&network_->fake, arena_bytes));
     } else if (kind >= Kind::kHosts) {
-      transports_.push_back(NewHosts(arena_bytes));
+      transports_.push_back(NewHosts(arena_bytes, !idles(r)));
     } else {
       transports_.push_back(kind == Kind::kShm ? NewShm(arena_bytes) : NewNccl(r, arena_bytes));
     }

@@ -26,7 +26,10 @@ std::string Name(Kind kind);
 
 class Cluster {
  public:
-  Cluster(Kind kind, int world, size_t arena_bytes);
+  // `idles`, by rank: one between hosts that moves data of a TreeReduce in it alone.
+  Cluster(
+      Kind kind, int world, size_t arena_bytes,
+      const std::function<bool(int rank)>& idles = [](int) { return false; });
   ~Cluster();
 
   // Runs `body` on a thread for each rank, connected as `generation` with `shards` dealt (0: one

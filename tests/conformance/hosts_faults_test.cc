@@ -75,6 +75,48 @@ TEST(HostsFaultsTest, AKilledRankIsNamedInLargeCalls) {
   }
 }
 
+// Rank 1 dies when parts of a reduction are on their way and everybody computes.
+TEST(HostsFaultsTest, AKilledRankIsNamedAmidPartsThatWereBegun) {
+  constexpr int64_t kCount = 200'000;
+  const std::vector<ElementRange> parts = {{0, 64'000}, {64'000, 128'000}, {128'000, 192'000}};
+  for (const auto& nodes : kDeals) {
+    Processes job(
+        4, 4,
+        [&](Communicator& c, Transport& transport, int socket) {
+          const NodeBuffer node{{c.rank(), c.rank() + 1},
+                                *transport.vectors().Allocate(kCount, "a node")};
+          TreeReduceArgs args;
+          args.nodes = absl::MakeConstSpan(&node, 1);
+          args.count = kCount;
+          args.result = const_cast<float*>(node.data);
+          args.parts = parts;
+          LS_CHECK(SendFds(socket, "begun", {}).ok());
+          absl::Status status;
+          while (status.ok()) {
+            ++args.step;
+            for (size_t part = 0; part < parts.size() && status.ok(); ++part) {
+              status = c.BeginPart(args, MuchLater());
+            }
+            if (status.ok()) status = c.TreeReduce(args, MuchLater()).status();
+          }
+          const std::string result =
+              absl::StrCat(std::string(status.message()), "|", EndOf(status).lost_rank());
+          LS_CHECK(SendFds(socket, result, {}).ok());
+          ::pause();
+          return result;
+        },
+        nodes);
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(job.Receive(r), "begun");
+    job.Kill(1);
+    for (const int r : {0, 2, 3}) {
+      const std::string message = job.Receive(r);
+      EXPECT_THAT(message, HasSubstr("rank 1")) << "rank " << r;
+      EXPECT_THAT(message, HasSubstr("died")) << "rank " << r;
+      EXPECT_THAT(message, HasSubstr("|1")) << "rank " << r;
+    }
+  }
+}
+
 // Rank 1 never comes: the others wait, then tell when they heard of its death.
 TEST(HostsFaultsTest, WhoWaitsHearsOfADeathAtOnce) {
   constexpr int kWorld = 4;

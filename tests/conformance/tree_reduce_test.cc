@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TreeReduce on every implementation: the serial sum's bits for every deal of the shards.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
+#include "common/check.h"
 #include "common/half.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -136,6 +141,95 @@ TEST_P(TreeTest, PartsThatAreBegunEarlyChangeNoBit) {
       });
       if (testing::Test::HasFailure()) return;
     }
+  }
+}
+
+// So large that between hosts data moves before TreeReduce; parts of all lengths, and a rest.
+TEST_P(TreeTest, LargePartsThatAreBegunEarlyChangeNoBit) {
+  const std::vector<ElementRange> parts = {
+      {0, 30'000}, {30'000, 30'016}, {30'016, 90'032}, {90'032, 119'984}};
+  for (const auto& [shards, world] : {std::pair{2, 2}, {5, 4}, {8, 4}, {7, 7}}) {
+    for (const int64_t rounded : {int64_t{0}, int64_t{100'003}}) {
+      Cluster cluster(GetParam(), world, 4 << 20);
+      cluster.Run(1, shards, [&, shards = shards](Communicator& c, Transport& transport) {
+        if (rounded > 0 && !c.abilities().rounds) return;
+        ReduceAndCheck(c, transport, shards, 120'005, shards % 2 == 0, parts, rounded);
+      });
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// What lies at `at` now, whoever else writes there.
+float Peek(const float* at) {
+  static const int memory = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  float value = 0;
+  const auto read = ::pread(memory, &value, sizeof(value), reinterpret_cast<intptr_t>(at));
+  LS_CHECK_EQ(read, static_cast<ssize_t>(sizeof(value)));
+  return value;
+}
+
+// Ranks of different hosts that have begun a part get its sums while they do something else.
+TEST(TreePartsTest, SumsComeWhileTheCallerComputes) {
+  const std::vector<ElementRange> parts = {{0, 60'000}, {60'000, 120'000}};
+  Cluster cluster(Kind::kTurns, 4, 4 << 20);
+  cluster.Run(1, 4, [&](Communicator& c, Transport& transport) {
+    float* const node = *transport.vectors().Allocate(120'000, "node");
+    float* const result = *transport.vectors().Allocate(120'000, "result");
+    std::fill_n(node, 120'000, static_cast<float>(1 << c.rank()));
+    const NodeBuffer mine{{c.rank(), c.rank() + 1}, node};
+    TreeReduceArgs args;
+    args.nodes = absl::MakeConstSpan(&mine, 1);
+    args.count = 120'000;
+    args.result = result;
+    args.parts = parts;
+    ASSERT_TRUE(c.BeginPart(args, Never()).ok());
+    // Of its own slice of the part a rank has all sums, of others what comes to it.
+    const float* const own = result + SliceOf(60'000, 4, c.rank()).begin;
+    const absl::Time until = Never();
+    while (Peek(own) != 15 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(Peek(own), 15);
+    EXPECT_EQ(Peek(result + 100'000), 0) << "of a part that was not begun";
+    const auto slices = c.TreeReduce(args, Never());
+    ASSERT_TRUE(slices.ok()) << slices.status();
+    int64_t count = 0;
+    for (const Slice& slice : *slices) {
+      count += std::count(slice.data, slice.data + (slice.end - slice.begin), 15.0f);
+    }
+    EXPECT_EQ(count, 120'000);
+  });
+}
+
+// Without a thread the data moves in TreeReduce; hosts may differ in it.
+TEST(TreePartsTest, ARankThatMovesNothingMeanwhileIsNoTrouble) {
+  for (const bool all : {false, true}) {
+    Cluster cluster(Kind::kTurns, 4, 4 << 20, [all](int rank) { return !all && rank % 3 == 0; });
+    cluster.Run(1, 4, [&](Communicator& c, Transport& transport) {
+      ReduceAndCheck(c, transport, 4, 120'005, true, {{0, 60'000}, {60'000, 90'000}});
+    });
+  }
+}
+
+// The second call is compared like any other, while data of the first is on its way.
+TEST(TreePartsTest, WhoEndsItOtherwiseIsNamedByAll) {
+  const std::vector<ElementRange> parts = {{0, 60'000}, {60'000, 120'000}};
+  for (const Kind kind : {Kind::kHosts, Kind::kTurns, Kind::kNeighbours}) {
+    SCOPED_TRACE(Name(kind));
+    Cluster cluster(kind, 4, 4 << 20);
+    cluster.Run(1, 4, [&](Communicator& c, Transport& transport) {
+      const NodeBuffer mine{{c.rank(), c.rank() + 1}, *transport.vectors().Allocate(120'000, "n")};
+      TreeReduceArgs args;
+      args.nodes = absl::MakeConstSpan(&mine, 1);
+      args.count = 120'000;
+      args.result = const_cast<float*>(mine.data);
+      args.parts = parts;
+      ASSERT_TRUE(c.BeginPart(args, Never()).ok());
+      const absl::Status status =
+          c.rank() == 2 ? c.Barrier(Never()) : c.TreeReduce(args, Never()).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr("barrier 2"));
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr("tree_reduce 2"));
+    });
   }
 }
 

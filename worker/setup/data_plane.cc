@@ -2,6 +2,7 @@
 #include "worker/setup/data_plane.h"
 
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -44,6 +45,13 @@ absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignme
   return absl::FailedPreconditionError(absl::StrCat("workers of this host share GPUs, which ",
                                                     library->name(),
                                                     " cannot join: NCCL 2.30 is the first"));
+}
+
+// Whether gradients go to other hosts while later ones are computed. It is for measurements to say
+// otherwise (bench/overlap.py); no bit depends on it.
+bool Overlaps() {
+  const char* const value = std::getenv("LOCKSTEP_OVERLAP");
+  return value == nullptr || std::string_view(value) != "0";
 }
 
 }  // namespace
@@ -97,7 +105,8 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& comp
                                                          GradientPlace place,
                                                          const WorkerAssignment& assignment,
                                                          const LifePage* life,
-                                                         absl::Duration patience, bool over_hosts) {
+                                                         absl::Duration patience, bool over_hosts,
+                                                         std::vector<std::string> listen) {
   ShmTransport::Options shm;
   shm.life = life;
   shm.memory_patience = patience;
@@ -107,6 +116,8 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& comp
     HostsTransport::Options hosts;
     hosts.shm = shm;
     hosts.silence = job::FailureDetection(compiled.job);
+    hosts.overlap = Overlaps();
+    hosts.listen = std::move(listen);
     return HostsTransport::Create(hosts);
   }
   if (place == GradientPlace::kHost) return ShmTransport::Create(shm);

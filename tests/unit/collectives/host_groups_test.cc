@@ -81,7 +81,7 @@ TEST(HostGroupsTest, MembersMustCoverTheTree) {
 TEST(ChunkGridTest, ChunksOfAllPiecesCoverTheSliceOnce) {
   for (const int pieces : {1, 2, 3, 5}) {
     for (const int64_t size : {0, 1, 16, 100, 1000, 4097}) {
-      const ChunkGrid grid({32, 32 + size}, pieces, 64);
+      const ChunkGrid grid({{32, 32 + size}}, pieces, 64);
       std::vector<int> covered(static_cast<size_t>(size), 0);
       for (int64_t k = 0; k < grid.count(); ++k) {
         const ElementRange chunk = grid.chunk(k);
@@ -102,6 +102,24 @@ TEST(ChunkGridTest, ChunksOfAllPiecesCoverTheSliceOnce) {
       }
     }
   }
+}
+
+TEST(ChunkGridTest, SlicesOfPartsComeOneAfterAnother) {
+  const ChunkGrid grid({{0, 100}, {200, 200}, {200, 216}, {400, 1000}, {1000, 1000}}, 3, 64);
+  int64_t elements = 0, least = 0;
+  for (int64_t k = 0; k < grid.count(); ++k) {
+    const ElementRange chunk = grid.chunk(k);
+    elements += chunk.size();
+    if (chunk.size() == 0) continue;
+    // A chunk is behind all those of earlier slices.
+    const int64_t slice = chunk.begin < 100 ? 0 : chunk.begin < 216 ? 200 : 400;
+    EXPECT_GE(slice, least);
+    least = slice;
+    const size_t at = slice == 0 ? 0 : slice == 200 ? 2 : 3;
+    EXPECT_GE(chunk.begin, grid.range(at, grid.piece(k)).begin);
+    EXPECT_LE(chunk.end, grid.range(at, grid.piece(k)).end);
+  }
+  EXPECT_EQ(elements, 716);
 }
 
 }  // namespace
