@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/local_run/run_as_guest.h"
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +17,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
 #include "launcher/agent/limits.h"
+#include "launcher/agent/run_folder.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
@@ -32,6 +35,14 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 // How long the coordinator's host may be away.
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(30);
 
+// The newest checkpoint in a folder, or the folder.
+std::string NewestIn(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path newest =
+      std::filesystem::read_symlink(std::filesystem::path(folder) / "last", error);
+  return error ? folder : absl::StrCat(folder, "/", newest.string());
+}
+
 class Guest {
  public:
   Guest(const RunArgs& args, Spawner* spawner)
@@ -48,6 +59,8 @@ class Guest {
   }
   absl::StatusOr<JobStatus> RunJob();
   absl::Status StartAgent(const coordinator::ClientOptions& coordinator, int slots);
+  // The workers save what they have and leave; says what came of it.
+  absl::Status SaveAndLeave(const JobSpec& spec);
   // The run's one job, as soon as its coordinator has it.
   absl::StatusOr<std::string> AwaitJob(coordinator::Client* client, absl::Duration patience);
 
@@ -122,13 +135,43 @@ absl::StatusOr<JobStatus> Guest::RunJob() {
   LS_RETURN_IF_ERROR(StartAgent(options, slots));
   renderer_.SetTee("none");
   absl::StatusOr<JobStatus> ended = FollowToEnd(client.get(), job, &renderer_, kGiveUpAfter);
-  if (absl::IsUnavailable(ended.status())) {
-    return absl::UnavailableError(
-        absl::StrCat("the run's coordinator at ", options.address,
-                     " is gone; this host's workers were ended. The run goes on from its newest "
-                     "checkpoint when it is started again on all hosts"));
-  }
+  if (absl::IsUnavailable(ended.status())) return SaveAndLeave(request.spec());
   return ended;
+}
+
+absl::Status Guest::SaveAndLeave(const JobSpec& spec) {
+  const std::string gone =
+      absl::StrCat("the run's coordinator at ", args_.rendezvous->endpoint, " is gone");
+  if (spec.checkpoint().dir().empty()) {
+    return absl::UnavailableError(
+        absl::StrCat(gone,
+                     "; this host's workers were ended, and nothing was saved, since the job "
+                     "has no 'checkpoint' section"));
+  }
+  std::shared_ptr<Agent> agent;
+  {
+    absl::MutexLock lock(&mu_);
+    agent = agent_;
+  }
+  renderer_.Message(absl::StrCat(gone, ": this host's workers save their state and leave"));
+  agent->SaveAndStop();
+  while (!agent->WaitStopped(kLookAgain)) {
+    absl::MutexLock lock(&mu_);
+    if (signals_ > 1 || lost_) return absl::CancelledError("interrupted");
+  }
+  const Farewell left = agent->farewell();
+  constexpr char kGoOn[] =
+      "; the same command on the hosts that are left (--nnodes, --node-rank and --rdzv-endpoint "
+      "are theirs) goes on from there with checkpoint.resume: auto";
+  const std::string folder = ResolvePath(left.folder, spec.checkpoint().dir());
+  if (left.saved > 0) {
+    return absl::UnavailableError(absl::StrCat(
+        gone, "; the state of this host's workers is saved as ", NewestIn(folder), kGoOn));
+  }
+  return absl::UnavailableError(
+      absl::StrCat(gone, "; this host's workers had nothing new to save",
+                   left.last_line.empty() ? "" : absl::StrCat(" (", left.last_line, ")"),
+                   ": the newest checkpoint is that in ", folder, kGoOn));
 }
 
 absl::Status Guest::StartAgent(const coordinator::ClientOptions& coordinator, int slots) {
