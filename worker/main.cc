@@ -25,6 +25,7 @@
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
 #include "worker/commands/offline.h"
+#include "worker/control/farewell_watch.h"
 #include "worker/setup/cpu_binding.h"
 #include "worker/setup/device_choice.h"
 #include "worker/setup/nccl_settings.h"
@@ -78,6 +79,7 @@ int main(int argc, char** argv) {
                  "worker: is started by the launcher, not by hand; run: launcher job.yaml\n");
     return kUsage;
   }
+  lockstep::worker::FarewellWatch::Block();
   lockstep::worker::ClaimDevice(bootstrap.assignment());
   if (bootstrap.assignment().device().kind() == "cuda") {
     lockstep::worker::SetNcclEnvironment(bootstrap.assignment().spec().nccl(),

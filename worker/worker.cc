@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "collectives/communicator.h"
 #include "collectives/group_end.h"
 #include "common/clock.h"
+#include "common/farewell.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "data/fingerprint.h"
@@ -24,6 +26,7 @@
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
 #include "worker/control/control_link.h"
+#include "worker/control/farewell_watch.h"
 #include "worker/control/progress_board.h"
 #include "worker/control/run_record.h"
 #include "worker/control/telemetry.h"
@@ -79,7 +82,8 @@ class Worker {
         job_(bootstrap.assignment().spec()),
         life_(life),
         clock_(clock),
-        link_(bootstrap) {}
+        link_(bootstrap),
+        farewell_([this] { link_.LoseCoordinator(); }) {}
 
   absl::Status Run() {
     link_.Start();
@@ -91,12 +95,14 @@ class Worker {
       LS_RETURN_IF_ERROR(FinishKnownStep());
       LS_RETURN_IF_ERROR(SendReady());
       board_.Enter(WAITING);
-      LS_ASSIGN_OR_RETURN(const Generation generation, AwaitGeneration());
-      if (generation.members().empty()) {
-        highest_generation_ = generation.generation();
+      const absl::StatusOr<Generation> generation = AwaitGeneration();
+      if (absl::IsCancelled(generation.status()) && link_.coordinator_lost()) return SayFarewell();
+      LS_RETURN_IF_ERROR(generation.status());
+      if (generation->members().empty()) {
+        highest_generation_ = generation->generation();
         continue;
       }
-      LS_RETURN_IF_ERROR(EnterGeneration(generation));
+      LS_RETURN_IF_ERROR(EnterGeneration(*generation));
       if (std::exchange(done_, false)) LS_RETURN_IF_ERROR(Finish());
     }
     return absl::OkStatus();
@@ -187,6 +193,7 @@ class Worker {
     settings.folder = job_.checkpoint().dir();
     settings.run_dir = RunDir(bootstrap_.assignment());
     settings.host = bootstrap_.host();
+    settings.worker = bootstrap_.assignment().incarnation();
     settings.keep = std::max(1, job_.checkpoint().keep());
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
@@ -209,6 +216,7 @@ class Worker {
     };
     settings.on_durable = [this](int64_t step, bool first) {
       // What went before a checkpoint is on record before anybody can go on from it.
+      if (first && alone_) record_->SetWriter(true, /*remembered=*/true).IgnoreError();
       if (first) record_->Write();
       if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
     };
@@ -448,7 +456,8 @@ class Worker {
     finished.set_samples_per_second(trainer_->samples_per_second());
     if (trainer_->eval().has_value()) *finished.mutable_eval() = *trainer_->eval();
     finished.set_drained(drained_);
-    if (rank_ == 0) {
+    const bool given_up = drained_ && link_.coordinator_lost();  // nobody asks for the model
+    if (rank_ == 0 && !given_up) {
       board_.Enter(SAVING);
       LS_RETURN_IF_ERROR(trainer_->PublishState());
       if (faults_ != nullptr) faults_->At(chaos::Place::kSave, trainer_->committed_step());
@@ -462,6 +471,26 @@ class Worker {
     telemetry_->Flush();
     finished.set_peak_rss_bytes(PeakRssBytes());
     exit_ = link_.FinishAndWait(finished);
+    if (!exit_.has_value() && link_.coordinator_lost()) return SayFarewell();
+    return absl::OkStatus();
+  }
+
+  // The coordinator is gone for good, and this worker is in no generation: it saves what it has, so
+  // that another run goes on from there, and leaves.
+  absl::Status SayFarewell() {
+    alone_ = true;
+    board_.Enter(SAVING);
+    const absl::StatusOr<std::string> saved = trainer_->SaveAlone();
+    exit_.emplace();
+    exit_->set_code(saved.ok() ? kFarewellSaved : kFarewellNotSaved);
+    if (saved.ok()) {
+      LS_LOG_INFO << "the coordinator is gone for good: the state after step "
+                  << trainer_->committed_step() << " is saved as " << *saved;
+    } else {
+      LS_LOG_WARNING << "the coordinator is gone for good, and the state after step "
+                     << trainer_->committed_step()
+                     << " is not saved by this worker: " << saved.status().message();
+    }
     return absl::OkStatus();
   }
 
@@ -489,7 +518,9 @@ class Worker {
   int rank_ = -1;
   bool done_ = false;
   bool drained_ = false;
+  std::atomic<bool> alone_{false};  // it saves what it has, and no generation goes on from there
   std::optional<Exit> exit_;
+  FarewellWatch farewell_;  // last: its thread uses the rest
 };
 
 }  // namespace

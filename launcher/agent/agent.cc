@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/cond_var.h"
+#include "common/farewell.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "coordinator/client/default_address.h"
@@ -55,6 +56,8 @@ class AgentImpl : public Agent {
 
   void Stop(bool kill) override;
   bool WaitStopped(absl::Duration timeout) override;
+  void SaveAndStop() override;
+  Farewell farewell() override;
 
  private:
   // On the session's thread.
@@ -71,6 +74,7 @@ class AgentImpl : public Agent {
   void Feed(AgentEvent event);
   void Do(const agent_action::Start& action);
   void Do(const agent_action::Terminate& action) { Signal(action.incarnation, SIGTERM); }
+  void Do(const agent_action::SaveAndLeave& action) { Signal(action.incarnation, kFarewellSignal); }
   void Do(const agent_action::Kill& action) { Signal(action.incarnation, SIGKILL); }
   void Do(const agent_action::Forget& action) { workers_.erase(action.incarnation); }
   void Do(const agent_action::Send& action) { Send(action.message); }
@@ -100,6 +104,8 @@ class AgentImpl : public Agent {
   void WarnOnce(const std::string& message);
   void Say(const std::string& message);
   void Publish();
+  // How a worker left that was told to save.
+  void NoteFarewell(const WorkerProcess& worker, const Spawner::Exit& exit);
 
   const AgentOptions options_;
   const std::string incarnation_;
@@ -118,6 +124,7 @@ class AgentImpl : public Agent {
   std::unique_ptr<AgentMachine> machine_;
   std::deque<AgentEvent> events_;
   bool feeding_ = false;
+  bool saving_ = false;  // SaveAndStop was called
   absl::Time next_ = absl::InfinitePast();
   std::unique_ptr<coordinator::AgentSession> session_;  // null: closed
   int session_number_ = 0;
@@ -133,6 +140,7 @@ class AgentImpl : public Agent {
   CondVar changed_;
   AgentHello known_ ABSL_GUARDED_BY(mu_);  // the machine's part of the hello
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  Farewell farewell_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<HealthWatch> health_;  // null: nobody looks; posts to the loop
 };
 
@@ -258,6 +266,29 @@ AgentImpl::~AgentImpl() {
 
 void AgentImpl::Stop(bool kill) {
   loop_->Post([this, kill] { Feed(agent_event::Stop{kill}); });
+}
+
+void AgentImpl::SaveAndStop() {
+  loop_->Post([this] {
+    saving_ = true;
+    Feed(agent_event::Stop{.save = true});
+  });
+}
+
+Farewell AgentImpl::farewell() {
+  absl::MutexLock lock(&mu_);
+  return farewell_;
+}
+
+void AgentImpl::NoteFarewell(const WorkerProcess& worker, const Spawner::Exit& exit) {
+  absl::MutexLock lock(&mu_);
+  ++farewell_.workers;
+  farewell_.folder = WorkFolder(worker.assignment());
+  if (exit.signal == 0 && exit.code == kFarewellSaved) {
+    ++farewell_.saved;
+  } else if (const std::vector<std::string> lines = worker.LastOutput(); !lines.empty()) {
+    farewell_.last_line = lines.back();
+  }
 }
 
 bool AgentImpl::WaitStopped(absl::Duration timeout) {
@@ -487,6 +518,7 @@ void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
   event.ago = std::max(absl::ZeroDuration(), absl::Now() - exit.time);
   event.last_lines = worker->LastOutput();
   event.died_before_signal = worker->died_before_signal();
+  if (saving_) NoteFarewell(*worker, exit);
   Feed(std::move(event));
 }
 

@@ -54,6 +54,14 @@ struct AgentOptions {
   std::function<void(bool connected, const std::string& reason)> on_connection;
 };
 
+// What became of the workers that were told to save and leave.
+struct Farewell {
+  int workers = 0;        // that have ended since
+  int saved = 0;          // of them, with their newest state in a checkpoint
+  std::string folder;     // that the job's paths are meant from
+  std::string last_line;  // of a worker that saved nothing
+};
+
 class Agent {
  public:
   // Errors: ResourceExhausted when a descriptor or a thread cannot be had; FailedPrecondition when
@@ -65,6 +73,11 @@ class Agent {
   // Ends all workers, whatever the coordinator wants: SIGTERM and SIGKILL after the grace, or
   // SIGKILL at once. No new ones are started. Does not block.
   virtual void Stop(bool kill) = 0;
+  // As Stop, when there will be no coordinator again: the workers save what they can and leave,
+  // within ten minutes. Does not block.
+  virtual void SaveAndStop() = 0;
+  // What has come of that so far.
+  virtual Farewell farewell() = 0;
   // After Stop: waits until no worker is left. Returns whether that is so.
   virtual bool WaitStopped(absl::Duration timeout) = 0;
 };

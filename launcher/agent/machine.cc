@@ -15,6 +15,8 @@ using google::protobuf::util::TimeUtil;
 using Phase = WorkerView::Phase;
 
 constexpr absl::Duration kDefaultGrace = absl::Seconds(10);
+// A large state takes a slow disk so long.
+constexpr absl::Duration kSaveGrace = absl::Minutes(10);
 constexpr absl::Duration kFirstRetry = absl::Seconds(1);
 constexpr absl::Duration kLongestRetry = absl::Seconds(30);
 // Exit records that are kept for coordinators which may never come back.
@@ -241,6 +243,12 @@ void AgentMachine::Handle(const agent_event::Stop& event) {
   for (auto& [incarnation, worker] : workers_) {
     worker.view.spared_until = absl::InfinitePast();
     if (event.kill && worker.view.phase < Phase::kKilled) Kill(worker);
+    if (event.save && worker.view.phase == Phase::kRunning) {
+      worker.view.phase = Phase::kEnding;
+      worker.view.kill_at = now_ + kSaveGrace;
+      worker.wanted_end |= worker.order == 0;
+      out_.actions.push_back(agent_action::SaveAndLeave{incarnation});
+    }
   }
 }
 

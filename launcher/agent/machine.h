@@ -72,6 +72,8 @@ struct StartFailed {
 // The user wants to leave.
 struct Stop {
   bool kill = false;  // at once
+  // There will be no coordinator again: the workers get the time to save (common/farewell.h).
+  bool save = false;
 };
 // The time that the last step asked for has come.
 struct Tick {};
@@ -89,6 +91,9 @@ struct Start {
   std::string seen_address;
 };
 struct Terminate {  // SIGTERM
+  std::string incarnation;
+};
+struct SaveAndLeave {  // kFarewellSignal
   std::string incarnation;
 };
 struct Kill {  // SIGKILL
@@ -113,10 +118,11 @@ struct Warn {
   std::string text;
 };
 }  // namespace agent_action
-using AgentAction = std::variant<agent_action::Start, agent_action::Terminate, agent_action::Kill,
-                                 agent_action::Forget, agent_action::Send, agent_action::Heartbeat,
-                                 agent_action::CloseSession, agent_action::OpenSession,
-                                 agent_action::Report, agent_action::Warn>;
+using AgentAction =
+    std::variant<agent_action::Start, agent_action::Terminate, agent_action::SaveAndLeave,
+                 agent_action::Kill, agent_action::Forget, agent_action::Send,
+                 agent_action::Heartbeat, agent_action::CloseSession, agent_action::OpenSession,
+                 agent_action::Report, agent_action::Warn>;
 
 struct AgentMachineOptions {
   absl::Duration orphan_grace = absl::Minutes(5);

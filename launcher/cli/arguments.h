@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/chaos.h"
+#include "launcher/cli/host_list.h"
 
 namespace lockstep::launcher {
 
@@ -75,12 +76,24 @@ struct RendezvousArgs {
   bool plaintext = false;  // without encryption
 };
 
+// A run over several hosts that this launcher starts on each of them by ssh.
+struct HostsArgs {
+  std::vector<HostSlots> hosts;  // of --hosts
+  std::string hostfile;          // else; a file in the form of ParseHostFile
+  std::string ssh;               // the command that enters a host; empty: LOCKSTEP_SSH, or ssh
+  std::string launcher;          // on the other hosts; empty: at this one's path
+  // As in RendezvousArgs, of this host; empty: chosen.
+  std::string endpoint;
+  bool plaintext = false;
+};
+
 struct RunArgs {
   CommonArgs common;
   JobArgs job;
   CoordinatorArgs coordinator = {};  // of a rendezvous: its token
   std::optional<RendezvousArgs> rendezvous = {};
-  std::string interfaces = {};  // of a rendezvous; empty: the host's choice
+  std::optional<HostsArgs> hosts = {};  // not with a rendezvous
+  std::string interfaces = {};          // of a rendezvous; empty: the host's choice
 };
 struct SubmitArgs {
   CommonArgs common;
@@ -217,14 +230,19 @@ struct UndrainArgs {
   CoordinatorArgs coordinator;
   std::string node;
 };
+// What a launcher with --hosts starts on another host; the rest comes on its standard input.
+struct GuestArgs {
+  CommonArgs common;
+};
 struct HelpArgs {
   std::string verb;  // empty: the program
 };
 
-using Command = std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs,
-                             LogsArgs, CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs,
-                             EvalArgs, PredictArgs, CompareArgs, GenerateArgs, BenchArgs,
-                             DoctorArgs, TopArgs, VersionArgs, HelpArgs, DrainArgs, UndrainArgs>;
+using Command =
+    std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs,
+                 CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
+                 CompareArgs, GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, GuestArgs,
+                 HelpArgs, DrainArgs, UndrainArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

@@ -158,10 +158,27 @@ const std::vector<Flag>& AllFlags() {
        .verbs = {"run"},
        .help = "a run over several hosts, the same command on each: where the host with "
                "--node-rank=0 serves the others"},
+      {.name = "hosts",
+       .value = "A,B:N,...",
+       .verbs = {"run"},
+       .help = "run on these hosts, entered by ssh, with N workers there (or as the job says)"},
+      {.name = "hostfile",
+       .value = "FILE",
+       .verbs = {"run"},
+       .help = "the same from a file: on each line a host, and slots=N"},
+      {.name = "ssh",
+       .value = "COMMAND",
+       .verbs = {"run"},
+       .help = "with --hosts: what enters a host (ssh, or the variable LOCKSTEP_SSH)"},
+      {.name = "launcher",
+       .value = "PATH",
+       .verbs = {"run"},
+       .help = "with --hosts: the launcher there (where this one is)"},
       {.name = "node-rank", .value = "K", .verbs = {"run"}, .help = "of this host, from 0 on"},
       {.name = "plaintext",
        .verbs = {"run"},
-       .help = "with --rdzv-endpoint, on all hosts: without encryption (whoever sees the packets "
+       .help = "with --hosts, or with --rdzv-endpoint on all hosts: without encryption (whoever "
+               "sees the packets "
                "can read "
                "them)"},
       {.name = "token-file",

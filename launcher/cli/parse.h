@@ -64,6 +64,7 @@ absl::StatusOr<Command> ParseGenerate(const Line& line);
 absl::StatusOr<Command> ParseBench(const Line& line);
 absl::StatusOr<Command> ParseDoctor(const Line& line);
 absl::StatusOr<Command> ParseVersion(const Line& line);
+absl::StatusOr<Command> ParseGuest(const Line& line);
 absl::StatusOr<Command> ParseHelp(const Line& line);
 
 }  // namespace lockstep::launcher

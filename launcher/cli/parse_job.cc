@@ -47,7 +47,8 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   if (here && job.nodes.value_or(1) > 1) {
     return Usage(absl::StrCat(
         "--nnodes ", nodes,
-        ": a run here has one host; for more, give the same command on each of them with "
+        ": a run here has one host; for more, name them with --hosts=A,B; or give the same command "
+        "on each of them with "
         "--rdzv-endpoint=HOST:PORT and --node-rank=K, or start a coordinator, 'launcher join' on "
         "each host, and 'launcher submit'"));
   }
@@ -70,13 +71,67 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   return job;
 }
 
+absl::StatusOr<std::string> ParseEndpoint(const Words& words) {
+  const std::string endpoint = words.Last("rdzv-endpoint");
+  const size_t colon = endpoint.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(endpoint.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return Usage(absl::StrCat("--rdzv-endpoint ", endpoint,
+                              ": expected HOST:PORT, of the host with --node-rank=0"));
+  }
+  return endpoint;
+}
+
+// `launcher --hosts a,b job.yaml`: this launcher starts the others.
+absl::StatusOr<Command> ParseRunOnHosts(const Line& line) {
+  const Words& words = line.words;
+  RunArgs args{line.common, {}};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/false));
+  if (words.Has("hosts") && words.Has("hostfile")) {
+    return Usage("--hosts names the hosts, --hostfile a file that does; give one");
+  }
+  if (words.Has("node-rank") || words.Has("token-file")) {
+    return Usage(
+        "--node-rank and --token-file are for the same command on each host; with --hosts this "
+        "launcher starts the others, and the run makes its own token");
+  }
+  HostsArgs hosts;
+  if (words.Has("hosts")) {
+    LS_ASSIGN_OR_RETURN(hosts.hosts, ParseHostList(words.Last("hosts")));
+    const int count = static_cast<int>(hosts.hosts.size());
+    if (args.job.nodes.value_or(count) != count) {
+      return Usage(absl::StrCat("--nnodes ", *args.job.nodes, ", and --hosts names ", count));
+    }
+  }
+  const auto& count = args.job.nproc_per_node;
+  if (count.has_value() && count->kind != ProcCount::Kind::kCount) {
+    return Usage(
+        "--nproc-per-node takes a number with --hosts; or give each host its own: a:4,b:2");
+  }
+  if (words.Has("rdzv-endpoint")) {
+    LS_ASSIGN_OR_RETURN(hosts.endpoint, ParseEndpoint(words));
+  }
+  hosts.hostfile = words.Last("hostfile");
+  hosts.ssh = words.Last("ssh");
+  hosts.launcher = words.Last("launcher");
+  hosts.plaintext = words.Has("plaintext");
+  args.hosts = std::move(hosts);
+  args.interfaces = words.Last("interfaces");
+  return Command(std::move(args));
+}
+
 }  // namespace
 
 absl::StatusOr<Command> ParseRun(const Line& line) {
   const Words& words = line.words;
+  if (words.Has("hosts") || words.Has("hostfile")) return ParseRunOnHosts(line);
   const bool over_hosts = words.Has("rdzv-endpoint");
   RunArgs args{line.common, {}};
   LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/!over_hosts));
+  for (const char* flag : {"ssh", "launcher"}) {
+    if (words.Has(flag)) return Usage(absl::StrCat("--", flag, " goes with --hosts=A,B"));
+  }
   if (!over_hosts) {
     for (const char* flag : {"node-rank", "plaintext", "interfaces", "token-file"}) {
       if (!words.Has(flag)) continue;
@@ -85,14 +140,7 @@ absl::StatusOr<Command> ParseRun(const Line& line) {
     return Command(std::move(args));
   }
   RendezvousArgs rendezvous;
-  rendezvous.endpoint = words.Last("rdzv-endpoint");
-  const size_t colon = rendezvous.endpoint.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(rendezvous.endpoint.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return Usage(absl::StrCat("--rdzv-endpoint ", rendezvous.endpoint,
-                              ": expected HOST:PORT, of the host with --node-rank=0"));
-  }
+  LS_ASSIGN_OR_RETURN(rendezvous.endpoint, ParseEndpoint(words));
   if (!words.Has("node-rank")) {
     return Usage(
         "--rdzv-endpoint needs --node-rank=K: 0 on the host that it names, other numbers "

@@ -124,6 +124,11 @@ absl::StatusOr<Command> ParseDoctor(const Line& line) {
   return Command(DoctorArgs{line.common});
 }
 
+absl::StatusOr<Command> ParseGuest(const Line& line) {
+  LS_RETURN_IF_ERROR(NoArgument(line));
+  return Command(GuestArgs{line.common});
+}
+
 absl::StatusOr<Command> ParseVersion(const Line& line) {
   LS_RETURN_IF_ERROR(NoArgument(line));
   return Command(VersionArgs{line.common});

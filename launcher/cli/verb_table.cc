@@ -76,6 +76,10 @@ const std::vector<Verb>& VerbTable() {
       {"undrain", "launcher undrain [flags] NODE",
        "Gives a node work again that was drained, or left out because it failed too often.",
        "launcher undrain host7", ParseUndrain},
+      {"guest", "launcher guest",
+       "Takes part in a run that a launcher with --hosts begins, which starts this by ssh and says "
+       "on its standard input what is to be done.",
+       "launcher --hosts a,b examples/fashion-mnist.yaml", ParseGuest},
       {"version", "launcher version", "Shows the version.", "launcher version", ParseVersion},
       {"help", "launcher help [VERB]", "Shows how a verb is used.", "launcher help submit",
        ParseHelp},

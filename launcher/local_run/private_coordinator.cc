@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/fd.h"
@@ -187,6 +189,8 @@ absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return absl::UnavailableError("the private coordinator ended before it was ready");
     absl::MutexLock lock(&life_->mu);
+    // With the port that it was given, which the next one is to have again.
+    life_->address = std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(line, n)));
     life_->ready = true;
     return absl::OkStatus();
   }

@@ -34,7 +34,7 @@ class PrivateCoordinator {
   };
   // How other hosts reach it.
   struct Network {
-    std::string endpoint;  // host:port, an address of this host
+    std::string endpoint;  // host:port, an address of this host; port 0: any
     RunTokens tokens;
     bool plaintext = false;
   };
@@ -52,6 +52,7 @@ class PrivateCoordinator {
   // Whether it is started again when it ends; so unless told otherwise.
   void SetRestarts(bool restarts);
 
+  // Where it serves; with a port of 0, the one that it got, after WaitReady.
   const std::string& address() const;
   // The file that the running coordinator holds a lock on.
   const std::string& journal() const;

@@ -11,8 +11,9 @@
 namespace lockstep::launcher {
 
 // Returns the exit code: the job's; kExitNoCoordinator when the host with the coordinator does not
-// appear within the job's start_timeout, or goes. A signal takes this host out of the run, which
-// goes on without it where the job allows that. REQUIRES: args.rendezvous.
+// appear within the job's start_timeout, or goes: then the workers save their state first, where
+// the job has checkpoints. A signal takes this host out of the run, which goes on without it where
+// the job allows that. REQUIRES: args.rendezvous.
 int RunAsGuest(const RunArgs& args, Spawner* spawner);
 
 }  // namespace lockstep::launcher

@@ -19,6 +19,7 @@
 #include "common/available_memory.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
+#include "coordinator/client/files.h"
 #include "job/meaning/defaults.h"
 #include "job/meaning/workers.h"
 #include "launcher/agent/agent.h"
@@ -32,11 +33,14 @@
 #include "launcher/follow/text.h"
 #include "launcher/local_run/chaos_report.h"
 #include "launcher/local_run/hosts_of_run.h"
+#include "launcher/local_run/hosts_plan.h"
 #include "launcher/local_run/private_coordinator.h"
+#include "launcher/local_run/remote_hosts.h"
 #include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
+#include "launcher/verbs/fetch.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -44,6 +48,7 @@ namespace {
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(10);
+constexpr absl::Duration kHostsLeave = absl::Seconds(15);
 // A worker's program alone, before any data. With less than that for each, the machine would only
 // swap or kill.
 constexpr int64_t kWorkerBytes = 12 << 20;
@@ -62,6 +67,7 @@ class LocalRun {
   LocalRun(const RunArgs& args, Spawner* spawner)
       : args_(args),
         spawner_(spawner),
+        job_(args.job),
         interrupt_(::eventfd(0, EFD_CLOEXEC)),
         renderer_(Options(args), Renderer::StandardSinks(), Clock::Real()) {}
   int Run();
@@ -70,7 +76,8 @@ class LocalRun {
   static RenderOptions Options(const RunArgs& args) {
     RenderOptions options = RenderOptionsForStderr();
     options.progress = !args.common.quiet;
-    options.pending = args.rendezvous.has_value();  // else all that it waits for is on its way
+    // Else all that it waits for is on its way.
+    options.pending = args.rendezvous.has_value() || args.hosts.has_value();
     return options;
   }
   PrivateCoordinator::Callbacks CoordinatorCallbacks();
@@ -79,7 +86,14 @@ class LocalRun {
   absl::Status PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec);
   // A job of several hosts fits this run or is refused; what the run adds to it.
   absl::Status PrepareHosts(JobSpec* spec) const;
-  absl::StatusOr<std::optional<PrivateCoordinator::Network>> NetworkOfRun() const;
+  absl::StatusOr<std::optional<PrivateCoordinator::Network>> NetworkOfRun();
+  // This host's agent.
+  absl::Status StartAgent(const JobSpec& spec, const coordinator::ClientOptions& coordinator);
+  // With --hosts: the others, and their end.
+  absl::Status EnterHosts(const JobSpec& spec, const std::string& address);
+  void LeaveHosts(const absl::StatusOr<JobStatus>& ended,
+                  const coordinator::ClientOptions& coordinator);
+  void BringModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator);
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
   int ShowEnd(const JobStatus& status, int code);
@@ -87,9 +101,12 @@ class LocalRun {
   // On other threads.
   void OnSignal(int count);
   void OnLost(const std::string& what);
+  void OnHostEnded(size_t number, const RemoteEnd& end);
   void StopEverything() ABSL_LOCKS_EXCLUDED(mu_);
 
   const RunArgs& args_;
+  JobArgs job_;
+  std::optional<HostsPlan> plan_;  // with --hosts
   Spawner* const spawner_;
   const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
   Renderer renderer_;
@@ -102,8 +119,14 @@ class LocalRun {
   std::string lost_ ABSL_GUARDED_BY(mu_);  // which part died, and how
   bool over_ ABSL_GUARDED_BY(mu_) = false;
   std::string job_id_ ABSL_GUARDED_BY(mu_);
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;    // the job has ended
+  std::vector<int> slots_ ABSL_GUARDED_BY(mu_);  // by host, with --hosts
+  int slots_left_ ABSL_GUARDED_BY(mu_) = 0;      // on those that take part
+  int least_slots_ ABSL_GUARDED_BY(mu_) = 0;     // that the job goes on with
+  std::string host_failure_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<RemoteHosts> remote_;  // last: its threads use the rest
 };
 
 int LocalRun::Run() {
@@ -117,6 +140,7 @@ int LocalRun::Run() {
     agent = std::move(agent_);
   }
   agent.reset();  // the last worker is gone after this
+  remote_.reset();
   return Finish(ended);
 }
 
@@ -137,19 +161,48 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   LS_ASSIGN_OR_RETURN(const auto network, NetworkOfRun());
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<PrivateCoordinator> coordinator,
                       PrivateCoordinator::Start(spawner_, CoordinatorCallbacks(), network));
-  LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
-  known_.set_name(request.spec().name());
+  LS_ASSIGN_OR_RETURN(
+      SubmitJobRequest request,
+      MakeSubmission(job_, plan_.has_value() ? Counted::kByCoordinator : Counted::kHere));
+  const JobSpec& spec = request.spec();
+  known_.set_name(spec.name());
   LS_RETURN_IF_ERROR(PrepareHosts(request.mutable_spec()));
   // A job that survives no failure ends with its coordinator, too.
-  coordinator->SetRestarts(job::MaxRestarts(request.spec()) > 0);
+  coordinator->SetRestarts(job::MaxRestarts(spec) > 0);
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
-  const int workers = SlotsOfHost(request.spec(), args_.rendezvous.has_value());
+  LS_RETURN_IF_ERROR(coordinator->WaitReady(kReadyTimeout, interrupt_.get()));
+  coordinator::ClientOptions reached;
+  reached.address =
+      plan_.has_value() ? AddressHere(*plan_, coordinator->address()) : coordinator->address();
+  if (network.has_value()) reached.token = network->tokens.shown;
+  const std::shared_ptr<coordinator::Client> client = coordinator::Client::Create(reached);
+  renderer_.SetTee(spec.logs().tee());
+  {
+    absl::MutexLock lock(&mu_);
+    client_ = client;
+  }
+  if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
+  LS_RETURN_IF_ERROR(Submit(request));
+  if (plan_.has_value()) LS_RETURN_IF_ERROR(EnterHosts(spec, coordinator->address()));
+  if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);
+  auto ended = FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
+  if (plan_.has_value()) {
+    LeaveHosts(ended, reached);
+  } else if (network.has_value()) {
+    AwaitGuestsEnd(client.get());
+  }
+  if (scaler_ != nullptr) scaler_->Stop();
+  return ended;
+}
+
+absl::Status LocalRun::StartAgent(const JobSpec& spec,
+                                  const coordinator::ClientOptions& coordinator) {
+  const int workers = SlotsOfHost(spec, args_.rendezvous.has_value());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
   LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), workers, /*local_run=*/true));
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
-  options.coordinator.address = coordinator->address();
-  if (network.has_value()) options.coordinator.token = network->tokens.shown;
+  options.coordinator = coordinator;
   LS_ASSIGN_OR_RETURN(options.interfaces, InterfaceFilter::Parse(args_.interfaces));
   options.spawner = spawner_;
   options.slots = workers;
@@ -159,24 +212,93 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   options.on_warning = [this](const std::string& text) {
     renderer_.Message(absl::StrCat("warning: ", text));
   };
-  std::shared_ptr<coordinator::Client> client = coordinator::Client::Create(options.coordinator);
-  LS_RETURN_IF_ERROR(coordinator->WaitReady(kReadyTimeout, interrupt_.get()));
-  renderer_.SetTee(request.spec().logs().tee());
-  {
-    LS_ASSIGN_OR_RETURN(std::shared_ptr<Agent> agent, Agent::Start(std::move(options)));
-    absl::MutexLock lock(&mu_);
-    agent_ = std::move(agent);
-    client_ = client;
-  }
-  LS_RETURN_IF_ERROR(Submit(request));
-  if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);
-  auto ended = FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
-  if (network.has_value()) AwaitGuestsEnd(client.get());
-  if (scaler_ != nullptr) scaler_->Stop();
-  return ended;
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<Agent> agent, Agent::Start(std::move(options)));
+  absl::MutexLock lock(&mu_);
+  agent_ = std::move(agent);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() const {
+absl::Status LocalRun::EnterHosts(const JobSpec& spec, const std::string& address) {
+  LS_ASSIGN_OR_RETURN(const std::vector<RemoteHosts::Part> parts,
+                      PartsOf(*plan_, args_, spec, address));
+  {
+    absl::MutexLock lock(&mu_);
+    least_slots_ = job::LeastWorkers(spec);
+    for (const HostSlots& host : plan_->hosts) {
+      slots_.push_back(SlotsOn(host, spec));
+      slots_left_ += slots_.back();
+    }
+  }
+  RemoteHosts::Callbacks told;
+  told.on_line = [this](size_t number, const std::string& line) {
+    renderer_.Message(absl::StrCat("[", plan_->hosts[number].host, "] ", line));
+  };
+  told.on_end = [this](size_t number, const RemoteEnd& end) { OnHostEnded(number, end); };
+  LS_ASSIGN_OR_RETURN(remote_, RemoteHosts::Start(spawner_, parts, std::move(told)));
+  return absl::OkStatus();
+}
+
+void LocalRun::OnHostEnded(size_t number, const RemoteEnd& end) {
+  const HostSlots& host = plan_->hosts[number];
+  std::shared_ptr<coordinator::Client> client;
+  CancelJobRequest request;
+  {
+    absl::MutexLock lock(&mu_);
+    if (over_ || leaving_ || signals_ > 0) return;
+    client = client_;
+    request.set_job_id(job_id_);
+    request.set_kill(true);
+    slots_left_ -= slots_[number];
+    if (!end.was_ready) {
+      host_failure_ = std::string(WhyNoPart(host.host, plan_->launcher, end).message());
+    } else if (slots_left_ < least_slots_) {
+      host_failure_ =
+          absl::StrCat("host ", host.host, " has left the run, and the others have ", slots_left_,
+                       " worker slots: the job needs ", least_slots_, " (elastic.min_workers)",
+                       end.last_line.empty() ? "" : absl::StrCat("; it said: ", end.last_line));
+    }
+    if (host_failure_.empty()) request.clear_job_id();
+  }
+  if (request.job_id().empty()) {
+    return renderer_.Message(
+        absl::StrCat("warning: host ", host.host, " has left the run, which goes on without it"));
+  }
+  const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
+  if (!cancelled.ok() && !absl::IsFailedPrecondition(cancelled)) StopEverything();
+}
+
+void LocalRun::LeaveHosts(const absl::StatusOr<JobStatus>& ended,
+                          const coordinator::ClientOptions& coordinator) {
+  {
+    absl::MutexLock lock(&mu_);
+    leaving_ = true;
+  }
+  if (ended.ok()) BringModel(*ended, coordinator);
+  remote_->Release();
+  remote_->AwaitEnd(kHostsLeave);
+}
+
+// That the model cannot be had changes nothing about the run.
+void LocalRun::BringModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator) {
+  const std::string& path = ended.result().model_path();
+  if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
+  const auto files = coordinator::FilesClient::Create(coordinator);
+  const auto fetched = FetchFiles(files.get(), {.job = ended.job_id(), .model = true});
+  if (fetched.ok() && fetched->missing.empty()) {
+    return renderer_.Message(
+        absl::StrCat("the model is in ", fetched->folder, "/model on this host"));
+  }
+  const std::string why =
+      fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
+  renderer_.Message(absl::StrCat("warning: the model stays on the host of rank 0: ", why));
+}
+
+absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() {
+  if (args_.hosts.has_value()) {
+    LS_ASSIGN_OR_RETURN(plan_, PlanHosts(*args_.hosts));
+    LS_ASSIGN_OR_RETURN(job_, JobOnHosts(*plan_, args_.job));
+    return PrivateCoordinator::Network{plan_->listen, plan_->tokens, plan_->plaintext};
+  }
   if (!args_.rendezvous.has_value()) return std::nullopt;
   const RendezvousArgs& rendezvous = *args_.rendezvous;
   LS_ASSIGN_OR_RETURN(RunTokens tokens, TokensOfRun(args_.coordinator, rendezvous.plaintext));
@@ -184,11 +306,13 @@ absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRu
 }
 
 absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {
+  if (plan_.has_value()) return PutOnHosts(*plan_, spec);
   const auto nodes = job::RanksPerNode(*spec).size();
   if (!args_.rendezvous.has_value() && nodes > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the job asks for ", nodes,
-        " nodes (resources.nodes) and a run here has one host: give --nnodes=1; or the same "
+        " nodes (resources.nodes) and a run here has one host: give --nnodes=1; or the hosts with "
+        "--hosts; or the same "
         "command on each host with --rdzv-endpoint=HOST:PORT and --node-rank=K; or start a "
         "coordinator, 'launcher join' on each host, and 'launcher submit'"));
   }
@@ -251,6 +375,9 @@ void LocalRun::OnSignal(int count) {
                                  std::string(cancelled.message())));
   } else {
     renderer_.Message("killing the workers");
+    // On other hosts it is their agents that do so.
+    request.set_kill(true);
+    if (plan_.has_value() && count == 2 && client->CancelJob(request, kCallTimeout).ok()) return;
   }
   StopEverything();
 }
@@ -278,15 +405,23 @@ void LocalRun::StopEverything() {
 
 int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   int signals;
-  std::string lost;
+  std::string lost, host_failure;
   {
     absl::MutexLock lock(&mu_);
     signals = signals_;
     lost = lost_;
+    host_failure = host_failure_;
   }
   if (ended.ok()) {
     JobStatus status = *ended;
     status.set_run_dir(known_.run_dir());
+    if (!host_failure.empty() && status.state() != SUCCEEDED) {
+      renderer_.Error(host_failure);
+      status.set_state(FAILED);
+      status.set_reason(host_failure);
+      status.mutable_result()->set_exit_code(kExitNotAdmitted);
+      return ShowEnd(status, kExitNotAdmitted);
+    }
     if (signals > 0) status.mutable_result()->set_exit_code(kExitInterrupted);
     return ShowEnd(status, ExitCodeOfJob(status));
   }

@@ -4,6 +4,8 @@
 #include <iostream>
 
 #include "launcher/cli/exit_codes.h"
+#include "launcher/cli/version.h"
+#include "launcher/local_run/ordered_guest.h"
 #include "launcher/local_run/run_as_guest.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
@@ -14,8 +16,6 @@
 
 namespace lockstep::launcher {
 namespace {
-
-constexpr char kVersion[] = "0.1.0";
 
 // Runs `verb` with a spawner.
 template <typename Args>
@@ -32,6 +32,7 @@ int RunVerb(const RunArgs& args) {
   const bool guest = args.rendezvous.has_value() && args.rendezvous->node_rank > 0;
   return WithSpawner(args, guest ? RunAsGuest : RunHere);
 }
+int RunVerb(const GuestArgs& args) { return WithSpawner(args, RunOrderedGuest); }
 int RunVerb(const JoinArgs& args) { return WithSpawner(args, RunJoin); }
 int RunVerb(const ValidateArgs& args) { return Validate(args, std::cout, std::cerr); }
 

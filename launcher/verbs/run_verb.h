@@ -9,9 +9,11 @@
 
 namespace lockstep::launcher {
 
-// These two fork the spawner first, while the process has one thread (run_here.cc, join.cc).
+// These fork the spawner first, while the process has one thread (run_here.cc, join.cc,
+// ordered_guest.cc).
 int RunVerb(const RunArgs& args);
 int RunVerb(const JoinArgs& args);
+int RunVerb(const GuestArgs& args);
 
 // Of a job or a model, answered by the worker program (offline.cc) or here (validate.cc).
 int RunVerb(const ValidateArgs& args);

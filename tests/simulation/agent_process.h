@@ -39,6 +39,7 @@ class AgentProcess : public Process {
   void OnCommand(const AgentCommand& command);
   void CarryOut(const launcher::agent_action::Start& start);
   void CarryOut(const launcher::agent_action::Terminate& terminate);
+  void CarryOut(const launcher::agent_action::SaveAndLeave&) {}  // its coordinators come back
   void CarryOut(const launcher::agent_action::Kill& kill);
   void CarryOut(const launcher::agent_action::Forget& forget);
   void CarryOut(const launcher::agent_action::Send& send);

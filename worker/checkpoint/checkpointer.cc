@@ -26,6 +26,8 @@ constexpr absl::Duration kLineEvery = absl::Seconds(10);
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 // A disk that has taken nothing for so long is given up at the end of the run.
 constexpr absl::Duration kPatience = absl::Minutes(10);
+// For one's turn to save alone; without it the same is written twice.
+constexpr absl::Duration kTurn = absl::Seconds(30);
 
 }  // namespace
 
@@ -55,7 +57,8 @@ size_t Checkpointer::CopyBytes(const engine::Plan& plan, int least_workers) {
 }
 
 std::string Checkpointer::Writer() const {
-  return absl::StrCat(settings_.identity.run, "-g", generation_);
+  const std::string all = absl::StrCat(settings_.identity.run, "-g", generation_);
+  return alone_ ? absl::StrCat(all, "-", settings_.worker) : all;
 }
 
 void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool saved,
@@ -312,6 +315,41 @@ absl::Status Checkpointer::Complete(Communicator* communicator, int64_t step,
   LS_RETURN_IF_ERROR(Settle(communicator, deadline));
   // Nobody leaves before it is known to be whole, or not.
   return SavedStep(communicator, deadline).status();
+}
+
+absl::StatusOr<std::string> Checkpointer::FindSaved(int64_t step) const {
+  LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents contents,
+                      checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
+  for (const checkpoint::FoundCheckpoint& found : contents.checkpoints) {
+    const bool own = found.manifest.run == settings_.identity.run;
+    if (own && found.manifest.step >= step) return found.path;
+  }
+  return std::string();
+}
+
+absl::StatusOr<std::string> Checkpointer::SaveAlone(int64_t step, const Decided& decided) {
+  if (std::exchange(under_way_, false) && parts_ > 1) Drop();  // the others are gone
+  WaitForThread();
+  alone_ = true;
+  copies_ = {};
+  rank_ = 0;
+  world_ = 1;
+  LS_RETURN_IF_ERROR(settings_.storage->MakeFolder(settings_.folder));
+  std::unique_ptr<checkpoint::Storage::Hold> turn;
+  const absl::Time patience = settings_.clock->Now() + kTurn;
+  while (turn == nullptr && settings_.clock->Now() < patience) {
+    LS_ASSIGN_OR_RETURN(turn, settings_.storage->TakeHold(settings_.folder, /*exclusive=*/true));
+    if (turn == nullptr) settings_.clock->Sleep(kLook);
+  }
+  LS_ASSIGN_OR_RETURN(std::string saved, FindSaved(step));
+  if (!saved.empty()) return saved;
+  Begin(step, decided);
+  if (!busy_) WaitForCopy();
+  WaitForThread();
+  under_way_ = false;
+  LS_ASSIGN_OR_RETURN(saved, FindSaved(step));
+  if (!saved.empty()) return saved;
+  return absl::UnavailableError(absl::StrCat("it could not be written to ", settings_.folder));
 }
 
 std::string Checkpointer::BestPath(int64_t step) const {

@@ -55,6 +55,7 @@ class Checkpointer {
     std::string folder;
     std::string run_dir;  // of this run, which notes there where its checkpoints are; empty: not
     std::string host;     // for messages
+    std::string worker;   // names this rank among all that save in the folder
     int keep = 3;
     absl::Duration every = absl::InfiniteDuration();  // by the clock
     checkpoint::Manifest identity;                    // of the job
@@ -111,6 +112,11 @@ class Checkpointer {
   absl::Status Complete(Communicator* communicator, int64_t step, const Decided& decided,
                         absl::Time deadline);
 
+  // This rank stands after `step` in no generation, and none follows: saves the whole state, which
+  // it has, unless a checkpoint of this run as new as that is in the folder. Returns its path.
+  // Workers of one host take turns. Blocks. Errors: why it could not be saved.
+  absl::StatusOr<std::string> SaveAlone(int64_t step, const Decided& decided);
+
   // Whether this rank keeps the best weights beside its checkpoints, though it does not write the
   // run's files: it is the one that saves in its folder.
   bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
@@ -141,6 +147,8 @@ class Checkpointer {
   void Drop();
   // Makes the checkpoint of `job`, and says so. In the thread.
   void Publish(CheckpointJob* job, absl::Time begun);
+  // The newest checkpoint of this run in the folder, if it is of `step` or later; else empty.
+  absl::StatusOr<std::string> FindSaved(int64_t step) const;
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
   // Notes once where the checkpoints of this run are. In the thread.
@@ -159,6 +167,7 @@ class Checkpointer {
   int world_ = 1;
   int64_t generation_ = 0;
   FolderCopies copies_;
+  bool alone_ = false;                      // in no generation any more
   bool under_way_ = false;                  // a checkpoint is, on all ranks
   int parts_ = 1;                           // of it
   bool owed_ = false;                       // one is to be begun as soon as can be

@@ -67,9 +67,10 @@ absl::StatusOr<std::optional<Generation>> ControlLink::WaitForGeneration(int64_t
                                                                          absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   changed_.AwaitFor(&mu_, timeout, [this, after]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return machine_.exit().has_value() || machine_.HasGeneration(after);
+    return machine_.exit().has_value() || machine_.lost() || machine_.HasGeneration(after);
   });
   if (machine_.exit().has_value()) return absl::CancelledError(machine_.exit()->reason());
+  if (machine_.lost()) return absl::CancelledError("the coordinator is gone for good");
   if (!machine_.HasGeneration(after)) return std::optional<Generation>();
   return std::make_optional(machine_.TakeGeneration(after));
 }
@@ -90,6 +91,20 @@ void ControlLink::UnwatchGeneration() {
 std::optional<Exit> ControlLink::exit_requested() const {
   absl::MutexLock lock(&mu_);
   return machine_.exit();
+}
+
+void ControlLink::LoseCoordinator() {
+  {
+    absl::MutexLock lock(&mu_);
+    machine_.LoseCoordinator();
+    drain_.store(machine_.drain(), std::memory_order_relaxed);
+  }
+  changed_.NotifyAll();
+}
+
+bool ControlLink::coordinator_lost() const {
+  absl::MutexLock lock(&mu_);
+  return machine_.lost();
 }
 
 void ControlLink::SendHeartbeat(const WorkerHeartbeat& heartbeat) {
@@ -123,13 +138,14 @@ absl::Status ControlLink::OfferCheckpoint(const CheckpointMark& mark, absl::Dura
   *offer.mutable_mark() = mark;
   CarryOut(machine_.Offer(offer));
   changed_.AwaitFor(&mu_, timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return machine_.exit().has_value() || machine_.verdict() != nullptr;
+    return machine_.exit().has_value() || machine_.lost() || machine_.verdict() != nullptr;
   });
   if (const CheckpointVerdict* verdict = machine_.verdict(); verdict != nullptr) {
     return verdict->refused().empty() ? absl::OkStatus() : absl::AbortedError(verdict->refused());
   }
   if (machine_.exit().has_value()) return absl::AbortedError(machine_.exit()->reason());
-  if (!machine_.HasEnded(mark.generation())) return absl::OkStatus();
+  // Without a coordinator nobody has gone on from here but who says so in the folder.
+  if (machine_.lost() || !machine_.HasEnded(mark.generation())) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("generation ", mark.generation(),
                                          " is over, and no coordinator answers within ",
                                          absl::FormatDuration(timeout)));
@@ -147,7 +163,7 @@ std::optional<Exit> ControlLink::FinishAndWait(const WorkerFinished& finished) {
   CarryOut(machine_.Finished(finished));
   const int64_t generation = finished.generation();
   const auto told = [this, generation]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return machine_.exit().has_value() || machine_.HasEnded(generation);
+    return machine_.exit().has_value() || machine_.lost() || machine_.HasEnded(generation);
   };
   mu_.Await(absl::Condition(&told));
   return machine_.exit();

@@ -43,7 +43,8 @@ class ControlLink {
 
   // Blocks until a generation newer than `after` that has this worker as a member is there, for
   // `timeout` at most: then there is none. One without members has ended before this worker could
-  // enter it: it counts as seen. Errors: Cancelled when the worker is told to exit.
+  // enter it: it counts as seen. Errors: Cancelled when the worker is told to exit, or the
+  // coordinator is lost.
   absl::StatusOr<std::optional<Generation>> WaitForGeneration(int64_t after,
                                                               absl::Duration timeout);
 
@@ -62,6 +63,11 @@ class ControlLink {
   // Whether the worker was told to exit, and with what.
   std::optional<Exit> exit_requested() const;
 
+  // There will never be a coordinator again: whoever waits for one waits no more, and the job is to
+  // stop as if it were drained.
+  void LoseCoordinator();
+  bool coordinator_lost() const;
+
   // Queue a message and return at once. A heartbeat replaces one that has not left yet.
   void SendHeartbeat(const WorkerHeartbeat& heartbeat);
   void SendEval(const EvalResult& eval);
@@ -69,14 +75,14 @@ class ControlLink {
   void SendPeerLost(int64_t generation, int rank, PeerLost::Kind kind, const std::string& detail);
   // Asks whether a checkpoint may appear, and blocks until that is known, for `timeout` at most: no
   // training depends on the coordinator, and the folder has an order of its own. Errors: Aborted
-  // when it may not, the worker is told to exit, or nobody answers and its generation is over. One
-  // thread at a time.
+  // when it may not, the worker is told to exit, or nobody answers and its generation is over;
+  // never for want of an answer once the coordinator is lost. One thread at a time.
   absl::Status OfferCheckpoint(const CheckpointMark& mark, absl::Duration timeout);
   // Says that the job has gone on from it; does not block.
   void TellCheckpoint(const CheckpointMark& mark);
   // Says that all is done and durable, and blocks until the coordinator lets the worker go. The
   // message is repeated after a reconnect. Empty: the generation was aborted, because the worker
-  // that writes the result failed; the work is not done.
+  // that writes the result failed, and the work is not done; or the coordinator is lost.
   std::optional<Exit> FinishAndWait(const WorkerFinished& finished);
   // Says why the worker gives up; waits a moment for the message to leave.
   void SendFailed(int64_t generation, const absl::Status& status);

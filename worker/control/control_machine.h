@@ -41,6 +41,9 @@ class ControlMachine {
   // that lives on beside its successor; one of another cluster knows nothing of this worker, and
   // its agent decides what becomes of it. Neither is obeyed.
   Effects Command(const WorkerCommand& command);
+  // No coordinator comes back, says the agent: a generation that runs is to stop after a step that
+  // all agree on, and who is in none leaves.
+  void LoseCoordinator() { lost_ = drain_ = true; }
 
   // ---- the main thread ----
   // A message in this worker's name, still empty.
@@ -65,6 +68,8 @@ class ControlMachine {
   bool HasEnded(int64_t generation) const { return ended_through_ >= generation; }
   // With what the worker is to leave, if it is.
   const std::optional<Exit>& exit() const { return exit_; }
+  // Whether there will never be a coordinator again.
+  bool lost() const { return lost_; }
   // Whether the job is to stop after a step that all agree on.
   bool drain() const { return drain_; }
   // The generation that its members are to leave together; 0: none.
@@ -87,6 +92,7 @@ class ControlMachine {
   std::optional<Generation> newest_;
   std::optional<Exit> exit_;
   bool drain_ = false;
+  bool lost_ = false;
   int64_t regroup_ = 0;
   int64_t watched_ = 0;
   int64_t ended_through_ = 0;

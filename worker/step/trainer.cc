@@ -21,6 +21,16 @@ namespace {
 // ends the generation; this bound is only for when there is no coordinator to do so.
 constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 
+// Whether all of the entry is in `held`, ascending; null: everything is.
+bool Holds(const std::vector<engine::StateRange>* held, const engine::StateEntry& entry) {
+  if (held == nullptr) return true;
+  size_t at = entry.offset;
+  for (const engine::StateRange& range : *held) {
+    if (range.begin <= at) at = std::max(at, range.end);
+  }
+  return at >= entry.offset + entry.bytes;
+}
+
 }  // namespace
 
 absl::Time Trainer::Deadline() const { return clock_->Now() + kCollectiveLimit; }
@@ -92,6 +102,22 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
   }
   return outcome;
+}
+
+absl::StatusOr<std::string> Trainer::SaveAlone() {
+  if (checkpointer_ == nullptr) {
+    return absl::FailedPreconditionError("the job has no checkpoint section");
+  }
+  if (committed_step() == 0) return absl::FailedPreconditionError("no step was made");
+  bool whole = begun_step() == committed_step();
+  for (const engine::StateEntry& entry : plan().state()) {
+    whole = whole && Holds(policy_->held(), entry);
+  }
+  if (!whole) {
+    return absl::FailedPreconditionError(
+        "this worker has a part of the state alone (train.zero_stage)");
+  }
+  return checkpointer_->SaveAlone(committed_step(), Decided());
 }
 
 absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {

@@ -115,6 +115,11 @@ class Trainer {
   absl::StatusOr<TrainOutcome> RunGeneration(Communicator* communicator, ShardRange held,
                                              RunRecord* record);
 
+  // Saves the state as this worker has it, in no generation, unless it is saved there already.
+  // Returns the checkpoint's path. Blocks. Errors: FailedPrecondition when the job saves no
+  // checkpoints, no step was made, or a part of the state is with others; those of saving.
+  absl::StatusOr<std::string> SaveAlone();
+
   int64_t committed_step() const { return executor_->committed_step(); }
   // The newest step that this worker is bound to: committed_step(), or the one after it.
   int64_t begun_step() const { return executor_->begun_step(); }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job over several hosts (network namespaces): the same bits as on one, whatever their network does."""
 
+import glob
 import json
 import os
 import re
@@ -254,16 +255,36 @@ class WithoutDaemon(HostsTest):
         alone = self.train("--nnodes=1", "--nproc-per-node=2", path, cwd=self.dir, seconds=240)
         self.assertEqual(result["model"]["sha256"], alone["model"]["sha256"])
 
-    def test_without_the_coordinators_host_the_guests_end(self):
+    def test_without_the_coordinators_host_the_guests_save_and_end(self):
         h1, h2 = self.make_network("h1", "h2")
-        path = self.job_file(steps=100000000)
+        # What is trained twice is not long, whatever the machine is doing.
+        steps = self.steps_for(3, hidden="[64]")
+        path = self.job_file(steps=steps, extra="checkpoint: {dir: saved}\nfailure_detection: 2s\n")
         self.launch_on(h1, 0, path)
         guest = self.launch_on(h2, 1, path)
-        wait_until(lambda: len(self.processes("worker")) == 4, 60, "four workers run")
+        wait_until(lambda: os.path.exists(self.metrics()) and os.path.getsize(self.metrics()), 60, "they train")
         h1.power_off()
-        self.assertEqual(self.code_of(guest, 90), 4, self.said("h2"))
-        self.assertIn("the run's coordinator at", self.said("h2"))
+        self.assertEqual(self.code_of(guest, 120), 4, self.said("h2"))
+        said = re.search(r"the run's coordinator at .* is gone; the state .* is saved as \S*/saved/step-0*(\d+);",
+                         self.said("h2"))
+        self.assertTrue(said, self.said("h2"))
         self.assertEqual(self.processes(), [])
+        self.assertLess(int(said[1]), steps, "it was cut short")
+        resumed = self.train("--nnodes=1", "--nproc-per-node=2", path, cwd=self.dir, seconds=240)
+        self.assertIn(f"goes on after step {said[1]} from the checkpoint saved/step-", self.logs_of(resumed))
+        undisturbed = self.train("--nnodes=1", "--nproc-per-node=2", "--set", "checkpoint.resume=never", "--set",
+                                 "checkpoint.dir=other", path, cwd=self.dir, seconds=240)
+        self.assertEqual(resumed["model"]["sha256"], undisturbed["model"]["sha256"])
+
+    def metrics(self):
+        return next(iter(glob.glob(os.path.join(self.dir, "runs/*/metrics.jsonl"))), "")
+
+    def logs_of(self, result):
+        text = ""
+        for log in glob.glob(os.path.join(os.path.dirname(os.path.dirname(result["model"]["path"])), "logs/*.log")):
+            with open(log, encoding="utf-8") as file:
+                text += file.read()
+        return text
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ constexpr absl::Duration kGrace = absl::Minutes(5);
 
 std::string TextOf(const agent_action::Start& a) { return "start " + a.assignment.incarnation(); }
 std::string TextOf(const agent_action::Terminate& a) { return "term " + a.incarnation; }
+std::string TextOf(const agent_action::SaveAndLeave& a) { return "save " + a.incarnation; }
 std::string TextOf(const agent_action::Kill& a) { return "kill " + a.incarnation; }
 std::string TextOf(const agent_action::Forget& a) { return "forget " + a.incarnation; }
 std::string TextOf(const agent_action::Heartbeat&) { return "heartbeat"; }
@@ -303,6 +304,19 @@ TEST(AgentMachineTest, StopEndsAllAndStartsNothing) {
   EXPECT_FALSE(agent.machine.stopped());
   EXPECT_THAT(agent.Do(agent_event::Stop{.kill = true}), ElementsAre("kill j.0", "kill j.1"));
   agent.Exit("j.0");
+  agent.Exit("j.1");
+  EXPECT_TRUE(agent.machine.stopped());
+}
+
+TEST(AgentMachineTest, WorkersHaveTheTimeToSaveWhenNoCoordinatorComesBack) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0", "j.1"});
+  EXPECT_THAT(agent.Do(agent_event::Stop{.save = true}), ElementsAre("save j.0", "save j.1"));
+  EXPECT_THAT(agent.Want("c", 1, {"j.0", "j.1", "k.0"}), IsEmpty());
+  EXPECT_THAT(agent.Do(agent_event::Stop{}), IsEmpty()) << "they are leaving";
+  agent.Exit("j.0");
+  EXPECT_THAT(Without(agent.Pass(absl::Minutes(9)), "heartbeat"), IsEmpty());
+  EXPECT_THAT(Without(agent.Pass(absl::Minutes(2)), "heartbeat"), ElementsAre("kill j.1"));
   agent.Exit("j.1");
   EXPECT_TRUE(agent.machine.stopped());
 }

@@ -200,6 +200,7 @@ class Job {
     settings.clock = &clock_;
     settings.folder = FolderOf(number);
     settings.host = absl::StrCat("h", number);
+    settings.worker = absl::StrCat("w.", number);
     settings.run_dir = run_dir_;
     settings.keep = keep_;
     settings.every = absl::Seconds(30);

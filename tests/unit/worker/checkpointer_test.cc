@@ -164,6 +164,33 @@ TEST_F(CheckpointerTest, WhatAGenerationsEndCutShortIsSavedInTheNext) {
   EXPECT_TRUE(saved());
 }
 
+TEST_F(CheckpointerTest, ASurvivorInNoGenerationSavesAllThatItHas) {
+  Job job(folder_, 3);
+  job.Enter();
+  job.Step(/*due=*/true);  // cut short with its generation
+  job.Step();
+  const std::string state = job.State();
+  const absl::StatusOr<std::string> saved =
+      job.ranks()[2].checkpointer->SaveAlone(2, job.decided());
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(*saved, folder_ + "/step-0000000002");
+  // The next one of its host finds that there.
+  EXPECT_EQ(*job.ranks()[1].checkpointer->SaveAlone(2, job.decided()), *saved);
+  EXPECT_THAT(job.ranks()[1].storage->done(),
+              ::testing::Not(::testing::Contains(::testing::HasSubstr("rename"))));
+  EXPECT_EQ(Resumed(2, "auto", state), 2);
+}
+
+TEST_F(CheckpointerTest, ASurvivorThatCannotSaveSaysWhy) {
+  Job job(folder_, 2);
+  job.Enter();
+  job.Step();
+  job.Ask([](const checkpoint::Manifest&) { return absl::AbortedError("no"); });
+  EXPECT_EQ(job.ranks()[1].checkpointer->SaveAlone(1, job.decided()).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Hidden().empty());
+}
+
 TEST_F(CheckpointerTest, OlderOnesStayUntilANewOneHasBeenReadBack) {
   Job job(folder_, 2, "run", "", /*keep=*/1);
   job.Enter();

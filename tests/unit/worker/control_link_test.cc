@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/control_link.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "common/farewell.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/fake_session.h"
+#include "worker/control/farewell_watch.h"
 
 namespace lockstep::worker {
 namespace {
@@ -77,6 +83,26 @@ TEST_F(ControlLinkTest, AWaitEndsWithTheExit) {
   Leave();
   EXPECT_EQ(link_.WaitForGeneration(0, kLong).status(), absl::CancelledError("the job is over"));
   EXPECT_EQ(link_.exit_requested()->code(), 4);
+}
+
+TEST_F(ControlLinkTest, NobodyWaitsForACoordinatorThatIsGoneForGood) {
+  std::jthread agent([&] { link_.LoseCoordinator(); });
+  EXPECT_TRUE(absl::IsCancelled(link_.WaitForGeneration(0, kLong).status()));
+  EXPECT_TRUE(link_.coordinator_lost());
+  EXPECT_TRUE(link_.drain_requested()) << "a generation that runs is to stop";
+  Abort(1);
+  CheckpointMark mark;
+  mark.set_generation(1);
+  EXPECT_TRUE(link_.OfferCheckpoint(mark, kLong).ok());
+  EXPECT_FALSE(link_.FinishAndWait({}).has_value());
+}
+
+TEST_F(ControlLinkTest, AFarewellThatCameBeforeItsWatchIsHeard) {
+  FarewellWatch::Block();
+  ASSERT_EQ(::kill(::getpid(), kFarewellSignal), 0);
+  absl::Notification heard;
+  FarewellWatch watch([&] { heard.Notify(); });
+  EXPECT_TRUE(heard.WaitForNotificationWithTimeout(kLong));
 }
 
 TEST_F(ControlLinkTest, AnAbortReachesTheWatchedGenerationOnly) {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/cli/arguments.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -10,11 +14,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/ordered_guest.h"
+#include "launcher/local_run/remote_hosts.h"
 #include "launcher/verbs/validate.h"
 
 namespace lockstep::launcher {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -45,6 +53,86 @@ TEST(Arguments, RunIsTheDefault) {
             ProcCount::Kind::kAuto);
   EXPECT_THAT(Parse<RunArgs>({"--nproc-per-node=2", "--", "python3", "--help"}).job.command,
               ElementsAre("python3", "--help"));
+}
+
+TEST(Arguments, ARunOnHosts) {
+  const RunArgs args = Parse<RunArgs>({"--hosts=a,b:4,[fd00::2]:2,root@fd00::3", "--ssh",
+                                       "ssh -p 2", "--launcher=/opt/launcher", "j.yaml"});
+  ASSERT_TRUE(args.hosts.has_value());
+  EXPECT_THAT(args.hosts->hosts,
+              ElementsAre(HostSlots{"a", 0}, HostSlots{"b", 4}, HostSlots{"fd00::2", 2},
+                          HostSlots{"root@fd00::3", 0}));
+  EXPECT_EQ(args.hosts->ssh, "ssh -p 2");
+  EXPECT_EQ(Parse<RunArgs>({"--hostfile", "h", "j.yaml"}).hosts->hostfile, "h");
+  EXPECT_FALSE(Parse<RunArgs>({"j.yaml"}).hosts.has_value());
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"--hosts=a,,b", "j.yaml"}, "is no host"},
+      {{"--hosts=-oProxyCommand=x", "j.yaml"}, "is no host"},
+      {{"--hosts=a:0", "j.yaml"}, "is no number of workers for host a"},
+      {{"--hosts=a:", "j.yaml"}, "is no number of workers for host a"},
+      {{"--hosts=a,a:2", "j.yaml"}, "host a is named twice"},
+      {{"--hosts=a,b", "--nnodes=3", "j.yaml"}, "--hosts names 2"},
+      {{"--hosts=a", "--hostfile=h", "j.yaml"}, "give one"},
+      {{"--hosts=a", "--node-rank=0", "j.yaml"}, "this launcher starts the others"},
+      {{"--hosts=a", "--nproc-per-node=gpu", "j.yaml"}, "takes a number with --hosts"},
+      {{"--ssh=x", "j.yaml"}, "--ssh goes with --hosts"}};
+  for (const auto& [words, expected] : cases) {
+    EXPECT_THAT(std::string(ParseCommandLine(words, NoEnvironment).status().message()),
+                HasSubstr(expected));
+  }
+}
+
+TEST(Arguments, HostFiles) {
+  const auto hosts = ParseHostFile("# all\n a  slots=2 # old\n\nb:3\r\nc\tslots=1", "hosts");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_THAT(*hosts, ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 3}, HostSlots{"c", 1}));
+  EXPECT_THAT(std::string(ParseHostFile("a\nb max_slots=3\n", "hosts").status().message()),
+              HasSubstr("hosts:2: 'max_slots=3' is not understood"));
+  EXPECT_THAT(std::string(ParseHostFile("#\n", "hosts").status().message()),
+              HasSubstr("hosts names no host"));
+}
+
+TEST(RemoteHosts, WhatIsWrongWithAHostIsSaid) {
+  const auto why = [](int code, const std::string& line) {
+    return std::string(
+        WhyNoPart("b", "/opt/launcher", {.code = code, .last_line = line}).message());
+  };
+  EXPECT_THAT(why(255, "Permission denied (publickey)."),
+              AllOf(HasSubstr("host b cannot be entered: Permission denied (publickey)."),
+                    HasSubstr("ssh -o BatchMode=yes b true")));
+  EXPECT_THAT(why(127, ""), HasSubstr("host b has no launcher that can be run at /opt/launcher;"));
+  EXPECT_THAT(why(2, "error: x"), HasSubstr("no launcher of this version: error: x;"));
+  EXPECT_THAT(why(5, "no folder"), HasSubstr("host b takes no part: no folder (exit code 5)"));
+  EXPECT_THAT(EnterCommand("/usr/bin/ssh -p 22"),
+              AllOf(Contains("BatchMode=yes"), Contains("-p"), Contains("ServerAliveInterval=5")));
+  EXPECT_THAT(EnterCommand("enter  it"), ElementsAre("enter", "it"));
+  EXPECT_EQ(ShellWord("it's"), "'it'\\''s'");
+}
+
+TEST(OrderedGuest, TakesAnOrderOutOfAPipe) {
+  GuestOrder order;
+  order.set_version("1");
+  order.set_token("secret");
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  const std::string text = EncodeOrder(order);
+  ASSERT_EQ(::write(fds[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  EXPECT_EQ(ReadOrder(fds[0], absl::Seconds(100))->token(), "secret");
+  for (const char* wrong : {"x\n", "99999999999\n", "3\nabc"}) {
+    ASSERT_GT(::write(fds[1], wrong, strlen(wrong)), 0);
+    EXPECT_EQ(ReadOrder(fds[0], absl::Seconds(100)).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << wrong;
+    int left = 0;
+    for (::ioctl(fds[0], FIONREAD, &left); left > 0; --left) {
+      char byte;
+      ASSERT_EQ(::read(fds[0], &byte, 1), 1);
+    }
+  }
+  ASSERT_EQ(::write(fds[1], "5\nab", 4), 4);
+  ::close(fds[1]);
+  EXPECT_TRUE(absl::IsUnavailable(ReadOrder(fds[0], absl::Seconds(100)).status()));
+  ::close(fds[0]);
 }
 
 TEST(Arguments, VerbsThatLookIntoAJob) {

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/local_run/hosts_plan.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/random_hex.h"
+#include "common/status.h"
+#include "google/protobuf/util/time_util.h"
+#include "job/meaning/defaults.h"
+#include "job/meaning/workers.h"
+#include "launcher/agent/data_addresses.h"
+#include "launcher/agent/host.h"
+#include "launcher/cli/version.h"
+#include "launcher/local_run/ordered_guest.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr size_t kTokenBytes = 32;
+// A host that ssh has entered reaches the coordinator at once, or a firewall is in the way.
+constexpr absl::Duration kReachWithin = absl::Minutes(1);
+
+absl::StatusOr<std::vector<HostSlots>> ReadHostFile(const std::string& file) {
+  std::ifstream in(file);
+  std::stringstream text;
+  if (!in || !(text << in.rdbuf())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the host file ", file, " cannot be read, or is empty"));
+  }
+  return ParseHostFile(text.str(), file);
+}
+
+std::string OwnProgram() {
+  char path[PATH_MAX] = {};
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  return n > 0 ? std::string(path, static_cast<size_t>(n)) : "launcher";
+}
+
+bool IsV6(const std::string& address) { return absl::StrContains(address, ':'); }
+
+bool HasSlots(const HostsPlan& plan) {
+  return std::any_of(plan.hosts.begin(), plan.hosts.end(),
+                     [](const HostSlots& host) { return host.slots > 0; });
+}
+
+bool IsThisHost(const HostSlots& host) {
+  if (host.host == "localhost" || host.host == HostName()) return true;
+  const std::vector<InterfaceAddress> own = SystemAddresses();
+  return std::any_of(own.begin(), own.end(),
+                     [&](const InterfaceAddress& address) { return address.address == host.host; });
+}
+
+std::string PortOf(const std::string& address) { return address.substr(address.rfind(':')); }
+
+}  // namespace
+
+absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args) {
+  HostsPlan plan;
+  plan.hosts = args.hosts;
+  if (!args.hostfile.empty()) {
+    LS_ASSIGN_OR_RETURN(plan.hosts, ReadHostFile(args.hostfile));
+  }
+  const char* const variable = std::getenv("LOCKSTEP_SSH");
+  const std::string command = !args.ssh.empty() ? args.ssh : variable != nullptr ? variable : "ssh";
+  plan.enter = EnterCommand(command.empty() ? "ssh" : command);
+  plan.launcher = args.launcher.empty() ? OwnProgram() : args.launcher;
+  plan.listen = args.endpoint;
+  plan.plaintext = args.plaintext;
+  if (args.endpoint.empty()) {
+    plan.addresses = ChooseDataAddresses(SystemAddresses(), InterfaceFilter(), "", "");
+    // One socket listens at all of one family.
+    const bool v4 = std::any_of(plan.addresses.begin(), plan.addresses.end(),
+                                [](const std::string& each) { return !IsV6(each); });
+    std::erase_if(plan.addresses, [&](const std::string& each) { return IsV6(each) == v4; });
+    plan.listen = v4 ? "0.0.0.0:0" : "[::]:0";
+    if (plan.addresses.empty()) {
+      return absl::FailedPreconditionError(
+          "this host has no address that another one could reach: name one with --rdzv-endpoint");
+    }
+  }
+  CoordinatorArgs own;
+  own.token = RandomHex(kTokenBytes);
+  LS_ASSIGN_OR_RETURN(plan.tokens, TokensOfRun(own, args.plaintext));
+  return plan;
+}
+
+absl::StatusOr<JobArgs> JobOnHosts(const HostsPlan& plan, const JobArgs& job) {
+  JobArgs on_hosts = job;
+  const int count = static_cast<int>(plan.hosts.size());
+  if (job.nodes.value_or(count) != count) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--nnodes is ", *job.nodes, ", and ", count, " hosts are named"));
+  }
+  on_hosts.nodes = HasSlots(plan) ? std::nullopt : std::make_optional(count);
+  return on_hosts;
+}
+
+absl::Status PutOnHosts(const HostsPlan& plan, JobSpec* spec) {
+  std::vector<int> ranks;
+  const int each = std::max(1, spec->resources().nproc_per_node());
+  bool all = true;
+  for (const HostSlots& host : plan.hosts) {
+    all = all && host.slots > 0;
+    ranks.push_back(host.slots > 0 ? host.slots : each);
+  }
+  if (!spec->resources().nproc_by().empty() && !all) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("resources.nproc_per_node is '", spec->resources().nproc_by(),
+                     "': with --hosts give the number of workers of each host, as in a:4,b:2"));
+  }
+  spec->mutable_resources()->clear_nproc_by();
+  if (!HasSlots(plan)) return absl::OkStatus();
+  return job::SetCounted(ranks, spec->resources().device(), spec);
+}
+
+int SlotsOn(const HostSlots& host, const JobSpec& spec) {
+  const int ranks = host.slots > 0 ? host.slots : std::max(1, spec.resources().nproc_per_node());
+  return ranks + job::MostProcesses(spec) - job::MostWorkers(spec);
+}
+
+std::string AddressHere(const HostsPlan& plan, const std::string& address) {
+  if (plan.addresses.empty()) return address;
+  return absl::StrCat(IsV6(plan.addresses[0]) ? "[::1]" : "127.0.0.1", PortOf(address));
+}
+
+absl::StatusOr<std::vector<RemoteHosts::Part>> PartsOf(const HostsPlan& plan, const RunArgs& args,
+                                                       const JobSpec& spec,
+                                                       const std::string& address) {
+  GuestOrder order;
+  order.set_version(kVersion);
+  for (const std::string& own : plan.addresses) {
+    order.add_endpoints(
+        absl::StrCat(IsV6(own) ? absl::StrCat("[", own, "]") : own, PortOf(address)));
+  }
+  if (plan.addresses.empty()) order.add_endpoints(address);
+  order.set_token(plan.tokens.shared);
+  order.set_plaintext(plan.plaintext);
+  const absl::Duration patience = std::min(kReachWithin, job::StartTimeout(spec));
+  *order.mutable_patience() =
+      google::protobuf::util::TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(patience));
+  char folder[PATH_MAX] = {};
+  if (::getcwd(folder, sizeof(folder)) == nullptr) {
+    return ErrnoStatus(errno, "cannot find out the current folder");
+  }
+  order.set_folder(folder);
+  order.set_run_dir(args.job.run_dir);
+  order.set_runs_dir(args.job.runs_dir);
+  order.set_interfaces(args.interfaces);
+  order.set_checkpoint_dir(spec.checkpoint().dir());
+  const std::string command = absl::StrCat("exec ", ShellWord(plan.launcher), " guest");
+  std::vector<RemoteHosts::Part> parts;
+  for (const HostSlots& host : plan.hosts) {
+    order.set_slots(SlotsOn(host, spec));
+    RemoteHosts::Part part;
+    part.host = host.host;
+    if (IsThisHost(host)) {
+      part.argv = {"/bin/sh", "-c", command};
+    } else {
+      part.argv = plan.enter;
+      part.argv.insert(part.argv.end(), {host.host, command});
+    }
+    part.input = EncodeOrder(order);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace lockstep::launcher

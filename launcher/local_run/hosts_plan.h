@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run with --hosts comes to: which hosts, how they are entered, where they reach the run's
+// coordinator, and what each is told.
+// Thread-safety: pure functions, but for the files and the system that they look at.
+#ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_HOSTS_PLAN_H_
+#define LOCKSTEP_LAUNCHER_LOCAL_RUN_HOSTS_PLAN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "launcher/cli/arguments.h"
+#include "launcher/local_run/hosts_of_run.h"
+#include "launcher/local_run/remote_hosts.h"
+#include "proto/job.pb.h"
+
+namespace lockstep::launcher {
+
+struct HostsPlan {
+  std::vector<HostSlots> hosts;
+  std::vector<std::string> enter;  // the words before a host and a command
+  std::string launcher;            // on the hosts
+  std::string listen;              // where the coordinator is to; its port may be 0
+  // At which this host may be reached, best first; empty: `listen` is the endpoint.
+  std::vector<std::string> addresses;
+  RunTokens tokens;  // of this run alone
+  bool plaintext = false;
+};
+
+// Errors: InvalidArgument (the host file), FailedPrecondition (it cannot be read; no address of
+// this host can be reached from another one).
+absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args);
+
+// The job's file as the hosts have it: nodes, where no host has a number of workers.
+absl::StatusOr<JobArgs> JobOnHosts(const HostsPlan& plan, const JobArgs& job);
+// Gives each host its number of workers, where one has a number. Errors: FailedPrecondition (more
+// than the job's shards; the number is to be counted there).
+absl::Status PutOnHosts(const HostsPlan& plan, JobSpec* spec);
+
+// The coordinator that listens at `address`, from this host.
+std::string AddressHere(const HostsPlan& plan, const std::string& address);
+// By host: how its part is started and what it is told. The working folder is this process's.
+absl::StatusOr<std::vector<RemoteHosts::Part>> PartsOf(const HostsPlan& plan, const RunArgs& args,
+                                                       const JobSpec& spec,
+                                                       const std::string& address);
+// The worker slots of a host.
+int SlotsOn(const HostSlots& host, const JobSpec& spec);
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_LOCAL_RUN_HOSTS_PLAN_H_
