@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/service_manager.h"
 #include "coordinator/findable.h"
 #include "coordinator/flags.h"
 #include "coordinator/init_verb.h"
@@ -85,8 +86,10 @@ int Serve(Flags& flags, const sigset_t& signals) {
   if (flags.ready_fd >= 0) TellReady(flags.ready_fd, (*server)->address());
   LS_LOG_INFO << "coordinator " LOCKSTEP_VERSION " listens on " << (*server)->address()
               << (flags.server.tls.has_value() ? " with TLS" : "");
+  TellServiceManager(absl::StrCat("READY=1\nSTATUS=listens on ", (*server)->address()));
   const int signal = AwaitSignal(signals, findable);
   if (broken) return 3;  // the hub has said why
+  TellServiceManager("STOPPING=1");
   LS_LOG_INFO << "stopping: " << (signal == SIGINT ? "SIGINT" : "SIGTERM");
   return 0;
 }

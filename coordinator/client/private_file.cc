@@ -29,7 +29,7 @@ absl::Status CheckPrivate(int fd, const std::string& file, absl::string_view wha
     return absl::FailedPreconditionError(
         absl::StrCat("the ", what, " '", file, "' belongs to user ", status.st_uid));
   }
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+  if (!IsPrivate(status.st_uid, status.st_mode, ::geteuid())) {
     return absl::FailedPreconditionError(absl::StrCat("others can read the ", what, " '", file,
                                                       "': make it private (chmod 600 ", file, ")"));
   }
@@ -37,6 +37,11 @@ absl::Status CheckPrivate(int fd, const std::string& file, absl::string_view wha
 }
 
 }  // namespace
+
+bool IsPrivate(uid_t owner, mode_t mode, uid_t reader) {
+  const mode_t more = owner == 0 && reader != 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
+  return (mode & more) == 0;
+}
 
 absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::string_view what) {
   const std::string failed = absl::StrCat("cannot read the ", what, " '", file, "'");

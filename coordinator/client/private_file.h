@@ -4,6 +4,8 @@
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_PRIVATE_FILE_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_PRIVATE_FILE_H_
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,6 +13,12 @@
 #include "absl/strings/string_view.h"
 
 namespace lockstep::coordinator {
+
+// Whether a file of this owner and mode is private to `reader`: nobody else can read or write it.
+// One of root's may have a group that reads it, for readers that are not root: services and
+// containers are given secrets so (systemd's credentials, whose access list shows as the group's
+// bits; volumes).
+bool IsPrivate(uid_t owner, mode_t mode, uid_t reader);
 
 // The first 64 KiB of `file`, which may be a pipe; `what` names it in messages ("token file").
 // Errors: NotFound; FailedPrecondition (permission; others can read it, it belongs to somebody

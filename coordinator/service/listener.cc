@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/listener.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -16,13 +15,16 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status.h"
+#include "coordinator/service/listen_address.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -176,33 +178,30 @@ absl::Status Listener::BindAbstract(absl::string_view name) {
 }
 
 absl::Status Listener::BindTcp(absl::string_view host, int port) {
-  sockaddr_in6 v6 = {};
-  sockaddr_in v4 = {};
-  const bool is_v6 = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(static_cast<uint16_t>(port));
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(static_cast<uint16_t>(port));
-  const std::string number(host == "localhost" ? "127.0.0.1" : host);
-  const bool parsed =
-      is_v6 ? ::inet_pton(AF_INET6, number.substr(1, number.size() - 2).c_str(), &v6.sin6_addr) == 1
-            : ::inet_pton(AF_INET, number.c_str(), &v4.sin_addr) == 1;
-  if (!parsed) {
-    return absl::InvalidArgumentError(absl::StrCat("'", host, "' is no address of this machine"));
+  LS_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses,
+                      ListenAddresses(host, port, Clock::Real()));
+  for (const SocketAddress& address : addresses) {
+    const int family = address.bytes.ss_family;
+    socket_ = NewSocket(family);
+    const int on = 1;
+    // What is left of earlier connections keeps nobody from the port; somebody who listens does.
+    if (!socket_.valid() ||
+        ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) {
+      return CannotListen(address_, "its socket");
+    }
+    SocketAddress bound = address;
+    auto* name = reinterpret_cast<sockaddr*>(&bound.bytes);
+    if (::bind(socket_.get(), name, bound.size) != 0 || ::listen(socket_.get(), kBacklog) != 0 ||
+        ::getsockname(socket_.get(), name, &bound.size) != 0) {
+      continue;  // a name may have addresses that this machine does not have
+    }
+    const in_port_t taken = family == AF_INET6
+                                ? reinterpret_cast<const sockaddr_in6*>(name)->sin6_port
+                                : reinterpret_cast<const sockaddr_in*>(name)->sin_port;
+    address_ = absl::StrCat(host, ":", ntohs(taken));
+    return absl::OkStatus();
   }
-  auto* name = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
-  socklen_t size = is_v6 ? sizeof(v6) : sizeof(v4);
-  socket_ = NewSocket(is_v6 ? AF_INET6 : AF_INET);
-  const int on = 1;
-  // What is left of earlier connections keeps nobody from the port; somebody who listens does.
-  if (!socket_.valid() ||
-      ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      ::bind(socket_.get(), name, size) != 0 || ::listen(socket_.get(), kBacklog) != 0 ||
-      ::getsockname(socket_.get(), name, &size) != 0) {
-    return CannotListen(address_, "its socket");
-  }
-  address_ = absl::StrCat(host, ":", ntohs(is_v6 ? v6.sin6_port : v4.sin_port));
-  return absl::OkStatus();
+  return CannotListen(address_, "its socket");
 }
 
 Listener::~Listener() {

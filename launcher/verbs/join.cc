@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/service_manager.h"
 #include "common/status.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
@@ -53,8 +54,10 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
                                                                   const std::string& reason) {
     if (connected) {
       LS_LOG_INFO << "connected to the coordinator at " << address;
+      TellServiceManager(absl::StrCat("STATUS=connected to ", address));
     } else {
       LS_LOG_WARNING << "no connection to the coordinator at " << address << ": " << reason;
+      TellServiceManager(absl::StrCat("STATUS=no connection to ", address));
     }
   };
   return options;
@@ -84,12 +87,14 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*std::move(options));
   if (!agent.ok()) return Complain(agent.status());
   LS_LOG_INFO << "this host offers " << slots << " worker slots";
+  TellServiceManager("READY=1");  // also while the coordinator is away
   bool hurried;
   {
     absl::MutexLock lock(&leaving.mu);
     leaving.mu.Await(absl::Condition(&leaving, &Leaving::Wanted));
     hurried = leaving.Hurried();
   }
+  TellServiceManager("STOPPING=1");
   if (!hurried) {
     LS_LOG_INFO << "leaving: the workers get their grace (another signal kills them)";
     (*agent)->Stop(/*kill=*/false);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,9 +16,12 @@
 #include <memory>
 #include <string>
 
+#include "common/clock.h"
 #include "common/fd.h"
 #include "coordinator/client/default_address.h"
+#include "coordinator/client/private_file.h"
 #include "coordinator/client/token.h"
+#include "coordinator/service/listen_address.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/token_file.h"
 
@@ -130,6 +134,24 @@ TEST_F(AddressTest, AnOldSocketIsReplacedAndNothingElseIs) {
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
+TEST_F(AddressTest, ANameMeansTheAddressesThatItHas) {
+  FakeClock clock;
+  const auto family = [&clock](const std::string& host) {
+    const auto found = ListenAddresses(host, 7070, &clock);
+    return found.ok() ? static_cast<int>(found->front().bytes.ss_family) : -1;
+  };
+  EXPECT_EQ(family("10.0.0.1"), AF_INET);
+  EXPECT_EQ(family("[fd00::1]"), AF_INET6);
+  EXPECT_EQ(family("[no number]"), -1);
+  const absl::Time start = clock.Now();
+  EXPECT_EQ(family("no..name"), -1);
+  EXPECT_GE(clock.Now() - start, kUnknownFor) << "it may become known";
+  const auto local = ListenAddresses("localhost", 7070, &clock);
+  ASSERT_TRUE(local.ok());
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&local->front().bytes);
+  EXPECT_EQ(ntohl(v4->sin_addr.s_addr), INADDR_LOOPBACK) << "asked for by this name, it is meant";
+}
+
 TEST_F(AddressTest, OnlyThisMachinesAddressesAreListenedOn) {
   for (const char* open : {"0.0.0.0:7070", "[::]:7070", "example.com:7070"}) {
     EXPECT_EQ(CheckListenAddress(open).code(), absl::StatusCode::kFailedPrecondition) << open;
@@ -158,6 +180,16 @@ TEST_F(AddressTest, ATokenIsMadeOnceAndReadByItsOwnerAlone) {
   EXPECT_EQ(ReadOrMakeToken(folder_ + "/none/token").status().code(), absl::StatusCode::kNotFound);
   chmod(file.c_str(), 0640);
   EXPECT_THAT(std::string(ReadToken(file).status().message()), HasSubstr("others can read"));
+}
+
+TEST_F(AddressTest, AFileOfRootsMayHaveAGroupThatReadsIt) {
+  EXPECT_TRUE(IsPrivate(0, 0440, 1000));
+  EXPECT_TRUE(IsPrivate(0, 0640, 1000));
+  EXPECT_TRUE(IsPrivate(1000, 0600, 1000));
+  for (const mode_t open : {0660u, 0444u, 0450u, 0442u})
+    EXPECT_FALSE(IsPrivate(0, open, 1000)) << open;
+  EXPECT_FALSE(IsPrivate(0, 0440, 0));
+  EXPECT_FALSE(IsPrivate(1000, 0640, 1000));
 }
 
 TEST_F(AddressTest, ATokenIsALineOfPlainSigns) {

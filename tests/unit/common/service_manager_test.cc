@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a service manager hears.
+#include "common/service_manager.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/fd.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+// A socket as a service manager has it; `path` begins with '@' for an abstract one.
+UniqueFd Listen(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  ::memcpy(address.sun_path, path.data(), path.size());
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  return fd;
+}
+
+std::string Heard(const UniqueFd& fd) {
+  char buffer[128];
+  const ssize_t n = ::recv(fd.get(), buffer, sizeof(buffer), 0);
+  return n < 0 ? "" : std::string(buffer, static_cast<size_t>(n));
+}
+
+TEST(ServiceManager, HearsBothKindsOfSockets) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/notify-", ::getpid());
+  for (const std::string& path : {file, absl::StrCat("@lockstep-notify-", ::getpid())}) {
+    const UniqueFd manager = Listen(path);
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    TellServiceManager("READY=1");
+    EXPECT_EQ(Heard(manager), "READY=1") << path;
+  }
+  ::unlink(file.c_str());
+  ::unsetenv("NOTIFY_SOCKET");
+}
+
+TEST(ServiceManager, NoneOrOneThatIsGoneIsNoTrouble) {
+  TellServiceManager("READY=1");
+  for (const std::string& path :
+       {std::string("/nowhere/notify"), std::string("relative"), std::string(200, '/')}) {
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    TellServiceManager("READY=1");
+  }
+  ::unsetenv("NOTIFY_SOCKET");
+}
+
+}  // namespace
+}  // namespace lockstep
