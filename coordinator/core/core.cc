@@ -139,7 +139,8 @@ bool SettlesAtOnce(const Event& event) {
          !std::holds_alternative<WorkerSaid>(event) && !std::holds_alternative<WorkerGone>(event);
 }
 
-void Settle(Context& context) {
+// Returns what is to be done now, with what waited for it.
+Effects Settle(Context& context) {
   State& state = context.state;
   TouchOwed(context);
   for (auto& [id, job] : state.jobs) {
@@ -173,7 +174,10 @@ void Settle(Context& context) {
   if (!state.agent_sessions.empty()) {
     state.wake_at = std::min(state.wake_at, context.now + kLookAtNodesEvery);
   }
+  Effects effects = std::move(state.unsettled.effects);
+  effects.wake_at = state.wake_at;
   state.unsettled = Unsettled{};
+  return effects;
 }
 
 }  // namespace
@@ -198,25 +202,19 @@ WorkerCommand Whole(ToWorker message) {
 }
 
 Effects Step(State& state, const Event& event, absl::Time now) {
-  Effects effects = std::exchange(state.unsettled.effects, {});
-  Context context(state, now, effects);
+  Context context(state, now, state.unsettled.effects);
   ++state.serial;
   ForgivePause(context);
   Dispatch(context, event);
   const absl::Time due = state.settled + Spacing(state);
   if (now >= state.wake_at || SettlesAtOnce(event) || (state.unsettled.any() && now >= due)) {
-    Settle(context);
-    effects.wake_at = state.wake_at;
-    return effects;
+    return Settle(context);
   }
-  Effects later;
-  later.wake_at = state.unsettled.any() ? std::min(state.wake_at, due) : state.wake_at;
-  if (!state.unsettled.any()) {
-    effects.wake_at = later.wake_at;
-    return effects;
-  }
-  state.unsettled.effects = std::move(effects);
-  return later;
+  const bool waits = state.unsettled.any();
+  Effects effects;
+  if (!waits) effects = std::exchange(state.unsettled.effects, {});
+  effects.wake_at = waits ? std::min(state.wake_at, due) : state.wake_at;
+  return effects;
 }
 
 }  // namespace lockstep::coordinator

@@ -33,36 +33,69 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
   return Since(context, worker, worker.last_heard);
 }
 
+// When the members of a job's active generation were last seen to commit: looked up when it is
+// first asked for, as many may be silent at once.
+class PeerCommits {
+ public:
+  explicit PeerCommits(const Job& job) : job_(job) {}
+  // The newest commit of a member that is not `worker`.
+  absl::Time NewestBut(const Worker& worker) {
+    if (!looked_) Look();
+    return newest_of_ == &worker ? second_ : newest_;
+  }
+
+ private:
+  void Look() {
+    looked_ = true;
+    for (const Slot& slot : job_.slots) {
+      if (slot.vacant()) continue;
+      const Worker& peer = *slot.worker;
+      if (!IsMember(job_, peer) || peer.dead() ||
+          peer.heartbeat.generation() != job_.generation.message.generation()) {
+        continue;
+      }
+      if (peer.step_seen > newest_) {
+        second_ = std::exchange(newest_, peer.step_seen);
+        newest_of_ = &peer;
+      } else {
+        second_ = std::max(second_, peer.step_seen);
+      }
+    }
+  }
+
+  const Job& job_;
+  bool looked_ = false;
+  absl::Time newest_ = absl::InfinitePast();
+  const Worker* newest_of_ = nullptr;
+  absl::Time second_ = absl::InfinitePast();
+};
+
 // Whether peers of the worker's generation commit steps, which none of them can without it: it
 // lives, and only the way from it to here is cut.
-bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker) {
-  if (!HasActiveGeneration(job) || !IsMember(job, worker)) return false;
-  const absl::Duration limit = FailureDetection(job);
-  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    if (slot.vacant()) return false;
-    const Worker& peer = *slot.worker;
-    return context.now - peer.step_seen <= limit && &peer != &worker && IsMember(job, peer) &&
-           !peer.dead() && peer.heartbeat.generation() == job.generation.message.generation();
-  });
+bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker,
+                    PeerCommits& commits) {
+  return HasActiveGeneration(job) && IsMember(job, worker) &&
+         context.now - commits.NewestBut(worker) <= FailureDetection(job);
 }
 
 // Who was heard of lately is not, wherever its node is: that is asked last.
-bool IsSilent(const Context& context, const Job& job, const Worker& worker) {
+bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerCommits& commits) {
   const absl::Duration limit = FailureDetection(job);
   return Watched(worker) && context.now - worker.last_heard > limit &&
-         Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker);
+         Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker, commits);
 }
 
 // Whether all that hold the job's state are silent, each with its node. They may well go on there,
 // and nobody else could: to begin again elsewhere costs the steps since the checkpoint.
-bool NobodyInSight(const Context& context, const Job& job) {
+bool NobodyInSight(const Context& context, const Job& job, PeerCommits& commits) {
   if (!job.stepped) return false;
   bool any = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     const Worker& worker = *slot.worker;
     if (!IsMember(job, worker) || worker.dead() || Failed(worker)) continue;
-    if (!IsSilent(context, job, worker) || NodeInSight(context.state, worker, context.now)) {
+    if (!IsSilent(context, job, worker, commits) ||
+        NodeInSight(context.state, worker, context.now)) {
       return false;
     }
     any = true;
@@ -76,11 +109,11 @@ bool AnyFailed(const Job& job) {
 }
 
 // Says when the job's workers come out of sight all together, and when they are back.
-void NoteSight(Context& context, Job& job, bool out_of_sight) {
+void NoteSight(Context& context, Job& job, bool out_of_sight, PeerCommits& commits) {
   // Where one came back the others are on their way.
   if (std::exchange(job.out_of_sight, out_of_sight) && !out_of_sight) {
     for (Slot& slot : job.slots) {
-      if (slot.worker && IsSilent(context, job, *slot.worker))
+      if (slot.worker && IsSilent(context, job, *slot.worker, commits))
         slot.worker->back_since = context.now;
     }
   }
@@ -117,15 +150,16 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
 }
 
 void CheckSilence(Context& context, Job& job) {
-  const bool nobody_in_sight = NobodyInSight(context, job);
-  NoteSight(context, job, nobody_in_sight);
+  PeerCommits commits(job);
+  const bool nobody_in_sight = NobodyInSight(context, job, commits);
+  NoteSight(context, job, nobody_in_sight, commits);
   absl::Duration limit = FailureDetection(job);
   if (nobody_in_sight) limit = std::max(limit, context.state.options.node_lost_after);
   Worker* silent = nullptr;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
-    if (!IsSilent(context, job, worker) || Silence(context, worker) <= limit) continue;
+    if (!IsSilent(context, job, worker, commits) || Silence(context, worker) <= limit) continue;
     if (MayBeItsHost(context, job, worker)) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
@@ -189,6 +223,7 @@ void CheckLeaving(Context& context, Job& job) {
                                  [](const OpenFault& fault) { return fault.next_generation == 0; });
   if (!heals) return;
   const absl::Duration limit = FailureDetection(job);
+  if (context.now - job.generation.aborted_at < limit) return;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;

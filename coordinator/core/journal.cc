@@ -2,6 +2,8 @@
 #include "coordinator/core/journal.h"
 
 #include <algorithm>
+#include <array>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -76,6 +78,41 @@ WorkerRecord ToRecord(const Slot& slot, int index) {
   record.set_relieves(slot.relieves + 1);
   record.set_returns(slot.returns);
   return record;
+}
+
+// Everything that ToRecord above reads and that changes within a life: what a worker has said of
+// its work and its end by the number of its messages, what its agent and the core said by their
+// serials, where it was put by its phase.
+RowStamp StampOf(const Slot& slot) {
+  const auto flags = [](std::initializer_list<bool> all) {
+    int64_t bits = 0;
+    for (const bool flag : all) bits = 2 * bits + static_cast<int64_t>(flag);
+    return bits;
+  };
+  RowStamp stamp;
+  stamp.node_id = slot.node_id;
+  std::array<int64_t, 13>& numbers = stamp.numbers;
+  numbers[0] = slot.lives;
+  numbers[1] = slot.local_rank;
+  numbers[2] = slot.relieves;
+  numbers[3] = flags({slot.wanted, slot.standby, slot.returns, slot.vacant()});
+  if (slot.vacant()) {
+    numbers[4] = slot.last_peak_rss_bytes;
+    return stamp;
+  }
+  const Worker& worker = *slot.worker;
+  numbers[4] = static_cast<int64_t>(worker.phase);
+  numbers[5] = worker.pid;
+  numbers[6] = worker.said;
+  numbers[7] = worker.died_serial;
+  numbers[8] = worker.died_order;
+  numbers[9] = worker.failed_serial;
+  numbers[10] = worker.verdict_serial;
+  numbers[11] = worker.fault;
+  numbers[12] = flags({worker.last_heard != absl::InfinitePast(), worker.finished.has_value(),
+                       worker.exited.has_value(), worker.peer_lost.has_value(), worker.node_lost,
+                       worker.refused});
+  return stamp;
 }
 
 OpenFaultRecord ToRecord(const OpenFault& fault) {
@@ -290,9 +327,12 @@ void CollectGeneration(Context& context, Job& job) {
   WriteIfChanged(context, GenerationKey(job.id), generation.row);
 }
 
-void CollectWorkers(Context& context, const Job& job) {
+void CollectWorkers(Context& context, Job& job) {
   for (size_t i = 0; i < job.slots.size(); ++i) {
-    const Slot& slot = job.slots[i];
+    Slot& slot = job.slots[i];
+    RowStamp stamp = StampOf(slot);
+    if (slot.written == stamp) continue;
+    slot.written = std::move(stamp);
     const int index = static_cast<int>(i);
     if (!WriteIfChanged(context, WorkerKey(job.id, index), Bytes(ToRecord(slot, index)))) continue;
     if (slot.worker) context.wish_nodes.insert(slot.worker->node_id);
@@ -413,6 +453,22 @@ void EraseNodeRow(Context& context, const std::string& node_id) {
   Erase(context, NodeKey(node_id));
 }
 
+std::string FindStaleRow(const State& state) {
+  for (const auto& [id, job] : state.jobs) {
+    if (state.owed_jobs.count(id) != 0) continue;
+    for (size_t i = 0; i < job.slots.size(); ++i) {
+      const Slot& slot = job.slots[i];
+      if (slot.written != StampOf(slot)) continue;
+      const std::string key = WorkerKey(id, static_cast<int>(i));
+      const auto row = state.saved.find(key);
+      const bool right =
+          row != state.saved.end() && row->second == Bytes(ToRecord(slot, static_cast<int>(i)));
+      if (!right) return key;
+    }
+  }
+  return "";
+}
+
 void TouchOwed(Context& context) {
   State& state = context.state;
   for (const std::string& key : state.owed_erasures) {
@@ -422,6 +478,9 @@ void TouchOwed(Context& context) {
   if (state.owed_jobs.empty() && state.owed_nodes.empty()) return;
   context.schedule = true;
   state.unsettled.all_wishes = true;
+  for (const std::string& id : state.owed_jobs) {
+    for (Slot& slot : state.jobs.at(id).slots) slot.written.reset();
+  }
   context.touched_jobs.merge(state.owed_jobs);
   context.changed_nodes.merge(state.owed_nodes);
   state.owed_jobs.clear();
@@ -460,7 +519,9 @@ void SaveFailed(State& state, Effects& effects, absl::Time now) {
     state.owed_jobs.insert(job.id);
   }
   std::erase_if(effects.to_agents, [](const ToAgent& m) { return m.command.has_desired(); });
-  std::erase_if(effects.to_workers, [](const ToWorker& m) { return !m.close; });
+  // A verdict on a checkpoint is an answer, which nothing derives again.
+  std::erase_if(effects.to_workers,
+                [](const ToWorker& m) { return !m.close && !m.command.has_checkpoint(); });
   for (const std::string& id : effects.new_jobs) Withdraw(state, effects, id);
   effects.new_jobs.clear();
   effects.wake_at = std::min(effects.wake_at, now + kSaveAgain);

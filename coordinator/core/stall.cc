@@ -170,6 +170,14 @@ std::optional<Finding> Find(const std::vector<MemberView>& members, absl::Durati
   return finding;
 }
 
+// Whether anybody waits for so long that it may be a stall; to look at all of them takes longer.
+bool MayStall(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.worker && slot.worker->waits &&
+           absl::Microseconds(slot.worker->heartbeat.flight().open_us()) >= kLeast;
+  });
+}
+
 bool AnySilent(const std::vector<MemberView>& members) {
   return std::any_of(members.begin(), members.end(),
                      [](const MemberView& member) { return member.is_silent; });
@@ -215,6 +223,7 @@ std::string StallText(const FlightState& flight, const std::vector<MemberView>& 
 
 void WatchStall(Context& context, Job& job) {
   if (job.final() || job.ending || !HasActiveGeneration(job)) return job.stall.reset();
+  if (!job.stall && !MayStall(job)) return;
   const std::vector<MemberView> members = View(context, job);
   if (members.empty()) return job.stall.reset();
   const absl::Duration limit = Limit(job);

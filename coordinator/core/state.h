@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_STATE_H_
 #define LOCKSTEP_COORDINATOR_CORE_STATE_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -97,6 +98,7 @@ struct Worker {
   // When it was heard of again after a silence. It has not had the time to do anything before.
   absl::Time back_since = absl::InfinitePast();
   int64_t progress_counter = -1;
+  int64_t said = 0;           // messages of it, but for heartbeats
   bool waits = false;         // in a collective, for another
   WorkerHeartbeat heartbeat;  // the newest
   Progress progress;
@@ -146,6 +148,13 @@ struct Worker {
   bool serves() const { return phase < Phase::kLeaving; }
 };
 
+// What a place's row was made of, without what cannot change unless one of these does (journal.cc).
+struct RowStamp {
+  std::string node_id;
+  std::array<int64_t, 13> numbers{};
+  bool operator==(const RowStamp&) const = default;
+};
+
 // A job-wide place for a worker; its index is the rank at full strength.
 struct Slot {
   std::string node_id;  // empty: its worker waits for a node with room
@@ -164,6 +173,8 @@ struct Slot {
   std::optional<Worker> worker;
   // Of the last one that left the place vacant.
   int64_t last_peak_rss_bytes = 0;
+  // Of its row as it was last written; empty: it is to be made anew.
+  std::optional<RowStamp> written;
 
   bool vacant() const { return !worker.has_value(); }
   // Its worker waits to take over, in no generation; its end is no failure of the job.
@@ -239,12 +250,21 @@ struct Stall {
   std::string missing;    // "rank 2"
 };
 
+// How far a member had come, of what it says with each heartbeat.
+struct StragglerMark {
+  int64_t reductions = 0;
+  int64_t last = 0;  // of these, to how many it came last
+  int64_t waited_us = 0;
+  int64_t step = 0;
+  double train_seconds = 0;
+};
+
 // A stretch of training in which slow workers are looked for (straggler.h).
 struct StragglerWatch {
   int64_t generation = 0;
   absl::Time began = absl::InfinitePast();
-  std::vector<WorkerHeartbeat> first;  // of the members, by rank
-  std::string text;                    // who was slow in the last one; empty: nobody
+  std::vector<StragglerMark> first;  // of the members, by rank
+  std::string text;                  // who was slow in the last one; empty: nobody
   absl::Time said = absl::InfinitePast();
 };
 

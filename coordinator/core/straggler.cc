@@ -37,30 +37,33 @@ absl::Duration WorkOf(const StepShare& share) {
   return (share.step - share.wait) / std::max(1, share.shards);
 }
 
-// The members' newest heartbeats, by rank. Empty when one of them is not in this generation.
-std::vector<WorkerHeartbeat> Heartbeats(const Job& job) {
-  std::vector<WorkerHeartbeat> heartbeats;
+// How far the members have come, by rank. Empty when one of them is not in this generation.
+std::vector<StragglerMark> Marks(const Job& job) {
+  std::vector<StragglerMark> marks;
   const Generation& generation = job.generation.message;
   for (const Member& member : generation.members()) {
     const Worker* worker = FindWorker(job, member.incarnation());
     if (worker == nullptr || worker->heartbeat.generation() != generation.generation()) return {};
-    heartbeats.push_back(worker->heartbeat);
+    const WorkerHeartbeat& heartbeat = worker->heartbeat;
+    marks.push_back({heartbeat.arrivals().reductions(), heartbeat.arrivals().last(),
+                     heartbeat.arrivals().waited_us(), heartbeat.progress().step(),
+                     heartbeat.progress().train_seconds()});
   }
-  return heartbeats;
+  return marks;
 }
 
-std::vector<StepShare> SharesOf(const Job& job, const std::vector<WorkerHeartbeat>& now) {
+std::vector<StepShare> SharesOf(const Job& job, const std::vector<StragglerMark>& now) {
   std::vector<StepShare> shares;
   for (size_t rank = 0; rank < now.size(); ++rank) {
-    const WorkerHeartbeat& first = job.straggler.first[rank];
+    const StragglerMark& first = job.straggler.first[rank];
     const Member& member = job.generation.message.members(static_cast<int>(rank));
     StepShare share;
     share.shards = member.shard_end() - member.shard_begin();
-    share.reductions = now[rank].arrivals().reductions() - first.arrivals().reductions();
-    share.last = now[rank].arrivals().last() - first.arrivals().last();
-    const int64_t steps = now[rank].progress().step() - first.progress().step();
-    const double seconds = now[rank].progress().train_seconds() - first.progress().train_seconds();
-    const int64_t waited = now[rank].arrivals().waited_us() - first.arrivals().waited_us();
+    share.reductions = now[rank].reductions - first.reductions;
+    share.last = now[rank].last - first.last;
+    const int64_t steps = now[rank].step - first.step;
+    const double seconds = now[rank].train_seconds - first.train_seconds;
+    const int64_t waited = now[rank].waited_us - first.waited_us;
     if (steps > 0) share.step = absl::Seconds(seconds) / steps;
     if (share.reductions > 0) share.wait = absl::Microseconds(waited) / share.reductions;
     shares.push_back(share);
@@ -107,9 +110,11 @@ void WatchStragglers(Context& context, Job& job) {
     watch.first.clear();
     return;
   }
-  std::vector<WorkerHeartbeat> now = Heartbeats(job);
-  if (now.size() < 2) return;
   const int64_t generation = job.generation.message.generation();
+  const bool watches = watch.generation == generation && !watch.first.empty();
+  if (watches && context.now - watch.began < kShortest) return;
+  std::vector<StragglerMark> now = Marks(job);
+  if (now.size() < 2) return;
   if (watch.generation != generation || watch.first.size() != now.size()) {
     watch.generation = generation;
     watch.began = context.now;
@@ -122,7 +127,7 @@ void WatchStragglers(Context& context, Job& job) {
       shares.begin(), shares.end(),
       [](const StepShare& a, const StepShare& b) { return a.reductions < b.reductions; });
   const absl::Duration length = context.now - watch.began;
-  if (length < kShortest || (fewest->reductions < kReductions && length < kLongest)) return;
+  if (fewest->reductions < kReductions && length < kLongest) return;
   watch.began = context.now;
   watch.first = std::move(now);
   const std::optional<Straggler> slow = FindStraggler(shares);

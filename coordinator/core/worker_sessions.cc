@@ -182,6 +182,7 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
   if (worker == nullptr)
     return SendAway(context, event.session, "this worker is not wanted any more");
   NoteLife(context, *job, *worker);
+  if (!message.has_heartbeat()) ++worker->said;
   switch (message.message_case()) {
     case WorkerMessage::kHello:
       context.touched_jobs.insert(job->id);

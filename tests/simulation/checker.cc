@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/journal.h"
 #include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/worker_process.h"
 #include "tests/simulation/world.h"
@@ -85,6 +86,10 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (coordinator.holding()) unsteady_ = world_->timeline.now() + absl::Seconds(5);
   const bool large = coordinator.state().nodes.size() > 200;
   if (large && coordinator.steps() % 1000 != 0) return;
+  if (!large && coordinator.steps() % 16 == 0) {
+    const std::string stale = coordinator::FindStaleRow(coordinator.state());
+    if (!stale.empty()) Fail(absl::StrCat("row ", stale, " is not what the coordinator knows"));
+  }
   std::set<std::string> requests;
   for (const auto& [id, job] : coordinator.state().jobs) {
     if (!requests.insert(job.request.request_id()).second) {
@@ -151,6 +156,7 @@ void Checker::OnTold(const coordinator::Append& append) {
   const SimulatedJob& job = world_->JobOf(append.job_id);
   const bool poison = absl::StrContains(reason, "before the first step once before");
   const int budget = job.request.spec().restart().max_restarts();
+  if (state == CANCELLED && job.cancelled) return;
   if (state != SUCCEEDED && !(poison && job.own_failures > 1) && job.own_failures <= budget) {
     Fail(absl::StrCat("job ", append.job_id, " ended as ", JobState_Name(state), ": ", reason));
   }
@@ -176,7 +182,18 @@ void Checker::OnEndedByAgent(const WorkerProcess& worker) {
   // What has nothing yet begins anew elsewhere when its node is drained.
   const bool moves = drained_.count(worker.host()->name) != 0 && !worker.has_state();
   if (over || moves || worker.finished() || Disturbed(worker.job_id())) return;
+  const SimulatedJob& job = world_->JobOf(worker.job_id());
+  if (job.cancelled || (job.scaled && IsLetGo(worker))) return;
   Fail(absl::StrCat(worker.incarnation(), " is ended, and nothing ails it"));
+}
+
+// Its job was scaled down; while there is no coordinator that is not known.
+bool Checker::IsLetGo(const WorkerProcess& worker) const {
+  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return true;
+  const auto job = world_->coordinator->state().jobs.find(worker.job_id());
+  if (job == world_->coordinator->state().jobs.end()) return true;
+  const Worker* const known = Find(job->second, worker.incarnation());
+  return known == nullptr || !known->serves() || known->leaving();
 }
 
 void Checker::OnStart(WorkerProcess& worker) { alive_[worker.job_id()].insert(&worker); }
@@ -189,15 +206,18 @@ void Checker::OnObeyed(const std::string& incarnation, int64_t highest, int64_t 
   }
 }
 
-void Checker::OnGenerationTold(const std::string& job_id, const Generation& generation) {
+void Checker::OnGenerationTold(const std::string& job_id, int64_t generation) {
   Told& told = told_[job_id];
-  told.generation = std::max<int64_t>(told.generation, generation.generation());
-  const std::string names = Names(generation);
-  const auto [known, fresh] = told.members.try_emplace(generation.generation(), names);
-  if (!fresh && known->second != names) {
-    Fail(absl::StrCat("generation ", generation.generation(), " of ", job_id, " is ", known->second,
-                      " and ", names));
-  }
+  told.generation = std::max(told.generation, generation);
+}
+
+void Checker::CheckSameGeneration(const std::string& job_id, const Generation& one,
+                                  const Generation& other) {
+  const std::string names = Names(one);
+  const std::string other_names = Names(other);
+  if (names == other_names) return;
+  Fail(absl::StrCat("generation ", one.generation(), " of ", job_id, " is ", names, " and ",
+                    other_names));
 }
 
 int64_t Checker::StartOf(const std::string& job_id, const Generation& generation,

@@ -22,6 +22,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,10 @@ class Checker {
   void OnStart(WorkerProcess& worker);
   void OnDeath(WorkerProcess& worker);
   void OnObeyed(const std::string& incarnation, int64_t highest, int64_t epoch);
-  void OnGenerationTold(const std::string& job_id, const Generation& generation);
+  void OnGenerationTold(const std::string& job_id, int64_t generation);
+  // Both have the same number.
+  void CheckSameGeneration(const std::string& job_id, const Generation& one,
+                           const Generation& other);
   // The step after which a generation with these members begins.
   int64_t StartOf(const std::string& job_id, const Generation& generation,
                   const std::vector<const WorkerProcess*>& members);
@@ -80,13 +84,13 @@ class Checker {
  private:
   struct Told {
     JobState final = JOB_STATE_UNSPECIFIED;
-    int64_t generation = 0;                  // the newest that a worker was told
-    std::map<int64_t, std::string> members;  // by generation
-    int64_t committing = 0;                  // the newest generation that has committed
+    int64_t generation = 0;  // the newest that a worker was told
+    int64_t committing = 0;  // the newest generation that has committed
     int64_t newest_step = 0;
     bool model = false;
   };
 
+  bool IsLetGo(const WorkerProcess& worker) const;
   // A fault explains what becomes of the job's workers.
   bool Disturbed(const std::string& job_id) const;
   void CheckPlacement(const CoordinatorProcess& coordinator, const coordinator::Job& job);
@@ -97,13 +101,13 @@ class Checker {
   World* const world_;
   std::string failure_;
   std::set<std::string> accepted_;
-  std::map<std::string, Told> told_;                // by job
-  std::map<std::string, absl::Time> heard_;         // by node
-  absl::Time unsteady_ = absl::InfinitePast();      // the coordinator was, until then
-  std::map<std::string, absl::Time> worker_heard_;  // by incarnation
-  std::set<std::string> silent_;                    // judged so, and rightly
-  std::set<std::string> placed_;                    // lives, by incarnation and node
-  std::set<std::string> drained_;                   // nodes
+  std::map<std::string, Told> told_;                          // by job
+  std::unordered_map<std::string, absl::Time> heard_;         // by node
+  absl::Time unsteady_ = absl::InfinitePast();                // the coordinator was, until then
+  std::unordered_map<std::string, absl::Time> worker_heard_;  // by incarnation
+  std::set<std::string> silent_;                              // judged so, and rightly
+  std::set<std::string> placed_;                              // lives, by incarnation and node
+  std::set<std::string> drained_;                             // nodes
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;

@@ -82,8 +82,8 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
     scheduled_ = false;
     // What lies ready arrives with it.
     for (size_t batch = queue_.size(); batch > 0; --batch) {
-      to_->Happen([self = this->shared_from_this(), message = std::move(queue_.front())] {
-        if (!self->dropped_) self->ends_.arrived(message);
+      to_->Happen([self = this->shared_from_this(), message = std::move(queue_.front())]() mutable {
+        if (!self->dropped_) self->ends_.arrived(std::move(message));
       });
       queue_.pop_front();
     }

@@ -31,7 +31,7 @@ CoordinatorProcess::CoordinatorProcess(World* world, Host* host)
 
 void CoordinatorProcess::Begin() {
   Disk& disk = world_->disk;
-  epoch_ = ++disk.lives;
+  epoch_ = disk.Take();
   std::vector<coordinator::Row> rows;
   std::vector<coordinator::StoredRequest> requests;
   for (const auto& [key, value] : disk.rows) {
@@ -59,7 +59,7 @@ void CoordinatorProcess::Do(Call call) {
   ++steps_;
   CarryOut(std::move(outgoing));
   if (!alive()) return;
-  world_->checker.AfterStep(*this);
+  if (IsCurrent()) world_->checker.AfterStep(*this);
   ArmTimer();
 }
 
@@ -89,7 +89,14 @@ void CoordinatorProcess::CarryOut(Outgoing outgoing) {
     if (found == workers_.by_session.end()) continue;
     const SessionId session = message.session;
     const bool close = message.close;
-    found->second.machine.Enqueue(Whole(std::move(message)), close);
+    if (message.generation) {
+      const auto& worker = static_cast<const WorkerProcess&>(found->second.connection->client());
+      world_->NoteGeneration(worker.job_id(), message.generation);
+      Generation& generation = *message.command.mutable_generation();
+      generation.set_generation(message.generation->generation());
+      generation.add_members()->set_incarnation(worker.incarnation());
+    }
+    found->second.machine.Enqueue(std::move(message.command), close);
     Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, session);
   }
   for (const coordinator::Append& append : outgoing.events) world_->checker.OnTold(append);
@@ -102,20 +109,19 @@ void CoordinatorProcess::CarryOut(Outgoing outgoing) {
   }
   if (!outgoing.write.empty()) Write(std::move(outgoing.write));
   if (outbox_->broken()) {
-    After(absl::Milliseconds(1), [this] { world_->CrashCoordinator(); });
+    After(absl::Milliseconds(1), [this] { world_->OnBroken(*this); });
   }
 }
 
 void CoordinatorProcess::Write(std::vector<coordinator::Row> rows) {
-  Disk& disk = world_->disk;
-  disk.under_way = std::move(rows);
+  world_->disk.Begin(epoch_, std::move(rows));
   // A stall that begins now holds up this write as well.
   const absl::Duration takes = random().Between(absl::Microseconds(100), absl::Milliseconds(5));
   After(takes, [this] {
     const absl::Time now = timeline().now();
     const absl::Duration stalled = std::max(absl::ZeroDuration(), world_->disk.stalled_until - now);
     After(stalled, [this] {
-      const absl::Status status = world_->disk.Finish();
+      const absl::Status status = world_->disk.Finish(epoch_);
       Do([&](absl::Time at) { return outbox_->Written(status, at); });
     });
   });
@@ -157,7 +163,9 @@ std::shared_ptr<Connection<Up, Down>> CoordinatorProcess::AcceptOn(
   typename Pipe<Up>::Ends at_server;
   at_server.arrived = [this, session, &streams](Up message) {
     if (streams.by_session.count(session) == 0) return;
-    world_->checker.OnHeard(message, streams.by_session[session].connection->client());
+    if (IsCurrent()) {
+      world_->checker.OnHeard(message, streams.by_session[session].connection->client());
+    }
     Do([&](absl::Time now) { return outbox_->Handle(Said{session, std::move(message)}, 0, now); });
   };
   at_server.ended = [this, session, &streams] {
@@ -190,6 +198,8 @@ void CoordinatorProcess::Request(const Event& event,
   waiting_[ticket] = std::move(answer);
   Do([&](absl::Time now) { return outbox_->Handle(event, ticket, now); });
 }
+
+bool CoordinatorProcess::IsCurrent() const { return world_->coordinator.get() == this; }
 
 void CoordinatorProcess::OnDeath() {
   // Its kernel ends the connections, if its host still runs.

@@ -41,6 +41,8 @@ class CoordinatorProcess : public Process {
   bool begun() const { return outbox_ != nullptr; }
   bool holding() const { return outbox_->holding(); }
   int64_t epoch() const { return epoch_; }
+  // No other one has taken its place.
+  bool IsCurrent() const;
   // CPU time of all steps, and how many there were.
   absl::Duration cpu() const { return cpu_; }
   int64_t steps() const { return steps_; }

@@ -19,24 +19,32 @@ namespace lockstep::simulation {
 
 struct Disk {
   std::map<std::string, std::string> rows;
-  std::vector<coordinator::Row> under_way;
+  std::map<int64_t, std::vector<coordinator::Row>> under_way;  // by who writes it
   int64_t lives = 0;
+  int64_t owner = 0;  // whose journal it is, of these: an earlier one that lives on has lost it
   // Faults.
   absl::Time stalled_until = absl::InfinitePast();
   bool full = false;
   bool broken = false;  // until the next start
 
+  // A new coordinator takes it; one that had it before cannot write any more.
+  int64_t Take() { return owner = ++lives; }
+  bool Owns(int64_t writer) const { return writer == owner; }
+  void Begin(int64_t writer, std::vector<coordinator::Row> batch) {
+    under_way[writer] = std::move(batch);
+  }
   // The write under way is through.
-  absl::Status Finish() {
-    const std::vector<coordinator::Row> batch = std::exchange(under_way, {});
+  absl::Status Finish(int64_t writer) {
+    const std::vector<coordinator::Row> batch = std::exchange(under_way[writer], {});
+    if (!Owns(writer)) return absl::UnavailableError("the journal is another coordinator's");
     if (broken) return absl::UnavailableError("disk I/O error");
     if (full) return absl::ResourceExhaustedError("no space left on device");
     Apply(batch);
     return absl::OkStatus();
   }
-  // The process died: what was being written is there or not.
+  // The owner died or is replaced: what was being written is there or not.
   void Crash(bool written) {
-    const std::vector<coordinator::Row> batch = std::exchange(under_way, {});
+    const std::vector<coordinator::Row> batch = std::exchange(under_way[owner], {});
     if (written && !full && !broken) Apply(batch);
     broken = false;
   }

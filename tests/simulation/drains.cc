@@ -17,8 +17,8 @@ void Drains::Begin(absl::Time until) {
 
 void Drains::Ask(const coordinator::Event& event) {
   if (world_->coordinator == nullptr || !world_->coordinator->begun()) return;
-  world_->coordinator->After(absl::Milliseconds(1), [world = world_, event] {
-    world->coordinator->Request(event, [](const coordinator::Answer&) {});
+  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event] {
+    asked->Request(event, [](const coordinator::Answer&) {});
   });
 }
 

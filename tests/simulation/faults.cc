@@ -42,6 +42,9 @@ Faults::Faults(World* world) : world_(world) {
     all.erase(picked);
   }
   every_ = random.Between(absl::Milliseconds(500), absl::Seconds(15));
+  longest_ = world_->IsLarge() ? absl::Seconds(15) : absl::Seconds(60);
+  // Not one of those that are picked, so that the histories of other seeds stay as they are.
+  if (world_->options.seed % 7 == 0) kinds_.push_back(&Faults::ReplaceCoordinator);
 }
 
 bool Faults::HurtsWorkers() const {
@@ -53,11 +56,11 @@ bool Faults::HurtsWorkers() const {
 absl::Time Faults::Begin() {
   active_ = true;
   until_ = world_->timeline.now() +
-           world_->timeline.random.Between(absl::Seconds(10), absl::Seconds(80));
+           world_->timeline.random.Between(
+               absl::Seconds(10), world_->IsLarge() ? absl::Seconds(25) : absl::Seconds(80));
   world_->timeline.In(world_->timeline.random.Between(absl::ZeroDuration(), absl::Seconds(5)),
                       [this] { Next(); });
-  // The longest fault is 60 s.
-  const absl::Time last = until_ + absl::Seconds(70);
+  const absl::Time last = until_ + longest_ + absl::Seconds(10);
   world_->timeline.At(last, [this] { MendAll(); });
   return last;
 }
@@ -86,6 +89,7 @@ Host& Faults::SomeNode() {
 absl::Duration Faults::Span(absl::Duration least, absl::Duration most) {
   // Short ones are as likely as long ones.
   Random& random = world_->timeline.random;
+  most = std::min(most, longest_);
   absl::Duration span = least;
   while (span < most && random.Chance(0.75)) span *= 2;
   return std::min(most, random.Between(span / 2, span));
@@ -94,12 +98,11 @@ absl::Duration Faults::Span(absl::Duration least, absl::Duration most) {
 void Faults::Explain(Host& host, absl::Duration lasts) {
   const absl::Time until = world_->timeline.now() + lasts + kAftermath;
   host.Disturb(until);
-  for (const auto& agent : world_->agents) {
-    if (agent == nullptr || agent->host() != &host) continue;
-    for (const auto& [incarnation, worker] : agent->workers()) {
-      SimulatedJob& job = world_->JobOf(worker->job_id());
-      job.disturbed = std::max(job.disturbed, until);
-    }
+  const auto& agent = world_->agents[static_cast<size_t>(host.number)];
+  if (agent == nullptr) return;
+  for (const auto& [incarnation, worker] : agent->workers()) {
+    SimulatedJob& job = world_->JobOf(worker->job_id());
+    job.disturbed = std::max(job.disturbed, until);
   }
 }
 
@@ -217,6 +220,28 @@ void Faults::StopCoordinator() {
   world_->timeline.In(span, [this, coordinator] {
     world_->checker.OnContinue();
     coordinator->Continue();
+  });
+}
+
+// Two at once: it is stopped, another one takes its place, and it wakes.
+void Faults::ReplaceCoordinator() {
+  const auto coordinator = world_->coordinator;
+  if (coordinator == nullptr || coordinator->stopped() || !coordinator->begun()) return;
+  const absl::Duration until_other = Span(absl::Milliseconds(100), absl::Seconds(10));
+  const absl::Duration until_wakes = Span(absl::Milliseconds(100), absl::Seconds(50));
+  world_->Say(absl::StrCat("the coordinator stops, is replaced after ",
+                           absl::FormatDuration(until_other), " and wakes ",
+                           absl::FormatDuration(until_wakes), " later"));
+  coordinator->Stop();
+  world_->CheckConnectionsLater();
+  world_->timeline.In(until_other, [this, coordinator, until_wakes] {
+    if (world_->coordinator == coordinator) world_->ReplaceCoordinator();
+    world_->timeline.In(until_wakes, [this, coordinator] {
+      if (!coordinator->alive()) return;
+      world_->Say("the old coordinator wakes");
+      if (coordinator->IsCurrent()) world_->checker.OnContinue();
+      coordinator->Continue();
+    });
   });
 }
 

@@ -24,6 +24,8 @@ class Faults {
   bool active() const { return active_; }
   // Among them are failures of workers that are no node's.
   bool HurtsWorkers() const;
+  // Explains what becomes of the host's workers, until it is over and all are back.
+  void Explain(Host& host, absl::Duration lasts);
 
  private:
   using Kind = void (Faults::*)();
@@ -31,8 +33,6 @@ class Faults {
   void Next();
   void MendAll();
   Host& SomeNode();
-  // Explains what becomes of the host's workers, until it is over and all are back.
-  void Explain(Host& host, absl::Duration lasts);
   void ExplainAll(absl::Duration lasts);
   absl::Duration Span(absl::Duration least, absl::Duration most);
 
@@ -45,6 +45,7 @@ class Faults {
   void Slow();
   void KillCoordinator();
   void StopCoordinator();
+  void ReplaceCoordinator();
   void StallDisk();
   void FillDisk();
   void BreakDisk();
@@ -57,6 +58,7 @@ class Faults {
   std::vector<Kind> kinds_;
   absl::Duration every_;
   absl::Time until_;
+  absl::Duration longest_;  // that a fault lasts
   bool active_ = false;
 };
 

@@ -16,44 +16,55 @@ constexpr int64_t kCheckpointEvery = 5;
 
 }  // namespace
 
-Group::Group(World* world, std::string job_id, const Generation& generation)
+Group::Group(World* world, std::string job_id, std::shared_ptr<const Generation> generation)
     : world_(world),
       job_id_(std::move(job_id)),
-      generation_(generation),
-      places_(static_cast<size_t>(generation.members_size())) {}
-
-int Group::RankOf(const WorkerProcess* worker) const {
-  for (int rank = 0; rank < generation_.members_size(); ++rank) {
-    if (generation_.members(rank).incarnation() == worker->incarnation()) return rank;
+      generation_(std::move(generation)),
+      places_(static_cast<size_t>(generation_->members_size())),
+      at_(places_.size(), At::kAway) {
+  counts_[static_cast<size_t>(At::kAway)] = places_.size();
+  for (int rank = 0; rank < generation_->members_size(); ++rank) {
+    ranks_.emplace(generation_->members(rank).incarnation(), rank);
   }
-  return -1;
 }
 
-bool Group::All(At at) const {
-  return std::all_of(places_.begin(), places_.end(),
-                     [at](const Place& place) { return place.at == at; });
+int Group::RankOf(const WorkerProcess* worker) const {
+  const auto found = ranks_.find(worker->incarnation());
+  return found == ranks_.end() ? -1 : found->second;
+}
+
+void Group::Move(int rank, At to) {
+  At& at = at_[static_cast<size_t>(rank)];
+  --counts_[static_cast<size_t>(at)];
+  at = to;
+  ++counts_[static_cast<size_t>(at)];
+  if (to == At::kLeft && places_[rank].worker != nullptr) {
+    gone_.insert(rank);
+  } else {
+    gone_.erase(rank);
+  }
 }
 
 void Group::After(int rank, absl::Duration delay, void (Group::*what)(int)) {
   places_[rank].worker->After(delay, [self = shared_from_this(), rank, what] {
-    if (self->places_[rank].at != At::kLeft) (self.get()->*what)(rank);
+    if (self->at(rank) != At::kLeft) (self.get()->*what)(rank);
   });
 }
 
 void Group::Join(std::shared_ptr<WorkerProcess> worker) {
   const int rank = RankOf(worker.get());
   if (rank < 0) return world_->checker.Fail("a worker is given a generation without it");
-  places_[rank] = {std::move(worker), At::kJoined};
+  places_[rank] = {std::move(worker)};
+  Move(rank, At::kJoined);
   if (broken_) return TellLoss(rank);
   if (All(At::kJoined)) Begin();
 }
 
 // All are there: they bring each other to the same state.
 void Group::Begin() {
-  begun_ = true;
   std::vector<const WorkerProcess*> members;
   for (const Place& place : places_) members.push_back(place.worker.get());
-  start_ = world_->checker.StartOf(job_id_, generation_, members);
+  start_ = world_->checker.StartOf(job_id_, *generation_, members);
   const bool nobody = std::none_of(members.begin(), members.end(),
                                    [](const WorkerProcess* w) { return w->has_state(); });
   if (nobody) {
@@ -70,7 +81,7 @@ void Group::Begin() {
 void Group::Enter(int rank) {
   if (broken_) return;
   places_[rank].worker->Enter(start_, resumed_);
-  places_[rank].at = At::kEntered;
+  Move(rank, At::kEntered);
   if (!All(At::kEntered)) return;
   step_ = start_;
   NextStep();
@@ -89,7 +100,7 @@ void Group::NextStep() {
   }
   if (regroup_after_) {
     std::vector<Place> places = places_;
-    for (Place& place : places_) place.at = At::kLeft;
+    for (size_t rank = 0; rank < places_.size(); ++rank) Move(static_cast<int>(rank), At::kLeft);
     for (Place& place : places) {
       place.worker->After(absl::Milliseconds(1), [worker = place.worker] { worker->RegroupNow(); });
     }
@@ -98,7 +109,7 @@ void Group::NextStep() {
   ++step_;
   reduced_ = false;
   for (size_t rank = 0; rank < places_.size(); ++rank) {
-    places_[rank].at = At::kComputing;
+    Move(static_cast<int>(rank), At::kComputing);
     const absl::Duration work = world_->JobOf(job_id_).step_time;
     After(static_cast<int>(rank), world_->timeline.random.Between(work / 2, work), &Group::Arrive);
   }
@@ -107,10 +118,10 @@ void Group::NextStep() {
 void Group::Arrive(int rank) {
   if (broken_) return;
   Place& place = places_[rank];
-  place.at = At::kArrived;
+  Move(rank, At::kArrived);
   // The step's header: what one member was told, all do after this step.
   stop_after_ |= place.worker->wants_drain();
-  regroup_after_ |= place.worker->regroup() == generation_.generation();
+  regroup_after_ |= place.worker->regroup() == generation_->generation();
   if (!All(At::kArrived)) return;
   reduced_ = true;
   for (size_t other = 0; other < places_.size(); ++other) {
@@ -122,69 +133,73 @@ void Group::Arrive(int rank) {
 
 void Group::CommitStep(int rank) {
   Place& place = places_[rank];
-  if (place.at != At::kArrived) return;  // it was ended before it left
+  if (at(rank) != At::kArrived) return;  // it was ended before it left
   place.worker->Commit(step_);
-  place.at = At::kCommitted;
+  Move(rank, At::kCommitted);
   if (rank == 0 && step_ % kCheckpointEvery == 0) world_->SaveCheckpoint(job_id_, step_);
   if (!broken_ && All(At::kCommitted)) NextStep();
 }
 
 void Group::FinishModel(int rank) {
-  Place& place = places_[rank];
-  place.at = At::kLeft;
+  const std::shared_ptr<WorkerProcess> worker = std::exchange(places_[rank].worker, nullptr);
+  Move(rank, At::kLeft);
   if (rank == 0) world_->checker.OnModel(job_id_, step_, stop_after_);
-  std::exchange(place.worker, nullptr)->FinishTraining(stop_after_);
+  worker->FinishTraining(stop_after_);
 }
 
 void Group::Gone(WorkerProcess* worker) {
   const int rank = RankOf(worker);
   if (rank < 0) return;
-  places_[rank].at = At::kLeft;
+  Move(rank, At::kLeft);
   if (over_ && rank != 0) return;  // nobody waits for it any more
   broken_ = true;
-  for (size_t other = 0; other < places_.size(); ++other) {
-    const Place& place = places_[other];
-    if (place.at == At::kAway || place.at == At::kLeft || (over_ && place.at == At::kLeft))
-      continue;
-    TellLoss(static_cast<int>(other));
+  told_of_ = -1;
+  TellAll();
+}
+
+void Group::TellAll() {
+  // To tell all of each who leaves takes long in a large group, and most hear nothing new.
+  constexpr size_t kLarge = 200;
+  const int first = gone_.empty() ? -1 : *gone_.begin();
+  if (places_.size() > kLarge && first >= 0 && first == told_of_) return;
+  told_of_ = first;
+  for (int other = 0; other < generation_->members_size(); ++other) {
+    if (at(other) != At::kAway && at(other) != At::kLeft) TellLoss(other);
   }
 }
 
 void Group::TellLoss(int rank) {
   // The life word at once, a connection's end soon; nothing at all tells of a host that vanished.
-  const Place& place = places_[rank];
+  Place& place = places_[rank];
   int lost = -1;
   absl::Duration delay = absl::Milliseconds(1);
-  for (size_t other = 0; other < places_.size(); ++other) {
-    if (places_[other].at != At::kLeft || places_[other].worker == nullptr) continue;
-    const WorkerProcess& gone = *places_[other].worker;
-    lost = gone.alive() ? -1 : static_cast<int>(other);
+  if (!gone_.empty()) {
+    const int first = *gone_.begin();
+    const WorkerProcess& gone = *places_[first].worker;
+    lost = gone.alive() ? -1 : first;
     const bool seen = Passes(*gone.host(), *place.worker->host());
     delay = !seen ? world_->options.detection
                   : (gone.host() == place.worker->host() ? absl::Milliseconds(1)
                                                          : absl::Milliseconds(30));
-    break;
   }
+  const absl::Time at_time = world_->timeline.now() + delay;
+  if (at_time >= place.told) return;
+  place.told = at_time;
   place.worker->After(delay, [self = shared_from_this(), rank, lost] {
-    if (self->places_[rank].at == At::kLeft || self->places_[rank].worker == nullptr) return;
+    if (self->at(rank) == At::kLeft || self->places_[rank].worker == nullptr) return;
     self->LeaveWhenUpdated(self->places_[rank].worker.get(), lost, "a peer is lost");
   });
 }
 
 void Group::LeaveWhenUpdated(WorkerProcess* worker, int lost_rank, const std::string& why) {
   const int rank = RankOf(worker);
-  Place& place = places_[rank];
-  if (place.at == At::kLeft) return;
-  if (reduced_ && place.at == At::kArrived) place.worker->Commit(step_);
-  place.at = At::kLeft;
-  const std::shared_ptr<WorkerProcess> leaving = place.worker;
+  if (rank < 0 || at(rank) == At::kLeft) return;
+  if (reduced_ && at(rank) == At::kArrived) worker->Commit(step_);
+  Move(rank, At::kLeft);
+  const std::shared_ptr<WorkerProcess> leaving = places_[rank].worker;
   if (!over_ || rank == 0) {
     broken_ = true;
-    for (size_t other = 0; other < places_.size(); ++other) {
-      if (places_[other].at != At::kAway && places_[other].at != At::kLeft) {
-        TellLoss(static_cast<int>(other));
-      }
-    }
+    TellAll();
   }
   leaving->LeaveGroup(lost_rank, why);
 }
@@ -192,12 +207,12 @@ void Group::LeaveWhenUpdated(WorkerProcess* worker, int lost_rank, const std::st
 int Group::WaitsFor(const WorkerProcess* worker) const {
   const int rank = RankOf(worker);
   if (rank < 0) return -1;
-  const At at = places_[rank].at;
-  if (at != At::kJoined && at != At::kArrived && at != At::kCommitted) return -1;
-  for (size_t other = 0; other < places_.size(); ++other) {
-    if (places_[other].at < at && places_[other].at != At::kLeft) return static_cast<int>(other);
-  }
-  return -1;
+  const At own = at(rank);
+  if (own != At::kJoined && own != At::kArrived && own != At::kCommitted) return -1;
+  const auto* const before = counts_.begin() + static_cast<size_t>(own);
+  if (std::all_of(counts_.begin(), before, [](size_t count) { return count == 0; })) return -1;
+  const auto first = std::find_if(at_.begin(), at_.end(), [own](At other) { return other < own; });
+  return first == at_.end() ? -1 : static_cast<int>(first - at_.begin());
 }
 
 }  // namespace lockstep::simulation

@@ -7,8 +7,12 @@
 #ifndef LOCKSTEP_TESTS_SIMULATION_GROUP_H_
 #define LOCKSTEP_TESTS_SIMULATION_GROUP_H_
 
+#include <array>
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -21,7 +25,7 @@ class WorkerProcess;
 
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  Group(World* world, std::string job_id, const Generation& generation);
+  Group(World* world, std::string job_id, std::shared_ptr<const Generation> generation);
 
   void Join(std::shared_ptr<WorkerProcess> worker);
   // It died, or its host did.
@@ -31,38 +35,43 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // The rank that it waits for, or -1.
   int WaitsFor(const WorkerProcess* worker) const;
-  bool Waits(const WorkerProcess* worker) const { return WaitsFor(worker) >= 0; }
-  const Generation& generation() const { return generation_; }
+  const Generation& generation() const { return *generation_; }
 
  private:
-  enum class At { kAway, kJoined, kEntered, kComputing, kArrived, kCommitted, kLeft };
+  enum class At : uint8_t { kAway, kJoined, kEntered, kComputing, kArrived, kCommitted, kLeft };
   struct Place {
     std::shared_ptr<WorkerProcess> worker;
-    At at = At::kAway;
+    absl::Time told = absl::InfiniteFuture();  // when it hears that somebody is gone
   };
 
   int RankOf(const WorkerProcess* worker) const;
+  At at(int rank) const { return at_[static_cast<size_t>(rank)]; }
+  void Move(int rank, At to);
   // Calls `what` with the rank after `delay` if its worker is still in this group.
   void After(int rank, absl::Duration delay, void (Group::*what)(int));
   void Begin();
   void Enter(int rank);
-  void Compute(int rank);
   void Arrive(int rank);
   void CommitStep(int rank);
   void NextStep();
   void FinishModel(int rank);
-  bool All(At at) const;
+  bool All(At at) const { return counts_[static_cast<size_t>(at)] == places_.size(); }
   // The others find out that a member is gone, each at its time.
+  void TellAll();
   void TellLoss(int rank);
 
   World* const world_;
   const std::string job_id_;
-  const Generation generation_;
-  std::vector<Place> places_;
-  bool begun_ = false;
-  bool broken_ = false;                              // somebody left: nobody computes another step
-  bool over_ = false;                                // all steps are done
-  bool reduced_ = false;                             // the step's gradients are whole
+  const std::shared_ptr<const Generation> generation_;
+  std::unordered_map<std::string, int> ranks_;
+  std::vector<Place> places_;  // by rank, as is where they are
+  std::vector<At> at_;
+  std::array<size_t, 7> counts_{};
+  std::set<int> gone_;    // that joined and have left for good, before the end
+  int told_of_ = -1;      // of these, whom the others were told of
+  bool broken_ = false;   // somebody left: nobody computes another step
+  bool over_ = false;     // all steps are done
+  bool reduced_ = false;  // the step's gradients are whole
   bool stop_after_ = false, regroup_after_ = false;  // as the step's headers said
   int64_t start_ = 0;
   int64_t step_ = 0;  // being done

@@ -78,9 +78,10 @@ class Process : public std::enable_shared_from_this<Process> {
       if (const std::shared_ptr<Process> process = self.lock()) process->Happen(what);
     });
   }
-  void Happen(const std::function<void()>& what) {
+  template <typename What>
+  void Happen(What&& what) {
     if (!alive_) return;
-    if (stops_ > 0) return backlog_.push_back(what);
+    if (stops_ > 0) return backlog_.push_back(std::forward<What>(what));
     what();
   }
   // SIGSTOP and SIGCONT; they count.

@@ -7,6 +7,7 @@
 //   simulator --list=FILE               each line "SEED [AGENTS]"; '#' begins a comment
 //   simulator --except=FILE             without the seeds of that list
 //   simulator --seeds=100 --drains      nodes are drained and given back as well
+//   simulator --seeds=100 --users       jobs have spares, are scaled and cancelled
 //   simulator --measure --no-faults     what the coordinator's steps take of the CPU
 // Exits with 1 when a seed failed, and says how to see it again.
 #include <algorithm>
@@ -37,6 +38,7 @@ struct Arguments {
   bool measure = false;
   bool faults = true;
   bool drains = false;
+  bool users = false;
 };
 
 // Lines "SEED [AGENTS]".
@@ -64,6 +66,8 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
       arguments.measure = true;
     } else if (word == "--drains") {
       arguments.drains = true;
+    } else if (word == "--users") {
+      arguments.users = true;
     } else if (word == "--no-faults") {
       arguments.faults = false;
     } else if (absl::ConsumePrefix(&word, "--seed=")) {
@@ -112,6 +116,7 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
     options.limits.settle_spacing = absl::Microseconds(200 << (seed / 3 % 4));
   }
   options.drains = arguments.drains;
+  options.users = arguments.users;
   World world(options);
   const std::string failure = world.Run();
   if (arguments.measure && world.coordinator != nullptr) {
@@ -125,7 +130,8 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
   if (failure.empty()) return true;
   std::cout << "seed " << seed << " (" << options.agents << " agents) " << failure
             << "\n  again with: simulator --seed=" << seed << " --agents=" << options.agents
-            << (options.drains ? " --drains" : "") << " --verbose\n";
+            << (options.drains ? " --drains" : "") << (options.users ? " --users" : "")
+            << " --verbose\n";
   return false;
 }
 
@@ -134,7 +140,7 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, arguments)) {
     std::cerr
         << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--except=FILE] "
-           "[--verbose] [--measure] [--no-faults] [--drains]\n";
+           "[--verbose] [--measure] [--no-faults] [--drains] [--users]\n";
     return 2;
   }
   const auto began = std::chrono::steady_clock::now();

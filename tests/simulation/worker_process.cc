@@ -67,7 +67,8 @@ void WorkerProcess::OnCommand(const WorkerCommand& command) {
   if (obeyed) {
     world_->checker.OnObeyed(incarnation(), obeyed_epoch_, command.epoch());
     obeyed_epoch_ = std::max<int64_t>(obeyed_epoch_, command.epoch());
-    if (command.has_generation()) world_->checker.OnGenerationTold(job_id(), command.generation());
+    if (command.has_generation())
+      world_->checker.OnGenerationTold(job_id(), command.generation().generation());
   }
   CarryOut(effects);
   // The main thread looks when it is not within a generation.
@@ -98,7 +99,7 @@ void WorkerProcess::LookForGeneration() {
   highest_generation_ = generation.generation();
   if (generation.members().empty()) return SayReady();
   first_commit_ = absl::InfinitePast();
-  group_ = world_->GroupOf(job_id(), generation);
+  group_ = world_->GroupOf(job_id(), highest_generation_);
   CarryOut(machine_.Watch(highest_generation_));
   if (group_ != nullptr) group_->Join(std::static_pointer_cast<WorkerProcess>(shared_from_this()));
 }
@@ -161,7 +162,7 @@ void WorkerProcess::FinishTraining(bool drained) {
 
 void WorkerProcess::Beat() {
   // A step that waits for others moves nothing.
-  if (group_ == nullptr || !group_->Waits(this)) ++moves_;
+  if (group_ == nullptr || group_->WaitsFor(this) < 0) ++moves_;
   SendBeat();
   After(world_->options.worker_beat, [this] { Beat(); });
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -28,7 +29,8 @@ World::World(SimulationOptions given)
       checker(this),
       began_(timeline.now()),
       faults_(this),
-      drains_(this) {
+      drains_(this),
+      users_(this) {
   for (int i = 0; i <= options.agents; ++i) {
     auto host = std::make_unique<Host>();
     host->number = i;
@@ -43,6 +45,7 @@ World::World(SimulationOptions given)
 
 World::~World() {
   if (coordinator != nullptr) coordinator->Die();
+  for (const auto& old : replaced) old->Die();
   for (const auto& agent : agents) {
     if (agent != nullptr) agent->Die();
   }
@@ -56,8 +59,8 @@ void World::Say(const std::string& what) const {
 void World::MakeJobs() {
   Random& random = timeline.random;
   const int most = std::max(1, std::min(3, options.agents / 2));
-  const int count = options.agents > 200 ? (options.agents + 3999) / 4000
-                                         : static_cast<int>(random.Between(1, most));
+  const int count =
+      IsLarge() ? (options.agents + 3999) / 4000 : static_cast<int>(random.Between(1, most));
   int left = options.agents;
   for (int i = 0; i < count; ++i) {
     SimulatedJob job;
@@ -65,11 +68,10 @@ void World::MakeJobs() {
     const int share = left / (count - i);
     // Some nodes stay free, for replacements.
     const int nodes =
-        options.agents > 200 ? share : static_cast<int>(random.Between(1, std::max(1, share - 1)));
+        IsLarge() ? share : static_cast<int>(random.Between(1, std::max(1, share - 1)));
     left -= share;
-    const int per_node =
-        options.agents > 200 ? 1 : static_cast<int>(random.Between(1, options.slots));
-    job.steps = options.agents > 200 ? 20 : random.Between(20, 150);
+    const int per_node = IsLarge() ? 1 : static_cast<int>(random.Between(1, options.slots));
+    job.steps = IsLarge() ? 60 : random.Between(20, 150);
     job.step_time = random.Between(absl::Milliseconds(50), absl::Milliseconds(400));
     job.submitted = random.Between(absl::ZeroDuration(), absl::Seconds(5));
     JobSpec& spec = *job.request.mutable_spec();
@@ -84,6 +86,7 @@ void World::MakeJobs() {
         faults_.HurtsWorkers() ? 100000 : static_cast<int>(random.Below(3)));
     if (random.Chance(0.3)) spec.mutable_elastic()->set_min_workers(1);
     job.request.set_request_id(absl::StrCat("request-", i));
+    if (options.users) users_.Prepare(job.request);
     jobs.push_back(std::move(job));
   }
 }
@@ -125,6 +128,7 @@ std::string World::Run() {
   absl::Time end = timeline.now() + options.quiet;
   if (options.faults) end = faults_.Begin() + options.quiet;
   if (options.drains) drains_.Begin(end - options.quiet);
+  if (options.users) users_.Begin(end - options.quiet);
   while (checker.failure().empty() && !Over() && timeline.RunNext(end)) {
   }
   if (checker.failure().empty()) {
@@ -156,12 +160,11 @@ void World::Submit(size_t index) {
     const std::string id = absl::StrCat(job.name, "-try", ++job.tries);
     const bool lost = timeline.random.Chance(0.1);
     coordinator->After(timeline.random.Between(absl::Milliseconds(1), absl::Milliseconds(50)),
-                       [this, index, id, lost] {
-                         coordinator->Request(
-                             coordinator::Submitted{id, jobs[index].request},
-                             [this, index, lost](const coordinator::Answer& answer) {
-                               if (!lost) OnAnswer(index, answer);
-                             });
+                       [this, index, id, lost, asked = coordinator.get()] {
+                         asked->Request(coordinator::Submitted{id, jobs[index].request},
+                                        [this, index, lost](const coordinator::Answer& answer) {
+                                          if (!lost) OnAnswer(index, answer);
+                                        });
                        });
   }
 }
@@ -172,9 +175,20 @@ void World::OnAnswer(size_t index, const coordinator::Answer& answer) {
   checker.OnAccepted(jobs[index].accepted);
 }
 
-std::shared_ptr<Group> World::GroupOf(const std::string& job_id, const Generation& generation) {
-  auto& group = groups_[{job_id, generation.generation()}];
-  if (group == nullptr) group = std::make_shared<Group>(this, job_id, generation);
+void World::NoteGeneration(const std::string& job_id,
+                           std::shared_ptr<const Generation> generation) {
+  auto& known = generations_[{job_id, generation->generation()}];
+  if (known == nullptr) known = generation;
+  if (known == generation) return;
+  checker.CheckSameGeneration(job_id, *known, *generation);
+  known = std::move(generation);  // the next member's is the same object
+}
+
+std::shared_ptr<Group> World::GroupOf(const std::string& job_id, int64_t generation) {
+  auto& group = groups_[{job_id, generation}];
+  if (group == nullptr) {
+    group = std::make_shared<Group>(this, job_id, generations_.at({job_id, generation}));
+  }
   return group;
 }
 
@@ -191,25 +205,34 @@ void World::OnWorkerDeath(WorkerProcess& worker) {
   if (agent != nullptr && agent->alive()) agent->OnWorkerDeath(worker, 0);
 }
 
+CoordinatorProcess* World::Listener(const Process& client) {
+  if (replaced.empty() || !timeline.random.Chance(0.1)) return coordinator.get();
+  faults_.Explain(*client.host(), kKeepalive);
+  CheckConnectionsLater();
+  return replaced.back().get();
+}
+
 Dial<AgentMessage, AgentCommand> World::DialAgent() {
   return [this](std::shared_ptr<Process> client,
                 Pipe<AgentCommand>::Ends ends) -> std::shared_ptr<AgentConnection> {
-    if (coordinator == nullptr || !Passes(*client->host(), *hosts[0]) ||
+    CoordinatorProcess* const listener = Listener(*client);
+    if (listener == nullptr || !Passes(*client->host(), *hosts[0]) ||
         !Passes(*hosts[0], *client->host())) {
       return nullptr;
     }
-    return coordinator->Accept(std::move(client), std::move(ends));
+    return listener->Accept(std::move(client), std::move(ends));
   };
 }
 
 Dial<WorkerMessage, WorkerCommand> World::DialWorker() {
   return [this](std::shared_ptr<Process> client,
                 Pipe<WorkerCommand>::Ends ends) -> std::shared_ptr<WorkerConnection> {
-    if (coordinator == nullptr || !Passes(*client->host(), *hosts[0]) ||
+    CoordinatorProcess* const listener = Listener(*client);
+    if (listener == nullptr || !Passes(*client->host(), *hosts[0]) ||
         !Passes(*hosts[0], *client->host())) {
       return nullptr;
     }
-    return coordinator->Accept(std::move(client), std::move(ends));
+    return listener->Accept(std::move(client), std::move(ends));
   };
 }
 
@@ -253,6 +276,33 @@ void World::CrashCoordinator() {
     Say("a coordinator starts");
     StartCoordinator();
   });
+}
+
+std::shared_ptr<CoordinatorProcess> World::ReplaceCoordinator() {
+  const std::shared_ptr<CoordinatorProcess> old = std::exchange(coordinator, nullptr);
+  Say("another coordinator takes its place");
+  disk.Crash(timeline.random.Chance(0.5));
+  replaced.push_back(old);
+  std::set<const Host*> late;
+  for (const auto& host : hosts) {
+    if (!timeline.random.Chance(0.2)) continue;
+    late.insert(host.get());
+    faults_.Explain(*host, kKeepalive);
+  }
+  for (const auto& weak : connections_) {
+    const std::shared_ptr<Breakable> connection = weak.lock();
+    if (connection == nullptr || &connection->server() != old.get()) continue;
+    if (late.count(connection->client().host()) == 0) connection->GiveUp();
+  }
+  StartCoordinator();
+  return old;
+}
+
+void World::OnBroken(CoordinatorProcess& process) {
+  if (process.IsCurrent()) return CrashCoordinator();
+  Say("the old coordinator ends");
+  process.Die();
+  std::erase_if(replaced, [&](const auto& old) { return old.get() == &process; });
 }
 
 }  // namespace lockstep::simulation

@@ -19,6 +19,7 @@
 #include "tests/simulation/faults.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/host.h"
+#include "tests/simulation/users.h"
 
 namespace lockstep::simulation {
 
@@ -28,6 +29,7 @@ struct SimulationOptions {
   int slots = 2;
   bool faults = true;
   bool drains = false;  // nodes are drained and given back
+  bool users = false;   // jobs have spares, are scaled and cancelled
   bool verbose = false;
   bool measure = false;  // CPU of the coordinator
   absl::Duration detection = absl::Seconds(5);
@@ -45,6 +47,8 @@ struct SimulatedJob {
   std::string accepted;      // its id, once a client has it; empty: not yet
   int tries = 0;
   int64_t checkpoint = 0;  // the newest that is durable
+  bool scaled = false;     // a user asked for another number of workers
+  bool cancelled = false;  // a user asked for its end
   int own_failures = 0;    // of its workers, by faults that are no node's
   absl::Time disturbed = absl::InfinitePast();
 };
@@ -65,14 +69,21 @@ class World {
   std::vector<std::unique_ptr<Host>> hosts;  // 0 is the coordinator's
   std::vector<std::shared_ptr<AgentProcess>> agents;
   std::shared_ptr<CoordinatorProcess> coordinator;
+  // Those whose place another one took while they were stopped.
+  std::vector<std::shared_ptr<CoordinatorProcess>> replaced;
 
+  // Less happens to each part of a large cluster, and for a shorter time.
+  bool IsLarge() const { return options.agents > 200; }
   absl::Duration Age() const { return timeline.now() - began_; }
   int64_t NextPid() { return ++pids_; }
   // Of the job with this id ("job-2.1": the second of the first try).
   SimulatedJob& JobOf(const std::string& job_id);
   // How it stands, in a sentence.
   std::string Standing(const std::string& job_id) const;
-  std::shared_ptr<Group> GroupOf(const std::string& job_id, const Generation& generation);
+  // A coordinator tells a member of the generation. Workers are sent its number alone: that number
+  // and members belong together is looked at here, and a generation's members are in memory once.
+  void NoteGeneration(const std::string& job_id, std::shared_ptr<const Generation> generation);
+  std::shared_ptr<Group> GroupOf(const std::string& job_id, int64_t generation);
   void SaveCheckpoint(const std::string& job_id, int64_t step);
   void OnWorkerDeath(WorkerProcess& worker);
   void Say(const std::string& what) const;
@@ -88,21 +99,30 @@ class World {
   void StartAgent(size_t index);
   void StartCoordinator();
   void CrashCoordinator();
+  // Another one takes the journal and the address of the coordinator, which is stopped. Some hosts
+  // do not notice and stay connected to the old one. Returns it.
+  std::shared_ptr<CoordinatorProcess> ReplaceCoordinator();
+  // It ends by itself, as its journal fails.
+  void OnBroken(CoordinatorProcess& process);
 
  private:
   void MakeJobs();
   void Submit(size_t index);
   void OnAnswer(size_t index, const coordinator::Answer& answer);
   void GiveUpDeadConnections();
+  // Who answers at the coordinator's address: mostly the newest.
+  CoordinatorProcess* Listener(const Process& client);
   bool Over() const;
 
   absl::Time began_;
   int64_t pids_ = 1000;
   int agent_lives_ = 0;
+  std::map<std::pair<std::string, int64_t>, std::shared_ptr<const Generation>> generations_;
   std::map<std::pair<std::string, int64_t>, std::shared_ptr<Group>> groups_;
   std::vector<std::weak_ptr<Breakable>> connections_;
   Faults faults_;
   Drains drains_;
+  Users users_;
 };
 
 }  // namespace lockstep::simulation

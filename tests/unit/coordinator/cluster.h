@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/journal.h"
 
 namespace lockstep::coordinator {
 
@@ -51,6 +52,7 @@ class Cluster {
         rows_[row.key] = row.value;
       }
     }
+    EXPECT_EQ(FindStaleRow(state_), "");
     if (twin_) ExpectTheSame(coordinator::Step(*twin_, event, now_));
     for (const ToAgent& message : effects_.to_agents) OnAgentCommand(message);
     for (const ToWorker& message : effects_.to_workers) OnWorkerCommand(message);

@@ -311,6 +311,36 @@ TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
   EXPECT_THAT(effects.rows, ::testing::Contains(::testing::Field(&Row::key, "worker/j/1")));
 }
 
+// A verdict on a checkpoint follows from no state: it waits until the mark is in the journal.
+TEST(CoreTest, KeepsAVerdictThatCouldNotBeSaved) {
+  State state;
+  const absl::Time now = absl::UnixEpoch();
+  AgentMessage agent;
+  agent.mutable_hello()->set_node_id("n");
+  agent.mutable_hello()->set_slots(1);
+  agent.mutable_hello()->set_protocol_version(1);
+  Step(state, AgentSaid{1, agent}, now);
+  SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  request.mutable_spec()->mutable_train();
+  Step(state, Submitted{"j", request}, now);
+  WorkerMessage worker;
+  worker.set_job_id("j");
+  worker.set_incarnation("j.0.1");
+  worker.mutable_hello()->set_protocol_version(1);
+  Step(state, WorkerSaid{2, worker}, now);
+  worker.mutable_ready();
+  Step(state, WorkerSaid{2, worker}, now);
+  worker.mutable_checkpoint()->mutable_mark()->set_generation(1);
+  Effects effects = Step(state, WorkerSaid{2, worker}, now);
+  ASSERT_EQ(effects.to_workers.size(), 1);
+  SaveFailed(state, effects, now);
+  ASSERT_EQ(effects.to_workers.size(), 1);
+  EXPECT_EQ(effects.to_workers[0].command.checkpoint().refused(), "");
+}
+
 // What is forgotten goes from the journal, however often writing fails meanwhile.
 TEST(CoreTest, ErasesAgainWhatCouldNotBeErased) {
   State state;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/users.h"
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+
+Users::Users(World* world) : world_(world), random_(world->options.seed * 104729 + 1) {}
+
+void Users::Prepare(SubmitJobRequest& request) {
+  JobSpec& spec = *request.mutable_spec();
+  const int shards = spec.train().shards();
+  spec.mutable_elastic()->set_min_workers(1);
+  spec.mutable_elastic()->set_max_workers(shards);
+  if (random_.Chance(0.5)) spec.mutable_resources()->set_standby(1);
+}
+
+void Users::Begin(absl::Time until) {
+  until_ = until;
+  world_->timeline.In(absl::Seconds(3), [this] { Next(); });
+}
+
+void Users::Ask(const coordinator::Event& event) {
+  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return;
+  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event] {
+    asked->Request(event, [](const coordinator::Answer&) {});
+  });
+}
+
+void Users::Next() {
+  if (world_->timeline.now() >= until_) return;
+  world_->timeline.In(absl::Milliseconds(random_.Between(200, 10000)), [this] { Next(); });
+  const auto index = random_.Below(static_cast<int64_t>(world_->jobs.size()));
+  SimulatedJob& job = world_->jobs[static_cast<size_t>(index)];
+  if (job.accepted.empty()) return;
+  if (random_.Chance(0.05)) {
+    Cancel(job);
+  } else {
+    Scale(job);
+  }
+}
+
+void Users::Scale(SimulatedJob& job) {
+  const int most = job.request.spec().elastic().max_workers();
+  const int workers = static_cast<int>(random_.Between(1, most));
+  world_->Say(absl::StrCat(job.accepted, " is to have ", workers, " workers"));
+  job.scaled = true;
+  Ask(coordinator::ScaleRequested{job.accepted, workers});
+}
+
+void Users::Cancel(SimulatedJob& job) {
+  const bool kill = random_.Chance(0.3);
+  world_->Say(absl::StrCat(job.accepted, kill ? " is to be killed" : " is to end"));
+  job.cancelled = true;
+  Ask(coordinator::CancelRequested{job.accepted, kill});
+}
+
+}  // namespace lockstep::simulation

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Users of a seed's jobs: they submit them with spares and room to grow, scale them and cancel
+// them, at any time of its history. Draws its own numbers, so that a seed's faults are the same
+// without it. Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_USERS_H_
+#define LOCKSTEP_TESTS_SIMULATION_USERS_H_
+
+#include "absl/time/time.h"
+#include "coordinator/core/event.h"
+#include "tests/simulation/timeline.h"
+
+namespace lockstep::simulation {
+
+class World;
+struct SimulatedJob;
+
+class Users {
+ public:
+  explicit Users(World* world);
+
+  // Makes a job one that can be scaled, and may have a spare.
+  void Prepare(SubmitJobRequest& request);
+  // From now until then.
+  void Begin(absl::Time until);
+
+ private:
+  void Next();
+  void Scale(SimulatedJob& job);
+  void Cancel(SimulatedJob& job);
+  void Ask(const coordinator::Event& event);
+
+  World* const world_;
+  Random random_;
+  absl::Time until_;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_USERS_H_
