@@ -32,6 +32,7 @@ class StepWatch {
   void SetProfiler(StepProfiler* profiler) { profiler_ = profiler; }
   // As SetProfiler.
   void SetFaults(FaultInjector* faults) { faults_ = faults; }
+  // Without it steps take no longer than they must.
   void SetPace(const StepPace& pace) { pace_ = pace; }
 
   // A step begins.

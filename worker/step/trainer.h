@@ -82,6 +82,7 @@ class Trainer {
     on_first_commit_ = std::move(on_first_commit);
   }
 
+  // As StepWatch::SetPace.
   void SetPace(const StepPace& pace) { watch_.SetPace(pace); }
 
   // Saves checkpoints with `checkpointer`, and begins with one of `source` when nobody has any
