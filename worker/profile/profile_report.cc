@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/durable_file.h"
 #include "common/json.h"
 #include "common/status.h"
@@ -136,21 +135,43 @@ std::string Line(const Row& row, const Table& table) {
 }
 
 std::string RowJson(const Row& row, const Table& table) {
-  return absl::StrCat("{\"kind\":", JsonString(row.kind), ",\"name\":", JsonString(row.name),
-                      ",\"node\":", JsonString(row.text), ",\"calls\":", row.calls,
-                      ",\"total_seconds\":", JsonNumber(row.total),
-                      ",\"self_seconds\":", JsonNumber(row.self),
-                      ",\"average_seconds\":", JsonNumber(row.Average()),
-                      ",\"flops_per_second\":", JsonNumber(row.FlopRate()),
-                      ",\"bytes_per_second\":", JsonNumber(row.ByteRate()),
-                      ",\"percent_of_step\":", JsonNumber(Share(row.total, table.step_seconds)),
-                      ",\"percent_of_peak\":", JsonNumber(Share(row.FlopRate(), table.flop_peak)),
-                      ",\"live_bytes\":", JsonNumber(row.live), "}");
+  return JsonObject()
+      .Add("kind", row.kind)
+      .Add("name", row.name)
+      .Add("node", row.text)
+      .Add("calls", row.calls)
+      .Add("total_seconds", row.total)
+      .Add("self_seconds", row.self)
+      .Add("average_seconds", row.Average())
+      .Add("flops_per_second", row.FlopRate())
+      .Add("bytes_per_second", row.ByteRate())
+      .Add("percent_of_step", Share(row.total, table.step_seconds))
+      .Add("percent_of_peak", Share(row.FlopRate(), table.flop_peak))
+      .Add("live_bytes", row.live)
+      .Done();
 }
 
-void AppendLane(const RankProfile& rank, int lane, const std::string& name, std::string* out) {
-  absl::StrAppend(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", rank.rank(),
-                  ",\"tid\":", lane, ",\"args\":{\"name\":", JsonString(name), "}}");
+// Events of the trace-event format, which Perfetto and chrome://tracing read.
+std::string NameEvent(std::string_view what, int pid, int lane, const std::string& name) {
+  return JsonObject()
+      .Add("ph", "M")
+      .Add("name", what)
+      .Add("pid", pid)
+      .Add("tid", lane)
+      .Raw("args", JsonObject().Add("name", name).Done())
+      .Done();
+}
+
+std::string SpanEvent(const TraceEvent& event, int pid, int64_t start) {
+  return JsonObject()
+      .Add("ph", "X")
+      .Add("name", event.name())
+      .Add("pid", pid)
+      .Add("tid", event.lane())
+      .Add("ts", static_cast<double>(event.begin() - start) * 1e-3)
+      .Add("dur", static_cast<double>(event.nanos()) * 1e-3)
+      .Raw("args", JsonObject().Add("step", event.step()).Done())
+      .Done();
 }
 
 absl::StatusOr<RankProfile> ReadRankProfile(const std::string& path) {
@@ -235,17 +256,22 @@ std::string ProfileText(const std::vector<RankProfile>& ranks, const Peak& peak,
 std::string ProfileJson(const std::vector<RankProfile>& ranks, const Peak& peak,
                         const std::string& sort) {
   const Table table = TableOf(ranks, peak, sort);
-  std::vector<std::string> rows;
-  for (const Row& row : table.phases) rows.push_back(RowJson(row, table));
-  for (const Row& row : table.nodes) rows.push_back(RowJson(row, table));
+  JsonArray rows;
+  for (const Row& row : table.phases) rows.Raw(RowJson(row, table));
+  for (const Row& row : table.nodes) rows.Raw(RowJson(row, table));
   int64_t arena = 0;
   for (const RankProfile& rank : ranks) arena = std::max(arena, rank.arena_bytes());
-  return absl::StrCat(
-      "{\"schema\":1,\"verdict\":", JsonString(ProfileVerdict(ranks, peak)),
-      ",\"ranks\":", ranks.size(), ",\"steps\":", ranks.empty() ? 0 : ranks[0].steps(),
-      ",\"arena_bytes\":", arena, ",\"peak_flops_per_second\":", JsonNumber(peak.flops),
-      ",\"peak_bytes_per_second\":", JsonNumber(peak.bytes), ",\"rows\":[\n",
-      absl::StrJoin(rows, ",\n"), "\n]}\n");
+  return JsonObject()
+             .Add("schema", 1)
+             .Add("verdict", ProfileVerdict(ranks, peak))
+             .Add("ranks", ranks.size())
+             .Add("steps", ranks.empty() ? 0 : ranks[0].steps())
+             .Add("arena_bytes", arena)
+             .Add("peak_flops_per_second", peak.flops)
+             .Add("peak_bytes_per_second", peak.bytes)
+             .Raw("rows", rows.Done())
+             .Done() +
+         "\n";
 }
 
 std::string TraceJson(const std::vector<RankProfile>& ranks) {
@@ -255,31 +281,22 @@ std::string TraceJson(const std::vector<RankProfile>& ranks) {
       if (start == 0 || event.begin() < start) start = event.begin();
     }
   }
-  std::string out =
-      "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-      "{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0,\"tid\":0,\"args\":{}}";
+  JsonArray events;
   for (const RankProfile& rank : ranks) {
-    absl::StrAppend(&out, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", rank.rank(),
-                    ",\"tid\":0,\"args\":{\"name\":",
-                    JsonString(absl::StrCat("rank ", rank.rank(), " on ", rank.host())), "}}");
-    AppendLane(rank, 0, "compute", &out);
-    AppendLane(rank, 1, "communication", &out);
+    const int pid = rank.rank();
+    events.Raw(NameEvent("process_name", pid, 0, absl::StrCat("rank ", pid, " on ", rank.host())));
+    events.Raw(NameEvent("thread_name", pid, 0, "compute"));
+    events.Raw(NameEvent("thread_name", pid, 1, "communication"));
     int lanes = 2;
     for (const TraceEvent& event : rank.events()) lanes = std::max(lanes, event.lane() + 1);
     for (int lane = 2; lane < lanes; ++lane) {
-      AppendLane(rank, lane, absl::StrCat("data ", lane - 2), &out);
+      events.Raw(NameEvent("thread_name", pid, lane, absl::StrCat("data ", lane - 2)));
     }
-    for (const TraceEvent& event : rank.events()) {
-      absl::StrAppendFormat(
-          &out,
-          ",\n{\"ph\":\"X\",\"name\":%s,\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-          "\"args\":{\"step\":%d}}",
-          JsonString(event.name()), rank.rank(), event.lane(),
-          static_cast<double>(event.begin() - start) * 1e-3,
-          static_cast<double>(event.nanos()) * 1e-3, event.step());
-    }
+    for (const TraceEvent& event : rank.events()) events.Raw(SpanEvent(event, pid, start));
   }
-  return out + "\n]}\n";
+  const std::string all =
+      JsonObject().Add("displayTimeUnit", "ms").Raw("traceEvents", events.Done()).Done();
+  return all + "\n";
 }
 
 absl::Status WriteRankProfile(const std::string& run_dir, const RankProfile& profile) {
