@@ -48,14 +48,14 @@ def by_size(result):
 
 def mpi(args, program):
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader", "-n",
-               str(args.ranks), program, SECONDS, *map(str, SIZES)]
+               str(args.ranks), program, SECONDS, "all_reduce,reduce_scatter,all_gather,broadcast", *map(str, SIZES)]
     return by_size(last_json(run(command)[0]))
 
 
 def gloo(args):
     command = [peer_python(), "-m", "torch.distributed.run", "--standalone",
                f"--nproc-per-node={args.ranks}", f"{ROOT}/bench/peers/gloo_collectives.py", SECONDS,
-               *map(str, SIZES)]
+               "all_reduce,all_gather,broadcast", *map(str, SIZES)]
     return by_size(last_json(run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})[0]))
 
 

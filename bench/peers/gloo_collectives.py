@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer of bench/collectives.py: torch.distributed over gloo, timed as ours are. One line of JSON.
 
-    torchrun ... gloo_collectives.py SECONDS BYTES..
+    torchrun ... gloo_collectives.py SECONDS OPERATION,.. BYTES..
 """
 import json
 import statistics
@@ -30,8 +30,8 @@ def main():
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
         return max(seconds.item(), 1e-9)
 
-    for name in ("all_reduce", "all_gather", "broadcast"):
-        for size in map(int, sys.argv[2:]):
+    for name in sys.argv[2].split(","):
+        for size in map(int, sys.argv[3:]):
             count = size // 4
             if name == "all_gather":
                 count = max(count // ranks, 1) * ranks

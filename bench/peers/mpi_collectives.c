@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The peer of bench/collectives.py: MPI's collectives on fp32 sums, timed as ours are: calls in a
 // row after a barrier, the slowest rank, the median of five rounds. Prints one line of JSON.
-//   mpirun -n N mpi_collectives SECONDS BYTES..
+//   mpirun -n N mpi_collectives SECONDS OPERATION,.. BYTES..
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,12 +48,12 @@ int main(int argc, char** argv) {
   const char* names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
   const double wanted = atof(argv[1]) / kRounds;
   long most = 0;
-  for (int i = 2; i < argc; ++i) most = atol(argv[i]) > most ? atol(argv[i]) : most;
+  for (int i = 3; i < argc; ++i) most = atol(argv[i]) > most ? atol(argv[i]) : most;
   input = calloc(1, (size_t)most + 4096);
   output = calloc(1, (size_t)most + 4096);
   if (rank == 0) printf("{\"rows\":[");
   for (int operation = 0, rows = 0; operation < 4; ++operation) {
-    for (int i = 2; i < argc; ++i) {
+    for (int i = 3; i < argc && strstr(argv[2], names[operation]) != NULL; ++i) {
       int count = (int)(atol(argv[i]) / 4);
       if (operation == 1 || operation == 2)
         count = count / ranks > 0 ? count / ranks * ranks : ranks;

@@ -12,7 +12,7 @@ namespace lockstep {
 
 HostsCall::HostsCall(HostsContext* context, const Operation& operation, const void* payload,
                      size_t bytes)
-    : context_(context), payload_(payload), bytes_(bytes), rounds_(1) {
+    : context_(context), rounds_(1) {
   for (const int rank : context_->mesh->ranks()) tellings_ += Tells(rank) ? 1 : 0;
   const auto hosts = static_cast<size_t>(context->hosts.hosts());
   Round& round = rounds_.front();
@@ -23,13 +23,16 @@ HostsCall::HostsCall(HostsContext* context, const Operation& operation, const vo
   round.hosts_heard = 1;
   round.operation = operation;
   round.known = true;
+  round.payload = payload;
+  round.bytes = bytes;
 }
 
 void HostsCall::TellDifferent(const std::vector<Operation>& of_ranks) {
   own_calls_ = of_ranks;
-  payload_ = own_calls_.data();
-  bytes_ = own_calls_.size() * sizeof(Operation);
-  kind_ = FrameKind::kCalls;
+  Round& round = rounds_.back();
+  round.payload = own_calls_.data();
+  round.bytes = own_calls_.size() * sizeof(Operation);
+  round.kind = FrameKind::kCalls;
 }
 
 void HostsCall::SkipCalls() {
@@ -43,6 +46,7 @@ void HostsCall::SkipCalls() {
 
 void HostsCall::AwaitEnd() {
   LS_CHECK_EQ(rounds_.size(), 1u);
+  LS_CHECK_EQ(rounds_.front().bytes, 0u);
   Round second = rounds_.front();
   second.known = false;
   rounds_.push_back(std::move(second));
@@ -80,10 +84,10 @@ bool HostsCall::Next(int rank, OutgoingFrame* frame) {
     if (!Tells(rank)) continue;
     ++round.told;
     frame->header = FrameHeader{};
-    frame->header.kind = kind_;
+    frame->header.kind = round.kind;
     frame->header.operation = round.operation;
-    frame->header.bytes = static_cast<uint32_t>(bytes_);
-    frame->payload = payload_;
+    frame->header.bytes = static_cast<uint32_t>(round.bytes);
+    frame->payload = round.payload;
     return true;
   }
   return NextData(rank, frame);
@@ -124,7 +128,7 @@ absl::Status HostsCall::Arrived(int rank, const FrameHeader& header) {
 
 absl::Status HostsCall::Compare(Round* round) {
   if (!round->known || round->hosts_heard < hosts().hosts()) return absl::OkStatus();
-  bool same = kind_ == FrameKind::kCall;
+  bool same = round->kind == FrameKind::kCall;
   for (int h = 0; h < hosts().hosts(); ++h) {
     const auto host = static_cast<size_t>(h);
     if (h == context_->my_host()) continue;
@@ -146,7 +150,7 @@ absl::StatusOr<std::vector<Operation>> HostsCall::CallsOf(const Round& round) co
     const auto host = static_cast<size_t>(hosts().host[rank]);
     const auto index = static_cast<size_t>(hosts().index[rank]);
     if (static_cast<int>(host) == context_->my_host()) {
-      if (index < own_calls_.size()) calls[rank] = own_calls_[index];
+      if (round.kind == FrameKind::kCalls) calls[rank] = own_calls_[index];
       continue;
     }
     calls[rank] = round.heard[host];

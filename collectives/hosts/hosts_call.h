@@ -36,7 +36,8 @@ class HostsCall : public MeshUser {
   // Tells `operation` with `bytes` at `payload`, which stay as they are.
   HostsCall(HostsContext* context, const Operation& operation, const void* payload = nullptr,
             size_t bytes = 0);
-  // Tells that the ranks of this host make the different calls `of_ranks`, by index.
+  // Tells that the ranks of this host make the different calls `of_ranks`, by index; of two calls
+  // the second.
   void TellDifferent(const std::vector<Operation>& of_ranks);
   // The calls were compared before: only data moves.
   void SkipCalls();
@@ -81,7 +82,10 @@ class HostsCall : public MeshUser {
   // How far one call is told and heard.
   struct Round {
     Operation operation;
-    bool known = false;               // this rank makes it
+    bool known = false;  // this rank makes it
+    FrameKind kind = FrameKind::kCall;
+    const void* payload = nullptr;
+    size_t bytes = 0;
     std::vector<bool> done_telling;   // by rank
     std::vector<FrameKind> heard_as;  // by host; kData: not yet
     std::vector<Operation> heard;     // by host
@@ -101,9 +105,6 @@ class HostsCall : public MeshUser {
   absl::StatusOr<std::vector<Operation>> CallsOf(const Round& round) const;
 
   HostsContext* const context_;
-  const void* payload_;
-  size_t bytes_;
-  FrameKind kind_ = FrameKind::kCall;
   std::vector<Operation> own_calls_;  // of the ranks of this host, when they differ
   int tellings_ = 0;
   std::vector<Round> rounds_;  // one, or two

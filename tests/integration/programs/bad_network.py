@@ -13,6 +13,7 @@ then on:
     {"reorder": 0.1}          the share of pieces that change places with the next one
     {"withhold": true}        nothing is passed on any more, and no connection ends: they are half-open
     {"withhold": false}       what was kept goes on
+    {"reset": true}           the connections that there are end at once, both ways, by a reset
 
 Prints "ready" when it listens. Its own connections carry MARK, by which the packet filter knows them.
 """
@@ -36,15 +37,24 @@ class Faults:
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.random = random.Random(1)
+        self.ends = set()  # of the connections that there are
 
     def tell(self, wishes):
         for name, value in wishes.items():
             if name == "withhold":
                 self.flowing.clear() if value else self.flowing.set()
+            elif name == "reset":
+                for end in list(self.ends):
+                    reset(end)
             elif name in ("delay", "jitter", "reorder", "flip"):
                 setattr(self, name, value)
             else:
                 raise ValueError(f"no such fault: {name}")
+
+
+def reset(writer):
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 def damage(faults, piece, passed):
@@ -108,13 +118,12 @@ async def serve(faults, reader, writer):
         await loop.sock_connect(out, (socket.inet_ntoa(address), port))
     except OSError:
         out.close()
-        # Refused, as the other end did.
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.close()
+        reset(writer)  # refused, as the other end did
         return
     for end in (out, writer.get_extra_info("socket")):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     other_reader, other_writer = await asyncio.open_connection(sock=out)
+    faults.ends.update((writer, other_writer))
     ways = [asyncio.create_task(pass_on(faults, reader, other_writer)),
             asyncio.create_task(pass_on(faults, other_reader, writer))]
     try:
@@ -125,6 +134,7 @@ async def serve(faults, reader, writer):
         for way in ways:
             way.cancel()
         for end in (writer, other_writer):
+            faults.ends.discard(end)
             end.transport.abort()
 
 

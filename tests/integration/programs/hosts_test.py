@@ -13,10 +13,15 @@ from harness import PACED, steps_that_last, wait_until
 from hosts import HostsTest
 
 
+# A model whose gradients go to other hosts in parts, while later ones are computed.
+IN_PARTS = "[96, 96, 96]"
+
+
 class Hosts(HostsTest):
-    def job_file(self, resources, steps=200, shards=4, detection="2s", extra=""):
+    def job_file(self, resources, steps=200, shards=4, detection="2s", extra="", hidden="[64]"):
         text = harness.synthetic_job(
-            steps=steps, shards=shards, hidden="[64]", train_extra="  eval: {every: 100 steps}\n",
+            steps=steps, shards=shards, hidden=hidden,
+            train_extra="  eval: {every: 100 steps}\n  passes: {bucket_size: 8KiB}\n",
             extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {detection}\n{extra}")
         return self.write("job.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
 
@@ -38,7 +43,7 @@ class Hosts(HostsTest):
                                  ("ranks_per_node: [1, 1, 2]", ["h1", "h2", "h3", "h3"]),
                                  ("ranks_per_node: [1, 3], rank0_node: h3", ["h3", "h1", "h1", "h1"])):
             with self.subTest(resources):
-                path = self.job_file(resources)
+                path = self.job_file(resources, hidden=IN_PARTS)
                 expected = expected or self.alone(path)
                 job = self.submit(path)
                 status = self.end_of(job)
@@ -63,7 +68,7 @@ class Hosts(HostsTest):
     # --- what happens to hosts ---
     def test_a_host_that_loses_its_power_is_replaced(self):
         _, second, third = self.up(2, 2, 0)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6))
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(6), hidden=IN_PARTS)
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.power_off()
@@ -189,8 +194,40 @@ class Hosts(HostsTest):
         first, second = self.up(2, 2)
         for host in (first, second):
             host.narrow("20mbit")
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100, hidden=IN_PARTS)
         self.assert_good(self.submit(path), path)
+
+    def test_a_link_that_flaps(self):
+        _, second = self.up(1, 1)
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=steps_that_last(6), detection="5s")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        workers = sorted(p.pid for p in self.processes("worker"))
+        for _ in range(8):  # each time far shorter than failure_detection
+            second.unplug()
+            time.sleep(0.3)
+            second.plug()
+            time.sleep(0.3)
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers, "nobody was killed")
+        status = self.assert_good(job, path)
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+        self.assertEqual(len(status["result"].get("faults", [])), 0, status)
+
+    def test_connections_that_are_reset_again_and_again(self):
+        first, second = self.up(1, 1, more=("--interfaces=10.77.0.0/24",))  # the proxy's
+        for host in (first, second):
+            host.spoil()
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=steps_that_last(6))
+        job = self.submit(path)
+        before = wait_until(lambda: (s := self.step(job)) > 50 and s, 60, "both hosts train")
+        for _ in range(3):
+            for host in (first, second):
+                host.spoil(reset=True)  # those of agents and workers with the coordinator, too
+            before = wait_until(lambda: (s := self.step(job)) > before and s or
+                                self.status(job)["state"] == "SUCCEEDED" and s, 60, "steps go on")
+        status = self.assert_good(job, path)
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+        self.assertGreater(int(status["generation"]), 1, "the connections between workers were made anew")
 
 
 class WithoutDaemon(HostsTest):
