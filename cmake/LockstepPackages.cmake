@@ -18,6 +18,10 @@ file(MAKE_DIRECTORY ${made})
 
 install(TARGETS lockstep_bin_launcher lockstep_bin_worker lockstep_bin_coordinator
         RUNTIME DESTINATION lib/lockstep COMPONENT lockstep)
+if(TARGET lockstep_cuda_module)  # found beside the worker
+  install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/liblockstep_cuda.so DESTINATION lib/lockstep COMPONENT lockstep
+          OPTIONAL)
+endif()
 foreach(program launcher coordinator)
   file(CREATE_LINK ../lib/lockstep/${program} ${made}/${program} SYMBOLIC)
   install(FILES ${made}/${program} DESTINATION bin COMPONENT lockstep)

@@ -25,8 +25,7 @@ MADE = os.path.join(BUILD, "packages")
 BASE = os.path.join(BUILD, "bare-debian")
 HERE_NOT = "here; ./dev test --deb runs it in a Debian of its own"
 UNITS = ("lockstep-coordinator", "lockstep-agent")
-# lockstep-slurm has options that begin with two dashes in usage; the words below are lintian's names of tags.
-PROGRAMS_NEED = "systemd,systemd-sysv,dbus,adduser,iproute2,procps"
+IN_BASE = "systemd systemd-sysv dbus adduser iproute2"
 
 
 def run(*command, **options):
@@ -47,7 +46,7 @@ def make_base():
     if os.path.exists(os.path.join(BASE, "made")):
         return
     shutil.rmtree(BASE, ignore_errors=True)
-    bare(f'make_bare_root "$1" {PROGRAMS_NEED.replace(",", " ")}', BASE)
+    bare(f'make_bare_root "$1" {IN_BASE}', BASE)
     for package in glob.glob(f"{MADE}/*.deb"):
         shutil.copy(package, f"{BASE}/var/tmp")
     bare('mount_bare_root "$1"; trap \'unmount_bare_root "$1"\' EXIT; '
@@ -200,7 +199,25 @@ class PackagesTest(unittest.TestCase):
         self.type(machine, blocks["purge"])
         self.assertEqual(machine.run("ls -d /var/lib/lockstep* /etc/default/lockstep* /lib/systemd/system/lockstep* "
                                      "/usr/lib/lockstep /etc/systemd/system/*/lockstep* 2>/dev/null || true"), "")
+        self.by_ssh(machine)
         self.assertEqual(machine.run("systemctl --failed --no-legend --plain").strip(), "")
+
+    def by_ssh(self, machine):
+        """deploy/ssh/lockstep-hosts, on a host without packages; what stands for ssh enters it."""
+        enter = os.path.join(BUILD, "enter")
+        with open(enter, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nshift\nexec nsenter --target=$LEADER --all sh -c \"$*\"\n")
+        os.chmod(enter, 0o755)
+        token = os.path.join(BUILD, "token-for-ssh")
+        with open(token, "w", encoding="utf-8") as file:
+            file.write("0123456789abcdef\n")
+        environment = dict(os.environ, SSH=enter, LEADER=machine.leader)
+        script = os.path.join(ROOT, "deploy/ssh/lockstep-hosts")
+        run(script, "install", "host1", "--coordinator", "10.0.0.1:7070", "--token", token, "--programs", f"{BUILD}/bin",
+            env=environment)
+        machine.run("systemctl is-active lockstep-agent && test $(stat -c %a%U /etc/lockstep/token) = 600root")
+        run(script, "remove", "host1", env=environment)
+        machine.run("! systemctl is-active lockstep-agent && ! test -e /usr/lib/lockstep -o -e /etc/lockstep/token")
 
     @staticmethod
     def kind(block):
@@ -217,7 +234,7 @@ class PackagesTest(unittest.TestCase):
             machine.run(command)
             print(f"docs/deploy_debian.md:{line}: ok, {time.monotonic() - start:.1f} s: {command}", flush=True)
         # The agent is a node a moment after its service has started.
-        if "lockstep-agent" in block.commands[-1][1] or "nodes" in block.commands[-1][1]:
+        if "launcher nodes" in block.commands[-1][1]:
             harness.wait_until(lambda: " up " in machine.run(
                 "launcher nodes --coordinator 10.0.0.1:7070 --token-file token"), 20, "the node")
 
