@@ -29,12 +29,10 @@ if [[ -z $root ]]; then
 fi
 mkdir -p "$root"
 
-mounts=(proc sys dev/shm dev/pts dev)
+# shellcheck source=tools/bare_root.sh
+source tools/bare_root.sh
 leave() {
-  local mount
-  for mount in "${mounts[@]}"; do
-    if mountpoint -q "$root/$mount"; then umount "$root/$mount" || umount -l "$root/$mount"; fi
-  done
+  unmount_bare_root "$root"
   # Never delete through something that is still mounted.
   if [[ -z $keep ]] && ! grep -q " $root/" /proc/self/mounts; then rm -rf --one-file-system "$root"; fi
 }
@@ -42,46 +40,12 @@ trap leave EXIT
 
 start=$SECONDS
 if [[ ! -e $root/etc/debian_version ]]; then
-  # The archive that this machine itself uses.
-  mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p; s/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\).*/\2/p' \
-    /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list \
-    2>/dev/null | head -n 1 || true)
-  [[ $mirror ]] || { echo "$0: found no package source in /etc/apt" >&2; exit 1; }
-  if command -v mmdebstrap >/dev/null; then
-    mmdebstrap --quiet --variant=minbase bookworm "$root" "$mirror"
-  elif command -v debootstrap >/dev/null; then
-    debootstrap --variant=minbase bookworm "$root" "$mirror" >/dev/null
-  else
-    echo "$0: needs mmdebstrap or debootstrap (apt-get install mmdebstrap)" >&2
-    exit 1
-  fi
-  # apt of the root reaches the network as this machine's does.
-  rm -rf "$root"/etc/apt/sources.list "$root"/etc/apt/sources.list.d/*
-  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list; do
-    if [[ -e $file ]]; then cp "$file" "$root${file%/*}/"; fi
-  done
-  for file in /etc/apt/apt.conf.d/* /etc/apt/trusted.gpg.d/* /etc/apt/keyrings/*; do
-    # Hooks that call programs of this machine have no place in the root.
-    if [[ -e $file ]] && ! grep -qs 'Invoke' "$file"; then cp "$file" "$root${file%/*}/"; fi
-  done
-  if [[ -d /usr/local/share/ca-certificates ]]; then
-    mkdir -p "$root/usr/local/share"
-    cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"
-  fi
+  make_bare_root "$root"
   printf 'bare root                    %4d s  (%d packages, %s)\n' $((SECONDS - start)) \
     "$(grep -c '^Status: install ok' "$root/var/lib/dpkg/status")" \
     "$(du -sh --one-file-system "$root" | cut -f1)"
 fi
-cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
-mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-mountpoint -q "$root/sys" || mount -t sysfs -o ro sysfs "$root/sys"
-mountpoint -q "$root/dev" || mount -t tmpfs -o mode=755,size=1m tmpfs "$root/dev"
-for device in null zero full random urandom tty; do
-  [[ -e $root/dev/$device ]] || cp -a "/dev/$device" "$root/dev/$device"
-done
-mkdir -p "$root/dev/shm" "$root/dev/pts"
-ln -sfn /proc/self/fd "$root/dev/fd"
-mountpoint -q "$root/dev/shm" || mount -t tmpfs tmpfs "$root/dev/shm"
+mount_bare_root "$root"
 
 # The repository's files as a release archive would hold them: no .git, no build folder.
 mkdir -p "$root/lockstep"
@@ -93,12 +57,7 @@ else
   tar --exclude ./build --exclude ./runs -cf - . | tar -xf - -C "$root/lockstep"
 fi
 echo "+ ./dev $*   (in the bare root)"
-environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
-for name in http_proxy https_proxy no_proxy LOCKSTEP_JOBS; do
-  [[ ${!name:-} ]] && environment+=("$name=${!name}")
-done
 rc=0
-chroot "$root" /usr/bin/env -i "${environment[@]}" /bin/bash -c 'cd /lockstep && exec ./dev "$@"' \
-  dev "$@" </dev/null || rc=$?
+in_bare_root "$root" /bin/bash -c 'cd /lockstep && exec ./dev "$@"' dev "$@" || rc=$?
 printf 'bare root, all               %4d s  (exit code %d)\n' $((SECONDS - start)) "$rc"
 exit "$rc"

@@ -11,9 +11,11 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 rm -rf "$out"
 mkdir -p "$out"/{bin,lib,tests,examples,bench/peers}
 
-for program in launcher coordinator worker; do
-  strip -o "$out/bin/$program" "$build/bin/$program"
-done
+# The programs as the Debian packages have them.
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+cmake --install "$build" --component lockstep --prefix "$stage" --strip >/dev/null
+cp "$stage"/lib/lockstep/{launcher,coordinator,worker} "$out/bin/"
 cp "$build/bin/liblockstep_cuda.so" "$out/bin/"
 for test in conformance_cuda_ops_test engine_cuda_executor_test; do
   strip -o "$out/tests/$test" "$build/tests/$test"

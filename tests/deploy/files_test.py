@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of deploy/ by themselves: units by systemd, manifests by kustomize, what they say against the programs.
+
+Takes seconds; what a machine has no program for is skipped, loudly."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+DEPLOY = os.path.join(ROOT, "deploy")
+BIN = os.environ.get("LOCKSTEP_BIN", "")
+
+
+def read(path):
+    with open(os.path.join(DEPLOY, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def needs(program):
+    return unittest.skipIf(shutil.which(program) is None, f"SKIPPED: there is no program '{program}'")
+
+
+def run(*command):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+class SystemdTest(unittest.TestCase):
+    """The units, with the programs of this build in their place."""
+
+    UNITS = ("lockstep-coordinator.service", "lockstep-agent.service")
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="lockstep-units-")
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def here(self, unit):
+        """A copy of the unit whose programs are where this build has them."""
+        path = os.path.join(self.dir, unit)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(read("systemd/" + unit).replace("/usr/lib/lockstep", BIN))
+        return path
+
+    @needs("systemd-analyze")
+    def test_systemd_understands_them(self):
+        result = run("systemd-analyze", "verify", "--man=no", *[self.here(unit) for unit in self.UNITS])
+        said = [line for line in result.stdout.splitlines() if "lockstep" in line]
+        self.assertEqual((result.returncode, said), (0, []), result.stdout)
+
+    @needs("systemd-analyze")
+    def test_they_may_do_little(self):
+        for unit in self.UNITS:
+            result = run("systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager",
+                         self.here(unit))
+            self.assertEqual(result.returncode, 0, result.stdout)
+
+    def test_the_programs_know_their_flags(self):
+        for unit, program in zip(self.UNITS, ("coordinator", "launcher")):
+            line = re.search(r"^ExecStart=(.*)$", read("systemd/" + unit), re.M).group(1)
+            verb = ["join"] if program == "launcher" else []
+            known = run(os.path.join(BIN, program), *verb, "--help").stdout
+            for flag in re.findall(r"--[a-z-]+", line):
+                self.assertIn(flag, known)
+
+
+class KubernetesTest(unittest.TestCase):
+    """The manifests, as kubectl reads them; whether a cluster takes them is beyond this machine."""
+
+    FOLDERS = ("coordinator", "agents", "job", "job-kueue", "jobset")
+
+    def rendered(self, folder):
+        result = run("kubectl", "kustomize", os.path.join(DEPLOY, "kubernetes", folder))
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return result.stdout
+
+    @needs("kubectl")
+    def test_all_of_them_are_rendered_and_run_without_rights(self):
+        for folder in self.FOLDERS:
+            text = self.rendered(folder)
+            containers = len(re.findall(r"image: lockstep$", text, re.M))
+            self.assertGreater(containers, 0)
+            for must in ("readOnlyRootFilesystem: true", "allowPrivilegeEscalation: false"):
+                self.assertEqual(text.count(must), containers, f"{folder}: {must}")
+            for must in ("runAsNonRoot: true", "automountServiceAccountToken: false", "type: RuntimeDefault"):
+                self.assertIn(must, text, folder)
+            self.assertNotIn("kind: Role", text)
+
+    @needs("kubectl")
+    def test_kueue_gets_a_job_that_waits_for_it(self):
+        text = self.rendered("job-kueue")
+        self.assertIn("kueue.x-k8s.io/queue-name: lockstep", text)
+        self.assertIn("suspend: true", text)
+
+    def test_their_job_files_are_good(self):
+        for path in ("kubernetes/job/fashion-mnist.yaml", "kubernetes/jobset/job.yaml"):
+            result = run(os.path.join(BIN, "launcher"), "validate", os.path.join(DEPLOY, path))
+            self.assertEqual(result.returncode, 0, result.stdout)
+
+    def test_the_programs_know_their_flags(self):
+        help_of = {verb: run(os.path.join(BIN, "launcher"), verb, "--help").stdout for verb in ("run", "join")}
+        for path, verb in (("job/job.yaml", "run"), ("jobset/job-set.yaml", "run"), ("agents/stateful-set.yaml", "join")):
+            for flag in re.findall(r"--[a-z-]+(?==)", read("kubernetes/" + path)):
+                self.assertIn(flag, help_of[verb], path)
+
+    def test_both_ways_to_run_a_job_have_the_same_pods(self):
+        def template(path, indent):
+            text = read(path)
+            text = text[text.index("\n" + " " * indent + "template:\n" + " " * (indent + 2) + "spec:\n      ") + 1:]
+            return [line[indent:] for line in text.splitlines() if "subdomain:" not in line and "rdzv-endpoint" not in line]
+        self.assertEqual(template("kubernetes/job/job.yaml", 2), template("kubernetes/jobset/job-set.yaml", 8))
+
+
+class SlurmTest(unittest.TestCase):
+    """What lockstep-slurm would ask Slurm for."""
+
+    def asked(self, *arguments, job="examples/fashion-mnist.yaml"):
+        result = run(os.path.join(DEPLOY, "slurm/lockstep-slurm"), "--launcher", os.path.join(BIN, "launcher"), "--dry-run",
+                     os.path.join(ROOT, job), *arguments)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return result.stdout.split()
+
+    def test_hosts_and_processors_are_those_of_the_job(self):
+        words = self.asked("--set", "resources.cpus_per_proc=3", "--", "--time=10",
+                           job="deploy/kubernetes/job/fashion-mnist.yaml")
+        for word in ("--nodes=2", "--cpus-per-task=6", "--requeue", "--time=10", "--job-name=fashion-mnist"):
+            self.assertIn(word, words)
+        self.assertLess(words.index("--time=10"), words.index("--in-job"))
+
+    def test_an_allocation_is_kept_when_the_job_can_do_with_fewer_hosts(self):
+        job = "deploy/kubernetes/job/fashion-mnist.yaml"
+        self.assertIn("--no-kill", self.asked(job=job))
+        self.assertNotIn("--no-kill", self.asked("--set", "elastic.min_workers=3", job=job))
+        self.assertNotIn("--no-kill", self.asked())
+
+    def test_a_bad_job_file_never_gets_to_slurm(self):
+        result = run(os.path.join(DEPLOY, "slurm/lockstep-slurm"), "--launcher", os.path.join(BIN, "launcher"), "--dry-run",
+                     os.path.join(ROOT, "examples/fashion-mnist.yaml"), "--set", "train.epochs=none")
+        self.assertEqual(result.returncode, 3, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

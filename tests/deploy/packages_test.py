@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian packages: lintian, and all that docs/deploy_debian.md says, in a Debian that is made here and booted.
+
+Needs root, mmdebstrap, systemd-nspawn, lintian and cpack (./dev test --deb). LOCKSTEP_BUILD is the build folder; the
+bare Debian is kept there, so that the next run is quicker."""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [os.path.join(ROOT, "tools"), os.path.join(ROOT, "tests/integration/programs")]
+
+import harness  # noqa: E402
+from run_docs import blocks_of  # noqa: E402
+
+BUILD = os.environ.get("LOCKSTEP_BUILD", os.path.join(ROOT, "build/release"))
+MADE = os.path.join(BUILD, "packages")
+BASE = os.path.join(BUILD, "bare-debian")
+HERE_NOT = "here; ./dev test --deb runs it in a Debian of its own"
+UNITS = ("lockstep-coordinator", "lockstep-agent")
+IN_BASE = "systemd systemd-sysv dbus adduser iproute2"
+
+
+def run(*command, **options):
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{' '.join(command)[:300]}: exit code {result.returncode}\n{result.stdout[-6000:]}")
+    return result.stdout
+
+
+def bare(script, *arguments):
+    """Runs lines of bash that use tools/bare_root.sh."""
+    return run("bash", "-euo", "pipefail", "-c", f"source tools/bare_root.sh; {script}", "bare", *arguments, cwd=ROOT)
+
+
+def make_base():
+    """A Debian that boots and has what our packages depend on, made once."""
+    if os.path.exists(os.path.join(BASE, "made")):
+        return
+    shutil.rmtree(BASE, ignore_errors=True)
+    bare(f'make_bare_root "$1" {IN_BASE}', BASE)
+    for package in glob.glob(f"{MADE}/*.deb"):
+        shutil.copy(package, f"{BASE}/var/tmp")
+    bare('mount_bare_root "$1"; trap \'unmount_bare_root "$1"\' EXIT; '
+         'in_bare_root "$1" sh -c "apt-get -q update && apt-get -q -y install --no-install-recommends /var/tmp/*.deb && '
+         'apt-get -q -y purge lockstep-agent lockstep-coordinator lockstep; rm /var/tmp/*.deb"', BASE)
+    with open(os.path.join(BASE, "made"), "w", encoding="utf-8"):
+        pass
+
+
+class Machine:
+    """A booted Debian without a network of others."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.log = open(folder + ".log", "w", encoding="utf-8")
+        self.process = subprocess.Popen(
+            ["systemd-nspawn", "--quiet", "--boot", f"--directory={folder}", "--machine=lockstep-packages",
+             "--register=no", "--keep-unit", "--private-network", "--console=pipe"],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        try:
+            self.boot()
+        except AssertionError:
+            self.close()
+            raise
+
+    def boot(self):
+        self.leader = harness.wait_until(self.find_leader, 30, "the container's first process")
+        harness.wait_until(lambda: self.try_run("systemctl is-system-running")[1].strip() in ("running", "degraded"),
+                           60, "a system that has booted")
+        self.run("ip link set lo up; ip address add 10.0.0.1/32 dev lo")
+
+    def find_leader(self):
+        if self.process.poll() is not None:
+            with open(self.folder + ".log", encoding="utf-8") as file:
+                raise AssertionError("systemd-nspawn does not start: " + file.read())
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="utf-8") as file:
+            children = file.read().split()
+        for child in children:
+            with open(f"/proc/{child}/comm", encoding="utf-8") as file:
+                if file.read().strip() in ("systemd", "init"):
+                    return child
+        return None
+
+    def try_run(self, script):
+        result = subprocess.run(
+            ["nsenter", f"--target={self.leader}", "--all", "env", "-i", "HOME=/root", "LANG=C.UTF-8",
+             "DEBIAN_FRONTEND=noninteractive", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+             "bash", "-c", "cd /srv/work && " + script],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return result.returncode, result.stdout
+
+    def run(self, script):
+        code, out = self.try_run(script)
+        if code != 0:
+            journal = self.try_run("journalctl --no-pager -n 60")[1]
+            raise AssertionError(f"{script}: exit code {code}\n{out}\n--- journal\n{journal}")
+        return out
+
+    def close(self):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
+def newer(package, folder):
+    """The same package with a later version, in `folder`."""
+    tree = os.path.join(folder, "tree")
+    run("dpkg-deb", "--raw-extract", package, tree)
+    control = os.path.join(tree, "DEBIAN/control")
+    with open(control, encoding="utf-8") as file:
+        text = re.sub(r"^(Version: .*|Depends: .*lockstep \(= [^)]*)", r"\1+new", file.read(), flags=re.M)
+    text = re.sub(r"\(= ([^)+]*)\)\+new|\(= ([^)+]*)\)", r"(= \1\2+new)", text)
+    with open(control, "w", encoding="utf-8") as file:
+        file.write(text)
+    run("dpkg-deb", "--root-owner-group", "--build", "-Znone", tree, folder)
+    shutil.rmtree(tree)
+
+
+def document_blocks():
+    with open(os.path.join(ROOT, "docs/deploy_debian.md"), encoding="utf-8") as file:
+        blocks, problems = blocks_of(file.read())
+    assert not problems, problems
+    return [block for block in blocks if block.reason == HERE_NOT]
+
+
+class PackagesTest(unittest.TestCase):
+    """One Debian, from the installation to the end."""
+
+    @classmethod
+    def setUpClass(cls):
+        for program in ("mmdebstrap", "systemd-nspawn", "lintian", "cpack", "dpkg-deb"):
+            if shutil.which(program) is None:
+                raise unittest.SkipTest(f"SKIPPED: there is no program '{program}'")
+        if os.geteuid() != 0:
+            raise unittest.SkipTest("SKIPPED: a Debian of its own needs root")
+        for old in glob.glob(f"{MADE}/*.deb"):
+            os.unlink(old)
+        run("cpack", "--config", f"{BUILD}/CPackConfig.cmake", cwd=BUILD)
+        cls.packages = sorted(glob.glob(f"{MADE}/*.deb"))
+
+    def test_1_lintian_has_nothing_to_say(self):
+        self.assertEqual(len(self.packages), 3)
+        out = run("lintian", "--allow-root", "--fail-on", "error,warning", *self.packages)
+        self.assertEqual(out.replace("running with root privileges is not recommended!", "").strip(), "")
+
+    def test_2_what_the_page_says(self):
+        start = time.monotonic()
+        make_base()
+        folder = os.path.join(BUILD, "debian-under-test")
+        shutil.rmtree(folder, ignore_errors=True)
+        run("cp", "-a", "--reflink=auto", BASE, folder)
+        work = os.path.join(folder, "srv/work")
+        os.makedirs(os.path.join(work, "new"))
+        for package in self.packages:
+            shutil.copy(package, work)
+            newer(package, os.path.join(work, "new"))
+        with open(os.path.join(work, "job.yaml"), "w", encoding="utf-8") as file:
+            file.write(harness.synthetic_job(name="page", nproc=2))
+        machine = Machine(folder)
+        try:
+            self.follow_the_page(machine)
+        finally:
+            machine.close()
+        shutil.rmtree(folder)
+        print(f"the page took {time.monotonic() - start:.0f} s")
+
+    def follow_the_page(self, machine):
+        blocks = {self.kind(block): block for block in document_blocks()}
+        self.assertEqual(set(blocks), {"install", "serve", "node", "job", "upgrade", "purge"})
+        self.type(machine, blocks["install"])
+        self.assertEqual(machine.run("stat -c '%a %U' /run/lockstep/coordinator.sock").split(), ["600", "lockstep"])
+        self.assertEqual(machine.run("stat -c '%a %U' /var/lib/lockstep").split(), ["700", "lockstep"])
+        self.type(machine, blocks["serve"])
+        self.type(machine, blocks["node"])
+        self.look_at_units(machine)
+        self.type(machine, blocks["job"])
+        self.assertIn("SUCCEEDED", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token"))
+        self.coordinator_again(machine)
+        agent = self.pid(machine, "lockstep-agent")
+        coordinator = self.pid(machine, "lockstep-coordinator")
+        self.type(machine, blocks["upgrade"])
+        self.assertEqual(self.pid(machine, "lockstep-agent"), agent, "the agent goes on")
+        self.assertNotEqual(self.pid(machine, "lockstep-coordinator"), coordinator)
+        self.assertIn("page", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token"))
+        machine.run("systemctl stop lockstep-agent && ! systemctl is-failed lockstep-agent")
+        self.type(machine, blocks["purge"])
+        self.assertEqual(machine.run("ls -d /var/lib/lockstep* /etc/default/lockstep* /lib/systemd/system/lockstep* "
+                                     "/usr/lib/lockstep /etc/systemd/system/*/lockstep* 2>/dev/null || true"), "")
+        self.by_ssh(machine)
+        self.assertEqual(machine.run("systemctl --failed --no-legend --plain").strip(), "")
+
+    def by_ssh(self, machine):
+        """deploy/ssh/lockstep-hosts, on a host without packages; what stands for ssh enters it."""
+        enter = os.path.join(BUILD, "enter")
+        with open(enter, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nshift\nexec nsenter --target=$LEADER --all sh -c \"$*\"\n")
+        os.chmod(enter, 0o755)
+        token = os.path.join(BUILD, "token-for-ssh")
+        with open(token, "w", encoding="utf-8") as file:
+            file.write("0123456789abcdef\n")
+        environment = dict(os.environ, SSH=enter, LEADER=machine.leader)
+        script = os.path.join(ROOT, "deploy/ssh/lockstep-hosts")
+        run(script, "install", "host1", "--coordinator", "10.0.0.1:7070", "--token", token, "--programs", f"{BUILD}/bin",
+            env=environment)
+        machine.run("systemctl is-active lockstep-agent && test $(stat -c %a%U /etc/lockstep/token) = 600root")
+        run(script, "remove", "host1", env=environment)
+        machine.run("! systemctl is-active lockstep-agent && ! test -e /usr/lib/lockstep -o -e /etc/lockstep/token")
+
+    @staticmethod
+    def kind(block):
+        text = "\n".join(command for _, command in block.commands)
+        for word, name in (("purge", "purge"), ("./new", "upgrade"), ("submit", "job"), ("coordinator init", "serve"),
+                           ("lockstep-agent", "node"), ("apt-get install", "install")):
+            if word in text:
+                return name
+        raise AssertionError(f"a block that this test does not know: {text}")
+
+    def type(self, machine, block):
+        for line, command in block.before + block.commands:
+            start = time.monotonic()
+            machine.run(command)
+            print(f"docs/deploy_debian.md:{line}: ok, {time.monotonic() - start:.1f} s: {command}", flush=True)
+        # The agent is a node a moment after its service has started.
+        if "launcher nodes" in block.commands[-1][1]:
+            harness.wait_until(lambda: " up " in machine.run(
+                "launcher nodes --coordinator 10.0.0.1:7070 --token-file token"), 20, "the node")
+
+    @staticmethod
+    def pid(machine, unit):
+        return machine.run(f"systemctl show --value -p MainPID {unit}").strip()
+
+    def look_at_units(self, machine):
+        for unit in UNITS:
+            machine.run(f"systemd-analyze verify --man=no {unit}.service")
+            machine.run(f"systemd-analyze security --threshold=30 --no-pager {unit}.service")
+            self.assertEqual(machine.run(f"systemctl show --value -p NRestarts {unit}").strip(), "0")
+
+    def coordinator_again(self, machine):
+        """A job does not notice a coordinator that is started again."""
+        common = "--coordinator 10.0.0.1:7070 --token-file token"
+        machine.run(f"launcher submit --no-follow --name long --set train.steps=100000000 {common} job.yaml")
+        describe = f"launcher describe -o json {common} long"
+
+        def status():
+            return json.loads(machine.run(describe))["job"]["status"]
+
+        def steps():
+            return status().get("progress", {}).get("step", 0)
+        harness.wait_until(lambda: steps() > 0, 30, "steps")
+        machine.run("systemctl restart lockstep-coordinator")
+        before = steps()
+        harness.wait_until(lambda: steps() > before, 30, "more steps")
+        self.assertEqual(status()["generation"], 1, "nobody left it")
+        machine.run(f"launcher cancel {common} long")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
