@@ -270,6 +270,17 @@ std::string GenerationText(const Job& job) {
                       Count(job.generation.message.members_size(), "worker"));
 }
 
+// Whether members lost a peer, and nobody has failed. One that has, and whose cause is waited for,
+// is healed later and costs its restart then.
+bool IsUnexplained(const Job& job) {
+  if (!job.generation.aborted || job.suspected == absl::InfiniteFuture()) return false;
+  const bool healed = std::any_of(job.open_faults.begin(), job.open_faults.end(),
+                                  [](const OpenFault& f) { return f.next_generation == 0; });
+  return !healed && std::none_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && IsMember(job, *slot.worker) && Failed(*slot.worker);
+  });
+}
+
 void Form(Context& context, Job& job, const Members& members) {
   int64_t highest = job.generation.message.generation();
   for (const Worker* worker : members) {
@@ -345,10 +356,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
     return;
   }
   if (!Admit(context, job, members)) return;
-  const bool unexplained = job.generation.aborted && job.suspected != absl::InfiniteFuture() &&
-                           std::none_of(job.open_faults.begin(), job.open_faults.end(),
-                                        [](const OpenFault& f) { return f.next_generation == 0; });
-  if (unexplained && !SpendRestart(job)) {
+  if (IsUnexplained(job) && !SpendRestart(job)) {
     BeginEnding(context, job, FAILED,
                 absl::StrCat("workers lost a peer ", job.restarts,
                              " times without a step between, and no worker had failed"),

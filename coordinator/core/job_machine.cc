@@ -186,6 +186,24 @@ void CheckTimeLimit(Context& context, Job& job) {
       kExitTimedOut, /*kill=*/true);
 }
 
+// The job is to save and leave, and no process of it is there that could, as no node has room for
+// one. It does not wait for a node to do so.
+void CheckDrain(Context& context, Job& job) {
+  if (!job.drain) return;
+  const bool anybody = std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.worker && !slot.unplaced() && !slot.worker->gone();
+  });
+  if (anybody) return;
+  BeginEnding(context, job, job.timed_out ? FAILED : CANCELLED,
+              absl::StrCat(job.timed_out ? TimeLimitText(job) : "cancelled",
+                           ": no worker is left that could save",
+                           job.checkpoint ? absl::StrCat("; the newest checkpoint is that of step ",
+                                                         job.checkpoint->step())
+                                          : ""),
+              job.timed_out ? kExitTimedOut : kExitCancelled);
+  job.ending->decided = true;
+}
+
 void BeginFinish(Context& context, Job& job) {
   bool drained = false;
   int64_t steps = 0;
@@ -308,6 +326,7 @@ void Advance(Context& context, Job& job) {
   if (!job.ending) CheckTimeLimit(context, job);
   if (!job.ending) DecideCuts(context, job);
   if (!job.ending) Heal(context, job);
+  if (!job.ending) CheckDrain(context, job);
   if (!job.ending) KeepStandbys(context, job);
   if (!job.ending) LeaveDrainedNodes(context, job);
   if (!job.ending) MaybeFormGeneration(context, job);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/core/checkpoints.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
@@ -28,6 +31,16 @@ void CutOff(Context& context, SessionId session) {
   context.effects.to_workers.push_back(std::move(end));
 }
 
+// Whether the incarnation, "<job>.<place>.<life>", is a life of the job or was one.
+bool WasStarted(const Job& job, const std::string& incarnation) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(incarnation, '.');
+  size_t place = 0;
+  int64_t life = 0;
+  return parts.size() == 3 && absl::SimpleAtoi(parts[1], &place) &&
+         absl::SimpleAtoi(parts[2], &life) && place < job.slots.size() &&
+         life <= job.slots[place].lives;
+}
+
 void OnHello(Context& context, SessionId session, const WorkerMessage& message) {
   const WorkerHello& hello = message.hello();
   if (hello.protocol_version() != kProtocolVersion) {
@@ -39,6 +52,11 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
   }
   Job* job = FindJob(context.state, message.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, message.incarnation());
+  if (hello.epoch() == 0 && (job == nullptr || !WasStarted(*job, message.incarnation()))) {
+    // It has obeyed nobody yet, so it was started by the wish of another coordinator, which may be
+    // this one's successor. If it is not wanted its agent ends it.
+    return CutOff(context, session);
+  }
   if (worker == nullptr || worker->gone() || worker->phase == Worker::Phase::kUnplaced) {
     return SendAway(
         context, session,

@@ -61,6 +61,7 @@ std::string ToText(const WorkerCommand& command) {
                         command.regroup().reason());
   }
   if (command.has_drain()) return absl::StrCat("drain: ", command.drain().reason());
+  if (!command.has_exit()) return "nothing";
   return absl::StrCat("exit ", command.exit().code(), ": ", command.exit().reason());
 }
 

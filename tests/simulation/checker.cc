@@ -108,7 +108,7 @@ void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
   for (const Worker& worker : job.former) NoteSilence(worker, simulated);
   if (job.restarts > simulated.own_failures) {
     Fail(absl::StrCat("job ", job.id, " has spent ", job.restarts, " restarts and had ",
-                      simulated.own_failures, " failures of its own: ", job.reason));
+                      simulated.own_failures, " failures of its own: ", world_->Standing(job.id)));
   }
 }
 

@@ -113,6 +113,10 @@ std::string World::Standing(const std::string& job_id) const {
                     worker.ready ? ", ready" : "", worker.finished ? ", finished" : "",
                     worker.verdict.empty() ? "" : absl::StrCat(", ", worker.verdict));
   }
+  for (const coordinator::Worker& worker : job->second.former) {
+    absl::StrAppend(&text, "\n    before: ", worker.incarnation, " on ", worker.node_id, ": ",
+                    worker.verdict, worker.node_lost ? ", lost with its node" : "");
+  }
   return text;
 }
 
