@@ -296,7 +296,7 @@ class WithoutDaemon(HostsTest):
         h1, h2 = self.make_network("h1", "h2")
         # What is trained twice is not long, whatever the machine is doing.
         steps = self.steps_for(3, hidden="[64]")
-        path = self.job_file(steps=steps, extra="checkpoint: {dir: saved}\nfailure_detection: 2s\n")
+        path = self.job_file(name="guests", steps=steps, extra="checkpoint: {dir: saved}\nfailure_detection: 2s\n")
         self.launch_on(h1, 0, path)
         guest = self.launch_on(h2, 1, path)
         wait_until(lambda: os.path.exists(self.metrics()) and os.path.getsize(self.metrics()), 60, "they train")
@@ -314,7 +314,7 @@ class WithoutDaemon(HostsTest):
         self.assertEqual(resumed["model"]["sha256"], undisturbed["model"]["sha256"])
 
     def metrics(self):
-        return next(iter(glob.glob(os.path.join(self.dir, "runs/*/metrics.jsonl"))), "")
+        return next(iter(glob.glob(os.path.join(self.dir, "runs/guests-*/metrics.jsonl"))), "")
 
     def logs_of(self, result):
         text = ""
