@@ -2,13 +2,17 @@
 #include "coordinator/flags.h"
 
 #include <iostream>
+#include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "job/meaning/units.h"
 
 namespace lockstep::coordinator {
 
@@ -30,6 +34,11 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        the process, but not of the machine
   --token-file FILE    callers must show the token in FILE, which is made when it is missing. With
                        host:port the default is DIR/token, or `token` in the runtime folder
+  --quota WHO:LIMITS   what a user's jobs may have at once, such as ann:slots=64,gpus=8,jobs=4; "*" is
+                       everybody else, each; may be repeated
+  --fair-share-half-life T
+                       what users have used counts for half after T (default 7d) when it is decided
+                       whose job is next; 0: it does not count
   --tls-of-token       the token is a secret that all sides share, who derive TLS's certificates from
                        it; `launcher --rdzv-endpoint` starts its coordinator like this
   --ready-fd N         write the address and a newline to descriptor N when serving, then close it
@@ -59,6 +68,27 @@ absl::Status SetLevel(absl::string_view name) {
   return absl::OkStatus();
 }
 
+// "ann:slots=64,gpus=8,jobs=4".
+absl::Status SetQuota(absl::string_view value, Options& limits) {
+  const absl::Status wrong = absl::InvalidArgumentError(
+      absl::StrCat("--quota is such as ann:slots=64,gpus=8,jobs=4, not '", value, "'"));
+  const size_t colon = value.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return wrong;
+  Quota quota;
+  for (const absl::string_view limit : absl::StrSplit(value.substr(colon + 1), ',')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(limit, absl::MaxSplits('=', 1));
+    int* number = parts.first == "slots"  ? &quota.slots
+                  : parts.first == "gpus" ? &quota.gpus
+                  : parts.first == "jobs" ? &quota.jobs
+                                          : nullptr;
+    if (number == nullptr || !absl::SimpleAtoi(parts.second, number) || *number < 1) return wrong;
+  }
+  const std::string user(value.substr(0, colon));
+  (user == "*" ? limits.quota : limits.quotas[user]) = quota;
+  return absl::OkStatus();
+}
+
 absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& flags) {
   if (name == "listen") {
     flags.server.listen = std::string(value);
@@ -72,6 +102,14 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
           absl::StrCat("--state-sync is full or off, not '", value, "'"));
     }
     flags.state.sync = value == "full";
+  } else if (name == "quota") {
+    return SetQuota(value, flags.server.limits);
+  } else if (name == "fair-share-half-life") {
+    const auto half = job::ParseDuration(value);
+    if (!half.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", half.status().message()));
+    }
+    flags.server.limits.fair_share_half_life = absl::Nanoseconds(*half);
   } else if (name == "log-level") {
     return SetLevel(value);
   } else if (name == "ready-fd" || name == "parent-death") {

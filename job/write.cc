@@ -117,10 +117,22 @@ std::string CommandText(const Run& run) {
   return absl::StrCat("[", absl::StrJoin(words, ", "), "]");
 }
 
-void WriteVariables(const google::protobuf::Map<std::string, std::string>& variables, bool hidden,
-                    const std::string& indent, std::string* out) {
-  const std::map<std::string, std::string> sorted(variables.begin(), variables.end());
-  for (const auto& [name, value] : sorted) {
+// A map of texts by their names.
+std::map<std::string, std::string> Texts(const Message& message, const FieldDescriptor& field) {
+  const Reflection& reflection = *message.GetReflection();
+  std::map<std::string, std::string> texts;
+  for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+    const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
+    const Reflection& parts = *entry.GetReflection();
+    texts[parts.GetString(entry, field.message_type()->map_key())] =
+        parts.GetString(entry, field.message_type()->map_value());
+  }
+  return texts;
+}
+
+void WriteTexts(const std::map<std::string, std::string>& texts, bool hidden,
+                const std::string& indent, std::string* out) {
+  for (const auto& [name, value] : texts) {
     absl::StrAppend(out, indent, YamlText(name), ": ", YamlText(hidden ? kHidden : value), "\n");
   }
 }
@@ -133,12 +145,10 @@ void WriteField(const Message& message, const FieldDescriptor& field, const std:
   const std::string start = absl::StrCat(indent, field.name(), ": ");
   const std::string block = absl::StrCat(indent, field.name(), ":\n");
   if (field.is_map()) {
-    const auto& spec = static_cast<const JobSpec&>(message);
-    const bool hidden = field.name() == "secrets";
-    const auto& variables = hidden ? spec.secrets() : spec.env();
-    if (variables.empty()) return;
+    const std::map<std::string, std::string> texts = Texts(message, field);
+    if (texts.empty()) return;
     *out += block;
-    return WriteVariables(variables, hidden, indent + "  ", out);
+    return WriteTexts(texts, field.name() == "secrets", indent + "  ", out);
   }
   if (field.is_repeated() && field.message_type() != nullptr) {
     if (reflection.FieldSize(message, &field) > 0) *out += block;

@@ -59,6 +59,14 @@ class GrpcClient : public Client {
                                                   absl::Duration timeout) override {
     return Call<UndrainNodeResponse>(&Coordinator::Stub::UndrainNode, request, timeout);
   }
+  absl::StatusOr<HoldJobResponse> HoldJob(const HoldJobRequest& request,
+                                          absl::Duration timeout) override {
+    return Call<HoldJobResponse>(&Coordinator::Stub::HoldJob, request, timeout);
+  }
+  absl::StatusOr<GetUsageResponse> GetUsage(const GetUsageRequest& request,
+                                            absl::Duration timeout) override {
+    return Call<GetUsageResponse>(&Coordinator::Stub::GetUsage, request, timeout);
+  }
 
   absl::Status FollowJob(const FollowJobRequest& request,
                          std::function<bool(const JobEvent&)> on_event,

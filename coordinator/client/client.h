@@ -62,6 +62,13 @@ class Client {
                                                       absl::Duration timeout) = 0;
   virtual absl::StatusOr<UndrainNodeResponse> UndrainNode(const UndrainNodeRequest& request,
                                                           absl::Duration timeout) = 0;
+  // Errors: NotFound, FailedPrecondition (it does not wait; it is not held), Unavailable,
+  // DeadlineExceeded.
+  virtual absl::StatusOr<HoldJobResponse> HoldJob(const HoldJobRequest& request,
+                                                  absl::Duration timeout) = 0;
+  // Errors: Unavailable, DeadlineExceeded.
+  virtual absl::StatusOr<GetUsageResponse> GetUsage(const GetUsageRequest& request,
+                                                    absl::Duration timeout) = 0;
 
   // Calls `on_event` on the calling thread for each event until the job has ended, `on_event`
   // returns false or StopFollowing is called. Reconnects and goes on after the last event seen;

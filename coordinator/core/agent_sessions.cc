@@ -112,6 +112,7 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello,
   node.is_private = hello.private_agent();
   node.cores = hello.cores();
   node.memory = hello.memory();
+  node.labels = {hello.labels().begin(), hello.labels().end()};
   node.seen_address = peer;
   node.session = session;
   node.told.reset();

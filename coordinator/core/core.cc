@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/drain.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/queue_requests.h"
 #include "coordinator/core/retention.h"
 #include "coordinator/core/scale.h"
 #include "coordinator/core/scheduler.h"
@@ -24,7 +26,7 @@ namespace {
 
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookAtNodesEvery = absl::Seconds(1);
-constexpr absl::Duration kLookAtWaitingEvery = absl::Seconds(1);
+constexpr absl::Duration kLookForNodeEvery = absl::Seconds(1);
 // Settling that takes less is done after each event.
 constexpr absl::Duration kLeastSpacing = absl::Milliseconds(1);
 
@@ -43,6 +45,7 @@ void Dispatch(Context& context, const Event& event) {
           [&](const ScaleRequested& e) { context.effects.reply = Scale(context, e); },
           [&](const DrainRequested& e) { context.effects.reply = DrainNode(context, e); },
           [&](const UndrainRequested& e) { context.effects.reply = UndrainNode(context, e); },
+          [&](const HoldRequested& e) { context.effects.reply = HoldJob(context, e); },
           [&](const AgentSaid& e) { OnAgentSaid(context, e); },
           [&](const AgentGone& e) { OnAgentGone(context, e); },
           [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },
@@ -66,15 +69,7 @@ void SendProgress(Context& context, Job& job) {
 
 // When the job is to be looked at again though nothing happens.
 absl::Time NextCheck(const Context& context, const Job& job) {
-  if (job.state == PENDING) {
-    const auto& nodes = context.state.nodes;
-    const bool some_come_back = std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
-      return IsLeftOut(entry.second.trust, context.now);
-    });
-    const absl::Time soon = context.now + kLookAtWaitingEvery;
-    if (job.starts_at <= context.now) return soon;
-    return some_come_back ? std::min(soon, job.starts_at) : job.starts_at;
-  }
+  if (job.state == PENDING) return absl::InfiniteFuture();  // State::schedule_at
   if (job.final()) {
     const absl::Time left = job.ended + context.state.options.leave;
     return AllGone(job) || context.now >= left ? absl::InfiniteFuture() : left;
@@ -107,11 +102,10 @@ void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
   context.touched_jobs.clear();
 }
 
-// Time alone may give a job nodes: the wait of an elastic one ends, an exclusion ends.
+// Time alone may give the workers of a running job nodes: an exclusion ends.
 void LookForNode(Context& context, Job& job) {
-  if (job.state != PENDING && !WaitsForNode(job)) return;
-  if (context.now < std::min(job.starts_at, job.look_for_node_at)) return;
-  job.look_for_node_at = context.now + kLookAtWaitingEvery;
+  if (!WaitsForNode(job) || context.now < job.look_for_node_at) return;
+  job.look_for_node_at = context.now + kLookForNodeEvery;
   context.schedule = true;
 }
 
@@ -149,7 +143,7 @@ Effects Settle(Context& context) {
   std::set<std::string> looked_at;
   AdvanceTouched(context, looked_at);
   for (const std::string& id : looked_at) LookForNode(context, state.jobs.at(id));
-  if (context.schedule) {
+  if (context.schedule || context.now >= state.schedule_at) {
     Schedule(context);
     AdvanceTouched(context, looked_at);
   }
@@ -158,6 +152,7 @@ Effects Settle(Context& context) {
     SendProgress(context, job);
     PushWorkers(context, job);
     job.next_check = NextCheck(context, job);
+    CountUse(context, job);
   }
   CollectRows(context, looked_at);
   for (const std::string& id : looked_at) NoteWishes(context, state.jobs.at(id));
@@ -165,7 +160,7 @@ Effects Settle(Context& context) {
   PushAgents(context);
   state.settled = context.now;
   state.size = static_cast<int64_t>(state.nodes.size());
-  state.wake_at = absl::InfiniteFuture();
+  state.wake_at = state.schedule_at;
   for (const auto& [id, job] : state.jobs) {
     state.size += 1 + static_cast<int64_t>(job.slots.size());
     state.wake_at = std::min(state.wake_at, job.next_check);

@@ -32,6 +32,10 @@ struct DrainRequested {
 struct UndrainRequested {
   std::string node;
 };
+struct HoldRequested {
+  std::string job_id;
+  bool release = false;
+};
 struct AgentSaid {
   SessionId session = 0;
   AgentMessage message;
@@ -57,7 +61,7 @@ struct Held {};
 struct Released {};
 using Event =
     std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone, WorkerSaid,
-                 WorkerGone, Tick, Held, Released, DrainRequested, UndrainRequested>;
+                 WorkerGone, Tick, Held, Released, DrainRequested, UndrainRequested, HoldRequested>;
 
 }  // namespace lockstep::coordinator
 

@@ -14,7 +14,6 @@
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
-#include "coordinator/core/placement.h"
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/secrets.h"
 
@@ -230,7 +229,8 @@ void LetGo(Context& context, Job& job) {
 void OrderByHost(const Job& job, Members& members) {
   std::map<std::string, int> order;
   for (const Worker* worker : members) {
-    const bool first = IsRankZeroNode(job, worker->node_id, worker->host);
+    const std::string& wanted = job.ask->rank_zero;
+    const bool first = !wanted.empty() && (wanted == worker->node_id || wanted == worker->host);
     order.try_emplace(worker->node_id, first ? -1 : static_cast<int>(order.size()));
   }
   std::stable_sort(members.begin(), members.end(), [&](const Worker* a, const Worker* b) {

@@ -152,7 +152,7 @@ void MoveNewcomer(Context& context, Job& job, Slot& slot) {
 void OpenRelief(Context& context, Job& job, int index) {
   if (context.now < job.relieve_again) return;
   auto place = std::find_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.vacant() && !slot.wanted && !slot.returns && !slot.standby;
+    return slot.vacant() && !slot.wanted && !slot.returns && !slot.lent && !slot.standby;
   });
   if (place == job.slots.end()) {
     if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return;

@@ -146,8 +146,9 @@ bool IsPoison(Job& job, const Slot& slot) {
   const Worker& worker = *slot.worker;
   if (job.stepped || IsAccident(worker) || worker.node_lost) return false;
   const std::string cause = Cause(worker);
-  if (slot.lives > 1 && job.first_cause == cause) return true;
-  if (slot.lives == 1 || job.first_cause.empty()) job.first_cause = cause;
+  const int64_t lives = slot.lives - job.lives;
+  if (lives > 1 && job.first_cause == cause) return true;
+  if (lives == 1 || job.first_cause.empty()) job.first_cause = cause;
   return false;
 }
 
@@ -210,7 +211,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     return false;
   }
   // What fails together is one failure; a replacement that fails is another.
-  OpenFault* fault = member || slot.lives == 1 ? Unfollowed(job) : nullptr;
+  OpenFault* fault = member || slot.lives == job.lives + 1 ? Unfollowed(job) : nullptr;
   if (fault == nullptr) {
     if (!worker.node_lost && !SpendRestart(job)) {
       End(context, job, worker,
@@ -349,6 +350,8 @@ void NoteGeneration(Context& context, Job& job) {
     if (fault.next_generation != 0) continue;
     fault.next_generation = generation.generation();
     fault.steps_lost = std::max<int64_t>(0, fault.committed - generation.start_step());
+    fault.rendezvous_ms = std::max(0.0, absl::ToDoubleMilliseconds(context.now - fault.failed));
+    if (fault.place > 0) job.faults[fault.place - 1].set_rendezvous_ms(fault.rendezvous_ms);
   }
 }
 
@@ -386,6 +389,7 @@ void NameFaults(Context& context, Job& job, bool now) {
     named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));
     named.set_to_next_step_ms(std::max(0.0, fault.to_next_step_ms));
     named.set_steps_lost(fault.steps_lost);
+    named.set_rendezvous_ms(fault.rendezvous_ms);
     job.faults.push_back(named);
     fault.place = static_cast<int>(job.faults.size());
     JobEvent event;

@@ -12,7 +12,10 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/preemption.h"
 #include "coordinator/core/questions.h"
+#include "coordinator/core/queue_requests.h"
+#include "coordinator/core/queue_view.h"
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -143,8 +146,9 @@ void EndJob(Context& context, Job& job) {
                          ? job.generation.message.members_size()
                          : static_cast<int>(job.slots.size()));
   for (const Fault& fault : job.faults) *result.add_faults() = fault;
-  const absl::Time start = job.started == absl::InfinitePast() ? job.submitted : job.started;
-  result.set_wall_seconds(absl::ToDoubleSeconds(context.now - start));
+  const bool waits = job.started == absl::InfinitePast();
+  const absl::Time start = !waits ? job.started : job.preemptions > 0 ? context.now : job.submitted;
+  result.set_wall_seconds(absl::ToDoubleSeconds(job.ran + (context.now - start)));
   job.ended = context.now;
   context.schedule = true;
   SetState(context, job, ending.target, ending.reason);
@@ -166,7 +170,7 @@ std::string TimeLimitText(const Job& job) {
 
 // Drains the job when its time is over, and kills it when it does not leave within the grace.
 void CheckTimeLimit(Context& context, Job& job) {
-  const absl::Duration limit = job::TimeLimit(job.spec());
+  const absl::Duration limit = job::TimeLimit(job.spec()) - job.ran;
   if (context.now < job.started + limit) return;
   if (HasActiveGeneration(job) && !job.drain) {
     job.timed_out = true;
@@ -215,7 +219,12 @@ void BeginFinish(Context& context, Job& job) {
     steps = std::max<int64_t>(steps, finished.steps());
     if (model.empty()) model = finished.model_path();
   }
-  if (drained && job.timed_out) {
+  if (drained && job.preempted && !job.timed_out) {
+    BeginEnding(context, job, PENDING,
+                absl::StrCat(job.preempted->reason, ": drained at step ", steps,
+                             "; goes on from there when there is room"),
+                0);
+  } else if (drained && job.timed_out) {
     BeginEnding(context, job, FAILED,
                 absl::StrCat(TimeLimitText(job), ": drained at step ", steps,
                              model.empty() ? "" : absl::StrCat("; model saved at ", model)),
@@ -233,6 +242,7 @@ void BeginFinish(Context& context, Job& job) {
 
 void AdvanceEnding(Context& context, Job& job) {
   Ending& ending = *job.ending;
+  if (ending.target == PENDING) return MaybeRequeue(context, job);
   if (ending.target == FAILED) UpdateKill(context, job);
   const bool waited = context.now >= ending.deadline && !context.state.held_since;
   if (!AllGone(job) && !waited) return;
@@ -256,11 +266,14 @@ absl::Status Submit(Context& context, const Submitted& event) {
   if (absl::Status status = CheckRequest(request); !status.ok()) return status;
   if (absl::Status status = CheckSpec(request.spec()); !status.ok()) return status;
   LS_CHECK(state.jobs.count(event.job_id) == 0) << "job id " << event.job_id << " is taken";
-  Job& job = state.jobs[event.job_id];
-  job.id = event.job_id;
-  job.request = request;
+  Job asked;
+  asked.id = event.job_id;
+  asked.request = request;
+  if (absl::Status status = TakeQueueRequest(state, asked); !status.ok()) return status;
+  Job& job = state.jobs[event.job_id] = std::move(asked);
   job.submit_order = ++state.submits;
   job.submitted = context.now;
+  job.ask = AskOf(job);
   job.run_dir = absl::StrCat("runs/", request.spec().name(), "-", event.job_id);
   context.effects.new_jobs.push_back(job.id);
   context.effects.submitted.set_job_id(job.id);
@@ -270,6 +283,20 @@ absl::Status Submit(Context& context, const Submitted& event) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// It was to wait again, and is to end.
+void DoNotRequeue(Job& job) {
+  job.preempted.reset();
+  if (!job.ending || job.ending->target != PENDING) return;
+  job.ending->target = CANCELLED;
+  job.ending->reason = "cancelled while it stopped for another job";
+  job.ending->exit_code = kExitCancelled;
+  job.ending->decided = true;
+}
+
+}  // namespace
+
 absl::Status Cancel(Context& context, const CancelRequested& event) {
   const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
   if (!id.ok()) return id.status();
@@ -278,6 +305,7 @@ absl::Status Cancel(Context& context, const CancelRequested& event) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job->id, " has already ended: ", job->reason));
   }
+  if (job->preempted) DoNotRequeue(*job);
   if (event.kill || job->generation.message.generation() == 0) {
     const std::string reason = event.kill ? "cancelled: killed as asked"
                                           : "cancelled before its first step; nothing to save";
@@ -319,11 +347,14 @@ void BeginEnding(Context& context, Job& job, JobState target, const std::string&
 }
 
 void Advance(Context& context, Job& job) {
-  if (job.final() || job.state == PENDING) {
-    if (job.state == PENDING && job.ending) EndJob(context, job);
+  if (job.state == PENDING) {
+    std::erase_if(job.former, [](const Worker& worker) { return worker.gone(); });
+    if (job.ending) EndJob(context, job);
     return;
   }
+  if (job.final()) return;
   if (!job.ending) CheckTimeLimit(context, job);
+  if (!job.ending) CheckPreempted(context, job);
   if (!job.ending) DecideCuts(context, job);
   if (!job.ending) Heal(context, job);
   if (!job.ending) CheckDrain(context, job);
@@ -342,7 +373,7 @@ JobStatus StatusOf(const Job& job) {
   status.set_state(job.state);
   status.set_reason(job.reason);
   status.set_generation(job.generation.message.generation());
-  status.set_workers(job.generation.message.members_size());
+  status.set_workers(job.state == PENDING ? 0 : job.generation.message.members_size());
   status.set_wanted_workers(job.target_workers > 0 ? job.target_workers : job.wanted_workers());
   *status.mutable_progress() = job.progress;
   *status.mutable_submitted() = ToProto(job.submitted);

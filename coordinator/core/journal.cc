@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/health.h"
 #include "coordinator/core/node_record.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/queue_record.h"
+#include "coordinator/core/queue_view.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "proto/journal.pb.h"
@@ -77,6 +80,7 @@ WorkerRecord ToRecord(const Slot& slot, int index) {
   record.set_standby(slot.standby);
   record.set_relieves(slot.relieves + 1);
   record.set_returns(slot.returns);
+  record.set_lent(slot.lent);
   return record;
 }
 
@@ -126,6 +130,7 @@ OpenFaultRecord ToRecord(const OpenFault& fault) {
   record.set_to_next_step_ms(fault.to_next_step_ms);
   record.set_committed(fault.committed);
   record.set_steps_lost(fault.steps_lost);
+  record.set_rendezvous_ms(fault.rendezvous_ms);
   return record;
 }
 
@@ -135,7 +140,8 @@ JobRecord ToRecord(const Job& job) {
   record.set_submit_order(job.submit_order);
   record.set_run_dir(job.run_dir);
   record.set_state(job.state);
-  record.set_reason(job.reason);
+  // Why it waits follows from the others; it is not written each time that they change.
+  if (job.state != PENDING) record.set_reason(job.reason);
   *record.mutable_submitted() = ToProto(job.submitted);
   if (job.started != absl::InfinitePast()) *record.mutable_started() = ToProto(job.started);
   if (job.ended != absl::InfinitePast()) *record.mutable_ended() = ToProto(job.ended);
@@ -174,6 +180,7 @@ JobRecord ToRecord(const Job& job) {
   record.set_timed_out(job.timed_out);
   if (job.checkpoint) *record.mutable_checkpoint() = *job.checkpoint;
   if (job.eval) *record.mutable_eval() = *job.eval;
+  *record.mutable_queue() = ToQueueRecord(job);
   if (job.final()) {
     *record.mutable_result() = job.result;
     *record.mutable_progress() = job.progress;
@@ -225,6 +232,7 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now) {
   slot.standby = record.standby();
   slot.relieves = record.relieves() - 1;
   slot.returns = record.returns();
+  slot.lent = record.lent();
   if (record.left() && record.has_exited()) {
     slot.last_peak_rss_bytes = record.exited().peak_rss_bytes();
   } else {
@@ -242,6 +250,7 @@ void FromRecord(const OpenFaultRecord& record, OpenFault& fault) {
   fault.to_next_step_ms = record.to_next_step_ms();
   fault.committed = record.committed();
   fault.steps_lost = record.steps_lost();
+  fault.rendezvous_ms = record.rendezvous_ms();
 }
 
 // The request is there already or comes with its own row.
@@ -296,6 +305,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   if (record.has_eval()) job.eval = record.eval();
   job.result = record.result();
   job.progress = record.progress();
+  FromQueueRecord(record.queue(), job);
   job.next_check = absl::InfinitePast();
 }
 
@@ -312,11 +322,6 @@ bool WriteIfChanged(Context& context, const std::string& key, const std::string&
   row->second = value;
   context.effects.rows.push_back({key, value});
   return true;
-}
-
-void Erase(Context& context, const std::string& key) {
-  context.state.saved.erase(key);
-  context.effects.rows.push_back({key, "", /*erased=*/true});
 }
 
 // It is large and changes seldom, so its bytes are kept.
@@ -374,6 +379,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
     FromRecord(record, state.jobs[id], now);
     return true;
   }
+  if (kind == "usage") return RestoreUsage(row.value, now, state);
   if (kind == "request") return state.jobs[id].request.ParseFromString(row.value);
   if (kind == "generation") {
     return state.jobs[id].generation.message.ParseFromString(row.value);
@@ -438,19 +444,31 @@ void CollectRows(Context& context, const std::set<std::string>& jobs) {
     CollectGeneration(context, job);
     CollectWorkers(context, job);
   }
-}
-
-void EraseJobRows(Context& context, const Job& job) {
-  Erase(context, RequestKey(job.id));
-  if (context.state.saved.contains(GenerationKey(job.id))) Erase(context, GenerationKey(job.id));
-  Erase(context, JobKey(job.id));
-  for (size_t slot = 0; slot < job.slots.size(); ++slot) {
-    Erase(context, WorkerKey(job.id, static_cast<int>(slot)));
+  for (const DayOfUser& day : context.state.unsettled.usage) {
+    WriteIfChanged(context, UsageKey(day), UsageRow(context.state, day));
   }
 }
 
+void EraseJobRows(Context& context, const Job& job) {
+  EraseRow(context, RequestKey(job.id));
+  if (context.state.saved.contains(GenerationKey(job.id))) EraseRow(context, GenerationKey(job.id));
+  EraseRow(context, JobKey(job.id));
+  EraseWorkerRows(context, job);
+}
+
+void EraseWorkerRows(Context& context, const Job& job) {
+  for (size_t slot = 0; slot < job.slots.size(); ++slot) {
+    EraseRow(context, WorkerKey(job.id, static_cast<int>(slot)));
+  }
+}
+
+void EraseRow(Context& context, const std::string& key) {
+  context.state.saved.erase(key);
+  context.effects.rows.push_back({key, "", /*erased=*/true});
+}
+
 void EraseNodeRow(Context& context, const std::string& node_id) {
-  Erase(context, NodeKey(node_id));
+  EraseRow(context, NodeKey(node_id));
 }
 
 std::string FindStaleRow(const State& state) {
@@ -472,9 +490,11 @@ std::string FindStaleRow(const State& state) {
 void TouchOwed(Context& context) {
   State& state = context.state;
   for (const std::string& key : state.owed_erasures) {
-    if (state.saved.count(key) == 0) Erase(context, key);  // else it is there anew
+    if (state.saved.count(key) == 0) EraseRow(context, key);  // else it is there anew
   }
   state.owed_erasures.clear();
+  state.unsettled.usage.merge(state.owed_usage);
+  state.owed_usage.clear();
   if (state.owed_jobs.empty() && state.owed_nodes.empty()) return;
   context.schedule = true;
   state.unsettled.all_wishes = true;
@@ -497,6 +517,12 @@ void SaveFailed(State& state, Effects& effects, absl::Time now) {
     const size_t slash = row.key.find('/');
     const std::string id = row.key.substr(slash + 1);
     const std::string job_id = id.substr(0, id.find('/'));
+    if (row.key.compare(0, slash, "usage") == 0) {
+      for (const auto& [day, use] : state.usage) {
+        if (UsageKey(day) == row.key) state.owed_usage.insert(day);
+      }
+      continue;
+    }
     // What was forgotten by a later one of these steps is owed nothing more.
     if (row.key.compare(0, slash, "node") == 0) {
       if (state.nodes.count(id) != 0) state.owed_nodes.insert(id);
@@ -545,6 +571,7 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
         !has_generation) {
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
+    job.ask = AskOf(job);
     MarkMembers(job);
     MarkPlaces(state, job);
     state.submits = std::max(state.submits, job.submit_order);

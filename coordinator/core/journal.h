@@ -20,8 +20,11 @@ std::string Bytes(const google::protobuf::MessageLite& message);
 // Adds the changed rows of these jobs, and of `context.changed_nodes`, to the effects.
 void CollectRows(Context& context, const std::set<std::string>& jobs);
 
-// Adds the end of the rows of the job, or of the node, to the effects.
+// Adds the end of the rows of the job, of its workers alone, or of the node, to the effects; or of
+// one row.
 void EraseJobRows(Context& context, const Job& job);
+void EraseWorkerRows(Context& context, const Job& job);
+void EraseRow(Context& context, const std::string& key);
 void EraseNodeRow(Context& context, const std::string& node_id);
 
 // For tests: the key of a worker's row that is another one than the state says, though it counts as

@@ -28,6 +28,7 @@ NodeRecord ToRecord(const Node& node) {
     *record.mutable_left_out_until() = ToProto(node.trust.until);
   }
   record.set_left_out_reason(node.trust.reason);
+  record.mutable_labels()->insert(node.labels.begin(), node.labels.end());
   return record;
 }
 
@@ -51,6 +52,7 @@ void FromRecord(const NodeRecord& record, Node& node) {
   node.trust.times = record.times_left_out();
   if (record.has_left_out_until()) node.trust.until = FromProto(record.left_out_until());
   node.trust.reason = record.left_out_reason();
+  node.labels = {record.labels().begin(), record.labels().end()};
 }
 
 }  // namespace lockstep::coordinator

@@ -5,8 +5,6 @@
 #include <map>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace lockstep::coordinator {
@@ -71,30 +69,15 @@ Gpus GpusOf(const Node& node) {
   return gpus;
 }
 
-bool UsesGpus(const JobSpec& spec, size_t gpus) {
-  const std::string& wish = spec.resources().device();
-  if (wish == "cpu") return false;
-  return absl::StartsWith(wish, "cuda") ||
-         static_cast<int64_t>(gpus) >= spec.resources().nproc_per_node();
-}
-
-// The first GPU that "cuda:2" means; 0 without a number.
-size_t FirstGpu(const JobSpec& spec) {
-  const std::string& wish = spec.resources().device();
-  int first = 0;
-  if (!absl::StartsWith(wish, "cuda:") || !absl::SimpleAtoi(wish.substr(5), &first)) return 0;
-  return static_cast<size_t>(std::max(0, first));
-}
-
 // By place in the node's list, which GPUs no worker has. One that the agent lists k times is for k
 // workers.
-std::vector<bool> FreeGpus(const State& state, const Job& job, const Node& node, const Gpus& gpus) {
+std::vector<bool> FreeGpus(const State& state, const Job* but, const Node& node, const Gpus& gpus) {
   std::map<std::string, int> used;
   const auto count = [&](const Worker& worker) {
     if (worker.device.kind() == "cuda") ++used[worker.device.uuid()];
   };
   ForEachWorker(state, node, count);
-  ForEachFormer(state, node, &job, count);
+  ForEachFormer(state, node, but, count);
   std::vector<bool> free(gpus.size(), true);
   for (size_t i = 0; i < gpus.size(); ++i) free[i] = used[gpus[i]->uuid()]-- <= 0;
   return free;
@@ -178,41 +161,53 @@ void NoteNodeFailure(Context& context, const std::string& node_id, const std::st
   }
 }
 
-int Room(const State& state, const Job& job, const Node& node, absl::Time now, bool empty) {
-  if (!InSight(state, node, now) || IsExcluded(job, node.id, now)) return 0;
-  if (node.drain || !node.problem.empty() || IsLeftOut(node.trust, now)) return 0;
-  if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return 0;
-  int slots = node.slots;
-  if (!empty) {
-    slots -= UsedSlots(state, node);
-    ForEachFormer(state, node, &job, [&](const Worker&) { --slots; });
-  }
+NodeFacts FactsOf(const State& state, const Node& node, absl::Time now) {
+  NodeFacts facts;
+  facts.id = node.id;
+  facts.host = node.host;
+  facts.open = InSight(state, node, now) && !node.drain && node.problem.empty() &&
+               !IsLeftOut(node.trust, now);
+  facts.is_private = node.is_private;
+  facts.slots = node.slots;
+  facts.gpus = static_cast<int>(GpusOf(node).size());
+  facts.labels = node.labels;
+  return facts;
+}
+
+Free FreeOn(const State& state, const Node& node, const Job* job) {
+  Free free;
+  free.slots = node.slots - UsedSlots(state, node);
+  ForEachFormer(state, node, job, [&](const Worker&) { --free.slots; });
   const Gpus gpus = GpusOf(node);
-  if (!UsesGpus(job.spec(), gpus.size())) return std::max(0, slots);
-  const size_t first = FirstGpu(job.spec());
-  const size_t most =
-      first + static_cast<size_t>(std::max(1, job.spec().resources().nproc_per_node()));
-  // A run on this machine alone does not wait for GPUs that will never be there.
-  if (node.is_private && gpus.size() < most) return std::max(0, slots);
-  const std::vector<bool> free =
-      empty ? std::vector<bool>(gpus.size(), true) : FreeGpus(state, job, node, gpus);
-  int room = 0;
-  for (size_t i = first; i < gpus.size(); ++i) room += free[i];
-  return std::max(0, std::min(slots, room));
+  if (gpus.empty()) return free;
+  const std::vector<bool> unused = FreeGpus(state, job, node, gpus);
+  for (size_t i = 0; i < std::min<size_t>(unused.size(), 64); ++i) {
+    if (unused[i]) free.gpus |= uint64_t{1} << i;
+  }
+  return free;
+}
+
+int Room(const State& state, const Job& job, const Node& node, absl::Time now) {
+  if (IsExcluded(job, node.id, now)) return 0;
+  if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return 0;
+  const std::map<std::string, std::string>& labels = job.ask->labels;
+  if (!std::includes(node.labels.begin(), node.labels.end(), labels.begin(), labels.end()))
+    return 0;
+  return Room(*job.ask, FactsOf(state, node, now), FreeOn(state, node, &job));
 }
 
 Device PickDevice(const State& state, const Job& job, const Node& node, int local_rank) {
   const Gpus gpus = GpusOf(node);
   Device device;
-  if (!UsesGpus(job.spec(), gpus.size())) {
+  if (!UsesGpus(*job.ask, static_cast<int>(gpus.size()))) {
     device.set_kind("cpu");
     for (const Device& other : node.devices) {
       if (other.kind() == "cpu") device = other;
     }
     return device;
   }
-  const size_t first = FirstGpu(job.spec());
-  const std::vector<bool> free = FreeGpus(state, job, node, gpus);
+  const auto first = static_cast<size_t>(job.ask->first_gpu);
+  const std::vector<bool> free = FreeGpus(state, &job, node, gpus);
   const size_t own = first + static_cast<size_t>(local_rank);
   if (own < gpus.size() && free[own]) return *gpus[own];
   for (size_t i = first; i < gpus.size(); ++i) {

@@ -41,11 +41,16 @@ int UsedSlots(const State& state, const Node& node);
 // Whether any worker's process is left there, also of those that were replaced.
 bool HasProcesses(const State& state, const Node& node);
 
+// The node as the queue sees it, but for its rack: what it has, and what is free there. What a
+// worker of another job has is free when that one has ended, also when the other job goes on
+// without it; `job` (null: none) does not wait for its own.
+NodeFacts FactsOf(const State& state, const Node& node, absl::Time now);
+Free FreeOn(const State& state, const Node& node, const Job* job);
+
 // Workers of the job that the node can take in addition: free slots, and free GPUs where the job
-// uses them there. What a worker of another job has is free when that one has ended, also when the
-// other job goes on without it. 0 when it is out of sight, excluded, gets no work, or serves
-// another job alone. `empty`: as if no worker ran on it.
-int Room(const State& state, const Job& job, const Node& node, absl::Time now, bool empty = false);
+// uses them there (FreeOn). 0 when it is out of sight, excluded, gets no work, lacks a label, or
+// serves another job alone.
+int Room(const State& state, const Job& job, const Node& node, absl::Time now);
 
 // The device of the job's worker `local_rank` on the node: a GPU that no other worker has, or the
 // CPU. "auto" is a GPU for each worker where the node has enough of them, "cuda:2" begins with the

@@ -2,45 +2,39 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
-
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "coordinator/core/natural_order.h"
-#include "coordinator/core/nodes.h"
-#include "job/meaning/workers.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-bool HostLess(const Node& a, const Node& b) {
-  if (a.host != b.host) return NaturalLess(a.host, b.host);
-  return NaturalLess(a.id, b.id);
-}
-
-// The nodes with room, and how much, in the order of their hosts; empty if all have less than
-// `least`.
-Placement Candidates(Context& context, const Job& job, bool empty, int least) {
+// The nodes with room for `each` workers, and how much; empty if all have less than `least`.
+Placement Candidates(const Ask& ask, const Offer& offer, int each, int least) {
   Placement all;
   int rooms = 0;
-  for (auto& [id, node] : context.state.nodes) {
-    const int room = Room(context.state, job, node, context.now, empty);
-    if (room > 0) all.emplace_back(&node, room);
+  const int nodes = static_cast<int>(offer.cluster.nodes.size());
+  for (int node = 0; node < nodes; ++node) {
+    const int room = RoomOn(ask, offer, node);
+    if (room < each) continue;
+    all.emplace_back(node, room);
     rooms += room;
   }
-  if (rooms < least) return {};  // to sort thousands of hosts takes long
-  std::sort(all.begin(), all.end(),
-            [](const auto& a, const auto& b) { return HostLess(*a.first, *b.first); });
+  if (rooms < least) all.clear();
   return all;
+}
+
+bool IsRankZero(const Ask& ask, const NodeFacts& node) {
+  return !ask.rank_zero.empty() && (ask.rank_zero == node.id || ask.rank_zero == node.host);
 }
 
 // Takes rank 0's node out of `from` and into `placement`, if the job names one. False: it names one
 // that has no room for `workers`.
-bool TakeRankZero(const Job& job, int workers, Placement& from, Placement& placement) {
-  if (job.spec().resources().rank0_node().empty()) return true;
+bool TakeRankZero(const Ask& ask, const Offer& offer, int workers, Placement& from,
+                  Placement& placement) {
+  if (ask.rank_zero.empty()) return true;
   const auto found = std::find_if(from.begin(), from.end(), [&](const auto& entry) {
-    return IsRankZeroNode(job, entry.first->id, entry.first->host) && entry.second >= workers;
+    return IsRankZero(ask, offer.cluster.nodes[static_cast<size_t>(entry.first)]) &&
+           entry.second >= workers;
   });
   if (found == from.end()) return false;
   placement.push_back(*found);
@@ -48,19 +42,49 @@ bool TakeRankZero(const Job& job, int workers, Placement& from, Placement& place
   return true;
 }
 
-// The same number on each node: the fullest, so that large holes are kept for large jobs.
-Placement PlaceEvenly(const Job& job, Placement from, size_t nodes, int per_node) {
+int RackOf(const Offer& offer, int node) {
+  return offer.cluster.nodes[static_cast<size_t>(node)].rack;
+}
+
+// The candidates by racks: that of `first` before others, then the smallest one that has `nodes` of
+// them, so that large ones are kept whole; where none has, the largest first.
+std::vector<Placement> ByRack(const Offer& offer, const Placement& from, size_t nodes, int first) {
+  std::map<int, Placement> racks;
+  for (const auto& entry : from) racks[RackOf(offer, entry.first)].push_back(entry);
+  std::vector<Placement> order;
+  for (auto& [rack, entries] : racks) order.push_back(std::move(entries));
+  std::stable_sort(order.begin(), order.end(), [&](const Placement& a, const Placement& b) {
+    const bool a_first = RackOf(offer, a[0].first) == first && first != 0;
+    const bool b_first = RackOf(offer, b[0].first) == first && first != 0;
+    if (a_first != b_first) return a_first;
+    const bool a_fits = a.size() >= nodes, b_fits = b.size() >= nodes;
+    if (a_fits != b_fits) return a_fits;
+    return a_fits ? a.size() < b.size() : a.size() > b.size();
+  });
+  return order;
+}
+
+// The same number on each node: of few racks, the fullest, so that large holes are kept for large
+// jobs.
+Placement PlaceEvenly(const Ask& ask, const Offer& offer) {
+  const size_t nodes = ask.counts.size();
+  const int per_node = ask.counts.front();
+  Placement from = Candidates(ask, offer, per_node, ask.wanted);
   Placement placement;
-  if (!TakeRankZero(job, per_node, from, placement)) return {};
-  std::erase_if(from, [&](const auto& entry) { return entry.second < per_node; });
+  if (!TakeRankZero(ask, offer, per_node, from, placement)) return {};
   const size_t more = nodes - placement.size();
   if (from.size() < more) return {};
-  std::stable_sort(from.begin(), from.end(),
-                   [](const auto& a, const auto& b) { return a.second < b.second; });
-  from.resize(more);
-  std::sort(from.begin(), from.end(),
-            [](const auto& a, const auto& b) { return HostLess(*a.first, *b.first); });
-  placement.insert(placement.end(), from.begin(), from.end());
+  const int first = placement.empty() ? 0 : RackOf(offer, placement[0].first);
+  Placement rest;
+  for (Placement& rack : ByRack(offer, from, more, first)) {
+    std::stable_sort(rack.begin(), rack.end(),
+                     [](const auto& a, const auto& b) { return a.second < b.second; });
+    rack.resize(std::min(rack.size(), more - rest.size()));
+    rest.insert(rest.end(), rack.begin(), rack.end());
+    if (rest.size() == more) break;
+  }
+  std::sort(rest.begin(), rest.end());
+  placement.insert(placement.end(), rest.begin(), rest.end());
   for (auto& [node, workers] : placement) workers = per_node;
   return placement;
 }
@@ -82,74 +106,106 @@ Placement TakeInOrder(const std::vector<int>& counts, const std::vector<size_t>&
 
 // The list's numbers as the hosts come; where that leaves one without a node, the largest first,
 // each on the fullest node that holds it, which finds nodes for all if that can be.
-Placement PlaceList(const Job& job, Placement from, std::vector<int> counts) {
-  Placement first;
-  if (!TakeRankZero(job, counts[0], from, first)) return {};
-  if (!first.empty()) {
-    first[0].second = counts[0];
-    counts.erase(counts.begin());
-  }
+Placement TakeList(const std::vector<int>& counts, Placement from) {
   std::vector<size_t> order(counts.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  Placement rest = TakeInOrder(counts, order, from);
-  if (rest.empty() && !counts.empty()) {
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return counts[a] > counts[b]; });
-    std::stable_sort(from.begin(), from.end(),
-                     [](const auto& a, const auto& b) { return a.second < b.second; });
-    rest = TakeInOrder(counts, order, std::move(from));
-    if (rest.empty()) return {};
-  }
-  first.insert(first.end(), rest.begin(), rest.end());
-  return first;
+  Placement placement = TakeInOrder(counts, order, from);
+  if (!placement.empty() || counts.empty()) return placement;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return counts[a] > counts[b]; });
+  std::stable_sort(from.begin(), from.end(),
+                   [](const auto& a, const auto& b) { return a.second < b.second; });
+  return TakeInOrder(counts, order, std::move(from));
 }
 
-int CountGpus(const Node& node) {
-  return static_cast<int>(std::count_if(node.devices.begin(), node.devices.end(),
-                                        [](const Device& d) { return d.kind() == "cuda"; }));
+Placement PlaceList(const Ask& ask, const Offer& offer) {
+  Placement from = Candidates(ask, offer, 1, ask.wanted);
+  std::vector<int> counts = ask.counts;
+  Placement placement;
+  if (!TakeRankZero(ask, offer, counts[0], from, placement)) return {};
+  if (!placement.empty()) {
+    placement[0].second = counts[0];
+    counts.erase(counts.begin());
+  }
+  const int first = placement.empty() ? 0 : RackOf(offer, placement[0].first);
+  Placement rest;
+  for (const Placement& rack : ByRack(offer, from, counts.size(), first)) {
+    rest = TakeList(counts, rack);
+    if (!rest.empty()) break;
+  }
+  if (rest.empty()) rest = TakeList(counts, from);
+  if (rest.empty() && !counts.empty()) return {};
+  placement.insert(placement.end(), rest.begin(), rest.end());
+  return placement;
+}
+
+// As many workers as there is room for, on few nodes, with that of rank 0.
+Placement PlaceSome(const Ask& ask, const Offer& offer) {
+  Placement from = Candidates(ask, offer, 1, 1);
+  Placement some;
+  if (!TakeRankZero(ask, offer, 1, from, some)) return {};
+  const size_t pinned = some.size();
+  std::stable_sort(from.begin(), from.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  some.insert(some.end(), from.begin(), from.end());
+  int left = ask.wanted;
+  for (auto& [node, workers] : some) {
+    workers = std::min(workers, left);
+    left -= workers;
+  }
+  std::erase_if(some, [](const auto& entry) { return entry.second == 0; });
+  std::sort(some.begin() + static_cast<long>(pinned), some.end());
+  return some;
 }
 
 // A worker for each GPU or slot of `device`, on nodes of which all are free.
-Placement CountOn(Context& context, const Job& job, const std::string& device, bool empty) {
-  Job trial;  // as much of the job as room is asked for
-  trial.id = job.id;
-  trial.excluded = job.excluded;
-  Resources& resources = *trial.request.mutable_spec()->mutable_resources();
-  resources = job.spec().resources();
-  resources.set_nproc_per_node(1);
-  resources.set_device(device);
-  Placement from = Candidates(context, trial, empty, 1);
-  const bool spare_gpus = device == "cpu" && job.spec().resources().nproc_by() == "auto";
+Placement CountOn(const Ask& ask, const Offer& offer, const std::string& device) {
+  Ask one = ask;
+  one.per_node = 1;
+  one.gpus = device == "cuda" ? Ask::Gpus::kAlways : Ask::Gpus::kNever;
+  Placement from = Candidates(one, offer, 1, 1);
+  const bool spare_gpus = device == "cpu" && ask.counted == "auto";
   std::erase_if(from, [&](auto& entry) {
-    const int gpus = CountGpus(*entry.first);
-    const int all = device == "cuda" ? gpus : entry.first->slots;
-    const bool fits = all > 0 && entry.second >= all && !(spare_gpus && gpus > 0);
+    const NodeFacts& node = offer.cluster.nodes[static_cast<size_t>(entry.first)];
+    const int all = device == "cuda" ? node.gpus : node.slots;
+    const bool fits = all > 0 && entry.second >= all && !(spare_gpus && node.gpus > 0);
     entry.second = all;
     return !fits;
   });
   Placement placement;
-  if (!TakeRankZero(job, 1, from, placement)) return {};
-  int left = job.spec().train().shards() - Workers(placement);
+  if (!TakeRankZero(ask, offer, 1, from, placement)) return {};
+  int left = ask.most - Workers(placement);
   for (const auto& [node, workers] : from) {
-    if (static_cast<int>(placement.size()) >= job.spec().resources().nodes()) break;
+    if (placement.size() >= ask.counts.size()) break;
     if (workers > left) continue;
     placement.emplace_back(node, workers);
     left -= workers;
   }
-  const bool fits = static_cast<int>(placement.size()) == job.spec().resources().nodes();
-  return fits && left >= 0 ? placement : Placement{};
+  return placement.size() == ask.counts.size() && left >= 0 ? placement : Placement{};
+}
+
+Placement PlaceCounted(const Ask& ask, const Offer& offer) {
+  const std::vector<Free> whole = Whole(offer.cluster);
+  const std::string device = CountedDevice(ask, {offer.cluster, whole, nullptr, offer.barred});
+  return device.empty() ? Placement{} : CountOn(ask, offer, device);
 }
 
 }  // namespace
 
-CountedPlacement PlaceCounted(Context& context, const Job& job, bool empty) {
-  const std::string& by = job.spec().resources().nproc_by();
-  const std::string& wish = job.spec().resources().device();
-  const bool may_be_gpu = by != "cpu" && wish != "cpu";
-  const bool gpus = may_be_gpu && (by == "gpu" || !CountOn(context, job, "cuda", true).empty());
-  if (!gpus && absl::StartsWith(wish, "cuda")) return {};
-  const std::string device = gpus ? "cuda" : "cpu";
-  return {CountOn(context, job, device, empty), device};
+int RoomOn(const Ask& ask, const Offer& offer, int node) {
+  const auto i = static_cast<size_t>(node);
+  if (offer.barred && (*offer.barred)[i]) return 0;
+  const NodeFacts& facts = offer.cluster.nodes[i];
+  const int room = Room(ask, facts, offer.free[i]);
+  if (room == 0 || offer.leave == nullptr) return room;
+  return std::min(room, Room(ask, facts, (*offer.leave)[i]));
+}
+
+std::string CountedDevice(const Ask& ask, const Offer& whole) {
+  const bool may_be_gpu = ask.counted != "cpu" && ask.gpus != Ask::Gpus::kNever;
+  const bool gpus = may_be_gpu && (ask.counted == "gpu" || !CountOn(ask, whole, "cuda").empty());
+  if (gpus) return "cuda";
+  return ask.gpus == Ask::Gpus::kAlways ? "" : "cpu";
 }
 
 int Workers(const Placement& placement) {
@@ -158,57 +214,18 @@ int Workers(const Placement& placement) {
   return count;
 }
 
-bool IsRankZeroNode(const Job& job, const std::string& node_id, const std::string& host) {
-  const std::string& wanted = job.spec().resources().rank0_node();
-  return !wanted.empty() && (wanted == node_id || wanted == host);
+Placement Place(const Ask& ask, const Offer& offer) {
+  if (!ask.counted.empty()) return PlaceCounted(ask, offer);
+  const bool even = std::all_of(ask.counts.begin(), ask.counts.end(),
+                                [&](int count) { return count == ask.counts.front(); });
+  return even ? PlaceEvenly(ask, offer) : PlaceList(ask, offer);
 }
 
-Placement Place(Context& context, const Job& job, bool empty) {
-  const std::vector<int> counts = job::RanksPerNode(job.spec());
-  const bool even =
-      std::all_of(counts.begin(), counts.end(), [&](int count) { return count == counts.front(); });
-  Placement from = Candidates(context, job, empty, job.wanted_workers());
-  if (even) return PlaceEvenly(job, std::move(from), counts.size(), counts.front());
-  return PlaceList(job, std::move(from), counts);
-}
-
-Placement PlaceSome(Context& context, const Job& job, bool empty) {
-  Placement from = Candidates(context, job, empty, 1);
-  Placement some;
-  if (!TakeRankZero(job, 1, from, some)) return {};
-  const size_t pinned = some.size();
-  std::stable_sort(from.begin(), from.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  some.insert(some.end(), from.begin(), from.end());
-  int left = job.wanted_workers();
-  for (auto& [node, workers] : some) {
-    workers = std::min(workers, left);
-    left -= workers;
-  }
-  std::erase_if(some, [](const auto& entry) { return entry.second == 0; });
-  std::sort(some.begin() + static_cast<long>(pinned), some.end(),
-            [](const auto& a, const auto& b) { return HostLess(*a.first, *b.first); });
-  return some;
-}
-
-std::string SayWanted(const Job& job) {
-  if (job::IsUncounted(job.spec())) {
-    const std::string& by = job.spec().resources().nproc_by();
-    return absl::StrCat("all ",
-                        by == "gpu"   ? "GPUs"
-                        : by == "cpu" ? "slots"
-                                      : "GPUs or slots",
-                        " of ", Count(job.spec().resources().nodes(), "node"), ", ",
-                        Count(job.spec().train().shards(), "worker"), " at most (train.shards)");
-  }
-  const std::vector<int> counts = job::RanksPerNode(job.spec());
-  std::string text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on ",
-                                  Count(static_cast<int64_t>(counts.size()), "node"));
-  if (counts.size() < 2) return text;
-  if (job.spec().resources().ranks_per_node_size() > 0) {
-    return absl::StrCat(text, " (", absl::StrJoin(counts, ", "), ")");
-  }
-  return absl::StrCat(text, " (", counts.front(), " on each)");
+Placement PlaceLeast(const Ask& ask, const Offer& offer) {
+  Placement placement = Place(ask, offer);
+  if (!placement.empty() || ask.least >= ask.wanted || !ask.counted.empty()) return placement;
+  placement = PlaceSome(ask, offer);
+  return Workers(placement) >= ask.least ? placement : Placement{};
 }
 
 }  // namespace lockstep::coordinator

@@ -2,7 +2,8 @@
 // Where a job's workers start: which nodes hold it, how many workers each, and in which order,
 // which is that of the ranks. Hosts come in their natural order (host2 before host10), so that
 // ranks are where one looks for them, but for the node that the job wants rank 0 on, which is the
-// first. Thread-safety: thread-compatible.
+// first. Nodes of one rack are taken where they do, else those of few racks. Thread-safety: pure
+// functions.
 #ifndef LOCKSTEP_COORDINATOR_CORE_PLACEMENT_H_
 #define LOCKSTEP_COORDINATOR_CORE_PLACEMENT_H_
 
@@ -10,36 +11,36 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/context.h"
+#include "coordinator/core/capacity.h"
 
 namespace lockstep::coordinator {
 
-// How many workers start on which node, rank 0's first.
-using Placement = std::vector<std::pair<Node*, int>>;
+// How many workers start on which node, by its place in the cluster; rank 0's first.
+using Placement = std::vector<std::pair<int, int>>;
 
 // How many workers start.
 int Workers(const Placement& placement);
 
-// Whether the job wants rank 0 on this node, by its id or its host's name.
-bool IsRankZeroNode(const Job& job, const std::string& node_id, const std::string& host);
-
-// Nodes that hold the job as its file asks. Empty: it does not fit. `empty`: as if nothing ran.
-Placement Place(Context& context, const Job& job, bool empty);
-// As many workers as there is room for, on few nodes, with that of rank 0.
-Placement PlaceSome(Context& context, const Job& job, bool empty);
-
-// Nodes with their workers, and what there is one for each of: "cuda" or "cpu".
-struct CountedPlacement {
-  Placement placement;  // empty: the job does not fit
-  std::string device;
+// What there is for a job: what is free, less where it has to leave something for another.
+struct Offer {
+  const Cluster& cluster;
+  const std::vector<Free>& free;
+  const std::vector<Free>* leave = nullptr;  // no more than this either; null: all that is free
+  Barred barred = nullptr;
 };
-// Of a job whose workers are yet to be counted (resources.nproc_by): nodes of which it gets all
-// GPUs, or all slots, a worker for each, in the order of their hosts. "auto" means GPUs wherever
-// enough nodes have some. As many workers at most as the job has shards.
-CountedPlacement PlaceCounted(Context& context, const Job& job, bool empty);
+// Workers of the job that the node can take.
+int RoomOn(const Ask& ask, const Offer& offer, int node);
 
-// "4 slots on 2 nodes (2 on each)", "4 slots on 2 nodes (3, 1)": what the file asks for.
-std::string SayWanted(const Job& job);
+// Nodes that hold the job as its file asks; empty: it does not fit. Of a job whose workers are
+// counted (Ask::counted): nodes of which it gets all GPUs, or all slots, a worker for each.
+Placement Place(const Ask& ask, const Offer& offer);
+// The same, or where that cannot be as many workers as there is room for, if those are
+// `ask.least`; on few nodes, with that of rank 0.
+Placement PlaceLeast(const Ask& ask, const Offer& offer);
+
+// What the workers of a counted job are one for each of: "cuda" or "cpu". Empty: none of it is
+// there.
+std::string CountedDevice(const Ask& ask, const Offer& whole);
 
 }  // namespace lockstep::coordinator
 

@@ -12,6 +12,7 @@
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/waiting.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -37,6 +38,41 @@ const ProcessUsage* UsageOf(const State& state, const Worker& worker) {
     if (usage.worker_incarnation() == worker.incarnation) return &usage;
   }
   return nullptr;
+}
+
+// The queue as it is, and what a pass over it decides.
+struct Look {
+  Look(const State& state, absl::Time now) : view(ViewQueue(state, now)) {
+    decisions = RunPass(RulesOf(state.options), view.queue);
+  }
+  QueueView view;
+  Decisions decisions;
+};
+
+// Why the jobs of `statuses` that wait do so, as it is now.
+void SayWhy(const State& state, absl::Time now,
+            google::protobuf::RepeatedPtrField<JobStatus>& statuses) {
+  const bool any = std::any_of(statuses.begin(), statuses.end(),
+                               [](const JobStatus& status) { return status.state() == PENDING; });
+  if (!any) return;
+  const Look look(state, now);
+  WaitingTexts texts(state, look.view, look.decisions);
+  for (JobStatus& status : statuses) {
+    const Job& job = state.jobs.at(status.job_id());
+    if (job.state == PENDING && !job.ending) status.set_reason(texts.Of(job));
+  }
+}
+
+// The part of the time for which it has run in which the worker that is there the longest trained.
+void SetGoodput(const Job& job, absl::Time now, DescribeJobResponse& response) {
+  absl::Duration ran = job.ran;
+  if (job.started != absl::InfinitePast()) ran += (job.final() ? job.ended : now) - job.started;
+  if (ran <= absl::ZeroDuration()) return;
+  double trained = std::max(job.progress.train_seconds(), job.result.train_seconds());
+  for (const Slot& slot : job.slots) {
+    if (slot.worker) trained = std::max(trained, slot.worker->progress.train_seconds());
+  }
+  response.set_goodput(std::clamp(trained / absl::ToDoubleSeconds(ran), 0.0, 1.0));
 }
 
 }  // namespace
@@ -70,8 +106,15 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
   if (!id.ok()) return id.status();
   const Job& job = state.jobs.at(*id);
   DescribeJobResponse response;
-  *response.mutable_status() = StatusOf(job);
+  google::protobuf::RepeatedPtrField<JobStatus> status;
+  *status.Add() = StatusOf(job);
+  SayWhy(state, now, status);
+  *response.mutable_status() = std::move(status[0]);
   *response.mutable_status()->mutable_now() = ToProto(now);
+  *response.mutable_status()->mutable_queue() = QueueStatusOf(job, now);
+  AddEstimate(state, job, now, response.mutable_status()->mutable_queue());
+  for (const Fault& fault : job.faults) *response.add_faults() = fault;
+  SetGoodput(job, now, response);
   response.mutable_status()->set_moves(SayMoves(state, job, ""));
   *response.mutable_spec() = job.spec();
   for (auto& [name, secret] : *response.mutable_spec()->mutable_secrets()) secret = "***";
@@ -106,7 +149,9 @@ ListJobsResponse ListJobs(const State& state, bool include_ended, absl::Time now
     JobStatus& status = *response.add_jobs();
     status = StatusOf(*job);
     *status.mutable_now() = ToProto(now);
+    *status.mutable_queue() = QueueStatusOf(*job, now);
   }
+  SayWhy(state, now, *response.mutable_jobs());
   return response;
 }
 
@@ -166,6 +211,7 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
     status.set_cores(node.cores);
     status.set_memory(node.memory);
     status.set_address(node.seen_address);
+    status.mutable_labels()->insert(node.labels.begin(), node.labels.end());
     if (node.last_contact != absl::InfinitePast()) {
       status.set_silent_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.last_contact)));
     }

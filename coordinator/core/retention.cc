@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/journal.h"
 
 namespace lockstep::coordinator {
@@ -74,6 +75,7 @@ void ForgetOld(Context& context) {
   context.state.looked_for_old = context.now;
   ForgetJobs(context);
   ForgetNodes(context);
+  ForgetOldUse(context);
 }
 
 }  // namespace lockstep::coordinator

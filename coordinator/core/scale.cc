@@ -39,8 +39,13 @@ absl::Status CheckScale(const Job& job, int workers) {
 
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
 
-// Places without the state go first, then the newest.
+// Places without the state go first, then the newest; before them those that were lent anyway.
 void GiveUp(Job& job, int count) {
+  for (Slot& slot : job.slots) {
+    if (!slot.lent || count == 0) continue;
+    slot.lent = false;
+    --count;
+  }
   std::vector<Slot*> wanted;
   for (Slot& slot : job.slots) {
     if (slot.works()) wanted.push_back(&slot);
@@ -49,6 +54,7 @@ void GiveUp(Job& job, int count) {
     const bool a_holds = Holds(job, *a), b_holds = Holds(job, *b);
     return a_holds != b_holds ? b_holds : a > b;
   });
+  count = std::min(count, static_cast<int>(wanted.size()));
   for (int i = 0; i < count; ++i) {
     Slot& slot = *wanted[static_cast<size_t>(i)];
     slot.wanted = false;
@@ -65,6 +71,7 @@ absl::Status AddPlace(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.wanted) continue;
     slot.wanted = true;
+    slot.lent = false;
     if (slot.worker && !slot.worker->leaving()) return absl::OkStatus();  // it had not left yet
     if (slot.worker) job.former.push_back(*slot.worker);
     StartLife(context, job, slot);

@@ -4,30 +4,26 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
-#include "coordinator/core/placement.h"
+#include "coordinator/core/preemption.h"
+#include "coordinator/core/queue_requests.h"
+#include "coordinator/core/queue_view.h"
+#include "coordinator/core/waiting.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-// With how many workers the job may start.
-int LeastWorkers(const Job& job) {
-  const int least = job.spec().elastic().min_workers();
-  return least > 0 ? std::min(least, job.wanted_workers()) : job.wanted_workers();
-}
-
-// Whether the job would start if nothing else ran.
-bool WouldFit(Context& context, const Job& job) {
-  if (job::IsUncounted(job.spec())) return !PlaceCounted(context, job, true).placement.empty();
-  if (!Place(context, job, true).empty()) return true;
-  return LeastWorkers(job) < job.wanted_workers() &&
-         Workers(PlaceSome(context, job, true)) >= LeastWorkers(job);
-}
+// So many at the front of the queue are told each time why they wait; the others are told when
+// somebody asks.
+constexpr size_t kTold = 16;
+// What ends by itself (an exclusion, the time of a node that is left out) is looked at so often.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
 int UnusedLocalRank(const Job& job, const Slot& but, const Node& node) {
   std::set<int> taken;
@@ -63,7 +59,7 @@ void PutOn(Context& context, const Job& job, Slot& slot, Node& node) {
 Slot& OpenPlace(Job& job, absl::Time now) {
   const int index = static_cast<int>(job.slots.size());
   Slot& slot = job.slots.emplace_back();
-  slot.lives = 1;
+  slot.lives = job.lives + 1;
   Worker& worker = slot.worker.emplace();
   worker.incarnation = absl::StrCat(job.id, ".", index, ".", slot.lives);
   worker.slot = index;
@@ -71,7 +67,9 @@ Slot& OpenPlace(Job& job, absl::Time now) {
   return slot;
 }
 
-void Start(Context& context, Job& job, const Placement& placement) {
+using NodePlacement = std::vector<std::pair<Node*, int>>;
+
+void Start(Context& context, Job& job, const NodePlacement& placement) {
   std::string hosts;
   job.slots.clear();
   for (const auto& [node, workers] : placement) {
@@ -96,109 +94,69 @@ void Start(Context& context, Job& job, const Placement& placement) {
   SetState(context, job, STARTING, reason);
 }
 
-// What would let the job start, when no node that is there could ever hold it.
-std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
-  const auto& resources = job.spec().resources();
-  const int per_node = resources.nproc_per_node();
-  if (nodes == 0) return "start one with 'launcher join'";
-  if (job::IsUncounted(job.spec())) {
-    return absl::StrCat("start another with 'launcher join'",
-                        resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
-                        ", or submit with more train.shards or with a number of workers");
-  }
-  std::string text;
-  if (largest < per_node) {
-    absl::StrAppend(&text, "no node has ", Count(per_node, "slot"),
-                    ": 'launcher join --slots=", per_node, "' makes one that has");
-  } else {
-    absl::StrAppend(&text, "start another with 'launcher join'");
-  }
-  if (resources.nodes() == 1 && largest > 0) {
-    absl::StrAppend(&text, "; or submit with --nproc-per-node=", largest,
-                    ", or set elastic.min_workers");
-  }
-  return text;
-}
-
-// Why the node that rank 0 is to be on does not take it; empty: it does, or the job names none.
-std::string WhyNotRankZero(Context& context, const Job& job) {
-  const std::string& wanted = job.spec().resources().rank0_node();
-  if (wanted.empty()) return "";
-  std::string why = "is not connected";
-  for (const auto& [id, node] : context.state.nodes) {
-    if (!IsRankZeroNode(job, id, node.host)) continue;
-    if (Room(context.state, job, node, context.now) > 0) return "";
-    if (InSight(context.state, node, context.now)) why = "has no room";
-  }
-  return absl::StrCat("; rank 0 is to be on ", wanted, ", which ", why);
-}
-
-std::string WhyWaiting(Context& context, const Job& job, const std::string& ahead) {
-  int nodes = 0, silent = 0, closed = 0, slots = 0, free = 0, largest = 0;
-  for (const auto& [id, node] : context.state.nodes) {
-    if (node.session != 0 && !InSight(context.state, node, context.now)) ++silent;
-    if (InSight(context.state, node, context.now) && !WhyNoWork(node, context.now).empty())
-      ++closed;
-    const int whole = Room(context.state, job, node, context.now, /*empty=*/true);
-    if (whole == 0) continue;
-    ++nodes;
-    slots += whole;
-    largest = std::max(largest, whole);
-    free += Room(context.state, job, node, context.now);
-  }
-  std::string text = absl::StrCat("needs ", SayWanted(job));
-  if (LeastWorkers(job) < job.wanted_workers() && !job::IsUncounted(job.spec())) {
-    absl::StrAppend(&text, ", at least ", Count(LeastWorkers(job), "slot"));
-  }
-  if (nodes == 0) {
-    absl::StrAppend(&text, closed > 0   ? "; no node takes work"
-                           : silent > 0 ? "; no node answers"
-                                        : "; no node is connected");
-  } else {
-    absl::StrAppend(&text, "; ", Count(nodes, "node"), " with ", Count(slots, "slot"),
-                    nodes == 1 ? " is" : " are", " connected");
-    if (free < slots) absl::StrAppend(&text, ", ", free, " free");
-  }
-  for (const auto& [node_id, exclusion] : job.excluded) {
-    if (!IsExcluded(job, node_id, context.now)) continue;
-    absl::StrAppend(&text, "; not on ", node_id, ": ", exclusion.reason);
-  }
-  for (const auto& [node_id, node] : context.state.nodes) {
-    const std::string why = WhyNoWork(node, context.now);
-    if (!why.empty()) absl::StrAppend(&text, "; not on ", node_id, ": ", why);
-  }
-  const std::string rank_zero = WhyNotRankZero(context, job);
-  absl::StrAppend(&text, rank_zero);
-  if (!ahead.empty()) return absl::StrCat(text, "; waits behind job ", ahead);
-  if (!rank_zero.empty() || WouldFit(context, job)) return text;
-  return absl::StrCat(text, "; ", WhatWouldHelp(job, nodes, largest));
-}
-
-// The workers of the job are known from now on.
-void Settle(Job& job, const CountedPlacement& counted) {
+// The numbers of workers are those of the nodes that the job gets.
+void SetCounts(const QueueView& view, const Placement& placement, Job& job) {
+  if (!job::IsUncounted(job.spec())) return;
   std::vector<int> ranks;
-  for (const auto& [node, workers] : counted.placement) ranks.push_back(workers);
-  const absl::Status set = job::SetCounted(ranks, counted.device, job.request.mutable_spec());
+  for (const auto& [node, workers] : placement) ranks.push_back(workers);
+  const std::vector<Free> whole = Whole(view.queue.cluster);
+  // Without what the job may not use: its other nodes decide the same.
+  const auto waiting = std::find(view.waiting.begin(), view.waiting.end(), &job);
+  const Barred barred =
+      view.queue.waiting[static_cast<size_t>(waiting - view.waiting.begin())].barred;
+  const std::string device =
+      CountedDevice(*job.ask, Offer{view.queue.cluster, whole, nullptr, barred});
+  const absl::Status set = job::SetCounted(ranks, device, job.request.mutable_spec());
   LS_CHECK(set.ok()) << set;
+  job.ask = AskOf(job);
 }
 
-// Where the job starts now; empty: it waits. An elastic one waits a moment for all its workers, so
-// that it does not begin small just because one node was quicker than the others.
-Placement PlaceNow(Context& context, Job& job) {
-  if (job::IsUncounted(job.spec())) {
-    CountedPlacement counted = PlaceCounted(context, job, false);
-    if (!counted.placement.empty()) Settle(job, counted);
-    return std::move(counted.placement);
+void CarryOutStarts(Context& context, const QueueView& view, const Decisions& decisions) {
+  for (const Decisions::Start& start : decisions.starts) {
+    Job& job = context.state.jobs.at(view.waiting[static_cast<size_t>(start.waiting)]->id);
+    SetCounts(view, start.placement, job);
+    NodePlacement placement;
+    for (const auto& [place, workers] : start.placement) {
+      const std::string& id = view.queue.cluster.nodes[static_cast<size_t>(place)].id;
+      placement.emplace_back(&context.state.nodes.at(id), workers);
+    }
+    Start(context, job, placement);
   }
-  Placement placement = Place(context, job, false);
-  if (!placement.empty() || LeastWorkers(job) == job.wanted_workers()) return placement;
-  placement = PlaceSome(context, job, false);
-  if (Workers(placement) < LeastWorkers(job)) {
-    job.starts_at = absl::InfiniteFuture();
-    return {};
+}
+
+void CarryOutRoom(Context& context, const QueueView& view, const Decisions& decisions) {
+  context.state.kept_nodes.clear();
+  if (!decisions.reservation) return;
+  const Reservation& reservation = *decisions.reservation;
+  const Job& head = *view.waiting[static_cast<size_t>(reservation.waiting)];
+  for (size_t i = 0; i < reservation.leave.size(); ++i) {
+    if (reservation.leave[i].slots > 0) continue;
+    context.state.kept_nodes.insert(view.queue.cluster.nodes[i].id);
   }
-  job.starts_at = std::min(job.starts_at, context.now + context.state.options.elastic_wait);
-  return context.now >= job.starts_at ? placement : Placement{};
+  for (const int place : decisions.stop) {
+    StopFor(context, context.state.jobs.at(view.running[static_cast<size_t>(place)]->id), head);
+  }
+  for (const auto& [running, spare] : decisions.shrink) {
+    std::vector<int> places;
+    for (const int i : spare) {
+      places.push_back(view.spare[static_cast<size_t>(running)][static_cast<size_t>(i)]);
+    }
+    LendFor(context, context.state.jobs.at(view.running[static_cast<size_t>(running)]->id), places,
+            head);
+  }
+}
+
+// Says at the front of the queue why jobs wait.
+void TellWaiting(Context& context, const QueueView& view, const Decisions& decisions) {
+  if (decisions.order.empty()) return;
+  WaitingTexts texts(context.state, view, decisions);
+  size_t told = 0;
+  for (const int place : decisions.order) {
+    Job& job = context.state.jobs.at(view.waiting[static_cast<size_t>(place)]->id);
+    if (job.state != PENDING || job.ending) continue;
+    if (++told > kTold) return;
+    SetState(context, job, PENDING, texts.Of(place));
+  }
 }
 
 bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
@@ -207,20 +165,70 @@ bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
   });
 }
 
+void PlaceUnplaced(Context& context, Job& job) {
+  if (job.ending || job.drain || !WaitsForNode(job)) return;
+  for (Slot& slot : job.slots) {
+    if (slot.unplaced()) PlaceLife(context, job, slot);
+  }
+  context.touched_jobs.insert(job.id);
+}
+
 // Places of running jobs whose workers wait for a node. Those that are on drained ones look
 // whether others have room.
-void GrowJobs(Context& context) {
+void GrowJobs(Context& context, bool room_is_kept) {
   std::set<std::string> drained;
   for (const auto& [id, node] : context.state.nodes) {
     if (node.drain) drained.insert(id);
   }
   for (auto& [id, job] : context.state.jobs) {
+    if (job.final() || job.state == PENDING) continue;
     if (!drained.empty() && HasWorkerOn(job, drained)) context.touched_jobs.insert(id);
-    if (job.ending || job.drain || !WaitsForNode(job)) continue;
-    for (Slot& slot : job.slots) {
-      if (slot.unplaced()) PlaceLife(context, job, slot);
+    PlaceUnplaced(context, job);
+    if (!room_is_kept) TakeLentBack(context, job);
+  }
+}
+
+// When time alone may change who starts.
+void SetNextLook(Context& context, const QueueView& view) {
+  State& state = context.state;
+  state.schedule_at = absl::InfiniteFuture();
+  bool ends = std::any_of(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
+    return IsLeftOut(entry.second.trust, context.now);
+  });
+  bool waits = false;
+  for (size_t i = 0; i < view.waiting.size(); ++i) {
+    Job& job = state.jobs.at(view.waiting[i]->id);
+    if (job.state != PENDING) continue;
+    waits = true;
+    job.starts_at = view.queue.waiting[i].starts_at;
+    ends = ends || !job.excluded.empty() || job.starts_at <= context.now;
+    if (job.starts_at > context.now) state.schedule_at = std::min(state.schedule_at, job.starts_at);
+  }
+  if (waits && ends) state.schedule_at = std::min(state.schedule_at, context.now + kLookEvery);
+}
+
+// Of jobs that wait for others or are held; says so.
+void LookAtUnready(Context& context) {
+  std::vector<std::string> ids;
+  for (const auto& [id, job] : context.state.jobs) {
+    if (job.state == PENDING && !job.ending && !IsReady(job)) ids.push_back(id);
+  }
+  const QueueView none;
+  const Decisions nothing;
+  WaitingTexts texts(context.state, none, nothing);
+  // Who ends here may be one that others wait for.
+  for (bool ended = true; ended;) {
+    ended = false;
+    for (const std::string& id : ids) {
+      Job& job = context.state.jobs.at(id);
+      if (job.state != PENDING) continue;
+      LookAtDependencies(context, job);
+      ended |= job.final();
     }
-    context.touched_jobs.insert(id);
+  }
+  for (const std::string& id : ids) {
+    Job& job = context.state.jobs.at(id);
+    if (job.state == PENDING && !IsReady(job)) SetState(context, job, PENDING, texts.Of(job));
   }
 }
 
@@ -237,49 +245,44 @@ void PlaceLife(Context& context, const Job& job, Slot& slot) {
   if (own != state.nodes.end() && Room(state, job, own->second, context.now) > 0) {
     return PutOn(context, job, slot, own->second);
   }
-  if (Node* node = FindRoom(context, job)) return PutOn(context, job, slot, *node);
+  // A place that never had a worker, a spare's or one that was lent is no loss to the job.
+  const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
+  if (Node* node = FindRoom(context, job, may_wait)) return PutOn(context, job, slot, *node);
   slot.node_id.clear();
 }
 
-Node* FindRoom(Context& context, const Job& job) {
+Node* FindRoom(Context& context, const Job& job, bool may_wait) {
   for (auto& [id, node] : context.state.nodes) {
+    if (may_wait && context.state.kept_nodes.count(id) != 0) continue;
     if (Room(context.state, job, node, context.now) > 0) return &node;
   }
   return nullptr;
 }
 
-Slot* AddSlot(Context& context, Job& job) {
+Slot* AddSlot(Context& context, Job& job, bool may_wait) {
   if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
-  const Node* const node = FindRoom(context, job);
+  const Node* const node = FindRoom(context, job, may_wait);
   if (node == nullptr) return nullptr;
   Slot& slot = job.slots.emplace_back();
+  slot.lives = job.lives;
   slot.local_rank = UnusedLocalRank(job, slot, *node);
   slot.node_id = node->id;
   return &slot;
 }
 
 void Schedule(Context& context) {
-  std::vector<Job*> waiting;
+  LookAtUnready(context);
+  // Those that stand without a worker come before those that have not begun.
   for (auto& [id, job] : context.state.jobs) {
-    if (job.state == PENDING && !job.ending) waiting.push_back(&job);
+    if (job.state == RECOVERING) PlaceUnplaced(context, job);
   }
-  std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
-    if (a->spec().priority() != b->spec().priority()) {
-      return a->spec().priority() > b->spec().priority();
-    }
-    return a->submit_order < b->submit_order;
-  });
-  std::string ahead;
-  for (Job* job : waiting) {
-    const Placement placement = ahead.empty() ? PlaceNow(context, *job) : Placement{};
-    if (!placement.empty()) {
-      Start(context, *job, placement);
-      continue;
-    }
-    SetState(context, *job, PENDING, WhyWaiting(context, *job, ahead));
-    if (ahead.empty() && WouldFit(context, *job)) ahead = job->id;
-  }
-  GrowJobs(context);
+  QueueView view = ViewQueue(context.state, context.now);
+  const Decisions decisions = RunPass(RulesOf(context.state.options), view.queue);
+  CarryOutStarts(context, view, decisions);
+  CarryOutRoom(context, view, decisions);
+  TellWaiting(context, view, decisions);
+  GrowJobs(context, decisions.reservation.has_value());
+  SetNextLook(context, view);
 }
 
 }  // namespace lockstep::coordinator

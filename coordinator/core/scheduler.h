@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places waiting jobs on nodes, whole jobs at a time (gangs), by priority and then in the order of
-// their submission; and says why a job still waits.
-// Thread-safety: thread-compatible.
+// Carries out what the queue's rules decide (queue_pass.h): starts waiting jobs, whole jobs at a
+// time (gangs), and has others make room; and places the workers of running jobs that wait for a
+// node. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_
 #define LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_
 
@@ -9,10 +9,9 @@
 
 namespace lockstep::coordinator {
 
-// Starts every waiting job that fits, then the workers of running jobs that wait for a node. A job
-// that would fit an empty cluster is not overtaken by later ones, so a large gang is never starved;
-// one that would not fit does not hold others up. An elastic job starts with fewer workers than it
-// wants, elastic.min_workers at least, after a short wait for more; the others follow.
+// Starts every waiting job that may and can, then the workers of running jobs that wait for a node.
+// An elastic job starts with fewer workers than it wants, elastic.min_workers at least, after a
+// short wait for more; the others follow.
 void Schedule(Context& context);
 
 // Whether a worker of the job waits for a node with room (Slot::unplaced).
@@ -22,12 +21,13 @@ bool WaitsForNode(const Job& job);
 // or full. Without any it waits, and Schedule places it.
 void PlaceLife(Context& context, const Job& job, Slot& slot);
 
-// A node with room for one more worker of the job. Null: there is none.
-Node* FindRoom(Context& context, const Job& job);
+// A node with room for one more worker of the job. `may_wait`: the job goes on without it, so it
+// leaves the nodes alone that are kept for a job which waits. Null: there is none.
+Node* FindRoom(Context& context, const Job& job, bool may_wait = false);
 
 // Opens one more place for a worker, on a node that has room for the job; it has no life yet. Null:
 // there is no such node, or the job has all the places that it may have.
-Slot* AddSlot(Context& context, Job& job);
+Slot* AddSlot(Context& context, Job& job, bool may_wait = false);
 
 }  // namespace lockstep::coordinator
 

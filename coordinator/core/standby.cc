@@ -52,7 +52,7 @@ void KeepStandbys(Context& context, Job& job) {
     }
   }
   for (; there < wanted && !job.no_standby; ++there) {
-    Slot* slot = AddSlot(context, job);
+    Slot* slot = AddSlot(context, job, /*may_wait=*/true);
     if (slot == nullptr) return;
     slot->standby = true;
     StartLife(context, job, *slot);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/time/time.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/node_trust.h"
+#include "coordinator/core/queue_pass.h"
 #include "coordinator/core/session_id.h"
 #include "job/meaning/workers.h"
 #include "proto/coordinator.pb.h"
@@ -55,6 +57,7 @@ struct Node {
   AgentHeartbeat usage;  // the newest figures, for those who watch
   int cores = 0;
   int64_t memory = 0;
+  std::map<std::string, std::string> labels;
   // Where the coordinator sees this connection come from; empty: a Unix socket.
   std::string seen_address;
   // Jobs and their places whose workers were put here and may still be: who looks for workers on
@@ -169,6 +172,9 @@ struct Slot {
   int relieves = -1;
   // Its worker was let go from such a node; another one is started when a node has room.
   bool returns = false;
+  // Its worker was let go for a job of higher priority; the place is taken again when no job waits
+  // for its room.
+  bool lent = false;
   // Nothing: the place is vacant.
   std::optional<Worker> worker;
   // Of the last one that left the place vacant.
@@ -216,6 +222,7 @@ struct OpenFault {
   double to_next_step_ms = -1;  // negative: not known yet
   int64_t committed = 0;        // the newest step that anyone had committed
   int64_t steps_lost = 0;
+  double rendezvous_ms = 0;  // until the next generation
 };
 
 // A member of the newest generation could not connect to one on another node.
@@ -257,6 +264,36 @@ struct StragglerMark {
   int64_t waited_us = 0;
   int64_t step = 0;
   double train_seconds = 0;
+};
+
+// The job stops, and waits again, so that one of higher priority can start (preemption.h).
+struct Preempted {
+  std::string reason;
+  absl::Time since;
+};
+
+// What a job has used until `since`; from then on it has so many slots and GPUs (accounting.h).
+struct Meter {
+  double slot_seconds = 0;
+  double gpu_seconds = 0;
+  absl::Time since = absl::InfinitePast();
+  int slots = 0;
+  int gpus = 0;
+};
+
+// What a user's jobs have used on one day.
+struct DayUse {
+  double slot_seconds = 0;
+  double gpu_seconds = 0;
+  int64_t ended_jobs = 0;
+};
+// A day, in days since 1970 (UTC), and a user.
+using DayOfUser = std::pair<int64_t, std::string>;
+
+// A user's use in slot-seconds as it was then, older use for less.
+struct RecentUse {
+  double slot_seconds = 0;
+  absl::Time at = absl::InfinitePast();
 };
 
 // A stretch of training in which slow workers are looked for (straggler.h).
@@ -304,6 +341,16 @@ struct Job {
   std::optional<CheckpointMark> checkpoint;   // the newest one that was let appear
   JobResult result;
   std::optional<EvalResult> eval;
+  // How it waits (scheduler.h).
+  std::shared_ptr<const Ask> ask;  // what it needs; made when it is accepted
+  bool held = false;
+  std::vector<std::string> after;      // ids of jobs that have to succeed before it starts
+  std::vector<std::string> after_any;  // and of those that have to end
+  std::optional<Preempted> preempted;
+  int preemptions = 0;
+  int64_t lives = 0;                          // that its places had in earlier starts, at most
+  absl::Duration ran = absl::ZeroDuration();  // in earlier starts
+  Meter meter;
 
   Progress progress;  // newest of rank 0
   bool progress_pending = false;
@@ -346,6 +393,14 @@ struct Options {
   absl::Duration node_lost_after = absl::Seconds(30);
   // How long a job that can start with fewer workers than it wants waits for more.
   absl::Duration elastic_wait = absl::Seconds(2);
+  // What users may have at once, and of the others each.
+  std::map<std::string, Quota> quotas;
+  Quota quota;
+  // A user's use counts for half after so long when it is decided whose job is next. Zero: it does
+  // not count.
+  absl::Duration fair_share_half_life = absl::Hours(7 * 24);
+  // For how long the use of each day is kept.
+  absl::Duration keep_usage = absl::Hours(400 * 24);
   // How long a job starts no worker on a node whose data, memory or device does not do: doubled
   // each time, up to the second.
   absl::Duration exclude_for = absl::Seconds(30);
@@ -378,6 +433,7 @@ struct Unsettled {
   std::set<std::string> wish_nodes;  // whose agents may have to be told something else
   bool all_wishes = false;           // that is any agent
   bool schedule = false;             // slots came free, nodes came or jobs wait
+  std::set<DayOfUser> usage;         // whose rows have changed
   Effects effects;                   // said with what follows
   bool any() const {
     return schedule || all_wishes || !jobs.empty() || !nodes.empty() || !wish_nodes.empty();
@@ -404,9 +460,17 @@ struct State {
   // Jobs and nodes whose rows could not be written; they are looked at again in the next step.
   std::set<std::string> owed_jobs;
   std::set<std::string> owed_nodes;
+  std::set<DayOfUser> owed_usage;
   // Rows that are to go and are still there.
   std::set<std::string> owed_erasures;
   absl::Time looked_for_old = absl::InfinitePast();
+
+  std::map<DayOfUser, DayUse> usage;
+  std::map<std::string, RecentUse> recent_use;  // by user
+  // Nodes that are kept for a job which waits: nothing is started there that can wait.
+  std::set<std::string> kept_nodes;
+  // When time alone may let a job start.
+  absl::Time schedule_at = absl::InfiniteFuture();
 
   Unsettled unsettled;
   absl::Time settled = absl::InfinitePast();  // when that was

@@ -24,7 +24,8 @@ bool IsRequest(const Event& event) {
          std::holds_alternative<CancelRequested>(event) ||
          std::holds_alternative<ScaleRequested>(event) ||
          std::holds_alternative<DrainRequested>(event) ||
-         std::holds_alternative<UndrainRequested>(event);
+         std::holds_alternative<UndrainRequested>(event) ||
+         std::holds_alternative<HoldRequested>(event);
 }
 
 Row RequestRow(int64_t number, const Event& request) {
@@ -50,6 +51,12 @@ Row RequestRow(int64_t number, const Event& request) {
     UndrainNodeRequest message;
     message.set_node(undrain->node);
     return {absl::StrCat(prefix, "undrain"), message.SerializeAsString()};
+  }
+  if (const auto* hold = std::get_if<HoldRequested>(&request)) {
+    HoldJobRequest message;
+    message.set_job_id(hold->job_id);
+    message.set_release(hold->release);
+    return {absl::StrCat(prefix, "hold"), message.SerializeAsString()};
   }
   const auto* scale = std::get_if<ScaleRequested>(&request);
   LS_CHECK(scale != nullptr);
@@ -88,6 +95,10 @@ absl::StatusOr<StoredRequest> ParseRequestRow(const Row& row) {
     UndrainNodeRequest message;
     if (!message.ParseFromString(row.value)) return damaged;
     stored.event = UndrainRequested{message.node()};
+  } else if (parts[2] == "hold" && parts.size() == 3) {
+    HoldJobRequest message;
+    if (!message.ParseFromString(row.value)) return damaged;
+    stored.event = HoldRequested{message.job_id(), message.release()};
   } else {
     return damaged;
   }

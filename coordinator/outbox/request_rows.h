@@ -7,6 +7,7 @@
 //   asked/<number>/scale             ScaleJobRequest
 //   asked/<number>/drain             DrainNodeRequest
 //   asked/<number>/undrain           UndrainNodeRequest
+//   asked/<number>/hold              HoldJobRequest
 // The row goes in the batch that holds what the request led to.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_COORDINATOR_OUTBOX_REQUEST_ROWS_H_

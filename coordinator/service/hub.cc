@@ -250,6 +250,11 @@ GetClusterResponse Hub::Cluster() {
   return GetCluster(outbox_.state(), clock_->Now());
 }
 
+GetUsageResponse Hub::Usage(const GetUsageRequest& request) {
+  absl::MutexLock lock(&mu_);
+  return GetUsage(outbox_.state(), request, clock_->Now());
+}
+
 absl::StatusOr<FindFilesResponse> Hub::FindFiles(const std::string& job_id) {
   absl::MutexLock lock(&mu_);
   return coordinator::FindFiles(outbox_.state(), job_id, clock_->Now());

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/cond_var.h"
 #include "common/thread.h"
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/files.h"
 #include "coordinator/core/questions.h"
@@ -73,6 +74,8 @@ class Hub {
   ListJobsResponse List(bool include_ended);
   // All nodes with their slots.
   GetClusterResponse Cluster();
+  // What users' jobs have used.
+  GetUsageResponse Usage(const GetUsageRequest& request);
   // Where the files of a job's run are. Errors: NotFound.
   absl::StatusOr<FindFilesResponse> FindFiles(const std::string& job_id);
   // Has a node's agent send files of a job's run, to the stream that `wanted.ticket` belongs to;

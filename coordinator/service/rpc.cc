@@ -136,6 +136,29 @@ grpc::ServerUnaryReactor* RpcService::UndrainNode(grpc::CallbackServerContext* c
   return reactor;
 }
 
+grpc::ServerUnaryReactor* RpcService::HoldJob(grpc::CallbackServerContext* context,
+                                              const HoldJobRequest* request,
+                                              HoldJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const grpc::Status status = Authorize(*context); !status.ok()) {
+    reactor->Finish(status);
+    return reactor;
+  }
+  hub_->Post(HoldRequested{request->job_id(), request->release()},
+             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcService::GetUsage(grpc::CallbackServerContext* context,
+                                               const GetUsageRequest* request,
+                                               GetUsageResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const grpc::Status status = Authorize(*context);
+  if (status.ok()) *response = hub_->Usage(*request);
+  reactor->Finish(status);
+  return reactor;
+}
+
 grpc::ServerWriteReactor<JobEvent>* RpcService::FollowJob(grpc::CallbackServerContext* context,
                                                           const FollowJobRequest* request) {
   return Follower::Start(hub_, *request, Authorize(*context));

@@ -42,6 +42,12 @@ class RpcService : public Coordinator::CallbackService {
   grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext* context,
                                         const UndrainNodeRequest* request,
                                         UndrainNodeResponse* response) override;
+  grpc::ServerUnaryReactor* HoldJob(grpc::CallbackServerContext* context,
+                                    const HoldJobRequest* request,
+                                    HoldJobResponse* response) override;
+  grpc::ServerUnaryReactor* GetUsage(grpc::CallbackServerContext* context,
+                                     const GetUsageRequest* request,
+                                     GetUsageResponse* response) override;
   grpc::ServerWriteReactor<JobEvent>* FollowJob(grpc::CallbackServerContext* context,
                                                 const FollowJobRequest* request) override;
   grpc::ServerBidiReactor<AgentMessage, AgentCommand>* AgentSession(

@@ -308,6 +308,7 @@ AgentMessage AgentImpl::Hello() {
   hello->set_incarnation(incarnation_);
   hello->set_host(host_);
   hello->set_slots(options_.slots);
+  hello->mutable_labels()->insert(options_.labels.begin(), options_.labels.end());
   hello->set_cores(AvailableCpus());
   hello->set_memory(TotalMemory());
   AddDevices(gpus_, hello);

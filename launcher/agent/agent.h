@@ -7,6 +7,7 @@
 #define LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,7 @@ struct AgentOptions {
   Spawner* spawner = nullptr;  // outlives the agent
   std::string worker_program;
   int slots = 1;
+  std::map<std::string, std::string> labels;
   bool private_agent = false;
   // Where runs leave their folders instead of the coordinator's choice: one run's folder itself, or
   // the folder that it goes into. Empty: the coordinator's.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -67,6 +68,8 @@ struct JobArgs {
   int random_faults = 0;
   uint64_t chaos_seed = 1;
   int chaos_steps = 0;
+  // It is this element of an array: ${LOCKSTEP_ARRAY_INDEX} is replaced in the file and in `sets`.
+  std::optional<int> array_index;
 };
 
 // A run over several hosts, started with the same command on each.
@@ -100,6 +103,12 @@ struct SubmitArgs {
   CoordinatorArgs coordinator;
   JobArgs job;
   bool follow = true;  // submit, then show the job's output until it ends
+  bool wait = false;   // show nothing of it, but wait until it has ended
+  bool hold = false;
+  std::vector<std::string> after;      // jobs that have to succeed before
+  std::vector<std::string> after_any;  // and those that have to end
+  std::vector<int> array;              // a job for each of these; empty: one job
+  int array_at_once = 0;               // of them, at most; 0: any number
 };
 struct ValidateArgs {
   CommonArgs common;
@@ -108,6 +117,8 @@ struct ValidateArgs {
 struct ListArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
+  std::vector<std::string> states;  // upper case; empty: all
+  std::string user;                 // empty: all
 };
 struct NodesArgs {
   CommonArgs common;
@@ -154,6 +165,7 @@ struct JoinArgs {
   std::string state_dir;   // empty: the default
   std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
+  std::map<std::string, std::string> labels;
 };
 struct PlanArgs {
   CommonArgs common;
@@ -234,6 +246,19 @@ struct UndrainArgs {
 struct GuestArgs {
   CommonArgs common;
 };
+// hold and release.
+struct HoldArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string job;
+  bool release = false;
+};
+struct UsageArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string user;                 // empty: all
+  std::optional<absl::Time> since;  // a day (UTC); without it all that is known
+};
 struct HelpArgs {
   std::string verb;  // empty: the program
 };
@@ -242,7 +267,7 @@ using Command =
     std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs,
                  CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
                  CompareArgs, GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, GuestArgs,
-                 HelpArgs, DrainArgs, UndrainArgs>;
+                 HelpArgs, DrainArgs, UndrainArgs, HoldArgs, UsageArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

@@ -35,6 +35,10 @@ absl::Status NoCommand(const Line& line);
 absl::Status NoArgument(const Line& line);
 // The one positional argument, called `what` in the message.
 absl::StatusOr<std::string> OnePositional(const Line& line, const std::string& what);
+// "0-9", "1,3,5-7", each with "%2" (so many at once, 0 without it): whole numbers, each once.
+absl::Status ParseArray(const std::string& text, std::vector<int>* numbers, int* at_once);
+// All values of a flag that may be repeated, each a list with commas.
+std::vector<std::string> AllOf(const Words& words, const std::string& flag);
 // "--device" and "--threads" of what runs a saved model.
 absl::Status ParseDevice(const Words& words, int* threads, std::string* device);
 
@@ -57,6 +61,9 @@ absl::StatusOr<Command> ParseJoin(const Line& line);
 absl::StatusOr<Command> ParseTop(const Line& line);
 absl::StatusOr<Command> ParseDrain(const Line& line);
 absl::StatusOr<Command> ParseUndrain(const Line& line);
+absl::StatusOr<Command> ParseHold(const Line& line);
+absl::StatusOr<Command> ParseRelease(const Line& line);
+absl::StatusOr<Command> ParseUsage(const Line& line);
 // Of a saved model, and of this machine (parse_offline.cc).
 absl::StatusOr<Command> ParseEval(const Line& line);
 absl::StatusOr<Command> ParsePredict(const Line& line);

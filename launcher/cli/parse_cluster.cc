@@ -1,18 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verbs that speak to a coordinator about its jobs and nodes.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "common/status.h"
 #include "job/meaning/units.h"
 #include "launcher/cli/parse.h"
 
 namespace lockstep::launcher {
 
+namespace {
+
+// "key=value", with a key such as a variable may have.
+absl::Status ParseLabel(const std::string& text, std::map<std::string, std::string>* labels) {
+  const size_t equals = text.find('=');
+  const std::string key = text.substr(0, equals);
+  const bool is_name = !key.empty() && !absl::ascii_isdigit(static_cast<unsigned char>(key[0])) &&
+                       std::all_of(key.begin(), key.end(), [](char c) {
+                         return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+                       });
+  if (equals == std::string::npos || !is_name || equals + 1 == text.size()) {
+    return Usage(
+        absl::StrCat("--label ", text, ": expected KEY=VALUE; a key has letters, digits and '_'"));
+  }
+  (*labels)[key] = text.substr(equals + 1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Command> ParseHoldOrRelease(const Line& line, bool release) {
+  LS_ASSIGN_OR_RETURN(std::string job, OnePositional(line, "job"));
+  return Command(HoldArgs{line.common, line.coordinator, std::move(job), release});
+}
+
+}  // namespace
+
+std::vector<std::string> AllOf(const Words& words, const std::string& flag) {
+  std::vector<std::string> all;
+  const auto found = words.flags.find(flag);
+  if (found == words.flags.end()) return all;
+  for (const std::string& value : found->second) {
+    for (const absl::string_view part : absl::StrSplit(value, ',', absl::SkipEmpty())) {
+      all.emplace_back(part);
+    }
+  }
+  return all;
+}
+
 absl::StatusOr<Command> ParseList(const Line& line) {
   LS_RETURN_IF_ERROR(NoArgument(line));
-  return Command(ListArgs{line.common, line.coordinator});
+  static constexpr absl::string_view kStates[] = {"PENDING",  "STARTING",  "RUNNING", "RECOVERING",
+                                                  "DRAINING", "SUCCEEDED", "FAILED",  "CANCELLED"};
+  ListArgs args{line.common, line.coordinator, {}, line.words.Last("user")};
+  for (const std::string& given : AllOf(line.words, "state")) {
+    const std::string state = absl::AsciiStrToUpper(given);
+    if (std::find(std::begin(kStates), std::end(kStates), state) == std::end(kStates)) {
+      return Usage(absl::StrCat("--state ", given, ": expected ",
+                                absl::AsciiStrToLower(absl::StrJoin(kStates, ", "))));
+    }
+    args.states.push_back(state);
+  }
+  return Command(std::move(args));
+}
+
+absl::StatusOr<Command> ParseHold(const Line& line) { return ParseHoldOrRelease(line, false); }
+absl::StatusOr<Command> ParseRelease(const Line& line) { return ParseHoldOrRelease(line, true); }
+
+absl::StatusOr<Command> ParseUsage(const Line& line) {
+  LS_RETURN_IF_ERROR(NoArgument(line));
+  UsageArgs args{line.common, line.coordinator, line.words.Last("user"), {}};
+  if (!line.words.Has("since")) return Command(std::move(args));
+  const std::string since = line.words.Last("since");
+  absl::Time time;
+  std::string error;
+  if (!absl::ParseTime("%Y-%m-%d", since, absl::UTCTimeZone(), &time, &error)) {
+    return Usage(absl::StrCat("--since ", since, ": expected a day (UTC) such as 2026-05-01"));
+  }
+  args.since = time;
+  return Command(std::move(args));
 }
 
 absl::StatusOr<Command> ParseNodes(const Line& line) {
@@ -71,6 +145,9 @@ absl::StatusOr<Command> ParseJoin(const Line& line) {
     args.orphan_grace = absl::Nanoseconds(*grace);
   }
   LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(line.words, "slots", 1));
+  for (const std::string& label : AllOf(line.words, "label")) {
+    LS_RETURN_IF_ERROR(ParseLabel(label, &args.labels));
+  }
   return Command(std::move(args));
 }
 

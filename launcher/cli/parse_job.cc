@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verbs that take a job.
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/status.h"
 #include "launcher/cli/parse.h"
 
@@ -158,10 +163,56 @@ absl::StatusOr<Command> ParseRun(const Line& line) {
   return Command(std::move(args));
 }
 
+namespace {
+
+// "3" or "3-7"; the end of a range is part of it.
+bool ParseRange(absl::string_view text, int* first, int* last) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(text, '-');
+  if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), first) ||
+      !absl::SimpleAtoi(ends.back(), last)) {
+    return false;
+  }
+  return *first >= 0 && *first <= *last;
+}
+
+}  // namespace
+
+absl::Status ParseArray(const std::string& text, std::vector<int>* numbers, int* at_once) {
+  constexpr int kMost = 10000;
+  const absl::Status wrong =
+      Usage(absl::StrCat("--array ", text, ": expected numbers such as 0-9 or 1,3,5-7, ", kMost,
+                         " at most, each once, and with %N so many at once"));
+  const std::vector<std::string> parts = absl::StrSplit(text, '%');
+  if (parts.size() > 2) return wrong;
+  *at_once = 0;
+  if (parts.size() == 2 && (!absl::SimpleAtoi(parts[1], at_once) || *at_once < 1)) return wrong;
+  std::set<int> all;
+  for (const absl::string_view range : absl::StrSplit(parts[0], ',')) {
+    int first = 0, last = 0;
+    if (!ParseRange(range, &first, &last) || last - first >= kMost) return wrong;
+    for (int i = first; i <= last; ++i) {
+      if (!all.insert(i).second || all.size() > kMost) return wrong;
+    }
+  }
+  numbers->assign(all.begin(), all.end());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Command> ParseSubmit(const Line& line) {
-  LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(line, false));
-  return Command(
-      SubmitArgs{line.common, line.coordinator, std::move(job), !line.words.Has("no-follow")});
+  SubmitArgs args{line.common, line.coordinator, {}};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, false));
+  args.wait = line.words.Has("wait");
+  args.hold = line.words.Has("hold");
+  args.after = AllOf(line.words, "after");
+  args.after_any = AllOf(line.words, "after-any");
+  if (line.words.Has("array")) {
+    LS_RETURN_IF_ERROR(ParseArray(line.words.Last("array"), &args.array, &args.array_at_once));
+  }
+  args.follow = !line.words.Has("no-follow") && !args.wait && args.array.empty();
+  if (args.wait && line.words.Has("no-follow")) {
+    return Usage("--wait waits for the job's end, --no-follow does not; give one");
+  }
+  return Command(std::move(args));
 }
 
 absl::StatusOr<Command> ParseValidate(const Line& line) {

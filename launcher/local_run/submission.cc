@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/status.h"
 #include "job/job_file.h"
 #include "job/meaning/workers.h"
@@ -61,6 +62,33 @@ absl::Status FillSecrets(JobSpec* spec) {
     value = found;
   }
   return absl::OkStatus();
+}
+
+constexpr char kArrayIndex[] = "LOCKSTEP_ARRAY_INDEX";
+
+// The file as an element of an array has it.
+job::LoadResult LoadAs(const JobArgs& args, const job::WorkerFlags& flags, const std::string& text,
+                       int index, std::vector<std::string> more) {
+  const std::string variable = absl::StrCat("${", kArrayIndex, "}");
+  const std::string number = absl::StrCat(index);
+  std::vector<std::string> sets = args.sets;
+  sets.insert(sets.end(), more.begin(), more.end());
+  for (std::string& set : sets) set = absl::StrReplaceAll(set, {{variable, number}});
+  return job::ParseJob(absl::StrReplaceAll(text, {{variable, number}}), args.job_file, sets, flags);
+}
+
+// Elements have names, and so folders, of their own: the job's with the number behind, unless it
+// has the number in it.
+job::LoadResult LoadElement(const JobArgs& args, const job::WorkerFlags& flags) {
+  const job::LoadResult file = job::LoadJobFile(args.job_file, {}, {});
+  const int index = *args.array_index;
+  const job::LoadResult one = LoadAs(args, flags, file.source, index, {});
+  const job::LoadResult other = LoadAs(args, flags, file.source, index + 1, {});
+  if (file.source.empty() || !one.ok() || one.spec.name() != other.spec.name()) {
+    return file.source.empty() ? file : one;
+  }
+  return LoadAs(args, flags, file.source, index,
+                {absl::StrCat("name=", one.spec.name(), "-", index)});
 }
 
 absl::Status CheckFault(const chaos::Injection& fault, const JobSpec& spec) {
@@ -117,7 +145,9 @@ absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
       LS_ASSIGN_OR_RETURN(flags.nproc_per_node, CountHere(by));
     }
   }
-  job::LoadResult loaded = job::LoadJobFile(args.job_file, args.sets, flags);
+  job::LoadResult loaded = args.array_index.has_value()
+                               ? LoadElement(args, flags)
+                               : job::LoadJobFile(args.job_file, args.sets, flags);
   if (!loaded.ok() || !loaded.admission.ok()) return loaded;
   Resources& resources = *loaded.spec.mutable_resources();
   if (counted == Counted::kByCoordinator && !by.empty()) {
@@ -143,6 +173,10 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted cou
   const std::vector<chaos::Injection> faults = FaultsOf(args, spec);
   for (const chaos::Injection& fault : faults) {
     LS_RETURN_IF_ERROR(CheckFault(fault, spec));
+  }
+  if (args.array_index.has_value()) {
+    (*spec.mutable_env())[kArrayIndex] = absl::StrCat(*args.array_index);
+    request.mutable_array()->set_index(*args.array_index);
   }
   if (!faults.empty()) (*spec.mutable_env())[chaos::kVariable] = chaos::ToString(faults);
   *request.mutable_spec() = std::move(spec);

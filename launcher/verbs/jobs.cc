@@ -2,11 +2,14 @@
 // The verbs of a user of a running coordinator: submit, list, nodes, describe, logs, cancel, scale.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -118,45 +121,121 @@ class StateTeller {
   std::string last_;
 };
 
+// One, or one for each element of the array. Errors: as MakeSubmission.
+absl::StatusOr<std::vector<SubmitJobRequest>> MakeRequests(const SubmitArgs& args) {
+  std::vector<std::optional<int>> elements(args.array.begin(), args.array.end());
+  if (elements.empty()) elements.emplace_back();
+  std::vector<SubmitJobRequest> requests;
+  for (const std::optional<int> element : elements) {
+    JobArgs job = args.job;
+    job.array_index = element;
+    LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(job, Counted::kByCoordinator));
+    request.set_hold(args.hold);
+    request.mutable_after()->Assign(args.after.begin(), args.after.end());
+    request.mutable_after_any()->Assign(args.after_any.begin(), args.after_any.end());
+    if (element.has_value()) request.mutable_array()->set_at_once(args.array_at_once);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// In order; the elements of an array get the first one's id. Errors: as SubmitJob; says how many
+// were accepted before.
+absl::StatusOr<std::vector<SubmitJobResponse>> SubmitAll(const SubmitArgs& args,
+                                                         coordinator::Client* client,
+                                                         std::vector<SubmitJobRequest> requests) {
+  std::vector<SubmitJobResponse> jobs;
+  for (SubmitJobRequest& request : requests) {
+    if (!jobs.empty()) request.mutable_array()->set_id(jobs.front().job_id());
+    absl::StatusOr<SubmitJobResponse> job = client->SubmitJob(request, kReplyTimeout);
+    if (!job.ok() && !jobs.empty()) {
+      return absl::Status(job.status().code(),
+                          absl::StrCat(job.status().message(), "; ", jobs.size(), " of ",
+                                       requests.size(), " jobs of the array were accepted: ",
+                                       jobs.front().job_id(), " is the first"));
+    }
+    if (!job.ok()) return job.status();
+    jobs.push_back(*std::move(job));
+  }
+  return jobs;
+}
+
+void PrintSubmitted(const SubmitArgs& args, const SubmitJobResponse& job) {
+  if (args.common.output == Output::kJson) {
+    std::cout << JsonObject()
+                     .Add("schema", 1)
+                     .Add("job", job.job_id())
+                     .Add("run_dir", job.run_dir())
+                     .Done()
+              << std::endl;
+  } else {
+    std::cout << Printable(job.job_id()) << std::endl;
+  }
+}
+
+// Until all have ended, or until a signal. Returns the exit code of the first one that failed.
+int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& jobs) {
+  std::atomic<bool> stopped{false};
+  StopSignals signals([&](int) {
+    stopped = true;
+    client->StopFollowing();
+  });
+  int code = kExitOk;
+  for (const SubmitJobResponse& job : jobs) {
+    FollowJobRequest request;
+    request.set_job_id(job.job_id());
+    request.set_follow(true);
+    JobStatus last;
+    const absl::Status followed = client->FollowJob(
+        request,
+        [&](const JobEvent& event) {
+          if (event.has_state()) last = event.state();
+          return !stopped.load();
+        },
+        kReconnectFor);
+    if (stopped) return kExitInterrupted;
+    if (!IsFinal(last.state())) return Complain(followed);
+    std::cerr << Printable(absl::StrCat("job ", job.job_id(), ": ", JobState_Name(last.state()),
+                                        ": ", last.reason()))
+              << std::endl;
+    if (code == kExitOk) code = ExitCodeOfJob(last);
+  }
+  return code;
+}
+
 }  // namespace
 
 int RunVerb(const SubmitArgs& args) {
   StopSignals::Block();
-  absl::StatusOr<SubmitJobRequest> request = MakeSubmission(args.job, Counted::kByCoordinator);
-  if (!request.ok()) {
-    if (!absl::IsInvalidArgument(request.status())) return Complain(request.status());
-    std::cerr << request.status().message();  // diagnostics of the job file, formatted
+  const absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
+  if (!requests.ok()) {
+    if (!absl::IsInvalidArgument(requests.status())) return Complain(requests.status());
+    std::cerr << requests.status().message();  // diagnostics of the job file, formatted
     return kExitBadJobFile;
   }
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
-  const auto response = (*client)->SubmitJob(*request, kReplyTimeout);
-  if (!response.ok()) return Complain(response.status());
-  const std::string id = Printable(response->job_id());
+  const auto jobs = SubmitAll(args, client->get(), *requests);
+  if (!jobs.ok()) return Complain(jobs.status());
+  const std::string id = Printable(jobs->front().job_id());
   if (!args.common.quiet) {
-    std::cerr << "submitted as " << id << std::endl;
+    std::cerr << "submitted as " << id;
+    if (jobs->size() > 1) std::cerr << " and " << jobs->size() - 1 << " more";
+    std::cerr << std::endl;
     TellOfMissingNodes(args, client->get());
   }
   if (args.follow) {
-    return FollowSubmitted(args, client->get(), response->job_id(), request->spec().logs().tee());
+    return FollowSubmitted(args, client->get(), jobs->front().job_id(),
+                           requests->front().spec().logs().tee());
   }
-  if (!args.common.quiet) {
+  if (!args.common.quiet && !args.wait) {
     const std::string& flags = args.coordinator.flags;
     std::cerr << "  follow it:  launcher logs" << flags << " -f " << id << "\n"
               << "  look at it: launcher describe" << flags << " " << id << "\n"
               << "  end it:     launcher cancel" << flags << " " << id << std::endl;
   }
-  if (args.common.output == Output::kJson) {
-    std::cout << JsonObject()
-                     .Add("schema", 1)
-                     .Add("job", response->job_id())
-                     .Add("run_dir", response->run_dir())
-                     .Done()
-              << "\n";
-  } else {
-    std::cout << id << "\n";
-  }
-  return kExitOk;
+  for (const SubmitJobResponse& job : *jobs) PrintSubmitted(args, job);
+  return args.wait ? AwaitAll(client->get(), *jobs) : kExitOk;
 }
 
 int RunVerb(const ListArgs& args) {
@@ -166,7 +245,14 @@ int RunVerb(const ListArgs& args) {
   request.set_include_ended(true);
   const auto response = (*client)->ListJobs(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
-  std::cout << (args.common.output == Output::kJson ? ListJson(*response) : ListTable(*response));
+  ListJobsResponse shown;
+  for (const JobStatus& job : response->jobs()) {
+    const std::string& state = JobState_Name(job.state());
+    const bool is_one = args.states.empty() || std::find(args.states.begin(), args.states.end(),
+                                                         state) != args.states.end();
+    if (is_one && (args.user.empty() || args.user == job.user())) *shown.add_jobs() = job;
+  }
+  std::cout << (args.common.output == Output::kJson ? ListJson(shown) : ListTable(shown));
   return kExitOk;
 }
 

@@ -42,6 +42,7 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.spawner = spawner;
   options.slots = args.slots.value_or(AvailableCpus());
+  options.labels = args.labels;
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;
   options.orphan_grace = args.orphan_grace;

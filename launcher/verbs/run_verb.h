@@ -38,6 +38,9 @@ int RunVerb(const TopArgs& args);
 // Of its nodes (drain.cc).
 int RunVerb(const DrainArgs& args);
 int RunVerb(const UndrainArgs& args);
+// How jobs wait, and what they have used (queue.cc).
+int RunVerb(const HoldArgs& args);
+int RunVerb(const UsageArgs& args);
 
 // Of the program itself.
 int RunVerb(const VersionArgs& args);

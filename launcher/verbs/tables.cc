@@ -100,9 +100,10 @@ std::string AlignedTable(const std::vector<std::vector<std::string>>& rows) {
 std::string ListTable(const ListJobsResponse& response) {
   const ListJobsResponse shown = Printed(response);
   std::vector<std::vector<std::string>> rows = {
-      {"JOB", "NAME", "STATE", "WORKERS", "STEP", "AGE", "USER", "REASON"}};
+      {"JOB", "NAME", "STATE", "PRIORITY", "WORKERS", "STEP", "AGE", "USER", "REASON"}};
   for (const JobStatus& job : shown.jobs()) {
-    rows.push_back({job.job_id(), job.name(), JobState_Name(job.state()), WorkersText(job),
+    rows.push_back({job.job_id(), job.name(), JobState_Name(job.state()),
+                    absl::StrCat(job.queue().priority()), WorkersText(job),
                     StepText(job.progress()), AgeText(job), job.user(), job.reason()});
   }
   return AlignedTable(rows);
@@ -134,13 +135,71 @@ std::string ListJson(const ListJobsResponse& response) {
 std::string DescribeJson(const DescribeJobResponse& response) {
   JobSpec spec = response.spec();
   for (auto& [name, value] : *spec.mutable_secrets()) value = "***";
-  const std::string job = JsonObject()
-                              .Raw("status", StatusJson(response.status()))
-                              .Raw("spec", MessageJson(spec))
-                              .Raw("members", MembersJson(response))
-                              .Done();
+  const std::string job =
+      JsonObject()
+          .Raw("status", StatusJson(response.status()))
+          .Raw("spec", MessageJson(spec))
+          .Raw("members", MembersJson(response))
+          .Raw("faults",
+               JsonArrayOf(response.faults(),
+                           [](const Fault& fault) { return MessageJson(fault, Unset::kWritten); }))
+          .Raw("goodput",
+               response.has_goodput() ? JsonNumber(response.goodput()) : std::string("null"))
+          .Done();
   return JsonObject().Add("schema", 1).Raw("job", job).Done() + "\n";
 }
+
+namespace {
+
+// How the job waits, and what it has used.
+std::string QueueText(const JobStatus& job) {
+  const QueueStatus& queue = job.queue();
+  std::string text = absl::StrCat("priority    ", queue.priority(), "\n");
+  if (queue.has_array()) {
+    absl::StrAppend(&text, "array       ", queue.array().id(), ", element ", queue.array().index(),
+                    "\n");
+  }
+  if (job.state() == PENDING) {
+    absl::StrAppend(&text, "ahead       ", queue.ahead(), "\n");
+    const bool soon = queue.has_starts() && TimeOf(queue.starts()) <= TimeOf(job.now());
+    absl::StrAppend(&text, "starts      ",
+                    soon ? "soon"
+                    : queue.has_starts()
+                        ? absl::StrCat("in ", ShortAge(TimeOf(queue.starts()) - TimeOf(job.now())),
+                                       " at the latest, by the time limits of those before it")
+                        : absl::StrCat("not known: ", queue.no_estimate()),
+                    "\n");
+  }
+  if (queue.preemptions() > 0) {
+    absl::StrAppend(&text, "preempted   ", queue.preemptions(),
+                    queue.preemptions() == 1 ? " time\n" : " times\n");
+  }
+  if (queue.slot_seconds() > 0) {
+    absl::StrAppendFormat(&text, "used        %.1f slot-hours, %.1f GPU-hours\n",
+                          queue.slot_seconds() / 3600, queue.gpu_seconds() / 3600);
+  }
+  return text;
+}
+
+// What each failure cost, from the failure on.
+std::string FaultsText(const DescribeJobResponse& response) {
+  if (response.faults_size() == 0) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"FAULT", "RANK", "HOST", "DETECT", "RENDEZVOUS", "RESTORE+REPLAY", "STEPS", "CAUSE"}};
+  const auto ms = [](double value) { return value > 0 ? absl::StrFormat("%.0f ms", value) : "-"; };
+  for (const Fault& fault : response.faults()) {
+    const double met = std::max(0.0, fault.rendezvous_ms() - fault.detect_ms());
+    const double rest = fault.rendezvous_ms() > 0 && fault.to_next_step_ms() > 0
+                            ? fault.to_next_step_ms() - fault.rendezvous_ms()
+                            : 0;
+    rows.push_back({absl::StrCat(rows.size()), absl::StrCat(fault.rank()), fault.host(),
+                    ms(fault.detect_ms()), ms(met), ms(rest), absl::StrCat(fault.steps_lost()),
+                    fault.cause()});
+  }
+  return AlignedTable(rows);
+}
+
+}  // namespace
 
 std::string DescribeText(const DescribeJobResponse& response) {
   const DescribeJobResponse shown = Printed(response);
@@ -151,7 +210,11 @@ std::string DescribeText(const DescribeJobResponse& response) {
       job.job_id(), job.name(), JobState_Name(job.state()), job.reason(), job.user(), job.workers(),
       job.wanted_workers(), job.generation(), job.restarts(), StepText(job.progress()),
       job.run_dir());
-  absl::StrAppend(&text, StampLines(job));
+  absl::StrAppend(&text, QueueText(job), StampLines(job));
+  if (response.has_goodput()) {
+    absl::StrAppendFormat(&text, "goodput     %.1f %% of its time it trained\n",
+                          100 * response.goodput());
+  }
   if (job.wanted_standbys() > 0) {
     absl::StrAppend(&text, "standby     ", job.standbys(), " of ", job.wanted_standbys(),
                     " ready to take over\n");
@@ -168,8 +231,35 @@ std::string DescribeText(const DescribeJobResponse& response) {
     }
     absl::StrAppend(&text, AlignedTable(rows));
   }
+  if (!job.has_result()) absl::StrAppend(&text, FaultsText(shown));
   if (job.has_result()) absl::StrAppend(&text, ResultSummary(job));
   return text;
+}
+
+std::string UsageTable(const GetUsageResponse& response) {
+  const GetUsageResponse shown = Printed(response);
+  std::vector<std::vector<std::string>> rows = {
+      {"USER", "SLOT-HOURS", "GPU-HOURS", "ENDED", "RUNNING", "SLOTS", "GPUS", "WAITING"}};
+  const auto of = [](int has, int most) {
+    return most > 0 ? absl::StrCat(has, "/", most) : absl::StrCat(has);
+  };
+  for (const UserUsage& user : shown.users()) {
+    rows.push_back({user.user(), absl::StrFormat("%.2f", user.slot_seconds() / 3600),
+                    absl::StrFormat("%.2f", user.gpu_seconds() / 3600),
+                    absl::StrCat(user.ended_jobs()), of(user.running_jobs(), user.most_jobs()),
+                    of(user.slots(), user.most_slots()), of(user.gpus(), user.most_gpus()),
+                    absl::StrCat(user.waiting_jobs())});
+  }
+  return AlignedTable(rows);
+}
+
+std::string UsageJson(const GetUsageResponse& response) {
+  const auto user_json = [](const UserUsage& user) { return MessageJson(user, Unset::kWritten); };
+  return JsonObject()
+             .Add("schema", 1)
+             .Raw("users", JsonArrayOf(response.users(), user_json))
+             .Done() +
+         "\n";
 }
 
 }  // namespace lockstep::launcher

@@ -28,6 +28,10 @@ std::string NodeJson(const NodeStatus& node);
 std::string DescribeText(const DescribeJobResponse& response);
 std::string DescribeJson(const DescribeJobResponse& response);
 
+// `launcher usage`.
+std::string UsageTable(const GetUsageResponse& response);
+std::string UsageJson(const GetUsageResponse& response);
+
 // A job's status as one object, with its age.
 std::string StatusJson(const JobStatus& status);
 std::string MembersJson(const DescribeJobResponse& response);

@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
+#include "coordinator/core/accounting.h"
+#include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -47,6 +49,12 @@ std::vector<std::string> World::Do(const Command& command) {
     Take(DrainRequested{command.word(0), command.text("reason"), command.text("user", "ann")});
   } else if (verb == "undrain") {
     Take(UndrainRequested{command.word(0)});
+  } else if (verb == "hold" || verb == "release") {
+    Take(HoldRequested{command.word(0), verb == "release"});
+  } else if (verb == "quota") {
+    SetQuota(command);
+  } else if (verb == "usage") {
+    Usage(command);
   } else if (verb == "health") {
     AgentMessage message;
     message.mutable_heartbeat()->mutable_health()->set_problem(command.text("problem"));
@@ -86,9 +94,44 @@ std::vector<std::string> World::Do(const Command& command) {
   return lines_;
 }
 
+void World::SetQuota(const Command& command) {
+  state_.options.fair_share_half_life =
+      command.duration("half", state_.options.fair_share_half_life);
+  Quota& quota =
+      command.word(0).empty() ? state_.options.quota : state_.options.quotas[command.word(0)];
+  quota.slots = static_cast<int>(command.number("slots"));
+  quota.gpus = static_cast<int>(command.number("gpus"));
+  quota.jobs = static_cast<int>(command.number("jobs"));
+}
+
+void World::Usage(const Command& command) {
+  GetUsageRequest request;
+  request.set_user(command.word(0));
+  const GetUsageResponse response = GetUsage(state_, request, now_);
+  for (const UserUsage& user : response.users()) {
+    lines_.push_back(absl::StrCat(user.user(), ": ", user.slot_seconds(), " slot-seconds, ",
+                                  user.gpu_seconds(), " GPU-seconds, ", user.ended_jobs(),
+                                  " ended, ", user.running_jobs(), " running with ", user.slots(),
+                                  " slots, ", user.waiting_jobs(), " waiting"));
+  }
+}
+
+void World::DescribeQueue(const JobStatus& status) {
+  if (status.state() != PENDING) return;
+  const QueueStatus& queue = status.queue();
+  std::string text = absl::StrCat("waits: ", status.reason(), "; ", queue.ahead(), " ahead; ");
+  if (queue.has_starts()) {
+    absl::StrAppend(&text, "starts in ", absl::FormatDuration(FromProto(queue.starts()) - now_));
+  } else {
+    absl::StrAppend(&text, "start not known: ", queue.no_estimate());
+  }
+  lines_.push_back(text);
+}
+
 void World::Describe(const Command& command) {
   const auto response = DescribeJob(state_, command.word(0), now_);
   if (!response.ok()) return lines_.push_back(response.status().ToString());
+  DescribeQueue(response->status());
   if (!response->status().stall().empty()) {
     lines_.push_back(absl::StrCat("stands: ", response->status().stall()));
   }
@@ -173,6 +216,24 @@ void World::Submit(const Command& command) {
     SetDuration(command.duration("limit", absl::ZeroDuration()), spec.mutable_time_limit());
   }
   spec.set_priority(static_cast<int>(command.number("priority")));
+  event.request.set_user(command.text("user"));
+  event.request.set_hold(command.flag("hold"));
+  for (const std::string& id : command.list("after")) event.request.add_after(id);
+  for (const std::string& id : command.list("after_any")) event.request.add_after_any(id);
+  if (command.has("index")) {
+    ArrayElement& array = *event.request.mutable_array();
+    array.set_id(command.text("array"));
+    array.set_index(static_cast<int>(command.number("index")));
+    array.set_at_once(static_cast<int>(command.number("at_once")));
+  }
+  if (command.has("grace")) {
+    SetDuration(command.duration("grace", absl::ZeroDuration()),
+                spec.mutable_preemption()->mutable_grace());
+  }
+  for (const std::string& label : command.list("labels")) {
+    const std::vector<std::string> parts = absl::StrSplit(label, ':');
+    (*spec.mutable_resources()->mutable_labels())[parts.at(0)] = parts.at(1);
+  }
   spec.mutable_resources()->set_nodes(static_cast<int>(command.number("nodes", 1)));
   spec.mutable_resources()->set_nproc_per_node(static_cast<int>(command.number("nproc", 1)));
   for (const std::string& ranks : command.list("ranks")) {
@@ -214,6 +275,10 @@ void World::Agent(const Command& command) {
   hello.set_slots(static_cast<int>(command.number("slots", 4)));
   hello.set_protocol_version(static_cast<int>(command.number("version", 1)));
   hello.set_private_agent(command.flag("private"));
+  for (const std::string& label : command.list("labels")) {
+    const std::vector<std::string> parts = absl::StrSplit(label, ':');
+    (*hello.mutable_labels())[parts.at(0)] = parts.at(1);
+  }
   for (int64_t i = 0; i < command.number("gpus"); ++i) {
     Device& device = *hello.add_devices();
     device.set_kind("cuda");

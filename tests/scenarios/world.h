@@ -58,6 +58,9 @@ class World {
 
   void Take(const Event& event);
   void Describe(const Command& command);
+  void DescribeQueue(const JobStatus& status);
+  void SetQuota(const Command& command);
+  void Usage(const Command& command);
   void Submit(const Command& command);
   void Agent(const Command& command);
   // Something that an agent says about a worker.

@@ -103,6 +103,7 @@ TEST_F(JsonOutput, OfACoordinatorsAnswers) {
   Check("launcher describe", DescribeJson({}));
   Check("launcher nodes", NodesJson(Filled<GetClusterResponse>()));
   Check("launcher nodes", NodesJson({}));
+  Check("launcher usage", UsageJson(Filled<GetUsageResponse>()));
   const TopFigures figures{Filled<GetClusterResponse>(), {Filled<DescribeJobResponse>(), {}}};
   Check("launcher top", TopJson(figures));
   Check("launcher fetch",

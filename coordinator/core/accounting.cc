@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/accounting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/journal.h"
+#include "proto/journal.pb.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr absl::Duration kDay = absl::Hours(24);
+
+int64_t DayOf(absl::Time time) { return absl::Floor(time - absl::UnixEpoch(), kDay) / kDay; }
+absl::Time BeginOf(int64_t day) { return absl::UnixEpoch() + day * kDay; }
+
+// What is left of a use after `age`.
+double Decay(const Options& options, absl::Duration age) {
+  const absl::Duration half = options.fair_share_half_life;
+  if (half <= absl::ZeroDuration()) return 0;
+  return std::exp2(-absl::FDivDuration(std::max(age, absl::ZeroDuration()), half));
+}
+
+void AddRecent(State& state, const std::string& user, double slot_seconds, absl::Time now) {
+  RecentUse& use = state.recent_use[user];
+  if (use.at != absl::InfinitePast()) use.slot_seconds *= Decay(state.options, now - use.at);
+  use.slot_seconds += slot_seconds;
+  use.at = now;
+}
+
+// The user had these from `begin` to `end`.
+void Charge(Context& context, const std::string& user, const Meter& meter, absl::Time begin,
+            absl::Time end) {
+  while (begin < end) {
+    const DayOfUser day{DayOf(begin), user};
+    const absl::Time until = std::min(end, BeginOf(day.first + 1));
+    const double seconds = absl::ToDoubleSeconds(until - begin);
+    DayUse& use = context.state.usage[day];
+    use.slot_seconds += seconds * meter.slots;
+    use.gpu_seconds += seconds * meter.gpus;
+    context.state.unsettled.usage.insert(day);
+    AddRecent(context.state, user, seconds * meter.slots, end);
+    begin = until;
+  }
+}
+
+// The slots and GPUs that its places have, whatever becomes of the processes there.
+Meter Occupied(const Job& job) {
+  Meter now;
+  if (job.final() || job.state == PENDING) return now;
+  for (const Slot& slot : job.slots) {
+    if (slot.vacant() || slot.unplaced()) continue;
+    ++now.slots;
+    now.gpus += slot.worker->device.kind() == "cuda";
+  }
+  return now;
+}
+
+}  // namespace
+
+Meter UseOf(const Job& job, absl::Time now) {
+  Meter meter = job.meter;
+  if (meter.since == absl::InfinitePast()) return meter;
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - meter.since));
+  meter.slot_seconds += seconds * meter.slots;
+  meter.gpu_seconds += seconds * meter.gpus;
+  meter.since = now;
+  return meter;
+}
+
+void CountUse(Context& context, Job& job) {
+  const Meter held = Occupied(job);
+  if (held.slots == job.meter.slots && held.gpus == job.meter.gpus) return;
+  if (job.meter.slots > 0) {
+    Charge(context, job.request.user(), job.meter, job.meter.since, context.now);
+    if (job.final()) {
+      const DayOfUser day{DayOf(context.now), job.request.user()};
+      ++context.state.usage[day].ended_jobs;
+      context.state.unsettled.usage.insert(day);
+    }
+  }
+  job.meter = UseOf(job, context.now);
+  job.meter.since = context.now;
+  job.meter.slots = held.slots;
+  job.meter.gpus = held.gpus;
+}
+
+std::map<std::string, double> RecentUses(const State& state, absl::Time now) {
+  std::map<std::string, double> uses;
+  if (state.options.fair_share_half_life <= absl::ZeroDuration()) return uses;
+  for (const auto& [user, use] : state.recent_use) {
+    uses[user] = use.slot_seconds * Decay(state.options, now - use.at);
+  }
+  for (const auto& [id, job] : state.jobs) {
+    if (job.meter.slots == 0) continue;
+    const double before = job.meter.slot_seconds;
+    uses[job.request.user()] += UseOf(job, now).slot_seconds - before;
+  }
+  return uses;
+}
+
+void ForgetOldUse(Context& context) {
+  State& state = context.state;
+  const int64_t first = DayOf(context.now - state.options.keep_usage);
+  while (!state.usage.empty() && state.usage.begin()->first.first < first) {
+    EraseRow(context, UsageKey(state.usage.begin()->first));
+    state.unsettled.usage.erase(state.usage.begin()->first);
+    state.owed_usage.erase(state.usage.begin()->first);
+    state.usage.erase(state.usage.begin());
+  }
+}
+
+std::string UsageKey(const DayOfUser& day) {
+  return absl::StrCat("usage/", day.first, "/", day.second);
+}
+
+std::string UsageRow(const State& state, const DayOfUser& day) {
+  const DayUse& use = state.usage.at(day);
+  UsageRecord record;
+  record.set_day(day.first);
+  record.set_user(day.second);
+  record.set_slot_seconds(use.slot_seconds);
+  record.set_gpu_seconds(use.gpu_seconds);
+  record.set_ended_jobs(use.ended_jobs);
+  return Bytes(record);
+}
+
+bool RestoreUsage(const std::string& row, absl::Time now, State& state) {
+  UsageRecord record;
+  if (!record.ParseFromString(row)) return false;
+  state.usage[{record.day(), record.user()}] = {record.slot_seconds(), record.gpu_seconds(),
+                                                record.ended_jobs()};
+  // As if it had all been used at noon.
+  RecentUse& use = state.recent_use[record.user()];
+  const absl::Time noon = std::min(now, BeginOf(record.day()) + kDay / 2);
+  use.slot_seconds += record.slot_seconds() * Decay(state.options, now - noon);
+  use.at = now;
+  return true;
+}
+
+GetUsageResponse GetUsage(const State& state, const GetUsageRequest& request, absl::Time now) {
+  const int64_t first =
+      request.has_since() ? DayOf(FromProto(request.since())) : std::numeric_limits<int64_t>::min();
+  std::map<std::string, UserUsage> users;
+  for (const auto& [day, use] : state.usage) {
+    if (day.first < first) continue;
+    UserUsage& user = users[day.second];
+    user.set_slot_seconds(user.slot_seconds() + use.slot_seconds);
+    user.set_gpu_seconds(user.gpu_seconds() + use.gpu_seconds);
+    user.set_ended_jobs(user.ended_jobs() + use.ended_jobs);
+  }
+  for (const auto& [id, job] : state.jobs) {
+    if (job.final()) continue;
+    UserUsage& user = users[job.request.user()];
+    if (job.state == PENDING) {
+      user.set_waiting_jobs(user.waiting_jobs() + 1);
+      continue;
+    }
+    const Meter before = job.meter;
+    const Meter meter = UseOf(job, now);
+    user.set_slot_seconds(user.slot_seconds() + meter.slot_seconds - before.slot_seconds);
+    user.set_gpu_seconds(user.gpu_seconds() + meter.gpu_seconds - before.gpu_seconds);
+    user.set_running_jobs(user.running_jobs() + 1);
+    user.set_slots(user.slots() + meter.slots);
+    user.set_gpus(user.gpus() + meter.gpus);
+  }
+  const std::map<std::string, double> recent = RecentUses(state, now);
+  QueueRules rules;
+  rules.quotas = state.options.quotas;
+  rules.quota = state.options.quota;
+  GetUsageResponse response;
+  for (auto& [name, usage] : users) {
+    if (!request.user().empty() && request.user() != name) continue;
+    const Quota& quota = QuotaOf(rules, name);
+    usage.set_user(name);
+    const auto use = recent.find(name);
+    usage.set_recent_use(use == recent.end() ? 0 : use->second);
+    usage.set_most_slots(quota.slots);
+    usage.set_most_gpus(quota.gpus);
+    usage.set_most_jobs(quota.jobs);
+    *response.add_users() = usage;
+  }
+  return response;
+}
+
+}  // namespace lockstep::coordinator

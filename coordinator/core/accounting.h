@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What jobs and users have used: slots and GPUs times the time for which they had them. It is
+// written down when a job's slots change and when it ends, by user and day, and is kept longer than
+// the jobs are. Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_COORDINATOR_CORE_ACCOUNTING_H_
+#define LOCKSTEP_COORDINATOR_CORE_ACCOUNTING_H_
+
+#include <map>
+#include <string>
+
+#include "absl/time/time.h"
+#include "coordinator/core/context.h"
+
+namespace lockstep::coordinator {
+
+// The job has what it has from now on; what it had until now is counted.
+void CountUse(Context& context, Job& job);
+
+// What the job has used so far.
+Meter UseOf(const Job& job, absl::Time now);
+
+// Each user's use in slot-seconds, older use for less (Options::fair_share_half_life).
+std::map<std::string, double> RecentUses(const State& state, absl::Time now);
+
+// Forgets days that are over for Options::keep_usage.
+void ForgetOldUse(Context& context);
+
+// Rows of the journal.
+std::string UsageKey(const DayOfUser& day);
+std::string UsageRow(const State& state, const DayOfUser& day);
+// Takes a row in. False: it cannot be read.
+bool RestoreUsage(const std::string& row, absl::Time now, State& state);
+
+GetUsageResponse GetUsage(const State& state, const GetUsageRequest& request, absl::Time now);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CORE_ACCOUNTING_H_

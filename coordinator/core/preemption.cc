@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/preemption.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/healing.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/journal.h"
+#include "coordinator/core/nodes.h"
+#include "coordinator/core/queue_view.h"
+#include "coordinator/core/scheduler.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// How long workers may take to save and leave, unless the file says it.
+constexpr absl::Duration kDefaultGrace = absl::Minutes(2);
+
+absl::Duration GraceOf(const Job& job) {
+  const absl::Duration asked = FromProto(job.spec().preemption().grace());
+  return asked > absl::ZeroDuration() ? asked : kDefaultGrace;
+}
+
+bool Saves(const Job& job) {
+  return !job.spec().checkpoint().dir().empty() && job.generation.message.generation() != 0;
+}
+
+// Processes that could not be heard of when the job was stopped are ended when their nodes are
+// back.
+void PutAside(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    job.lives = std::max(job.lives, slot.lives);
+    if (!slot.worker || slot.unplaced()) continue;
+    Worker& worker = *slot.worker;
+    if (worker.session != 0) context.state.worker_sessions.erase(worker.session);
+    worker.session = 0;
+    worker.fault = 0;
+    context.wish_nodes.insert(worker.node_id);
+    if (!worker.gone()) job.former.push_back(std::move(worker));
+  }
+}
+
+void Requeue(Context& context, Job& job) {
+  const std::string reason = job.ending->reason;
+  NameFaults(context, job, /*now=*/true);
+  job.open_faults.clear();
+  PutAside(context, job);
+  EraseWorkerRows(context, job);
+  job.slots.clear();
+  job.generation.aborted = true;
+  job.generation.abort_reason = reason;
+  job.generation.aborted_at = context.now;
+  job.generation.regroup.reset();
+  job.ran += context.now - job.started;
+  job.started = absl::InfinitePast();
+  ++job.preemptions;
+  job.preempted.reset();
+  job.drain.reset();
+  job.ending.reset();
+  job.stepped = false;
+  job.suspected = absl::InfiniteFuture();
+  job.target_workers = 0;
+  job.stall.reset();
+  job.straggler = StragglerWatch{};
+  job.out_of_sight = false;
+  job.ask = AskOf(job);
+  context.schedule = true;
+  SetState(context, job, PENDING, reason);
+}
+
+}  // namespace
+
+void StopFor(Context& context, Job& job, const Job& by) {
+  if (job.preempted || job.drain || job.ending || job.final()) return;
+  const std::string why =
+      absl::StrCat("stops for job ", by.id, " of priority ", by.spec().priority());
+  job.preempted = Preempted{why, context.now};
+  if (!Saves(job)) {
+    const bool began = job.generation.message.generation() != 0;
+    BeginEnding(context, job, PENDING,
+                absl::StrCat("was stopped for job ", by.id,
+                             began ? ", and begins anew, as it has no checkpoint section" : ""),
+                0, /*kill=*/true);
+    return;
+  }
+  job.drain = absl::StrCat(why, "; the workers finish the step, save and leave");
+  SetState(context, job, DRAINING, *job.drain);
+}
+
+void LendFor(Context& context, Job& job, const std::vector<int>& places, const Job& by) {
+  for (const int place : places) {
+    Slot& slot = job.slots[static_cast<size_t>(place)];
+    slot.wanted = false;
+    slot.lent = true;
+    if (slot.worker && slot.worker->serves() && !IsMember(job, *slot.worker)) {
+      slot.worker->phase = Worker::Phase::kLeaving;
+      slot.worker->since = context.now;
+    }
+  }
+  context.touched_jobs.insert(job.id);
+  AppendNotice(context, job,
+               absl::StrCat("lets ", Count(static_cast<int64_t>(places.size()), "worker"),
+                            " go for job ", by.id, " of priority ", by.spec().priority(),
+                            "; they come back when there is room"));
+}
+
+void TakeLentBack(Context& context, Job& job) {
+  if (job.drain || job.ending || job.final()) return;
+  for (Slot& slot : job.slots) {
+    if (!slot.lent || slot.worker) continue;  // who is there has not left yet
+    if (FindRoom(context, job, /*may_wait=*/true) == nullptr) return;
+    slot.wanted = true;
+    StartLife(context, job, slot);
+    slot.lent = false;
+  }
+}
+
+void CheckPreempted(Context& context, Job& job) {
+  if (!job.preempted || context.now < job.preempted->since + GraceOf(job)) return;
+  BeginEnding(context, job, PENDING,
+              absl::StrCat(job.preempted->reason, "; killed after its grace"), 0, /*kill=*/true);
+}
+
+void MaybeRequeue(Context& context, Job& job) {
+  const auto busy = [&](const Worker& worker) {
+    return !worker.gone() && NodeInSight(context.state, worker, context.now);
+  };
+  const bool waits = std::any_of(job.slots.begin(), job.slots.end(),
+                                 [&](const Slot& slot) {
+                                   return slot.worker && !slot.unplaced() && busy(*slot.worker);
+                                 }) ||
+                     std::any_of(job.former.begin(), job.former.end(), busy);
+  if (!waits && !context.state.held_since) return Requeue(context, job);
+  Ending& ending = *job.ending;
+  if (ending.kill || context.state.held_since) return;
+  if (context.now < ending.since + context.state.options.leave) return;
+  ending.kill = true;
+  ending.kill_serial = context.state.serial;
+  for (const Slot& slot : job.slots) {
+    if (slot.worker) context.wish_nodes.insert(slot.worker->node_id);
+  }
+}
+
+}  // namespace lockstep::coordinator

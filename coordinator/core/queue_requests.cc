@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/queue_requests.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/questions.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kMostReferences = 1000;
+
+// The job, or of the first one of an array all.
+std::vector<const Job*> Meant(const State& state, const std::string& id) {
+  const Job& job = state.jobs.at(id);
+  if (job.request.array().id() != id) return {&job};
+  std::vector<const Job*> all;
+  for (const auto& [other_id, other] : state.jobs) {
+    if (other.request.array().id() == id) all.push_back(&other);
+  }
+  return all;
+}
+
+absl::Status TakeReferences(const State& state,
+                            const google::protobuf::RepeatedPtrField<std::string>& references,
+                            bool must_succeed, std::vector<std::string>* ids) {
+  if (references.size() > kMostReferences) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job waits for ", kMostReferences, " others at most"));
+  }
+  for (const std::string& reference : references) {
+    const absl::StatusOr<std::string> id = FindJobId(state, reference);
+    if (!id.ok()) return id.status();
+    for (const Job* job : Meant(state, *id)) {
+      if (!job->final()) {
+        ids->push_back(job->id);
+      } else if (must_succeed && job->state != SUCCEEDED) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("job ", job->id, ", which has to succeed before, has not: ", job->reason));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status TakeQueueRequest(const State& state, Job& job) {
+  const SubmitJobRequest& request = job.request;
+  const ArrayElement& array = request.array();
+  if (array.index() < 0 || array.at_once() < 0) {
+    return absl::InvalidArgumentError("an array's numbers are not negative");
+  }
+  job.held = request.hold();
+  absl::Status status = TakeReferences(state, request.after(), true, &job.after);
+  if (status.ok()) status = TakeReferences(state, request.after_any(), false, &job.after_any);
+  if (!status.ok()) return status;
+  if (!request.has_array()) return absl::OkStatus();
+  if (array.id().empty()) {
+    job.request.mutable_array()->set_id(job.id);
+  } else if (state.jobs.count(array.id()) == 0) {
+    return absl::NotFoundError(absl::StrCat("there is no array ", array.id()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HoldJob(Context& context, const HoldRequested& event) {
+  const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
+  if (!id.ok()) return id.status();
+  Job& job = context.state.jobs.at(*id);
+  if (job.state != PENDING || job.ending) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id, " does not wait for a start: ", job.reason));
+  }
+  if (event.release && !job.held) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id, " is not held"));
+  }
+  job.held = !event.release;
+  context.touched_jobs.insert(job.id);
+  context.schedule = true;
+  return absl::OkStatus();
+}
+
+void LookAtDependencies(Context& context, Job& job) {
+  if (job.after.empty() && job.after_any.empty()) return;
+  std::string failed;
+  const auto look = [&](std::vector<std::string>& ids, bool must_succeed) {
+    std::erase_if(ids, [&](const std::string& id) {
+      const auto other = context.state.jobs.find(id);
+      const bool ended = other == context.state.jobs.end() || other->second.final();
+      if (!ended) return false;
+      const bool good = other != context.state.jobs.end() && other->second.state == SUCCEEDED;
+      if (must_succeed && !good) failed = id;
+      context.touched_jobs.insert(job.id);
+      return true;
+    });
+  };
+  look(job.after, true);
+  look(job.after_any, false);
+  if (failed.empty()) return;
+  BeginEnding(context, job, CANCELLED,
+              absl::StrCat("job ", failed, " had to succeed before, and has not"), 1);
+  Advance(context, job);
+}
+
+}  // namespace lockstep::coordinator

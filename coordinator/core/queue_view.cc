@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/queue_view.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "coordinator/core/accounting.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/natural_order.h"
+#include "coordinator/core/nodes.h"
+#include "job/meaning/defaults.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr char kRack[] = "rack";
+
+// The nodes in the order of their hosts.
+std::vector<const Node*> SortedNodes(const State& state) {
+  std::vector<const Node*> nodes;
+  nodes.reserve(state.nodes.size());
+  for (const auto& [id, node] : state.nodes) nodes.push_back(&node);
+  std::sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) {
+    if (a->host != b->host) return NaturalLess(a->host, b->host);
+    return NaturalLess(a->id, b->id);
+  });
+  return nodes;
+}
+
+void AddNodes(const State& state, absl::Time now, QueueView& view) {
+  Cluster& cluster = view.queue.cluster;
+  std::map<std::string, int> racks;
+  for (const Node* node : SortedNodes(state)) {
+    NodeFacts facts = FactsOf(state, *node, now);
+    const auto rack = node->labels.find(kRack);
+    if (rack != node->labels.end()) {
+      facts.rack =
+          racks.try_emplace(rack->second, static_cast<int>(racks.size()) + 1).first->second;
+    }
+    const int place = static_cast<int>(cluster.nodes.size());
+    view.node_places[node->id] = place;
+    if (node->is_private) view.private_nodes.push_back(place);
+    cluster.nodes.push_back(std::move(facts));
+    cluster.free.push_back(FreeOn(state, *node, nullptr));
+  }
+}
+
+// Workers that hold something of their node: one slot each.
+Taken HoldOf(const QueueView& view, const Worker& worker) {
+  const auto node = view.node_places.find(worker.node_id);
+  if (node == view.node_places.end()) return Taken{-1, 0, 0};
+  return Taken{node->second, 1, worker.device.kind() == "cuda" ? 1 : 0};
+}
+
+// Of an elastic job, the places whose workers can go, the newest first: those above its minimum.
+std::vector<int> SparePlaces(const Job& job) {
+  std::vector<int> spare;
+  if (!job.stepped || !HasActiveGeneration(job) || job.generation.regroup) return spare;
+  int members = 0;
+  for (const Slot& slot : job.slots) members += slot.works() && slot.worker;
+  const int least = std::max(1, job::LeastWorkers(job.spec()));
+  for (size_t i = job.slots.size(); i-- > 0 && members > least;) {
+    const Slot& slot = job.slots[i];
+    if (!slot.works() || !slot.worker || slot.unplaced() || slot.worker->gone()) continue;
+    spare.push_back(static_cast<int>(i));
+    --members;
+  }
+  return spare;
+}
+
+void AddRunning(const Job& job, QueueView& view) {
+  Running running;
+  running.priority = job.spec().priority();
+  running.user = job.request.user();
+  running.started = job.started;
+  running.ends = job.started + (job::TimeLimit(job.spec()) - job.ran);
+  running.leaving = job.drain.has_value() || job.ending.has_value();
+  running.may_stop = !job.preempted;
+  std::map<int, Taken> holds, leaving;  // by node
+  for (const Slot& slot : job.slots) {
+    if (!slot.worker || slot.unplaced() || slot.worker->gone()) continue;
+    const Taken hold = HoldOf(view, *slot.worker);
+    if (hold.node < 0) continue;
+    Taken& sum = (slot.wanted ? holds : leaving)
+                     .try_emplace(hold.node, Taken{hold.node, 0, 0})
+                     .first->second;
+    sum.slots += hold.slots;
+    sum.gpus += hold.gpus;
+  }
+  for (const auto& [node, hold] : holds) running.holds.push_back(hold);
+  if (!leaving.empty()) {
+    Running part = running;
+    part.part = part.leaving = true;
+    part.holds.clear();
+    for (const auto& [node, hold] : leaving) part.holds.push_back(hold);
+    view.queue.running.push_back(std::move(part));
+    view.running.push_back(&job);
+    view.spare.emplace_back();
+  }
+  std::vector<int> spare = SparePlaces(job);
+  std::erase_if(spare, [&](int place) {
+    return HoldOf(view, *job.slots[static_cast<size_t>(place)].worker).node < 0;
+  });
+  for (const int place : spare) {
+    running.spare.push_back(HoldOf(view, *job.slots[static_cast<size_t>(place)].worker));
+  }
+  view.queue.running.push_back(std::move(running));
+  view.running.push_back(&job);
+  view.spare.push_back(std::move(spare));
+}
+
+// Nodes that the job may not use besides those that are closed to all; `special` when not only for
+// its labels.
+Barred BarredOf(const QueueView& view, const State& state, const Job& job, absl::Time now,
+                std::unordered_map<std::string, Barred>& by_labels, bool* special) {
+  const Ask& ask = *job.ask;
+  Barred barred;
+  if (!ask.labels.empty()) {
+    Barred& known = by_labels[ask.shape];
+    if (known == nullptr) known = BarredByLabels(view.queue.cluster, ask);
+    barred = known;
+  }
+  std::vector<int> own;
+  for (const auto& [id, exclusion] : job.excluded) {
+    const auto place = view.node_places.find(id);
+    if (place != view.node_places.end() && now < exclusion.until) own.push_back(place->second);
+  }
+  *special = !own.empty() || !view.private_nodes.empty();
+  for (const int node : view.private_nodes) {
+    const std::string& id = view.queue.cluster.nodes[static_cast<size_t>(node)].id;
+    const std::string& serves = state.nodes.at(id).private_job;
+    if (!serves.empty() && serves != job.id) own.push_back(node);
+  }
+  if (own.empty()) return barred;
+  auto all = barred ? std::make_shared<std::vector<bool>>(*barred)
+                    : std::make_shared<std::vector<bool>>(view.queue.cluster.nodes.size());
+  for (const int node : own) (*all)[static_cast<size_t>(node)] = true;
+  return all;
+}
+
+// How many more of the job's array may run; -1: it is of none that says so.
+int ArrayPlace(QueueView& view, const Job& job) {
+  const ArrayElement& array = job.request.array();
+  if (array.at_once() <= 0) return -1;
+  const int next = static_cast<int>(view.queue.array_left.size());
+  const auto [place, fresh] = view.array_places.try_emplace(array.id(), next);
+  if (fresh) view.queue.array_left.push_back(array.at_once());
+  return place->second;
+}
+
+}  // namespace
+
+std::shared_ptr<const Ask> AskOf(const Job& job) {
+  const JobSpec& spec = job.spec();
+  const Resources& resources = spec.resources();
+  auto ask = std::make_shared<Ask>();
+  ask->counts = job::RanksPerNode(spec);
+  ask->wanted = job.wanted_workers();
+  const int least = spec.elastic().min_workers();
+  ask->least = least > 0 ? std::min(least, ask->wanted) : ask->wanted;
+  ask->per_node = resources.nproc_per_node();
+  const std::string& device = resources.device();
+  if (device == "cpu") ask->gpus = Ask::Gpus::kNever;
+  if (absl::StartsWith(device, "cuda")) ask->gpus = Ask::Gpus::kAlways;
+  int first = 0;
+  if (absl::StartsWith(device, "cuda:") && absl::SimpleAtoi(device.substr(5), &first)) {
+    ask->first_gpu = std::max(0, first);
+  }
+  ask->rank_zero = resources.rank0_node();
+  ask->labels = {resources.labels().begin(), resources.labels().end()};
+  if (job::IsUncounted(spec)) {
+    ask->counted = resources.nproc_by();
+    ask->most = spec.train().shards();
+    ask->counts.assign(static_cast<size_t>(std::max(1, resources.nodes())), 1);
+    ask->wanted = ask->least = static_cast<int>(ask->counts.size());
+  }
+  ask->priority = spec.priority();
+  ask->limit = job::TimeLimit(spec) - job.ran;
+  ask->user = job.request.user();
+  ask->order = job.submit_order;
+  SetShape(*ask);
+  return ask;
+}
+
+bool IsReady(const Job& job) {
+  return job.state == PENDING && !job.ending && !job.held && job.after.empty() &&
+         job.after_any.empty();
+}
+
+QueueView ViewQueue(const State& state, absl::Time now) {
+  QueueView view;
+  view.queue.now = now;
+  AddNodes(state, now, view);
+  std::unordered_map<std::string, Barred> by_labels;
+  const std::map<std::string, double> uses = RecentUses(state, now);
+  for (const auto& [id, job] : state.jobs) {
+    if (job.final()) continue;
+    if (job.state != PENDING) {
+      AddRunning(job, view);
+      const int array = ArrayPlace(view, job);
+      if (array >= 0) --view.queue.array_left[static_cast<size_t>(array)];
+    } else if (IsReady(job)) {
+      Waiting waiting;
+      waiting.ask = job.ask.get();
+      const auto use = uses.find(job.request.user());
+      waiting.use = use == uses.end() ? 0 : use->second;
+      waiting.barred = BarredOf(view, state, job, now, by_labels, &waiting.special);
+      waiting.array = ArrayPlace(view, job);
+      waiting.starts_at = job.starts_at;
+      view.queue.waiting.push_back(std::move(waiting));
+      view.waiting.push_back(&job);
+    }
+  }
+  return view;
+}
+
+QueueRules RulesOf(const Options& options) {
+  QueueRules rules;
+  rules.quotas = options.quotas;
+  rules.quota = options.quota;
+  rules.elastic_wait = options.elastic_wait;
+  return rules;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/waiting.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/accounting.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/nodes.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// "4 slots on 2 nodes (2 on each)", "4 slots on 2 nodes (3, 1)": what the file asks for.
+std::string SayWanted(const Job& job) {
+  const Resources& resources = job.spec().resources();
+  std::string text;
+  if (job::IsUncounted(job.spec())) {
+    const std::string& by = resources.nproc_by();
+    text = absl::StrCat("all ",
+                        by == "gpu"   ? "GPUs"
+                        : by == "cpu" ? "slots"
+                                      : "GPUs or slots",
+                        " of ", Count(resources.nodes(), "node"), ", ",
+                        Count(job.spec().train().shards(), "worker"), " at most (train.shards)");
+  } else {
+    const std::vector<int> counts = job::RanksPerNode(job.spec());
+    text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on ",
+                        Count(static_cast<int64_t>(counts.size()), "node"));
+    if (counts.size() > 1 && resources.ranks_per_node_size() > 0) {
+      absl::StrAppend(&text, " (", absl::StrJoin(counts, ", "), ")");
+    } else if (counts.size() > 1) {
+      absl::StrAppend(&text, " (", counts.front(), " on each)");
+    }
+  }
+  if (job.ask->labels.empty()) return text;
+  return absl::StrCat(text, " with ",
+                      absl::StrJoin(job.ask->labels, ", ", absl::PairFormatter("=")));
+}
+
+// What would let the job start, when no node that is there could ever hold it.
+std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
+  const Resources& resources = job.spec().resources();
+  const int per_node = resources.nproc_per_node();
+  if (nodes == 0) {
+    const std::map<std::string, std::string>& labels = job.ask->labels;
+    if (labels.empty()) return "start one with 'launcher join'";
+    return absl::StrCat("start one with 'launcher join --label ",
+                        absl::StrJoin(labels, " --label ", absl::PairFormatter("=")), "'");
+  }
+  if (job::IsUncounted(job.spec())) {
+    return absl::StrCat("start another with 'launcher join'",
+                        resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
+                        ", or submit with more train.shards or with a number of workers");
+  }
+  std::string text;
+  if (largest < per_node) {
+    absl::StrAppend(&text, "no node has ", Count(per_node, "slot"),
+                    ": 'launcher join --slots=", per_node, "' makes one that has");
+  } else {
+    absl::StrAppend(&text, "start another with 'launcher join'");
+  }
+  if (resources.nodes() == 1 && largest > 0) {
+    absl::StrAppend(&text, "; or submit with --nproc-per-node=", largest,
+                    ", or set elastic.min_workers");
+  }
+  return text;
+}
+
+std::string SayAfter(const Job& job) {
+  std::vector<std::string> said;
+  if (!job.after.empty()) {
+    said.push_back(absl::StrCat("the success of ", absl::StrJoin(job.after, ", ")));
+  }
+  if (!job.after_any.empty()) {
+    said.push_back(absl::StrCat("the end of ", absl::StrJoin(job.after_any, ", ")));
+  }
+  return absl::StrCat("waits for ", absl::StrJoin(said, " and "));
+}
+
+}  // namespace
+
+WaitingTexts::WaitingTexts(const State& state, const QueueView& view, const Decisions& decisions)
+    : state_(state), view_(view), decisions_(decisions), whole_(Whole(view.queue.cluster)) {
+  for (size_t i = 0; i < view.waiting.size(); ++i) {
+    places_[view.waiting[i]->id] = static_cast<int>(i);
+  }
+  ranks_.resize(view.waiting.size());
+  for (size_t i = 0; i < decisions.order.size(); ++i) {
+    ranks_[static_cast<size_t>(decisions.order[i])] = static_cast<int>(i);
+  }
+  for (const auto& [id, node] : state.nodes) {
+    const bool in_sight = InSight(state, node, view.queue.now);
+    if (node.session != 0 && !in_sight) ++silent_;
+    const std::string why = WhyNoWork(node, view.queue.now);
+    if (in_sight && !why.empty()) ++closed_count_;
+    if (!why.empty()) absl::StrAppend(&closed_, "; not on ", id, ": ", why);
+  }
+}
+
+const WaitingTexts::Counts& WaitingTexts::CountsOf(const Waiting& waiting) {
+  Counts* counts = &special_;
+  if (waiting.special) {
+    special_ = Counts{};
+  } else {
+    const auto [found, fresh] = counts_.try_emplace(waiting.ask->shape);
+    if (!fresh) return found->second;
+    counts = &found->second;
+  }
+  Ask ask = *waiting.ask;
+  if (!ask.counted.empty()) {  // any node with something may be one of its
+    ask.per_node = 1;
+    if (ask.counted == "cpu") ask.gpus = Ask::Gpus::kNever;
+  }
+  const Cluster& cluster = view_.queue.cluster;
+  const Offer whole{cluster, whole_, nullptr, waiting.barred};
+  const Offer now{cluster, cluster.free, nullptr, waiting.barred};
+  for (int node = 0; node < static_cast<int>(cluster.nodes.size()); ++node) {
+    const int room = RoomOn(ask, whole, node);
+    if (room == 0) continue;
+    ++counts->nodes;
+    counts->slots += room;
+    counts->largest = std::max(counts->largest, room);
+    counts->free += RoomOn(ask, now, node);
+  }
+  return *counts;
+}
+
+// Why the node that rank 0 is to be on does not take it; empty: it does, or the job names none.
+std::string WaitingTexts::WhyNotRankZero(const Job& job, const Waiting& waiting) const {
+  const std::string& wanted = job.ask->rank_zero;
+  if (wanted.empty()) return "";
+  std::string why = "is not connected";
+  const Cluster& cluster = view_.queue.cluster;
+  const Offer now{cluster, cluster.free, nullptr, waiting.barred};
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    const NodeFacts& node = cluster.nodes[i];
+    if (node.id != wanted && node.host != wanted) continue;
+    if (RoomOn(*waiting.ask, now, static_cast<int>(i)) > 0) return "";
+    if (InSight(state_, state_.nodes.at(node.id), view_.queue.now)) why = "has no room";
+  }
+  return absl::StrCat("; rank 0 is to be on ", wanted, ", which ", why);
+}
+
+std::string WaitingTexts::OfNodes(const Job& job, const Waiting& waiting) {
+  const Counts& counts = CountsOf(waiting);
+  std::string text = absl::StrCat("needs ", SayWanted(job));
+  if (waiting.ask->least < waiting.ask->wanted) {
+    absl::StrAppend(&text, ", at least ", Count(waiting.ask->least, "slot"));
+  }
+  if (counts.nodes == 0) {
+    absl::StrAppend(&text, closed_count_ > 0 ? "; no node takes work"
+                           : silent_ > 0     ? "; no node answers"
+                           : job.ask->labels.empty() || state_.nodes.empty()
+                               ? "; no node is connected"
+                               : "; no node with these labels is connected");
+  } else {
+    absl::StrAppend(&text, "; ", Count(counts.nodes, "node"), " with ", Count(counts.slots, "slot"),
+                    counts.nodes == 1 ? " is" : " are", " connected");
+    if (counts.free < counts.slots) absl::StrAppend(&text, ", ", counts.free, " free");
+  }
+  for (const auto& [node_id, exclusion] : job.excluded) {
+    if (!IsExcluded(job, node_id, view_.queue.now)) continue;
+    absl::StrAppend(&text, "; not on ", node_id, ": ", exclusion.reason);
+  }
+  return absl::StrCat(text, closed_, WhyNotRankZero(job, waiting));
+}
+
+std::string WaitingTexts::Of(int place) {
+  const Job& job = *view_.waiting[static_cast<size_t>(place)];
+  const Waiting& waiting = view_.queue.waiting[static_cast<size_t>(place)];
+  std::string text = OfNodes(job, waiting);
+  const std::string quota = WhyOverQuota(RulesOf(state_.options), view_.queue.running, *job.ask);
+  if (!quota.empty()) return absl::StrCat(text, "; quota: ", quota);
+  if (waiting.array >= 0 && view_.queue.array_left[static_cast<size_t>(waiting.array)] <= 0) {
+    return absl::StrCat(text, "; its array runs ", job.request.array().at_once(), " at once");
+  }
+  const auto& reservation = decisions_.reservation;
+  const int ahead = reservation ? reservation->waiting : -1;
+  if (ahead >= 0 && ahead != place &&
+      ranks_[static_cast<size_t>(place)] > ranks_[static_cast<size_t>(ahead)]) {
+    const std::string& id = view_.waiting[static_cast<size_t>(ahead)]->id;
+    return absl::StrCat(text, "; waits behind job ", id);
+  }
+  const Offer whole{view_.queue.cluster, whole_, nullptr, waiting.barred};
+  if (ahead != place && WhyNotRankZero(job, waiting).empty() &&
+      PlaceLeast(*waiting.ask, whole).empty()) {
+    const Counts& counts = CountsOf(waiting);
+    absl::StrAppend(&text, "; ", WhatWouldHelp(job, counts.nodes, counts.largest));
+  }
+  if (ahead != place) return text;
+  for (const Job* other : view_.running) {
+    if (other->preempted) absl::StrAppend(&text, "; job ", other->id, " stops for it");
+  }
+  return text;
+}
+
+std::string WaitingTexts::Of(const Job& job) {
+  if (job.held) return "held; 'launcher release' lets it start";
+  if (!job.after.empty() || !job.after_any.empty()) return SayAfter(job);
+  const auto place = places_.find(job.id);
+  return place == places_.end() ? job.reason : Of(place->second);
+}
+
+QueueStatus QueueStatusOf(const Job& job, absl::Time now) {
+  QueueStatus status;
+  status.set_priority(job.spec().priority());
+  status.set_held(job.held);
+  status.mutable_after()->Assign(job.after.begin(), job.after.end());
+  status.mutable_after_any()->Assign(job.after_any.begin(), job.after_any.end());
+  if (job.request.has_array()) *status.mutable_array() = job.request.array();
+  status.set_preemptions(job.preemptions);
+  const Meter meter = UseOf(job, now);
+  status.set_slot_seconds(meter.slot_seconds);
+  status.set_gpu_seconds(meter.gpu_seconds);
+  return status;
+}
+
+void AddEstimate(const State& state, const Job& job, absl::Time now, QueueStatus* status) {
+  if (job.state != PENDING) return;
+  if (!IsReady(job)) {
+    status->set_no_estimate(job.held ? "it is held" : "it waits for other jobs");
+    return;
+  }
+  QueueView view = ViewQueue(state, now);
+  const QueueRules rules = RulesOf(state.options);
+  Queue tried = view.queue;
+  const Decisions decisions = RunPass(rules, tried);
+  // Those that come before it, and itself.
+  Queue before = view.queue;
+  before.waiting.clear();
+  for (const int place : decisions.order) {
+    before.waiting.push_back(view.queue.waiting[static_cast<size_t>(place)]);
+    if (view.waiting[static_cast<size_t>(place)] == &job) break;
+  }
+  const int own = static_cast<int>(before.waiting.size()) - 1;
+  status->set_ahead(own);
+  std::string why;
+  const absl::Time starts = Forecast(rules, std::move(before), own, &why);
+  if (starts == absl::InfiniteFuture()) {
+    status->set_no_estimate(why);
+  } else {
+    *status->mutable_starts() = ToProto(starts);
+  }
+}
+
+}  // namespace lockstep::coordinator
