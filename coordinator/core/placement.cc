@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/natural_order.h"
 #include "coordinator/core/nodes.h"
+#include "job/meaning/defaults.h"
 #include "job/meaning/workers.h"
 
 namespace lockstep::coordinator {
@@ -129,7 +130,7 @@ Placement CountOn(Context& context, const Job& job, const std::string& device, b
   });
   Placement placement;
   if (!TakeRankZero(job, 1, from, placement)) return {};
-  int left = job.spec().train().shards() - Workers(placement);
+  int left = job::MostUsefulWorkers(job.spec()) - Workers(placement);
   for (const auto& [node, workers] : from) {
     if (static_cast<int>(placement.size()) >= job.spec().resources().nodes()) break;
     if (workers > left) continue;
@@ -198,8 +199,11 @@ std::string SayWanted(const Job& job) {
                         by == "gpu"   ? "GPUs"
                         : by == "cpu" ? "slots"
                                       : "GPUs or slots",
-                        " of ", Count(job.spec().resources().nodes(), "node"), ", ",
-                        Count(job.spec().train().shards(), "worker"), " at most (train.shards)");
+                        " of ", Count(job.spec().resources().nodes(), "node"),
+                        job.spec().has_train()
+                            ? absl::StrCat(", ", Count(job.spec().train().shards(), "worker"),
+                                           " at most (train.shards)")
+                            : "");
   }
   const std::vector<int> counts = job::RanksPerNode(job.spec());
   std::string text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on ",

@@ -7,9 +7,19 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "launcher/cli/parse.h"
+#include "launcher/cli/torchrun.h"
 
 namespace lockstep::launcher {
 namespace {
+
+// With a job file.
+absl::Status NoTorchrunFlag(const Words& words) {
+  for (const auto& [name, flag] : TorchrunFlags()) {
+    if (!words.Has(name)) continue;
+    return Usage(absl::StrCat("'--", name, "' is a flag of torchrun: ", flag.advice));
+  }
+  return absl::OkStatus();
+}
 
 // `here`: the job runs on this machine.
 absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
@@ -21,12 +31,13 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
                                 "') or a command after '--', not both"));
     }
     if (words.command.empty()) return Usage("no command after '--'");
-    job.command = words.command;
+    LS_RETURN_IF_ERROR(ApplyTorchrun(words, *line.environment, &job));
   } else {
+    LS_RETURN_IF_ERROR(NoTorchrunFlag(words));
     LS_ASSIGN_OR_RETURN(job.job_file, OnePositional(line, "job file"));
     if (absl::EndsWith(job.job_file, ".py")) {
-      return Usage(absl::StrCat("'", job.job_file,
-                                "' is a script; run it with: launcher -- python3 ", job.job_file));
+      return Usage(
+          absl::StrCat("'", job.job_file, "' is a script; run it with: launcher ", job.job_file));
     }
   }
   if (const auto sets = words.flags.find("set"); sets != words.flags.end()) job.sets = sets->second;
@@ -38,12 +49,14 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
     LS_ASSIGN_OR_RETURN(job.nproc_per_node, ParseProcCount(words.Last("nproc-per-node")));
   }
   const std::string nodes = words.Last("nnodes");
-  if (absl::StrContains(nodes, ':')) {
+  if (absl::StrContains(nodes, ':') && !words.has_command) {
     return Usage(absl::StrCat("--nnodes ", nodes,
                               ": a range of hosts is written in the job file, as "
                               "elastic: {min_workers: A, max_workers: B}"));
   }
-  LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
+  if (!job.least_nodes.has_value()) {
+    LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
+  }
   if (here && job.nodes.value_or(1) > 1) {
     return Usage(absl::StrCat(
         "--nnodes ", nodes,
@@ -72,20 +85,26 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
 
 }  // namespace
 
-absl::StatusOr<Command> ParseRun(const Line& line) {
-  const Words& words = line.words;
-  const bool over_hosts = words.Has("rdzv-endpoint");
-  RunArgs args{line.common, {}};
-  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/!over_hosts));
-  if (!over_hosts) {
-    for (const char* flag : {"node-rank", "plaintext", "interfaces", "token-file"}) {
-      if (!words.Has(flag)) continue;
-      return Usage(absl::StrCat("--", flag, " goes with --rdzv-endpoint=HOST:PORT"));
-    }
-    return Command(std::move(args));
-  }
+namespace {
+
+// The largest of "4" and "1:4"; what is no number is complained of elsewhere.
+int MostNodes(const std::string& text) {
+  int most = 1;
+  const bool number = absl::SimpleAtoi(text.substr(text.find(':') + 1), &most);
+  return number ? most : 1;
+}
+
+// Whether the same command is given on several hosts. torchrun's users name an endpoint also where
+// there is one host.
+bool IsOverHosts(const Words& words) {
+  if (!words.has_command) return words.Has("rdzv-endpoint");
+  return !words.Has("standalone") && MostNodes(words.Last("nnodes")) > 1 &&
+         !EndpointOf(words).empty();
+}
+
+absl::StatusOr<RendezvousArgs> ParseRendezvous(const Words& words, const JobArgs& job) {
   RendezvousArgs rendezvous;
-  rendezvous.endpoint = words.Last("rdzv-endpoint");
+  rendezvous.endpoint = words.has_command ? EndpointOf(words) : words.Last("rdzv-endpoint");
   const size_t colon = rendezvous.endpoint.rfind(':');
   int port = 0;
   if (colon == std::string::npos || colon == 0 ||
@@ -93,18 +112,36 @@ absl::StatusOr<Command> ParseRun(const Line& line) {
     return Usage(absl::StrCat("--rdzv-endpoint ", rendezvous.endpoint,
                               ": expected HOST:PORT, of the host with --node-rank=0"));
   }
-  if (!words.Has("node-rank")) {
+  rendezvous.plaintext = words.Has("plaintext");
+  LS_ASSIGN_OR_RETURN(rendezvous.node_rank, ParseOptionalCount(words, "node-rank", 0));
+  if (!rendezvous.node_rank.has_value()) {
+    if (words.has_command) return rendezvous;
     return Usage(
         "--rdzv-endpoint needs --node-rank=K: 0 on the host that it names, other numbers "
         "on the others");
   }
-  LS_ASSIGN_OR_RETURN(rendezvous.node_rank, ParseCount("node-rank", words.Last("node-rank"), 0));
-  if (args.job.nodes.has_value() && rendezvous.node_rank >= *args.job.nodes) {
-    return Usage(absl::StrCat("--node-rank ", rendezvous.node_rank, ": with --nnodes ",
-                              *args.job.nodes, " it goes from 0 to ", *args.job.nodes - 1));
+  if (job.nodes.has_value() && *rendezvous.node_rank >= *job.nodes) {
+    return Usage(absl::StrCat("--node-rank ", *rendezvous.node_rank, ": with --nnodes ", *job.nodes,
+                              " it goes from 0 to ", *job.nodes - 1));
   }
-  rendezvous.plaintext = words.Has("plaintext");
-  args.rendezvous = std::move(rendezvous);
+  return rendezvous;
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseRun(const Line& line) {
+  const Words& words = line.words;
+  const bool over_hosts = IsOverHosts(words);
+  RunArgs args{line.common, {}};
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/!over_hosts));
+  if (!over_hosts) {
+    for (const char* flag : {"node-rank", "plaintext", "interfaces", "token-file"}) {
+      if (!words.Has(flag) || (words.has_command && flag == std::string("node-rank"))) continue;
+      return Usage(absl::StrCat("--", flag, " goes with --rdzv-endpoint=HOST:PORT"));
+    }
+    return Command(std::move(args));
+  }
+  LS_ASSIGN_OR_RETURN(args.rendezvous, ParseRendezvous(words, args.job));
   args.coordinator = line.coordinator;
   args.interfaces = words.Last("interfaces");
   return Command(std::move(args));

@@ -102,6 +102,7 @@ class LocalRun {
   std::string lost_ ABSL_GUARDED_BY(mu_);  // which part died, and how
   bool over_ ABSL_GUARDED_BY(mu_) = false;
   std::string job_id_ ABSL_GUARDED_BY(mu_);
+  bool runs_command_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
 };
@@ -140,8 +141,8 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(args_.job));
   known_.set_name(request.spec().name());
   LS_RETURN_IF_ERROR(PrepareHosts(request.mutable_spec()));
-  // A job that survives no failure ends with its coordinator, too.
-  coordinator->SetRestarts(job::MaxRestarts(request.spec()) > 0);
+  // A job that survives no failure ends with its coordinator, too; a command goes on without it.
+  coordinator->SetRestarts(job::MaxRestarts(request.spec()) > 0 || request.spec().has_run());
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
   const int workers = SlotsOfHost(request.spec(), args_.rendezvous.has_value());
   LS_RETURN_IF_ERROR(CheckMachine(workers));
@@ -167,6 +168,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
     absl::MutexLock lock(&mu_);
     agent_ = std::move(agent);
     client_ = client;
+    runs_command_ = request.spec().has_run();
   }
   LS_RETURN_IF_ERROR(Submit(request));
   if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);
@@ -232,8 +234,10 @@ absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
 void LocalRun::OnSignal(int count) {
   std::shared_ptr<coordinator::Client> client;
   CancelJobRequest request;
+  bool runs_command;
   {
     absl::MutexLock lock(&mu_);
+    runs_command = runs_command_;
     signals_ = count;
     if (over_) return;
     client = client_;
@@ -243,8 +247,10 @@ void LocalRun::OnSignal(int count) {
   (void)!::write(interrupt_.get(), &one, sizeof(one));
   if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
   if (count == 1) {
-    renderer_.Message(
-        "stopping: the workers finish their step, save and leave (Ctrl-C again kills them)");
+    renderer_.Message(runs_command
+                          ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
+                          : "stopping: the workers finish their step, save and leave (Ctrl-C again "
+                            "kills them)");
     const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
     if (cancelled.ok() || absl::IsFailedPrecondition(cancelled)) return;
     renderer_.Error(absl::StrCat("cannot stop the job politely, killing it: ",
