@@ -122,10 +122,6 @@ void Decoder::DecodeMap(const YamlNode& node, const Place& place, const std::str
     if (!given.insert(name).second) continue;  // reported as a duplicate
     written_[Join(path, name)] = &entry;
     const FieldDescriptor& field = *type.FindFieldByName(name);
-    if (const FieldRule& rule = RuleOf(field); !rule.later.empty()) {
-      reporter_.Error(entry.key.place, absl::StrCat("'", Join(path, name),
-                                                    "' is not in this version: ", rule.later));
-    }
     DecodeField(entry, Join(path, name), field, message);
   }
   CheckGiven(given, meant, node, place, path, type);

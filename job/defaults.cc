@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "job/meaning/defaults.h"
 #include "job/resolve.h"
 #include "job/schema.h"
 
@@ -91,6 +92,9 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
     elastic.set_max_workers(std::max(elastic.max_workers(), elastic.min_workers()));
   } else if (!written.count("elastic.min_workers")) {
     elastic.set_min_workers(std::min(elastic.max_workers(), elastic.min_workers()));
+  }
+  if (spec->has_run() && !written.count("restart.max_restarts")) {
+    spec->mutable_restart()->set_max_restarts(kDefaultCommandRestarts);
   }
   if (spec->has_checkpoint() && spec->checkpoint().dir().empty()) {
     spec->mutable_checkpoint()->set_dir(absl::StrCat("runs/", spec->name()));

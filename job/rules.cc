@@ -44,6 +44,7 @@ class Rules {
       CheckBatch();
       CheckTraining();
     }
+    if (spec_.has_run()) CheckRun();
   }
 
  private:
@@ -73,6 +74,7 @@ class Rules {
   void CheckZero();
   void CheckVariables();
   void CheckNccl();
+  void CheckRun();
 
   const JobSpec& spec_;
   const Written& written_;
@@ -321,9 +323,24 @@ void Rules::CheckVariables() {
   }
 }
 
+// What the built-in engine alone can do is refused, not left undone in silence.
+void Rules::CheckRun() {
+  for (const char* key : {"checkpoint", "profile", "debug", "nccl", "verify_replicas",
+                          "resources.standby", "resources.offload_optimizer"}) {
+    const std::string prefix = absl::StrCat(key, ".");
+    const bool inside = std::any_of(written_.begin(), written_.end(), [&](const auto& entry) {
+      return absl::StartsWith(entry.first, prefix);
+    });
+    if (!inside && !IsWritten(key)) continue;
+    Error({key}, absl::StrCat("'", key,
+                              "' goes with 'train'; what 'run' starts has ways of its own, "
+                              "leave it out"));
+  }
+}
+
 void Rules::CheckNccl() {
   const Nccl& nccl = spec_.nccl();
-  if (nccl.order() == "fastest" && spec_.train().reproducible()) {
+  if (nccl.order() == "fastest" && spec_.has_train() && spec_.train().reproducible()) {
     Error({"nccl.order"},
           "'nccl.order' fastest gives other bits with other numbers of workers: set "
           "'train.reproducible' to false, or leave it at fixed");

@@ -38,7 +38,6 @@ const std::vector<FieldRule>& Rules() {
       {.field = "JobSpec.start_timeout", .min = 1, .fallback = kStartTimeout},
       {.field = "JobSpec.verify_replicas", .form = Form::kEveryEval, .fallback = "never"},
       {.field = "JobSpec.nccl", .optional = true},
-      {.field = "JobSpec.run", .later = "this one trains the jobs that 'train' describes"},
       {.field = "Nccl.use", .fallback = "auto", .choices = {"auto", "always", "never"}},
       {.field = "Nccl.order", .fallback = "fixed", .choices = {"fixed", "fastest"}},
       {.field = "Nccl.symmetric_memory", .optional = true},

@@ -39,8 +39,6 @@ struct FieldRule {
       {};  // the default as YAML text; empty: none, or computed in resolve.cc
   std::vector<std::string> choices = {};
   bool optional = false;  // absent unless written: neither defaults nor the resolved file make it
-  // Refused wherever it is written, as a later version's: what to do instead.
-  absl::string_view later = {};
 };
 
 // Fields of a message of which exactly one is given, beside the oneofs.

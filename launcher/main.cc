@@ -33,11 +33,12 @@ void ApplyCommon(const Args& args) {
   }
 }
 
-int Main(const std::vector<std::string>& arguments) {
-  const auto command = ParseCommandLine(arguments, [](const std::string& name) -> std::string {
+int Main(const std::string& program, const std::vector<std::string>& arguments) {
+  const auto environment = [](const std::string& name) -> std::string {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? "" : value;
-  });
+  };
+  const auto command = ParseCommandLine(arguments, environment, program);
   if (!command.ok()) {
     std::cerr << "error: " << PrintableLines(std::string(command.status().message())) << "\n";
     return kExitUsage;
@@ -59,5 +60,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::launcher
 
 int main(int argc, char** argv) {
-  return lockstep::launcher::Main(std::vector<std::string>(argv + 1, argv + argc));
+  const std::string program = argc > 0 ? argv[0] : "";
+  return lockstep::launcher::Main(program.substr(program.rfind('/') + 1),
+                                  std::vector<std::string>(argv + 1, argv + argc));
 }

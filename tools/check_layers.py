@@ -65,6 +65,7 @@ WORKER_GROUPS = {
     "text": [],
     "profile": ["text"],
     "control": ["text"],
+    "command": ["control", "text"],
     "state": ["control", "text"],
     "checkpoint": ["control", "state", "text"],
     "setup": ["checkpoint", "control", "state", "text"],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker program: one process for each device, started by an agent.
 //   worker --bootstrap-fd=N [--life-fd=M]
-// N holds a serialised WorkerBootstrap, M the agent's life page. A verb that needs the engine for
-// one answer starts it as
+// It trains, or keeps one rank of a job with `run`. N holds a serialised WorkerBootstrap, M the
+// agent's life page. A verb that needs the engine for one answer starts it as
 //   worker --offline-fd=N
 // where N holds a serialised OfflineRequest.
 #include <sys/stat.h>
@@ -24,6 +24,7 @@
 #include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
+#include "worker/command/keeper.h"
 #include "worker/commands/offline.h"
 #include "worker/control/farewell_watch.h"
 #include "worker/setup/cpu_binding.h"
@@ -80,13 +81,6 @@ int main(int argc, char** argv) {
     return kUsage;
   }
   lockstep::worker::FarewellWatch::Block();
-  lockstep::worker::ClaimDevice(bootstrap.assignment());
-  if (bootstrap.assignment().device().kind() == "cuda") {
-    lockstep::worker::SetNcclEnvironment(bootstrap.assignment().spec().nccl(),
-                                         bootstrap.assignment().device().shared());
-    lockstep::worker::StayNearDevice(bootstrap.assignment());
-  }
-  lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
   std::unique_ptr<lockstep::LifePage> life;
   if (life_fd.valid()) {
     auto opened = lockstep::LifePage::Open(std::move(life_fd));
@@ -98,5 +92,15 @@ int main(int argc, char** argv) {
     }
     life = *std::move(opened);
   }
+  if (bootstrap.assignment().spec().has_run()) {
+    lockstep::worker::RunKeeper(bootstrap, lockstep::Clock::Real());
+  }
+  lockstep::worker::ClaimDevice(bootstrap.assignment());
+  if (bootstrap.assignment().device().kind() == "cuda") {
+    lockstep::worker::SetNcclEnvironment(bootstrap.assignment().spec().nccl(),
+                                         bootstrap.assignment().device().shared());
+    lockstep::worker::StayNearDevice(bootstrap.assignment());
+  }
+  lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
   return lockstep::worker::RunWorker(bootstrap, life.get(), lockstep::Clock::Real());
 }

@@ -28,6 +28,7 @@
 #include "worker/control/control_link.h"
 #include "worker/control/farewell_watch.h"
 #include "worker/control/progress_board.h"
+#include "worker/control/run_dir.h"
 #include "worker/control/run_record.h"
 #include "worker/control/telemetry.h"
 #include "worker/profile/profile_report.h"
@@ -44,11 +45,6 @@ constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
 // As long as a connection may take: packets are lost and sent again after a second, two, four.
 constexpr absl::Duration kLeastConnectPatience = absl::Seconds(5);
 constexpr absl::Duration kLookForDead = absl::Milliseconds(100);
-
-std::string RunDir(const WorkerAssignment& assignment) {
-  if (!assignment.run_dir().empty() && assignment.run_dir()[0] == '/') return assignment.run_dir();
-  return absl::StrCat(assignment.submit_dir(), "/", assignment.run_dir());
-}
 
 int64_t PeakRssBytes() {
   rusage usage{};

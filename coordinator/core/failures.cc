@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
@@ -54,7 +55,7 @@ int64_t FirstSign(const Worker& worker) {
 }
 
 // Deaths of one node are ordered by their life words, the rest by what was heard first here.
-const Worker* FirstOf(const std::vector<const Worker*>& failed) {
+const Worker* FirstOf(const Job& job, const std::vector<const Worker*>& failed) {
   struct Candidate {
     const Worker* worker = nullptr;
     int64_t heard = std::numeric_limits<int64_t>::max();
@@ -62,7 +63,9 @@ const Worker* FirstOf(const std::vector<const Worker*>& failed) {
   std::map<std::string, Candidate> by_node;
   Candidate first;
   for (const Worker* worker : failed) {
-    const bool crashed = worker->died_order != 0 && !worker->failed && worker->verdict_serial == 0;
+    // What a command says of its failure comes from the process that dies of it.
+    const bool crashed = worker->died_order != 0 && (!worker->failed || IsCommand(job)) &&
+                         worker->verdict_serial == 0;
     if (!crashed) {
       if (FirstSign(*worker) < first.heard) first = {worker, FirstSign(*worker)};
       continue;
@@ -109,9 +112,9 @@ const Worker* Culprit(const Job& job, const std::vector<const Worker*>& all) {
   std::vector<const Worker*> failed;
   std::vector<const Worker*> victims;
   for (const Worker* worker : all) (IsVictim(job, *worker) ? victims : failed).push_back(worker);
-  if (const Worker* first = FirstOf(failed)) return first;
+  if (const Worker* first = FirstOf(job, failed)) return first;
   if (const Worker* lost = LostPeer(job, victims)) return lost;
-  return FirstOf(victims);
+  return FirstOf(job, victims);
 }
 
 // Those whose failure ends the job: the newest lives, and those whose fault is not named yet.
@@ -213,6 +216,7 @@ void Judge(Context& context, Job& job, Worker& worker, const std::string& verdic
 void UpdateKill(Context& context, Job& job) {
   Ending& ending = *job.ending;
   if (ending.kill) return;
+  if (AnyRankRuns(job) && context.now < ending.since + CommandGrace(job)) return;
   bool culprit_known = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant() || slot.aside()) continue;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/checkpoints.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
@@ -150,6 +151,7 @@ bool Able(const Job& job, const Worker& worker) {
 
 // Whether some worker that must be in the next generation is not ready yet.
 bool MustWait(const Job& job) {
+  if (IsCommand(job)) return AwaitsRanks(job);
   bool survivors = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant()) continue;
@@ -167,6 +169,7 @@ bool MustWait(const Job& job) {
 
 // When only places that were given up hold the state, one of them stays for a newcomer.
 void KeepAHolder(Job& job) {
+  if (IsCommand(job)) return;
   Slot* holder = nullptr;
   Slot* newcomer = nullptr;
   for (Slot& slot : job.slots) {
@@ -200,10 +203,17 @@ std::string WhyRegroup(const Job& job) {
   return absl::StrCat(join, !join.empty() && !leave.empty() ? ", " : "", leave);
 }
 
+bool AnyFinished(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && slot.worker->finished && IsMember(job, *slot.worker);
+  });
+}
+
 // With an active generation: whether all its members have left it together.
 bool HaveRegrouped(Context& context, Job& job) {
   if (!job.generation.regroup) {
-    if (ResultIsThere(job)) return false;
+    const bool ends = IsCommand(job) ? AnyFinished(job) : ResultIsThere(job);
+    if (ends) return false;
     const std::string why = WhyRegroup(job);
     if (why.empty()) return false;
     job.generation.regroup = why;
@@ -300,11 +310,14 @@ void Form(Context& context, Job& job, const Members& members) {
     slot.worker->progress_moved = std::max(slot.worker->progress_moved, context.now);
   }
   ++job.generations;
+  // Nothing says how far a command is, and what is true from a job's first step on is true of it.
+  job.stepped |= IsCommand(job);
   NoteGeneration(context, job);
   LetGo(context, job);
   const std::string reason =
       absl::StrCat(GenerationText(job),
-                   LooksForCheckpoint(job)
+                   IsCommand(job) ? " runs the command"
+                   : LooksForCheckpoint(job)
                        ? " looks for a checkpoint to go on from"
                        : absl::StrCat(" goes on after step ", job.generation.message.start_step()));
   SetState(context, job, job.drain ? DRAINING : RUNNING, job.drain ? *job.drain : reason);
@@ -327,6 +340,7 @@ std::string WhyNotAdmitted(const Job& job, const Worker& worker) {
 }
 
 bool ResultIsThere(const Job& job) {
+  if (IsCommand(job)) return AllFinished(job);
   const auto& members = job.generation.message.members();
   if (members.empty()) return false;
   const Worker* first = FindWorker(job, members[0].incarnation());
@@ -356,7 +370,8 @@ void MaybeFormGeneration(Context& context, Job& job) {
     return;
   }
   if (!Admit(context, job, members)) return;
-  if (IsUnexplained(job) && !SpendRestart(job)) {
+  // A command that was without its coordinator for too long has ended, which is nobody's failure.
+  if (!IsCommand(job) && IsUnexplained(job) && !SpendRestart(job)) {
     BeginEnding(context, job, FAILED,
                 absl::StrCat("workers lost a peer ", job.restarts,
                              " times without a step between, and no worker had failed"),

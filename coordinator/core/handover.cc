@@ -6,11 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
+#include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -58,11 +60,12 @@ bool IsBoundToHost(const Worker& worker) {
 
 // Why no worker on another node can ever take the part of one of this job's; empty: one can.
 std::string WhyBound(const Job& job) {
+  if (IsCommand(job)) return "";  // it begins again wherever it is
   const bool bound = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     return IsLivingMember(job, slot) && IsBoundToHost(*slot.worker);
   });
   if (bound) return "its workers share one host's memory (GPUs of one host, or train.zero_stage)";
-  const int most = std::min(job::MostWorkers(job.spec()), job.spec().train().shards());
+  const int most = std::min(job::MostWorkers(job.spec()), job::MostUsefulWorkers(job.spec()));
   if (job.generation.message.members_size() == 1 && most < 2) {
     return "the state of a job's only worker goes to another one only where train.shards and "
            "elastic.max_workers are 2 or more";

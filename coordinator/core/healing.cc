@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
@@ -322,6 +323,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 }
 
 void Heal(Context& context, Job& job) {
+  if (IsCommand(job) && job.drain) return EndDraining(context, job);
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
   if (job.generation.aborted) TakeBackFinished(context, job);
@@ -338,8 +340,8 @@ void Heal(Context& context, Job& job) {
     Exclude(context, job, worker);
   }
   NameFaults(context, job, false);
-  if (MaxRestarts(job) == 0 && Unfollowed(job) == nullptr && !AnyOutOfSight(context, job) &&
-      context.now >= job.suspected + FailureDetection(job)) {
+  if (MaxRestarts(job) == 0 && !IsCommand(job) && Unfollowed(job) == nullptr &&
+      !AnyOutOfSight(context, job) && context.now >= job.suspected + FailureDetection(job)) {
     BeginEnding(context, job, FAILED, "workers lost a peer", 1);
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
@@ -159,11 +160,13 @@ void CheckSilence(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
-    if (!IsSilent(context, job, worker, commits) || Silence(context, worker) <= limit) continue;
+    const absl::Duration own = std::max(limit, SilenceLimit(context, job, worker));
+    if (!IsSilent(context, job, worker, commits) || Silence(context, worker) <= own) continue;
     if (MayBeItsHost(context, job, worker)) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
   if (silent == nullptr) return;
+  limit = std::max(limit, SilenceLimit(context, job, *silent));
   silent->failed_at = std::min(silent->failed_at, silent->last_heard);
   Judge(context, job, *silent, absl::StrCat("no heartbeat for ", Say(limit)));
 }
@@ -222,12 +225,13 @@ void CheckLeaving(Context& context, Job& job) {
                      std::any_of(job.open_faults.begin(), job.open_faults.end(),
                                  [](const OpenFault& fault) { return fault.next_generation == 0; });
   if (!heals) return;
-  const absl::Duration limit = FailureDetection(job);
-  if (context.now - job.generation.aborted_at < limit) return;
+  if (context.now - job.generation.aborted_at < FailureDetection(job)) return;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
     if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
+    const absl::Duration limit =
+        std::max(FailureDetection(job) + CommandGrace(job), SilenceLimit(context, job, worker));
     // Who was not heard for long may not have been told either.
     const absl::Time told = std::max(job.generation.aborted_at, worker.back_since);
     if (context.now - told < limit || Since(context, worker, told) < limit) continue;

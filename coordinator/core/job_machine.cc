@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
@@ -86,8 +87,13 @@ absl::Status CheckSpec(const JobSpec& spec) {
     return absl::InvalidArgumentError(absl::StrCat("a job has at most ", kMaxWorkers,
                                                    " workers; asked for ", nodes, " x ", per_node));
   }
+  if (spec.has_run()) {
+    if (spec.run().command_size() > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("the job's 'run' has no command");
+  }
   if (!spec.has_train()) {
-    return absl::InvalidArgumentError("the job has no 'train' section; only such jobs can run");
+    return absl::InvalidArgumentError(
+        "the job has neither a 'train' section nor a command ('run')");
   }
   const int shards = spec.train().shards();
   if (shards != 0 && workers > shards) {
@@ -168,13 +174,19 @@ std::string TimeLimitText(const Job& job) {
   return absl::StrCat("the time limit of ", Say(job::TimeLimit(job.spec())), " is over");
 }
 
+// What the workers of the job do when it is to stop.
+std::string HowToStop(const Job& job) {
+  if (!IsCommand(job)) return "the workers finish the step, save and leave";
+  return absl::StrCat("the ranks get SIGTERM, and SIGKILL after ", Say(CommandGrace(job)));
+}
+
 // Drains the job when its time is over, and kills it when it does not leave within the grace.
 void CheckTimeLimit(Context& context, Job& job) {
   const absl::Duration limit = job::TimeLimit(job.spec()) - job.ran;
   if (context.now < job.started + limit) return;
   if (HasActiveGeneration(job) && !job.drain) {
     job.timed_out = true;
-    job.drain = absl::StrCat(TimeLimitText(job), "; the workers finish the step, save and leave");
+    job.drain = absl::StrCat(TimeLimitText(job), "; ", HowToStop(job));
     SetState(context, job, DRAINING, *job.drain);
     context.touched_jobs.insert(job.id);
     return;
@@ -208,7 +220,31 @@ void CheckDrain(Context& context, Job& job) {
   job.ending->decided = true;
 }
 
+void BeginFinishCommand(Context& context, Job& job) {
+  const bool drained = std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.worker && slot.worker->finished && slot.worker->finished->drained();
+  });
+  if (!drained) {
+    const int ranks = job.generation.message.members_size();
+    return BeginEnding(context, job, SUCCEEDED,
+                       absl::StrCat("the command has succeeded on ", Count(ranks, "rank")), 0);
+  }
+  if (job.preempted && !job.timed_out) {
+    return BeginEnding(context, job, PENDING,
+                       absl::StrCat(job.preempted->reason,
+                                    ": all ranks have ended; they start anew when there is room"),
+                       0);
+  }
+  if (!job.timed_out) {
+    return BeginEnding(context, job, CANCELLED, "stopped: all ranks have ended", kExitCancelled);
+  }
+  BeginEnding(context, job, FAILED, absl::StrCat(TimeLimitText(job), ": all ranks have ended"),
+              kExitTimedOut);
+  job.ending->decided = true;
+}
+
 void BeginFinish(Context& context, Job& job) {
+  if (IsCommand(job)) return BeginFinishCommand(context, job);
   bool drained = false;
   int64_t steps = 0;
   std::string model;
@@ -311,7 +347,7 @@ absl::Status Cancel(Context& context, const CancelRequested& event) {
                                           : "cancelled before its first step; nothing to save";
     BeginEnding(context, *job, CANCELLED, reason, kExitCancelled, /*kill=*/true);
   } else if (!job->drain && !job->ending) {
-    job->drain = "cancelled: the workers finish the step, save and leave";
+    job->drain = absl::StrCat("cancelled: ", HowToStop(*job));
     SetState(context, *job, DRAINING, *job->drain);
   }
   context.touched_jobs.insert(job->id);
@@ -338,6 +374,7 @@ void BeginEnding(Context& context, Job& job, JobState target, const std::string&
   ending.exit_code = exit_code;
   ending.since = context.now;
   ending.deadline = context.now + context.state.options.settle;
+  if (!kill) ending.deadline += CommandGrace(job);
   ending.kill = kill;
   ending.decided = kill;
   if (kill) ending.kill_serial = context.state.serial;

@@ -10,6 +10,7 @@
 #include "coordinator/core/questions.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
+#include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -25,11 +26,11 @@ absl::Status CheckScale(const Job& job, int workers) {
   }
   const Elastic& elastic = job.spec().elastic();
   const int least = elastic.min_workers() > 0 ? elastic.min_workers() : job.wanted_workers();
-  const int most =
-      std::min(std::max(elastic.max_workers(), job.wanted_workers()), job.spec().train().shards());
+  const int most = std::min(std::max(elastic.max_workers(), job.wanted_workers()),
+                            job::MostUsefulWorkers(job.spec()));
   if (workers >= least && workers <= most) return absl::OkStatus();
   const std::string ask = absl::StrCat("job ", job.id, " cannot have ", workers, " workers: ");
-  if (workers > job.spec().train().shards()) {
+  if (workers > job::MostUsefulWorkers(job.spec())) {
     return absl::InvalidArgumentError(
         absl::StrCat(ask, "it has ", Count(job.spec().train().shards(), "shard")));
   }

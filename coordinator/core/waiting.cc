@@ -24,8 +24,11 @@ std::string SayWanted(const Job& job) {
                         by == "gpu"   ? "GPUs"
                         : by == "cpu" ? "slots"
                                       : "GPUs or slots",
-                        " of ", Count(resources.nodes(), "node"), ", ",
-                        Count(job.spec().train().shards(), "worker"), " at most (train.shards)");
+                        " of ", Count(resources.nodes(), "node"),
+                        job.spec().has_train()
+                            ? absl::StrCat(", ", Count(job.spec().train().shards(), "worker"),
+                                           " at most (train.shards)")
+                            : "");
   } else {
     const std::vector<int> counts = job::RanksPerNode(job.spec());
     text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on ",

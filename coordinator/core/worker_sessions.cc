@@ -124,7 +124,8 @@ void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& read
                     ready.highest_generation() >= number;
   worker.ready = ready;
   job.stepped |= ready.committed_step() > 0;
-  if (job.generation.aborted) worker.finished.reset();  // somebody has to do the rest with it
+  // Somebody has to do the rest with it.
+  if (job.generation.aborted || job.generation.regroup) worker.finished.reset();
   context.touched_jobs.insert(job.id);
   // Who could reach only some of its peers waits for what is decided about all.
   if (!left || HasCuts(job)) return;

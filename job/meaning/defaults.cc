@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/meaning/defaults.h"
 
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,16 @@ absl::Duration StartTimeout(const JobSpec& spec) {
 }
 
 int MaxRestarts(const JobSpec& spec) {
-  return spec.restart().has_max_restarts() ? spec.restart().max_restarts() : kDefaultMaxRestarts;
+  if (spec.restart().has_max_restarts()) return spec.restart().max_restarts();
+  return spec.has_run() ? kDefaultCommandRestarts : kDefaultMaxRestarts;
+}
+
+absl::Duration CommandGrace(const JobSpec& spec) {
+  return DurationOr(spec.preemption().grace(), kDefaultCommandGrace);
+}
+
+int MostUsefulWorkers(const JobSpec& spec) {
+  return spec.has_train() ? spec.train().shards() : std::numeric_limits<int32_t>::max();
 }
 
 absl::Duration TimeLimit(const JobSpec& spec) {

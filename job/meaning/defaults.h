@@ -15,6 +15,13 @@ namespace lockstep::job {
 inline constexpr absl::Duration kDefaultFailureDetection = absl::Seconds(5);
 inline constexpr absl::Duration kDefaultStartTimeout = absl::Minutes(10);
 inline constexpr int kDefaultMaxRestarts = 3;
+// Of a command, which may do harm when it is done twice.
+inline constexpr int kDefaultCommandRestarts = 0;
+// How long a command goes on without a word from its coordinator. What it did may be begun again
+// elsewhere kCommandLeaseMargin later, when the hosts' connections know that they are cut.
+inline constexpr absl::Duration kCommandLease = absl::Seconds(30);
+inline constexpr absl::Duration kCommandLeaseMargin = absl::Seconds(15);
+inline constexpr absl::Duration kDefaultCommandGrace = absl::Seconds(10);
 inline constexpr char kDefaultEvalEvery[] = "1 epoch";
 inline constexpr double kDefaultDropoutRate = 0.5;
 
@@ -23,6 +30,10 @@ absl::Duration FailureDetection(const JobSpec& spec);
 absl::Duration StartTimeout(const JobSpec& spec);
 // Failures without progress that the job survives.
 int MaxRestarts(const JobSpec& spec);
+// From SIGTERM to SIGKILL for the commands of a job with `run`.
+absl::Duration CommandGrace(const JobSpec& spec);
+// The most workers that the job can use: its shards, or as many as there may be.
+int MostUsefulWorkers(const JobSpec& spec);
 // For how long it may run. Without one: infinite.
 absl::Duration TimeLimit(const JobSpec& spec);
 // The share of values that the layer leaves out.

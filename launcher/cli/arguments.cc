@@ -8,6 +8,7 @@
 #include "job/nearest_name.h"
 #include "launcher/cli/flags.h"
 #include "launcher/cli/parse.h"
+#include "launcher/cli/torchrun.h"
 #include "launcher/cli/verb_table.h"
 
 namespace lockstep::launcher {
@@ -15,7 +16,7 @@ namespace {
 
 bool LooksLikeFile(const std::string& word) {
   return absl::EndsWith(word, ".yaml") || absl::EndsWith(word, ".yml") ||
-         absl::StrContains(word, '/') || word == "-";
+         absl::EndsWith(word, ".py") || absl::StrContains(word, '/') || word == "-";
 }
 
 absl::StatusOr<CommonArgs> ParseCommon(const Words& words) {
@@ -88,19 +89,29 @@ absl::StatusOr<ProcCount> ParseProcCount(const std::string& text) {
 }
 
 absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& arguments,
-                                         const Environment& environment) {
+                                         const Environment& environment,
+                                         const std::string& program) {
   std::vector<std::string> rest = arguments;
-  LS_ASSIGN_OR_RETURN(const std::string verb, TakeVerb(&rest));
+  const bool torchrun = IsTorchrun(program);
+  std::string verb = "run";
+  const bool asks =
+      !rest.empty() && (rest[0] == "--help" || rest[0] == "-h" || rest[0] == "--version");
+  if (!torchrun || rest.empty() || asks) {
+    LS_ASSIGN_OR_RETURN(verb, TakeVerb(&rest));
+  }
   // Help first: it answers even when the rest of the line is not yet right.
   for (const std::string& word : rest) {
-    if (word == "--") break;
+    if (word == "--" || absl::EndsWith(word, ".py") || torchrun) break;
     if (word == "--help" || word == "-h") {
       return Command(HelpArgs{verb == "run" && rest.size() == arguments.size() ? "" : verb});
     }
   }
   Line line;
   line.verb = verb;
-  LS_ASSIGN_OR_RETURN(line.words, SplitWords(verb, rest));
+  const bool script = torchrun || (verb == "run" && WantsScript(environment));
+  LS_ASSIGN_OR_RETURN(line.words, SplitWords(verb, rest, script));
+  line.environment = &environment;
+  if (line.words.has_command && verb == "run") TakeVariables(environment, &line.words);
   LS_ASSIGN_OR_RETURN(line.common, ParseCommon(line.words));
   line.coordinator = ParseCoordinator(line.words, environment);
   return FindVerb(verb)->parse(line);

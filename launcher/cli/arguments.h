@@ -3,6 +3,7 @@
 // printed or looked up; what the user meant, or what is wrong, comes back.
 //
 //   launcher job.yaml            launcher -- command...         (run here and follow)
+//   launcher train.py ARGUMENTS  launcher -m MODULE ARGUMENTS   (as torchrun does)
 //   launcher VERB [flags] ...    every flag: --a-b or --a_b, --flag=value or --flag value
 //
 // Thread-safety: pure functions.
@@ -58,7 +59,9 @@ struct CommonArgs {
 struct JobArgs {
   std::string job_file;
   std::vector<std::string> command;  // exactly one of job_file and command is there
-  std::vector<std::string> sets;     // --set and what other flags mean, in order
+  std::string script;              // what the command runs, for the job's name; empty: the command
+  std::optional<int> least_nodes;  // of --nnodes MIN:MAX
+  std::vector<std::string> sets;   // --set and what other flags mean, in order
   std::optional<ProcCount> nproc_per_node;
   std::optional<int> nodes;
   std::string run_dir;                   // the folder of this run; empty: runs_dir/<name>-<id>
@@ -75,7 +78,8 @@ struct JobArgs {
 // A run over several hosts, started with the same command on each.
 struct RendezvousArgs {
   std::string endpoint;  // host:port of the host with node rank 0, which has the coordinator
-  int node_rank = 0;
+  // Not known (as with torchrun's c10d): 0 on the host that the endpoint names.
+  std::optional<int> node_rank = 0;
   bool plaintext = false;  // without encryption
 };
 
@@ -272,11 +276,13 @@ using Command =
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;
 
-// Parses `arguments` (without the program's name). `environment` is asked for LOCKSTEP_COORDINATOR,
-// LOCKSTEP_TOKEN_FILE and LOCKSTEP_TOKEN. Errors: InvalidArgument for every mistake in the usage
-// (exit code 2), with what would be right.
+// Parses `arguments`, without the program's name, which is `program`: under torchrun's the first
+// word is a script. `environment` is asked for LOCKSTEP_COORDINATOR, LOCKSTEP_TOKEN_FILE and
+// LOCKSTEP_TOKEN, and for a command for torchrun's variables (PET_NNODES and the like). Errors:
+// InvalidArgument for every mistake in the usage (exit code 2), with what would be right.
 absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& arguments,
-                                         const Environment& environment);
+                                         const Environment& environment,
+                                         const std::string& program = "launcher");
 
 // The text of --help for a verb ("" for the program). Ends with a line feed.
 std::string HelpText(const std::string& verb);

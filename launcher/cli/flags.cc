@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "job/nearest_name.h"
 #include "launcher/cli/parse.h"
+#include "launcher/cli/torchrun.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -39,11 +40,42 @@ const Flag* FindLetter(char letter) {
   return nullptr;
 }
 
+// Torchrun's flag of this name or letter, as a flag of its verbs; null: it has none.
+const Flag* FindTorchrunFlag(const std::string& verb, const std::string& name, bool is_long) {
+  static const auto* const flags = [] {
+    auto* all = new std::vector<Flag>;
+    for (const auto& [flag_name, flag] : TorchrunFlags()) {
+      all->push_back({.name = flag_name,
+                      .letter = flag.letter,
+                      .value = flag.takes_value ? "VALUE" : "",
+                      .verbs = {"run", "submit"}});
+    }
+    return all;
+  }();
+  for (const Flag& flag : *flags) {
+    const bool same = is_long ? flag.name == name : flag.letter != 0 && flag.letter == name[0];
+    if (same && TakesFlag(verb, flag)) return &flag;
+  }
+  return nullptr;
+}
+
+bool IsJobFile(const std::string& word) {
+  return absl::EndsWith(word, ".yaml") || absl::EndsWith(word, ".yml") || word == "-";
+}
+
+// Whether the word begins a command, all that follows being its arguments.
+bool BeginsScript(const std::string& verb, const std::string& word, const Words& words,
+                  bool script) {
+  if (verb != "run" && verb != "submit") return false;
+  if (!words.positional.empty()) return false;
+  if (WantsScript(words)) return true;
+  return !IsJobFile(word) && (script || absl::EndsWith(word, ".py"));
+}
+
 absl::Status UnknownFlag(const std::string& verb, const std::string& written,
                          const std::string& name) {
-  const auto torchrun = TorchrunFlags().find(name);
-  if (torchrun != TorchrunFlags().end()) {
-    return Usage(absl::StrCat("'", written, "' is a flag of torchrun: ", torchrun->second));
+  if (const auto torchrun = TorchrunFlags().find(name); torchrun != TorchrunFlags().end()) {
+    return Usage(absl::StrCat("'", written, "' is a flag of torchrun: ", torchrun->second.advice));
   }
   std::vector<std::string> names;
   for (const Flag& flag : AllFlags()) {
@@ -318,36 +350,6 @@ const std::vector<Flag>& AllFlags() {
   return *flags;
 }
 
-const std::map<std::string, std::string>& TorchrunFlags() {
-  static const auto* const flags = [] {
-    const std::string rendezvous =
-        "there is one kind of rendezvous, and a run has its id by itself; leave it out";
-    const std::string master = "ports are chosen and published by themselves; leave it out";
-    const std::string logs =
-        "each rank's output is in the run's folder; 'logs: {tee: 0}' in the job "
-        "file shows rank 0 alone";
-    return new std::map<std::string, std::string>{
-        {"rdzv-backend", rendezvous},
-        {"rdzv-id", rendezvous},
-        {"rdzv-conf", rendezvous},
-        {"master-addr", master},
-        {"master-port", master},
-        {"local-addr", master},
-        {"standalone", "a run on this machine is the default; leave it out"},
-        {"module", "write the command: launcher -- python3 -m MODULE"},
-        {"no-python", "what follows '--' is run as it is; leave it out"},
-        {"run-path", "write the command: launcher -- python3 SCRIPT"},
-        {"start-method", "workers are programs of their own; leave it out"},
-        {"monitor-interval", "the end of a worker is seen at once; leave it out"},
-        {"role", "a job has one role; leave it out"},
-        {"redirects", logs},
-        {"tee", logs},
-        {"local-ranks-filter", logs},
-    };
-  }();
-  return *flags;
-}
-
 bool TakesFlag(const std::string& verb, const Flag& flag) {
   return flag.verbs.empty() ||
          std::find(flag.verbs.begin(), flag.verbs.end(), verb) != flag.verbs.end();
@@ -358,8 +360,8 @@ std::string Words::Last(const std::string& flag) const {
   return found == flags.end() ? "" : found->second.back();
 }
 
-absl::StatusOr<Words> SplitWords(const std::string& verb,
-                                 const std::vector<std::string>& arguments) {
+absl::StatusOr<Words> SplitWords(const std::string& verb, const std::vector<std::string>& arguments,
+                                 bool script) {
   Words words;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -369,6 +371,11 @@ absl::StatusOr<Words> SplitWords(const std::string& verb,
       break;
     }
     if (word.size() < 2 || word[0] != '-') {
+      if (BeginsScript(verb, word, words, script)) {
+        words.has_command = words.script = true;
+        words.command.assign(arguments.begin() + i, arguments.end());
+        break;
+      }
       words.positional.push_back(word);
       continue;
     }
@@ -377,6 +384,9 @@ absl::StatusOr<Words> SplitWords(const std::string& verb,
     const std::string written = word.substr(0, equals);
     const std::string name = is_long ? Canonical(written.substr(2)) : word.substr(1, 1);
     const Flag* flag = is_long ? FindFlag(verb, name) : FindLetter(word[1]);
+    if (flag == nullptr || !TakesFlag(verb, *flag)) {
+      if (const Flag* peer = FindTorchrunFlag(verb, name, is_long)) flag = peer;
+    }
     if (flag == nullptr) return UnknownFlag(verb, written, name);
     if (!TakesFlag(verb, *flag)) {
       return Usage(absl::StrCat("'launcher ", verb, "' takes no '", written, "'; '--", flag->name,

@@ -23,9 +23,6 @@ struct Flag {
 // Every flag of the launcher, in the order of --help. Lives for ever.
 const std::vector<Flag>& AllFlags();
 
-// torchrun's flags that have no use here: why, and what to use instead.
-const std::map<std::string, std::string>& TorchrunFlags();
-
 // Whether `verb` ("run", "join", ...) takes `flag`.
 bool TakesFlag(const std::string& verb, const Flag& flag);
 
@@ -34,7 +31,8 @@ struct Words {
   // By canonical name, in order of appearance; "" for flags without a value.
   std::map<std::string, std::vector<std::string>> flags;
   std::vector<std::string> positional;
-  bool has_command = false;  // "--" was there
+  bool has_command = false;  // "--" was there, or a script
+  bool script = false;       // the command begins with a script (or module, or program)
   std::vector<std::string> command;
 
   bool Has(const std::string& flag) const { return flags.count(flag) > 0; }
@@ -42,10 +40,12 @@ struct Words {
   std::string Last(const std::string& flag) const;
 };
 
-// Splits the arguments of `verb`. Errors: InvalidArgument for unknown flags (with the nearest
-// name), missing and unwanted values.
-absl::StatusOr<Words> SplitWords(const std::string& verb,
-                                 const std::vector<std::string>& arguments);
+// Splits the arguments of `verb`. The command of `run` and `submit` follows "--", or begins with
+// the first word that is neither a flag nor a job file (.yaml, .yml, -) if that ends in .py, if -m,
+// --no-python or --run-path came before it, or with `script`. Errors: InvalidArgument for unknown
+// flags (with the nearest name), missing and unwanted values.
+absl::StatusOr<Words> SplitWords(const std::string& verb, const std::vector<std::string>& arguments,
+                                 bool script = false);
 
 }  // namespace lockstep::launcher
 

@@ -20,6 +20,7 @@ struct Line {
   Words words;
   CommonArgs common;
   CoordinatorArgs coordinator;
+  const Environment* environment = nullptr;  // while it is parsed
 };
 
 // All errors of this header are InvalidArgument, with what would be right.

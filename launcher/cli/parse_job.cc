@@ -12,9 +12,19 @@
 #include "absl/strings/string_view.h"
 #include "common/status.h"
 #include "launcher/cli/parse.h"
+#include "launcher/cli/torchrun.h"
 
 namespace lockstep::launcher {
 namespace {
+
+// With a job file.
+absl::Status NoTorchrunFlag(const Words& words) {
+  for (const auto& [name, flag] : TorchrunFlags()) {
+    if (!words.Has(name)) continue;
+    return Usage(absl::StrCat("'--", name, "' is a flag of torchrun: ", flag.advice));
+  }
+  return absl::OkStatus();
+}
 
 // `here`: the job runs on this machine.
 absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
@@ -26,12 +36,13 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
                                 "') or a command after '--', not both"));
     }
     if (words.command.empty()) return Usage("no command after '--'");
-    job.command = words.command;
+    LS_RETURN_IF_ERROR(ApplyTorchrun(words, *line.environment, &job));
   } else {
+    LS_RETURN_IF_ERROR(NoTorchrunFlag(words));
     LS_ASSIGN_OR_RETURN(job.job_file, OnePositional(line, "job file"));
     if (absl::EndsWith(job.job_file, ".py")) {
-      return Usage(absl::StrCat("'", job.job_file,
-                                "' is a script; run it with: launcher -- python3 ", job.job_file));
+      return Usage(
+          absl::StrCat("'", job.job_file, "' is a script; run it with: launcher ", job.job_file));
     }
   }
   if (const auto sets = words.flags.find("set"); sets != words.flags.end()) job.sets = sets->second;
@@ -43,12 +54,14 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
     LS_ASSIGN_OR_RETURN(job.nproc_per_node, ParseProcCount(words.Last("nproc-per-node")));
   }
   const std::string nodes = words.Last("nnodes");
-  if (absl::StrContains(nodes, ':')) {
+  if (absl::StrContains(nodes, ':') && !words.has_command) {
     return Usage(absl::StrCat("--nnodes ", nodes,
                               ": a range of hosts is written in the job file, as "
                               "elastic: {min_workers: A, max_workers: B}"));
   }
-  LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
+  if (!job.least_nodes.has_value()) {
+    LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));
+  }
   if (here && job.nodes.value_or(1) > 1) {
     return Usage(absl::StrCat(
         "--nnodes ", nodes,
@@ -76,8 +89,7 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   return job;
 }
 
-absl::StatusOr<std::string> ParseEndpoint(const Words& words) {
-  const std::string endpoint = words.Last("rdzv-endpoint");
+absl::StatusOr<std::string> ParseEndpoint(const std::string& endpoint) {
   const size_t colon = endpoint.rfind(':');
   int port = 0;
   if (colon == std::string::npos || colon == 0 ||
@@ -115,7 +127,7 @@ absl::StatusOr<Command> ParseRunOnHosts(const Line& line) {
         "--nproc-per-node takes a number with --hosts; or give each host its own: a:4,b:2");
   }
   if (words.Has("rdzv-endpoint")) {
-    LS_ASSIGN_OR_RETURN(hosts.endpoint, ParseEndpoint(words));
+    LS_ASSIGN_OR_RETURN(hosts.endpoint, ParseEndpoint(words.Last("rdzv-endpoint")));
   }
   hosts.hostfile = words.Last("hostfile");
   hosts.ssh = words.Last("ssh");
@@ -126,12 +138,47 @@ absl::StatusOr<Command> ParseRunOnHosts(const Line& line) {
   return Command(std::move(args));
 }
 
+// The largest of "4" and "1:4"; what is no number is complained of elsewhere.
+int MostNodes(const std::string& text) {
+  int most = 1;
+  const bool number = absl::SimpleAtoi(text.substr(text.find(':') + 1), &most);
+  return number ? most : 1;
+}
+
+// Whether the same command is given on several hosts. torchrun's users name an endpoint also where
+// there is one host.
+bool IsOverHosts(const Words& words) {
+  if (!words.has_command) return words.Has("rdzv-endpoint");
+  return !words.Has("standalone") && MostNodes(words.Last("nnodes")) > 1 &&
+         !EndpointOf(words).empty();
+}
+
+absl::StatusOr<RendezvousArgs> ParseRendezvous(const Words& words, const JobArgs& job) {
+  RendezvousArgs rendezvous;
+  LS_ASSIGN_OR_RETURN(
+      rendezvous.endpoint,
+      ParseEndpoint(words.has_command ? EndpointOf(words) : words.Last("rdzv-endpoint")));
+  rendezvous.plaintext = words.Has("plaintext");
+  LS_ASSIGN_OR_RETURN(rendezvous.node_rank, ParseOptionalCount(words, "node-rank", 0));
+  if (!rendezvous.node_rank.has_value()) {
+    if (words.has_command) return rendezvous;
+    return Usage(
+        "--rdzv-endpoint needs --node-rank=K: 0 on the host that it names, other numbers "
+        "on the others");
+  }
+  if (job.nodes.has_value() && *rendezvous.node_rank >= *job.nodes) {
+    return Usage(absl::StrCat("--node-rank ", *rendezvous.node_rank, ": with --nnodes ", *job.nodes,
+                              " it goes from 0 to ", *job.nodes - 1));
+  }
+  return rendezvous;
+}
+
 }  // namespace
 
 absl::StatusOr<Command> ParseRun(const Line& line) {
   const Words& words = line.words;
   if (words.Has("hosts") || words.Has("hostfile")) return ParseRunOnHosts(line);
-  const bool over_hosts = words.Has("rdzv-endpoint");
+  const bool over_hosts = IsOverHosts(words);
   RunArgs args{line.common, {}};
   LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/!over_hosts));
   for (const char* flag : {"ssh", "launcher"}) {
@@ -139,25 +186,12 @@ absl::StatusOr<Command> ParseRun(const Line& line) {
   }
   if (!over_hosts) {
     for (const char* flag : {"node-rank", "plaintext", "interfaces", "token-file"}) {
-      if (!words.Has(flag)) continue;
+      if (!words.Has(flag) || (words.has_command && flag == std::string("node-rank"))) continue;
       return Usage(absl::StrCat("--", flag, " goes with --rdzv-endpoint=HOST:PORT"));
     }
     return Command(std::move(args));
   }
-  RendezvousArgs rendezvous;
-  LS_ASSIGN_OR_RETURN(rendezvous.endpoint, ParseEndpoint(words));
-  if (!words.Has("node-rank")) {
-    return Usage(
-        "--rdzv-endpoint needs --node-rank=K: 0 on the host that it names, other numbers "
-        "on the others");
-  }
-  LS_ASSIGN_OR_RETURN(rendezvous.node_rank, ParseCount("node-rank", words.Last("node-rank"), 0));
-  if (args.job.nodes.has_value() && rendezvous.node_rank >= *args.job.nodes) {
-    return Usage(absl::StrCat("--node-rank ", rendezvous.node_rank, ": with --nnodes ",
-                              *args.job.nodes, " it goes from 0 to ", *args.job.nodes - 1));
-  }
-  rendezvous.plaintext = words.Has("plaintext");
-  args.rendezvous = std::move(rendezvous);
+  LS_ASSIGN_OR_RETURN(args.rendezvous, ParseRendezvous(words, args.job));
   args.coordinator = line.coordinator;
   args.interfaces = words.Last("interfaces");
   return Command(std::move(args));

@@ -126,8 +126,11 @@ std::string ResultSummary(const JobStatus& told) {
     line("trained", absl::StrFormat("%s steps, %.4g epochs, %d workers", WithCommas(result.steps()),
                                     result.epochs(), result.workers()));
   }
-  line("time", absl::StrFormat("%s, %s of them training", ShortDuration(result.wall_seconds()),
-                               ShortDuration(result.train_seconds())));
+  std::string time = ShortDuration(result.wall_seconds());
+  if (result.train_seconds() > 0) {
+    absl::StrAppend(&time, ", ", ShortDuration(result.train_seconds()), " of them training");
+  }
+  line("time", time);
   if (result.samples_per_second() > 0) {
     line("speed",
          absl::StrCat(WithCommas(static_cast<int64_t>(result.samples_per_second())), " samples/s"));

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/local_run/hosts_of_run.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/fd.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "job/meaning/workers.h"
@@ -38,6 +42,24 @@ absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintex
                       coordinator::CredentialsOfRun(tokens.shared));
   tokens.shown = std::move(derived.token);
   return tokens;
+}
+
+bool IsThisHost(const std::string& endpoint) {
+  std::string host = endpoint.substr(0, endpoint.rfind(':'));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return false;
+  bool here = false;
+  for (const addrinfo* each = found; each != nullptr && !here; each = each->ai_next) {
+    const UniqueFd socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    here = socket.valid() && ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0;
+  }
+  ::freeaddrinfo(found);
+  return here;
 }
 
 int SlotsOfHost(const JobSpec& spec, bool over_hosts) {

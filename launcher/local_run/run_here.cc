@@ -124,6 +124,7 @@ class LocalRun {
   int slots_left_ ABSL_GUARDED_BY(mu_) = 0;      // on those that take part
   int least_slots_ ABSL_GUARDED_BY(mu_) = 0;     // that the job goes on with
   std::string host_failure_ ABSL_GUARDED_BY(mu_);
+  bool runs_command_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<RemoteHosts> remote_;  // last: its threads use the rest
@@ -167,8 +168,8 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   const JobSpec& spec = request.spec();
   known_.set_name(spec.name());
   LS_RETURN_IF_ERROR(PrepareHosts(request.mutable_spec()));
-  // A job that survives no failure ends with its coordinator, too.
-  coordinator->SetRestarts(job::MaxRestarts(spec) > 0);
+  // A job that survives no failure ends with its coordinator, too; a command goes on without it.
+  coordinator->SetRestarts(job::MaxRestarts(spec) > 0 || spec.has_run());
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
   LS_RETURN_IF_ERROR(coordinator->WaitReady(kReadyTimeout, interrupt_.get()));
   coordinator::ClientOptions reached;
@@ -180,6 +181,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   {
     absl::MutexLock lock(&mu_);
     client_ = client;
+    runs_command_ = spec.has_run();
   }
   if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
   LS_RETURN_IF_ERROR(Submit(request));
@@ -356,8 +358,10 @@ absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
 void LocalRun::OnSignal(int count) {
   std::shared_ptr<coordinator::Client> client;
   CancelJobRequest request;
+  bool runs_command;
   {
     absl::MutexLock lock(&mu_);
+    runs_command = runs_command_;
     signals_ = count;
     if (over_) return;
     client = client_;
@@ -367,8 +371,10 @@ void LocalRun::OnSignal(int count) {
   (void)!::write(interrupt_.get(), &one, sizeof(one));
   if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
   if (count == 1) {
-    renderer_.Message(
-        "stopping: the workers finish their step, save and leave (Ctrl-C again kills them)");
+    renderer_.Message(runs_command
+                          ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
+                          : "stopping: the workers finish their step, save and leave (Ctrl-C again "
+                            "kills them)");
     const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
     if (cancelled.ok() || absl::IsFailedPrecondition(cancelled)) return;
     renderer_.Error(absl::StrCat("cannot stop the job politely, killing it: ",

@@ -4,13 +4,16 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "job/job_file.h"
 #include "job/meaning/workers.h"
@@ -49,6 +52,20 @@ absl::Status CountFile(JobSpec* spec) {
   LS_ASSIGN_OR_RETURN(const int count, CountHere(spec->resources().nproc_by()));
   spec->mutable_resources()->clear_nproc_by();
   return job::OverrideWorkers(spec->resources().nodes(), count, spec);
+}
+
+// A command as a job file.
+std::string FileOf(const std::vector<std::string>& command) {
+  return absl::StrCat("run: ", JsonArrayOf(command), "\n");
+}
+
+// What the job is called after: the script, also where the command names its interpreter.
+std::string NameOf(const JobArgs& args) {
+  if (!args.script.empty()) return args.script;
+  for (const std::string& word : args.command) {
+    if (absl::EndsWith(word, ".py")) return word;
+  }
+  return args.command.front();
 }
 
 absl::Status FillSecrets(JobSpec* spec) {
@@ -130,10 +147,6 @@ std::string UserName() {
 }
 
 absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
-  if (!args.command.empty()) {
-    return absl::UnimplementedError(
-        "commands are not in this version: it trains the jobs that 'train' describes");
-  }
   job::WorkerFlags flags;
   flags.nodes = args.nodes;
   std::string by;
@@ -145,9 +158,13 @@ absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
       LS_ASSIGN_OR_RETURN(flags.nproc_per_node, CountHere(by));
     }
   }
-  job::LoadResult loaded = args.array_index.has_value()
-                               ? LoadElement(args, flags)
-                               : job::LoadJobFile(args.job_file, args.sets, flags);
+  job::LoadResult loaded;
+  if (!args.command.empty()) {
+    loaded = job::ParseJob(FileOf(args.command), NameOf(args), args.sets, flags);
+  } else {
+    loaded = args.array_index.has_value() ? LoadElement(args, flags)
+                                          : job::LoadJobFile(args.job_file, args.sets, flags);
+  }
   if (!loaded.ok() || !loaded.admission.ok()) return loaded;
   Resources& resources = *loaded.spec.mutable_resources();
   if (counted == Counted::kByCoordinator && !by.empty()) {
@@ -159,6 +176,10 @@ absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
     }
   } else if (counted == Counted::kHere && !resources.nproc_by().empty()) {
     loaded.admission = CountFile(&loaded.spec);
+  }
+  if (args.least_nodes.has_value()) {
+    loaded.spec.mutable_elastic()->set_min_workers(
+        *args.least_nodes * std::max(1, loaded.spec.resources().nproc_per_node()));
   }
   return loaded;
 }

@@ -23,10 +23,10 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/descendants.h"
 #include "common/fd.h"
 #include "common/fd_passing.h"
 #include "launcher/spawner/child.h"
-#include "launcher/spawner/descendants.h"
 #include "launcher/spawner/wire.h"
 
 namespace lockstep::launcher {
@@ -49,6 +49,8 @@ class SpawnerProcess {
   void HandleMessage(FdMessage message);
   void HandleSpawn(const SpawnerCommand& command, std::vector<UniqueFd> fds);
   void Reap();
+  // What was adopted here came of a process that has ended: it ends too.
+  void KillAdopted();
   void Report(const SpawnerEvent& event) { outgoing_.push_back(event); }
   // Sends what the socket takes; never blocks, since the launcher may be blocked sending to here.
   void SendReports();
@@ -173,7 +175,9 @@ void SpawnerProcess::Reap() {
     if (it != ids_.end()) ::killpg(pid, SIGKILL);  // what it left behind
     int status = 0;
     rusage usage{};
-    if (::wait4(pid, &status, 0, &usage) != pid || it == ids_.end()) continue;
+    if (::wait4(pid, &status, 0, &usage) != pid) continue;
+    KillAdopted();
+    if (it == ids_.end()) continue;
     SpawnerEvent event;
     event.kind = SpawnerEvent::Kind::kExited;
     event.id = it->second;
@@ -188,6 +192,12 @@ void SpawnerProcess::Reap() {
     Report(event);
     pids_.erase(it->second);
     ids_.erase(it);
+  }
+}
+
+void SpawnerProcess::KillAdopted() {
+  for (const pid_t pid : ChildProcesses()) {
+    if (!ids_.contains(pid)) ::kill(pid, SIGKILL);
   }
 }
 

@@ -2,10 +2,12 @@
 #include "launcher/verbs/run_verb.h"
 
 #include <iostream>
+#include <optional>
 
 #include "launcher/cli/exit_codes.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/ordered_guest.h"
+#include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/run_as_guest.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
@@ -29,7 +31,11 @@ int WithSpawner(const Args& args, int (*verb)(const Args&, Spawner*)) {
 }  // namespace
 
 int RunVerb(const RunArgs& args) {
-  const bool guest = args.rendezvous.has_value() && args.rendezvous->node_rank > 0;
+  bool guest = false;
+  if (args.rendezvous.has_value()) {
+    const std::optional<int> rank = args.rendezvous->node_rank;
+    guest = rank.has_value() ? *rank > 0 : !IsThisHost(args.rendezvous->endpoint);
+  }
   return WithSpawner(args, guest ? RunAsGuest : RunHere);
 }
 int RunVerb(const GuestArgs& args) { return WithSpawner(args, RunOrderedGuest); }

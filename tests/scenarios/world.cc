@@ -247,7 +247,11 @@ void World::Submit(const Command& command) {
   spec.mutable_resources()->set_nproc_by(command.text("by"));
   spec.mutable_resources()->set_rank0_node(command.text("rank0"));
   spec.mutable_resources()->set_device(command.text("device", "auto"));
-  spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
+  if (command.flag("command")) {
+    spec.mutable_run()->add_command("true");
+  } else {
+    spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
+  }
   spec.mutable_resources()->set_standby(static_cast<int>(command.number("standby")));
   if (command.flag("mixed")) spec.mutable_train()->set_reproducible(false);
   if (command.has("resume")) {

@@ -35,6 +35,7 @@ void ControlLink::Start() {
 }
 
 void ControlLink::OnConnection(bool connected) {
+  connected_.store(connected, std::memory_order_relaxed);
   if (!connected) return;
   absl::MutexLock lock(&mu_);
   CarryOut(machine_.Connected());
@@ -167,6 +168,16 @@ std::optional<Exit> ControlLink::FinishAndWait(const WorkerFinished& finished) {
   };
   mu_.Await(absl::Condition(&told));
   return machine_.exit();
+}
+
+void ControlLink::SendFinished(const WorkerFinished& finished) {
+  absl::MutexLock lock(&mu_);
+  CarryOut(machine_.Finished(finished));
+}
+
+bool ControlLink::HasEnded(int64_t generation) const {
+  absl::MutexLock lock(&mu_);
+  return machine_.HasEnded(generation);
 }
 
 void ControlLink::SendFailed(int64_t generation, const absl::Status& status) {

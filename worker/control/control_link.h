@@ -84,6 +84,13 @@ class ControlLink {
   // message is repeated after a reconnect. Empty: the generation was aborted, because the worker
   // that writes the result failed, and the work is not done; or the coordinator is lost.
   std::optional<Exit> FinishAndWait(const WorkerFinished& finished);
+  // Says that all is done, and returns at once; what FinishAndWait waits for is asked for with
+  // exit_requested and HasEnded.
+  void SendFinished(const WorkerFinished& finished);
+  // Whether the coordinator has ended `generation`.
+  bool HasEnded(int64_t generation) const;
+  // Whether the coordinator is heard: a connection to it is up.
+  bool connected() const { return connected_.load(std::memory_order_relaxed); }
   // Says why the worker gives up; waits a moment for the message to leave.
   void SendFailed(int64_t generation, const absl::Status& status);
 
@@ -96,6 +103,7 @@ class ControlLink {
   const coordinator::ClientOptions options_;
   const Open open_;
   std::atomic<bool> drain_{false};
+  std::atomic<bool> connected_{false};
   std::atomic<int64_t> regroup_{0};
 
   mutable absl::Mutex mu_;

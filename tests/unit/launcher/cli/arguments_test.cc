@@ -135,6 +135,80 @@ TEST(OrderedGuest, TakesAnOrderOutOfAPipe) {
   ::close(fds[0]);
 }
 
+TEST(Arguments, AScriptTakesTheRestOfTheLine) {
+  const RunArgs args = Parse<RunArgs>(
+      {"--nproc_per_node=2", "--max-restarts", "3", "dir/train.py", "--tee", "a.yaml"});
+  EXPECT_THAT(args.job.command, ElementsAre("python3", "-u", "dir/train.py", "--tee", "a.yaml"));
+  EXPECT_EQ(args.job.nproc_per_node->count, 2);
+  EXPECT_EQ(args.job.script, "dir/train.py");
+  EXPECT_TRUE(args.job.job_file.empty());
+  EXPECT_THAT(Parse<RunArgs>({"-m", "pkg.train", "-x"}).job.command,
+              ElementsAre("python3", "-u", "-m", "pkg.train", "-x"));
+  EXPECT_THAT(Parse<RunArgs>({"--no-python", "./a.sh", "--help"}).job.command,
+              ElementsAre("./a.sh", "--help"));
+  EXPECT_THAT(Parse<RunArgs>({"--", "a.sh", "-x"}).job.command, ElementsAre("a.sh", "-x"));
+  EXPECT_THAT(Parse<SubmitArgs>({"submit", "train.py", "1"}).job.command,
+              ElementsAre("python3", "-u", "train.py", "1"));
+  const Environment python = [](const std::string& name) {
+    return name == "PYTHON_EXEC" ? "/venv/python" : "";
+  };
+  EXPECT_EQ(Parse<RunArgs>({"train.py"}, python).job.command.front(), "/venv/python");
+}
+
+TEST(Arguments, UnderTorchrunsName) {
+  const auto parse = [](const Words& words) {
+    const auto command = ParseCommandLine(words, NoEnvironment, "torchrun");
+    EXPECT_TRUE(command.ok()) << command.status();
+    return command.ok() ? std::get<RunArgs>(*command) : RunArgs{};
+  };
+  EXPECT_THAT(parse({"train", "x"}).job.command, ElementsAre("python3", "-u", "train", "x"));
+  EXPECT_THAT(parse({"submit"}).job.command, ElementsAre("python3", "-u", "submit"));
+  EXPECT_EQ(parse({"job.yaml"}).job.job_file, "job.yaml");
+}
+
+TEST(Arguments, TorchrunsFlags) {
+  const RunArgs args = Parse<RunArgs>(
+      {"--standalone", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--role=r", "-t", "3",
+       "--shutdown-timeout=60", "--rdzv-conf", "join_timeout=90,timeout=3", "--monitor-interval=1",
+       "--rdzv_id", "7", "train.py"});
+  EXPECT_FALSE(args.rendezvous.has_value());
+  EXPECT_THAT(args.job.sets, ElementsAre("start_timeout=90s", "env.ROLE_NAME=\"r\"",
+                                         "env.TORCHELASTIC_RUN_ID=\"7\"", "preemption.grace=60s"));
+  EXPECT_THAT(Parse<RunArgs>({"-r", "3", "train.py"}).job.sets, ElementsAre("logs.tee=none"));
+  EXPECT_THAT(Parse<RunArgs>({"--local-ranks-filter=0", "train.py"}).job.sets,
+              ElementsAre("logs.tee=0"));
+  const RunArgs hosts = Parse<RunArgs>({"--nnodes=1:3", "--rdzv-endpoint=h", "train.py"});
+  EXPECT_EQ(hosts.job.nodes, 3);
+  EXPECT_EQ(hosts.job.least_nodes, 1);
+  EXPECT_EQ(hosts.rendezvous->endpoint, "h:29400");
+  EXPECT_FALSE(hosts.rendezvous->node_rank.has_value());
+  const RunArgs master = Parse<RunArgs>(
+      {"--nnodes=2", "--node-rank=1", "--master-addr=a", "--master-port=5", "train.py"});
+  EXPECT_EQ(master.rendezvous->endpoint, "a:5");
+  EXPECT_EQ(master.rendezvous->node_rank, 1);
+}
+
+TEST(Arguments, TorchrunsVariables) {
+  const Environment kubeflow = [](const std::string& name) -> std::string {
+    if (name == "PET_NNODES") return "2";
+    if (name == "PET_NPROC_PER_NODE") return "8";
+    if (name == "PET_NODE_RANK") return "0";
+    if (name == "PET_MASTER_ADDR") return "first";
+    if (name == "PET_MASTER_PORT") return "29500";
+    if (name == "PET_NO_PYTHON") return "1";
+    return "";
+  };
+  const RunArgs args = Parse<RunArgs>({"--nproc-per-node=4", "tool", "x"}, kubeflow);
+  EXPECT_THAT(args.job.command, ElementsAre("tool", "x"));
+  EXPECT_EQ(args.job.nproc_per_node->count, 4);
+  EXPECT_EQ(args.job.nodes, 2);
+  EXPECT_EQ(args.rendezvous->endpoint, "first:29500");
+  EXPECT_EQ(args.rendezvous->node_rank, 0);
+  const RunArgs file = Parse<RunArgs>({"job.yaml"}, kubeflow);
+  EXPECT_EQ(file.job.job_file, "job.yaml");
+  EXPECT_FALSE(file.job.nodes.has_value()) << "a job file is what it says";
+}
+
 TEST(Arguments, VerbsThatLookIntoAJob) {
   const PlanArgs plan =
       Parse<PlanArgs>({"plan", "j.yaml", "--nproc-per-node=2", "--dump", "dot", "--set", "a=b"});
@@ -291,7 +365,14 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--nnodes=1:4", "j.yaml"}, "elastic: {min_workers"},
       {{"a.yaml", "b.yaml"}, "takes one job file, given are: a.yaml b.yaml"},
       {{"run"}, "takes one job file, none is given"},
-      {{"train.py"}, "launcher -- python3 train.py"},
+      {{"validate", "train.py"}, "launcher train.py"},
+      {{"-m", "--no-python", "x"}, "do not go together"},
+      {{"--nnodes=4:2", "train.py"}, "expected MIN:MAX"},
+      {{"--nnodes=0", "train.py"}, "at least 1"},
+      {{"--rdzv-backend=etcd", "train.py"}, "no other service is needed"},
+      {{"--rdzv-conf=join_timeout", "train.py"}, "expected key=value"},
+      {{"--tee=3", "j.yaml"}, "is a flag of torchrun"},
+      {{"chaos", "--tee=3", "j.yaml"}, "is a flag of torchrun"},
       {{"j.yaml", "--", "ls"}, "not both"},
       {{"--"}, "no command after '--'"},
       {{"drain"}, "takes one node"},

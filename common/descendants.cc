@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/spawner/descendants.h"
+#include "common/descendants.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -13,11 +13,10 @@
 
 #include "common/clock.h"
 
-namespace lockstep::launcher {
-namespace {
+namespace lockstep {
 
-// The children of every thread of this process.
-std::vector<pid_t> Children() {
+std::vector<pid_t> ChildProcesses() {
+  // A thread's list has the children that it started, and adopted ones are in any.
   std::vector<pid_t> children;
   DIR* tasks = ::opendir("/proc/self/task");
   if (tasks == nullptr) return children;
@@ -31,13 +30,11 @@ std::vector<pid_t> Children() {
   return children;
 }
 
-}  // namespace
-
 bool KillDescendants(absl::Duration timeout) {
   const absl::Time deadline = Clock::Real()->Now() + timeout;
   while (true) {
     // A child is not reaped by anyone else, so its number cannot have passed to another process.
-    for (const pid_t pid : Children()) ::kill(pid, SIGKILL);
+    for (const pid_t pid : ChildProcesses()) ::kill(pid, SIGKILL);
     pid_t reaped;
     do {
       reaped = ::waitpid(-1, nullptr, WNOHANG);
@@ -48,4 +45,4 @@ bool KillDescendants(absl::Duration timeout) {
   }
 }
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/command.h"
+
+#include <algorithm>
+
+#include "coordinator/core/failures.h"
+#include "coordinator/core/job_machine.h"
+#include "coordinator/core/nodes.h"
+#include "job/meaning/defaults.h"
+
+namespace lockstep::coordinator {
+
+absl::Duration CommandGrace(const Job& job) {
+  return IsCommand(job) ? job::CommandGrace(job.spec()) : absl::ZeroDuration();
+}
+
+absl::Duration SilenceLimit(const Context& context, const Job& job, const Worker& worker) {
+  const absl::Duration detection = FailureDetection(job);
+  if (!IsCommand(job) || NodeInSight(context.state, worker, context.now)) return detection;
+  return std::max(detection, job::kCommandLease + job::kCommandLeaseMargin);
+}
+
+bool AwaitsRanks(const Job& job) {
+  // Who was lost with its host has ended there by itself (SilenceLimit).
+  const bool any_left = std::any_of(job.former.begin(), job.former.end(), [](const Worker& worker) {
+    return !worker.gone() && !worker.node_lost;
+  });
+  if (any_left) return true;
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    if (slot.vacant() || slot.unplaced()) return false;
+    const Worker& worker = *slot.worker;
+    const bool counts = slot.works() || (worker.serves() && IsMember(job, worker));
+    return counts && !(StandsBetween(job, worker) && !worker.dead() && !Failed(worker));
+  });
+}
+
+bool AnyRankRuns(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    if (slot.vacant()) return false;
+    const Worker& worker = *slot.worker;
+    return IsMember(job, worker) && !worker.dead() && !worker.failed && !worker.finished &&
+           !StandsBetween(job, worker);
+  });
+}
+
+bool AllFinished(const Job& job) {
+  const auto& members = job.generation.message.members();
+  return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
+    const Worker* worker = FindWorker(job, member.incarnation());
+    return worker != nullptr && worker->finished.has_value();
+  });
+}
+
+void EndDraining(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (slot.vacant() || !Failed(*slot.worker)) continue;
+    slot.worker->finished.emplace().set_drained(true);
+  }
+  if (HasActiveGeneration(job)) return;
+  constexpr int kCancelled = 130, kTimedOut = 124;
+  BeginEnding(context, job, job.timed_out ? FAILED : CANCELLED, *job.drain,
+              job.timed_out ? kTimedOut : kCancelled);
+  if (job.ending) job.ending->decided = true;
+}
+
+}  // namespace lockstep::coordinator

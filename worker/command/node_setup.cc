@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/command/node_setup.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace lockstep::worker {
+namespace {
+
+std::string FileName(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) { return !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-'; }, '_');
+  return text;
+}
+
+}  // namespace
+
+NodeSetup::NodeSetup(std::string run_dir, const std::string& node_id, std::string command)
+    : lock_path_(absl::StrCat(run_dir, "/.setup-", FileName(node_id), ".lock")),
+      done_path_(absl::StrCat(run_dir, "/.setup-", FileName(node_id), ".done")),
+      command_(std::move(command)) {}
+
+absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
+  if (mine_) {
+    const std::optional<ProcessEnd> end = process->Reap();
+    if (!end.has_value()) return false;
+    if (end->signal != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the job's setup was killed by signal ", end->signal));
+    }
+    if (end->code != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the job's setup exited with code ", end->code));
+    }
+    const UniqueFd done(::open(done_path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (!done.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", done_path_));
+    lock_.reset();
+    return true;
+  }
+  if (!lock_.valid()) {
+    lock_.reset(::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!lock_.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", lock_path_));
+  }
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (::access(done_path_.c_str(), F_OK) == 0) {
+    lock_.reset();
+    return true;
+  }
+  if (absl::Status started = process->Start({"/bin/sh", "-c", command_}, {}, {}); !started.ok()) {
+    return started;
+  }
+  mine_ = true;
+  return false;
+}
+
+}  // namespace lockstep::worker

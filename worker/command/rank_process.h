@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process of a command, and all that comes of it: this process is the reaper of everything that
+// descends from the command, also of what left its group or session, and ends it with the command.
+// Thread-safety: lives on the process's main thread, as the kernel ends the command with the thread
+// that started it.
+#ifndef LOCKSTEP_WORKER_COMMAND_RANK_PROCESS_H_
+#define LOCKSTEP_WORKER_COMMAND_RANK_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lockstep::worker {
+
+// How a process ended.
+struct ProcessEnd {
+  int code = 0;
+  int signal = 0;  // not 0: it was killed by it
+};
+
+class RankProcess {
+ public:
+  // Adopts what loses its parent below this process, and asks the kernel for SIGTERM at the end of
+  // its own parent. Once, before Start.
+  static void BecomeReaper();
+
+  // Starts `argv` in a group of its own, with this process's output, folder and environment changed
+  // by `set_env` ("NAME=value") and without `unset_env`. Errors: NotFound, PermissionDenied and
+  // others of execve(2), with the name.
+  absl::Status Start(const std::vector<std::string>& argv, const std::vector<std::string>& set_env,
+                     const std::vector<std::string>& unset_env);
+  bool running() const { return pid_ > 0; }
+  pid_t pid() const { return pid_; }
+  // Signals the command's group.
+  void Signal(int signal) const;
+  // Reaps what has ended. Once the command has, everything else that came of it is killed, and how
+  // it ended is returned, once.
+  std::optional<ProcessEnd> Reap();
+  // Kills the command and everything that came of it.
+  void KillAll();
+
+ private:
+  pid_t pid_ = 0;
+};
+
+// Ends this process as `end` says: with the same code, or by the same signal. No other exit is
+// taken: destructors and threads are left where they are.
+[[noreturn]] void EndLike(const ProcessEnd& end);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_COMMAND_RANK_PROCESS_H_
