@@ -200,6 +200,23 @@ class SlurmTest(hosts.HostsTest):
         self.assertEqual(result["workers"], 4)
         self.assertEqual(result["model"]["sha256"], self.undisturbed(steps))
 
+    def test_a_guest_whose_launcher_is_killed_comes_back_and_scancel_lets_it_save(self):
+        job = self.submit(self.job("guest", 100000000))
+        self.await_checkpoint(job, "guest")
+        guests = [p for p in self.processes("launcher") if "--node-rank=1" in p.argv and p.pid in self.n2.pids()]
+        self.assertTrue(guests)
+        for guest in guests:
+            guest.kill()
+
+        def back():
+            return {p.pid for p in self.processes("worker")} & set(self.n2.pids())
+        harness.wait_until(back, 60, "workers on the second host again")
+        newest = os.readlink(f"{self.dir}/checkpoints-guest/last")
+        self.await_(lambda state: os.readlink(f"{self.dir}/checkpoints-guest/last") != newest, job, 60, "more steps")
+        self.client("scancel", job)
+        harness.wait_until(lambda: "stopping: the workers finish their step" in self.output(job), 20, "a stop in peace")
+        harness.wait_until(lambda: not self.processes("worker"), 30, "the end of all workers")
+
     def test_a_host_that_fails(self):
         steps = 4000
         job = self.submit(self.job("shrinks", steps, elastic="elastic: {min_workers: 2}\n"))
