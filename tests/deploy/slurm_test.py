@@ -62,9 +62,16 @@ class SlurmTest(hosts.HostsTest):
         super().setUp()
         if why := why_not():
             raise unittest.SkipTest(f"SKIPPED: {why}")
-        self.n1, self.n2 = self.make_network("n1", "n2")
         self.daemons = {}
         self.slurm = os.path.join(self.dir, "slurm")
+        try:
+            self.start_slurm()
+        except BaseException:
+            self.tearDown()  # which nobody calls after this
+            raise
+
+    def start_slurm(self):
+        self.n1, self.n2 = self.make_network("n1", "n2")
         os.makedirs(os.path.join(self.slurm, "state"))
         os.makedirs(os.path.join(self.slurm, "munge"), mode=0o755)
         os.mkdir(os.path.join(self.slurm, "spool-n1"))
