@@ -3,7 +3,7 @@
 option(LOCKSTEP_TESTS "Build the tests" ON)
 option(LOCKSTEP_BENCH "Build the benchmarks" ON)
 option(LOCKSTEP_FAULTS "Register the fault suite as a test" OFF)
-option(LOCKSTEP_DEPLOY "Register the tests of deploy/ that need root and a minute each" OFF)
+option(LOCKSTEP_DEPLOY "Register the tests of deploy/ that need root and minutes" OFF)
 set(LOCKSTEP_PYTORCH "" CACHE STRING "A Python with PyTorch, accelerate and transformers: registers their scripts as a test")
 option(LOCKSTEP_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(LOCKSTEP_READ_ONLY "Nothing is built here: clang-tidy reads the sources" OFF)

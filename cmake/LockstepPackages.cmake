@@ -48,8 +48,8 @@ configure_file(${deploy}/debian/changelog.in ${made}/changelog @ONLY)
 lockstep_compressed(${made}/changelog ${made}/changelog.gz)
 
 function(lockstep_package_notes package)
-  install(FILES ${deploy}/debian/copyright DESTINATION share/doc/${package} COMPONENT ${package})
-  install(FILES ${made}/changelog.gz DESTINATION share/doc/${package} COMPONENT ${package} OPTIONAL)
+  install(FILES ${deploy}/debian/copyright DESTINATION share/doc/${package} COMPONENT ${package} ${ARGN})
+  install(FILES ${made}/changelog.gz DESTINATION share/doc/${package} COMPONENT ${package} OPTIONAL ${ARGN})
 endfunction()
 lockstep_package_notes(lockstep)
 
@@ -65,10 +65,11 @@ function(lockstep_service)
                    OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
   endforeach()
   file(WRITE ${made}/${ARG_NAME}/conffiles "/etc/default/${ARG_NAME}\n")
-  install(FILES ${deploy}/systemd/${UNIT} DESTINATION ${LOCKSTEP_UNIT_DIR} COMPONENT ${ARG_NAME})
+  install(FILES ${deploy}/systemd/${UNIT} DESTINATION ${LOCKSTEP_UNIT_DIR} COMPONENT ${ARG_NAME}
+          EXCLUDE_FROM_ALL)  # outside the prefix, so by its name alone
   install(FILES ${deploy}/systemd/${ARG_NAME}.default DESTINATION /etc/default RENAME ${ARG_NAME}
-          COMPONENT ${ARG_NAME})
-  lockstep_package_notes(${ARG_NAME})
+          COMPONENT ${ARG_NAME} EXCLUDE_FROM_ALL)
+  lockstep_package_notes(${ARG_NAME} EXCLUDE_FROM_ALL)
   string(TOUPPER ${ARG_NAME} upper)
   set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA
       ${made}/${ARG_NAME}/postinst ${made}/${ARG_NAME}/prerm ${made}/${ARG_NAME}/postrm

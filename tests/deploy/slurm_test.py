@@ -62,9 +62,16 @@ class SlurmTest(hosts.HostsTest):
         super().setUp()
         if why := why_not():
             raise unittest.SkipTest(f"SKIPPED: {why}")
-        self.n1, self.n2 = self.make_network("n1", "n2")
         self.daemons = {}
         self.slurm = os.path.join(self.dir, "slurm")
+        try:
+            self.start_slurm()
+        except BaseException:
+            self.tearDown()  # which nobody calls after this
+            raise
+
+    def start_slurm(self):
+        self.n1, self.n2 = self.make_network("n1", "n2")
         os.makedirs(os.path.join(self.slurm, "state"))
         os.makedirs(os.path.join(self.slurm, "munge"), mode=0o755)
         os.mkdir(os.path.join(self.slurm, "spool-n1"))
@@ -199,6 +206,23 @@ class SlurmTest(hosts.HostsTest):
         self.assertIn("queued again, time 1", self.output(job))
         self.assertEqual(result["workers"], 4)
         self.assertEqual(result["model"]["sha256"], self.undisturbed(steps))
+
+    def test_a_guest_whose_launcher_is_killed_comes_back_and_scancel_lets_it_save(self):
+        job = self.submit(self.job("guest", 100000000))
+        self.await_checkpoint(job, "guest")
+        guests = [p for p in self.processes("launcher") if "--node-rank=1" in p.argv and p.pid in self.n2.pids()]
+        self.assertTrue(guests)
+        for guest in guests:
+            guest.kill()
+
+        def back():
+            return {p.pid for p in self.processes("worker")} & set(self.n2.pids())
+        harness.wait_until(back, 60, "workers on the second host again")
+        newest = os.readlink(f"{self.dir}/checkpoints-guest/last")
+        self.await_(lambda state: os.readlink(f"{self.dir}/checkpoints-guest/last") != newest, job, 60, "more steps")
+        self.client("scancel", job)
+        harness.wait_until(lambda: "stopping: the workers finish their step" in self.output(job), 20, "a stop in peace")
+        harness.wait_until(lambda: not self.processes("worker"), 30, "the end of all workers")
 
     def test_a_host_that_fails(self):
         steps = 4000
