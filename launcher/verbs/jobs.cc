@@ -22,6 +22,7 @@
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
+#include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
@@ -128,6 +129,10 @@ int RunVerb(const SubmitArgs& args) {
     std::cerr << request.status().message();  // diagnostics of the job file, formatted
     return kExitBadJobFile;
   }
+  const auto options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return Complain(options.status());
+  const auto shipped = ShipWorkdir(*options, &*request);
+  if (!shipped.ok()) return Complain(shipped.status());
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   const auto response = (*client)->SubmitJob(*request, kReplyTimeout);
