@@ -80,6 +80,7 @@ int Serve(Flags& flags, const sigset_t& signals) {
     broken = true;
     ::kill(::getpid(), SIGTERM);  // which this thread waits for
   };
+  if (!flags.state.folder.empty()) flags.server.packages = flags.state.folder + "/packages";
   auto server = Server::Start(flags.server, Clock::Real(), store->get());
   if (!server.ok()) return Complain(server.status());
   findable.Announce((*server)->address());

@@ -90,6 +90,7 @@ WALL_CLOCK_FILES = {
     "common/log.cc": "the time of a line",
     "coordinator/client/client.cc": "gRPC's deadline of a single call",
     "coordinator/client/files.cc": "gRPC's deadline of a single call",
+    "coordinator/client/packages.cc": "gRPC's deadline of a single call",
     "coordinator/service/server.cc": "gRPC's deadline of the shutdown",
     "launcher/agent/agent.cc": "when a process died",
     "launcher/agent/host.cc": "random bits where the kernel gives none",

@@ -40,6 +40,14 @@ grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* con
     reactor->Finish(status);
     return reactor;
   }
+  // A job is accepted with all that it needs.
+  const std::string package = PackageOf(request->spec().workdir());
+  if (!package.empty() && !packages_->Has(package)) {
+    reactor->Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                                 "the coordinator does not have the job's workdir: submit it with "
+                                 "the launcher, which sends it"));
+    return reactor;
+  }
   hub_->Submit(*request, [reactor, response](Hub::Reply reply) {
     *response = std::move(reply.submitted);
     reactor->Finish(ToGrpc(reply.status));

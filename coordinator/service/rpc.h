@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "coordinator/client/package_store.h"
 #include "coordinator/service/door.h"
 #include "coordinator/service/hub.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -15,8 +16,9 @@ namespace lockstep::coordinator {
 
 class RpcService : public Coordinator::CallbackService {
  public:
-  // `hub` and `door` outlive the service.
-  RpcService(Hub* hub, Door* door) : hub_(hub), door_(door) {}
+  // All of them outlive the service.
+  RpcService(Hub* hub, Door* door, PackageStore* packages)
+      : hub_(hub), door_(door), packages_(packages) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const SubmitJobRequest* request,
@@ -68,6 +70,7 @@ class RpcService : public Coordinator::CallbackService {
 
   Hub* const hub_;
   Door* const door_;
+  PackageStore* const packages_;
 };
 
 }  // namespace lockstep::coordinator

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,11 +17,13 @@
 #include "common/status.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/default_address.h"
+#include "coordinator/client/package_store.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/beginning.h"
 #include "coordinator/service/door.h"
 #include "coordinator/service/file_exchange.h"
 #include "coordinator/service/listener.h"
+#include "coordinator/service/package_service.h"
 #include "coordinator/service/rpc.h"
 
 namespace lockstep::coordinator {
@@ -34,6 +37,7 @@ constexpr int kMaxStreams = 64;  // of one connection; the launcher's programs u
 constexpr size_t kMaxMemory = size_t{1} << 30;
 // Descriptors for everything but connections.
 constexpr size_t kOtherDescriptors = 64;
+constexpr int64_t kMostPackagesInMemory = 256 << 20;
 constexpr absl::Duration kHandshake = absl::Seconds(10);
 constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
 
@@ -79,11 +83,16 @@ class GrpcServer : public Server {
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
         door_(Secrets(options), ConnectionLimits(), clock),
-        service_(&hub_, &door_),
+        packages_(PackageSettings(options)),
+        service_(&hub_, &door_, &packages_),
         files_(&hub_,
                [this](const grpc::ServerContext& caller) {
                  return service_.CheckToken(caller.peer(), caller.client_metadata());
                }),
+        package_service_(&packages_,
+                         [this](const grpc::ServerContext& caller) {
+                           return service_.CheckToken(caller.peer(), caller.client_metadata());
+                         }),
         tls_(IsTcpAddress(options.listen) ? options.tls : std::nullopt) {}
 
   ~GrpcServer() override {
@@ -101,6 +110,7 @@ class GrpcServer : public Server {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, Credentials());
     builder.RegisterService(&service_);
     builder.RegisterService(&files_);
+    builder.RegisterService(&package_service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
     listener_ = std::move(listener);
@@ -124,10 +134,29 @@ class GrpcServer : public Server {
     return grpc::SslServerCredentials(options);
   }
 
+  // Jobs that have not ended need theirs.
+  PackageStore::Settings PackageSettings(const ServerOptions& options) {
+    PackageStore::Settings settings;
+    settings.folder = options.packages;
+    if (settings.folder.empty()) settings.most_bytes = kMostPackagesInMemory;
+    settings.in_use = [this] {
+      std::set<std::string> used;
+      const ListJobsResponse running = hub_.List(/*include_ended=*/false);
+      for (const JobStatus& job : running.jobs()) {
+        const auto described = hub_.Describe(job.job_id());
+        if (described.ok()) used.insert(PackageOf(described->spec().workdir()));
+      }
+      return used;
+    };
+    return settings;
+  }
+
   Hub hub_;
   Door door_;
+  PackageStore packages_;
   RpcService service_;
   FileExchange files_;
+  PackageService package_service_;
   const std::optional<Certified> tls_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;

@@ -32,6 +32,8 @@ struct ServerOptions {
   // What TCP is encrypted with; without it loopback is not, and other addresses are refused unless
   // `plaintext`.
   std::optional<Certified> tls;
+  // Where workdirs of jobs are kept; empty: in memory, and fewer of them.
+  std::string packages;
   Options limits;
   // Called once when the journal has failed for good: the process is to end. May be empty.
   std::function<void(const absl::Status&)> on_broken;

@@ -21,6 +21,8 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "coordinator/client/default_address.h"
+#include "coordinator/client/package_store.h"
+#include "coordinator/client/packages.h"
 #include "launcher/agent/data_addresses.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/event_loop.h"
@@ -37,6 +39,7 @@
 #include "launcher/agent/run_folder.h"
 #include "launcher/agent/start_gate.h"
 #include "launcher/agent/usage.h"
+#include "launcher/agent/workdirs.h"
 #include "launcher/agent/worker_process.h"
 
 namespace lockstep::launcher {
@@ -88,6 +91,9 @@ class AgentImpl : public Agent {
   // Whether the worker waits for a look at the host, as a job's first one does.
   bool AwaitsLook(const WorkerProcess& worker);
   void OnLooked(const std::string& job_id, const std::string& problem, bool of_node);
+  // What it starts in is there, or cannot be had.
+  void OnWorkdir(const std::string& incarnation, const absl::Status& made);
+  void StartWhenWell(WorkerProcess* worker);
   void StartNow(WorkerProcess* worker, const absl::Status& checked);
   absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
@@ -134,7 +140,8 @@ class AgentImpl : public Agent {
   LogForwarder forwarder_{host_};
   std::set<std::string> warned_;
   StartGate gate_;
-  std::string problem_;  // of the host, as it was said last
+  std::set<std::string> preparing_;  // incarnations that wait for their workdir
+  std::string problem_;              // of the host, as it was said last
 
   absl::Mutex mu_;
   CondVar changed_;
@@ -142,6 +149,7 @@ class AgentImpl : public Agent {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   Farewell farewell_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<HealthWatch> health_;  // null: nobody looks; posts to the loop
+  std::unique_ptr<Workdirs> workdirs_;   // posts to the loop
 };
 
 absl::Status AgentImpl::Init() {
@@ -163,6 +171,11 @@ absl::Status AgentImpl::Init() {
   files.open = [this] { return coordinator::FileStream::Open(options_.coordinator); };
   files_ = std::make_unique<FileSender>(std::move(files));
   WatchHealth();
+  Workdirs::Settings workdirs;
+  workdirs.client = coordinator::PackagesClient::Create(options_.coordinator);
+  if (!state_folder_.empty()) workdirs.folder = absl::StrCat(state_folder_, "/packages");
+  workdirs.own_run_folder = node_.own_run_folder;
+  workdirs_ = std::make_unique<Workdirs>(std::move(workdirs));
   OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
   return absl::OkStatus();
@@ -388,7 +401,24 @@ void AgentImpl::Do(const agent_action::Start& action) {
   auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++);
   WorkerProcess* worker = owned.get();
   workers_[assignment.incarnation()] = std::move(owned);
-  if (!checked.ok() || !AwaitsLook(*worker)) StartNow(worker, checked);
+  if (!checked.ok()) return StartNow(worker, checked);
+  if (coordinator::PackageOf(assignment.spec().workdir()).empty()) return StartWhenWell(worker);
+  preparing_.insert(worker->incarnation());
+  workdirs_->Prepare(worker->assignment(),
+                     [this, incarnation = worker->incarnation()](const absl::Status& made) {
+                       loop_->Post([=, this] { OnWorkdir(incarnation, made); });
+                     });
+}
+
+void AgentImpl::OnWorkdir(const std::string& incarnation, const absl::Status& made) {
+  if (preparing_.erase(incarnation) == 0) return;  // it was ended meanwhile
+  WorkerProcess* const worker = workers_.at(incarnation).get();
+  if (!made.ok()) return OnStartFailed(worker, made);
+  StartWhenWell(worker);
+}
+
+void AgentImpl::StartWhenWell(WorkerProcess* worker) {
+  if (!AwaitsLook(*worker)) StartNow(worker, absl::OkStatus());
 }
 
 void AgentImpl::StartNow(WorkerProcess* worker, const absl::Status& checked) {
@@ -479,7 +509,7 @@ absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& j
 }
 
 void AgentImpl::Signal(const std::string& incarnation, int signal) {
-  if (gate_.Leave(incarnation)) {
+  if (preparing_.erase(incarnation) > 0 || gate_.Leave(incarnation)) {
     return OnStartFailed(workers_.at(incarnation).get(),
                          absl::CancelledError("it was ended before it was started"));
   }

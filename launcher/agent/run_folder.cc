@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "coordinator/client/package_store.h"
 #include "job/job_file.h"
 #include "launcher/agent/identity.h"
 
@@ -194,6 +195,9 @@ std::string RunFolder(const WorkerAssignment& assignment) {
 }
 
 std::string WorkFolder(const WorkerAssignment& assignment) {
+  if (!coordinator::PackageOf(assignment.spec().workdir()).empty()) {
+    return absl::StrCat(RunFolder(assignment), "/workdir");
+  }
   return ResolvePath(assignment.submit_dir(), assignment.spec().workdir());
 }
 
@@ -205,6 +209,12 @@ absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool 
   UniqueFd folder(::open(path.c_str(), kFolder));
   if (!folder.valid()) return ErrnoStatus(errno, path);
   return folder;
+}
+
+absl::Status MakeRunFolder(const WorkerAssignment& assignment, bool own) {
+  return (own ? OpenOwn(RunFolder(assignment))
+              : OpenProposed(assignment.submit_dir(), assignment.run_dir()))
+      .status();
 }
 
 absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own) {

@@ -35,12 +35,16 @@ absl::Status CheckAssignment(const WorkerAssignment& assignment);
 
 // The run's folder of an assignment.
 std::string RunFolder(const WorkerAssignment& assignment);
-// Where the assignment's worker starts.
+// Where the assignment's worker starts: its workdir, which lies in the run's folder when it came as
+// a package.
 std::string WorkFolder(const WorkerAssignment& assignment);
 
 // The run's folder of an assignment, opened, if it is there. Errors: NotFound; FailedPrecondition
 // where a link stands in the way; those of open(2).
 absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool own);
+
+// Makes the run's folder where it is missing. `own` and errors as below.
+absl::Status MakeRunFolder(const WorkerAssignment& assignment, bool own);
 
 // Makes the folder, its logs/ and job.yaml where they are missing. Returns the log of the
 // assignment's slot, open for appending. `own`: the folder is the user's word, not the

@@ -154,7 +154,7 @@ absl::Status Guest::SaveAndLeave(const GuestPlan& plan, const std::string& endpo
         gone, "; the state of this host's workers is saved as ", NewestIn(folder), kGoOn));
   }
   return absl::UnavailableError(
-      absl::StrCat(gone, "; this host's workers had nothing new to save",
+      absl::StrCat(gone, "; this host's workers saved nothing",
                    left.last_line.empty() ? "" : absl::StrCat(" (", left.last_line, ")"),
                    ": the newest checkpoint is that in ", folder, kGoOn));
 }

@@ -30,6 +30,7 @@ namespace {
 constexpr size_t kMaxFolder = 80;  // a Unix socket's path has 107 characters
 
 constexpr const char* kPipe = "/pipe";
+constexpr const char* kPackages = "/packages";
 
 // A new folder of mode 0700 for the socket.
 absl::StatusOr<std::string> MakeSocketFolder() {
@@ -135,6 +136,7 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
   const std::string token = absl::StrCat(life->folder, "/token");
   life->address = network.has_value() ? network->endpoint : absl::StrCat("unix:", socket);
   life->journal = absl::StrCat(life->folder, "/journal.db");
+  LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder + kPackages));  // before what it is in
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder));
   for (const std::string& file : {socket, token, life->journal, life->journal + "-wal",
                                   life->journal + "-journal", life->folder + kPipe}) {
@@ -159,6 +161,10 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
 PrivateCoordinator::~PrivateCoordinator() {
   absl::MutexLock lock(&life_->mu);
   life_->over = true;
+}
+
+absl::Status PrivateCoordinator::HasPackage(const std::string& id) {
+  return life_->spawner->RemoveFileAtEnd(absl::StrCat(life_->folder, kPackages, "/", id));
 }
 
 void PrivateCoordinator::SetRestarts(bool restarts) {

@@ -49,6 +49,8 @@ class PrivateCoordinator {
   // Blocks until it serves for the first time. An end before that is for good. Errors: Unavailable
   // when it ended, DeadlineExceeded, Cancelled when `interrupt_fd` became readable.
   absl::Status WaitReady(absl::Duration timeout, int interrupt_fd);
+  // It keeps this package (coordinator/client/packages.h), which goes with its folder.
+  absl::Status HasPackage(const std::string& id);
   // Whether it is started again when it ends; so unless told otherwise.
   void SetRestarts(bool restarts);
 

@@ -37,6 +37,7 @@
 #include "launcher/local_run/private_coordinator.h"
 #include "launcher/local_run/remote_hosts.h"
 #include "launcher/local_run/scale_faults.h"
+#include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
@@ -66,8 +67,8 @@ class LocalRun {
  public:
   LocalRun(const RunArgs& args, Spawner* spawner)
       : args_(args),
-        spawner_(spawner),
         job_(args.job),
+        spawner_(spawner),
         interrupt_(::eventfd(0, EFD_CLOEXEC)),
         renderer_(Options(args), Renderer::StandardSinks(), Clock::Real()) {}
   int Run();
@@ -184,6 +185,10 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
     runs_command_ = spec.has_run();
   }
   if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
+  if (network.has_value()) {
+    LS_ASSIGN_OR_RETURN(const std::string package, ShipWorkdir(reached, &request));
+    if (!package.empty()) LS_RETURN_IF_ERROR(coordinator->HasPackage(package));
+  }
   LS_RETURN_IF_ERROR(Submit(request));
   if (plan_.has_value()) LS_RETURN_IF_ERROR(EnterHosts(spec, coordinator->address()));
   if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);

@@ -25,6 +25,7 @@
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
+#include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
@@ -213,6 +214,10 @@ int RunVerb(const SubmitArgs& args) {
     std::cerr << requests.status().message();  // diagnostics of the job file, formatted
     return kExitBadJobFile;
   }
+  const auto options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return Complain(options.status());
+  const auto shipped = ShipWorkdir(*options, &*request);
+  if (!shipped.ok()) return Complain(shipped.status());
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   const auto jobs = SubmitAll(args, client->get(), *requests);

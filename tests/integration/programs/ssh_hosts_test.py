@@ -5,6 +5,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,11 +102,17 @@ class SshHosts(HostsTest):
         self.assertEqual(result["workers"], 4)
         self.assertEqual(result["model"]["sha256"], self.alone_with(path, 2))
         self.assertEqual(self.processes(), [])
-        # A host file says the same.
+        # A host file says the same; and the job's workdir goes with it.
         hosts = self.write("hosts", "# the cluster\nh1 slots=2\nh2\n")
+        self.write("code/train.csv", "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200)))
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"(?m)^  data: .*", "  data: {csv: {train: train.csv, test: train.csv}}", file.read())
+        path = self.write("shipped.yaml", text.replace("name: tiny", "name: shipped") + "workdir: code\n")
         run = self.launch_from_head("-q", f"--hostfile={hosts}", path)
         self.assertEqual(self.code_of(run), 0, self.said("head"))
+        self.assertEqual(len(glob.glob(os.path.join(self.dir, "runs/shipped-*/workdir/train.csv"))), 1)
         self.assertEqual(self.processes(), [])
+        self.assertEqual(glob.glob(os.path.join(self.runtime, "lockstep-*")), [])
 
     def test_hosts_that_cannot_take_part_are_named(self):
         self.up("h1", "h2")

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/packages.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/status.h"
+#include "coordinator/client/channel.h"
+#include "coordinator/client/grpc_status.h"
+#include "coordinator/client/package_store.h"
+#include "proto/package.grpc.pb.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;
+
+class GrpcPackagesClient : public PackagesClient {
+ public:
+  explicit GrpcPackagesClient(const ClientOptions& options)
+      : options_(options), stub_(Packages::NewStub(MakeChannel(options))) {}
+
+  absl::StatusOr<bool> Put(const std::string& id, const std::string& bytes,
+                           absl::Duration timeout) override {
+    HasPackageRequest request;
+    request.set_id(id);
+    HasPackageResponse response;
+    LS_RETURN_IF_ERROR(Call(timeout, [&](grpc::ClientContext* context) {
+      return stub_->HasPackage(context, request, &response);
+    }));
+    if (response.has()) return false;
+    LS_RETURN_IF_ERROR(Call(timeout, [&](grpc::ClientContext* context) {
+      PutPackageResponse done;
+      const auto writer = stub_->PutPackage(context, &done);
+      PackagePiece piece;
+      piece.set_id(id);
+      for (size_t at = 0; at < bytes.size() || at == 0; at += kPiece) {
+        piece.set_data(bytes.substr(at, kPiece));
+        if (!writer->Write(piece)) break;  // Finish says why
+        piece.clear_id();
+      }
+      writer->WritesDone();
+      return writer->Finish();
+    }));
+    return true;
+  }
+
+  absl::StatusOr<std::string> Get(const std::string& id, absl::Duration timeout) override {
+    GetPackageRequest request;
+    request.set_id(id);
+    std::string bytes;
+    LS_RETURN_IF_ERROR(Call(timeout, [&](grpc::ClientContext* context) {
+      const auto reader = stub_->GetPackage(context, request);
+      PackagePiece piece;
+      while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes && reader->Read(&piece)) {
+        bytes += piece.data();
+      }
+      if (static_cast<int64_t>(bytes.size()) > kMostPackedBytes) context->TryCancel();
+      return reader->Finish();
+    }));
+    if (PackageId(bytes) == id) return bytes;
+    return absl::DataLossError(absl::StrCat("what came for the package ", id, " is damaged"));
+  }
+
+  void Stop() override {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    for (grpc::ClientContext* context : calls_) context->TryCancel();
+  }
+
+ private:
+  template <typename Body>
+  absl::Status Call(absl::Duration timeout, Body body) {
+    grpc::ClientContext context;
+    ShowToken(options_, &context);
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopped_) return absl::CancelledError("stopped");
+      calls_.insert(&context);
+    }
+    const absl::Cleanup over = [&] {
+      absl::MutexLock lock(&mu_);
+      calls_.erase(&context);
+    };
+    const grpc::Status status = body(&context);
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return absl::UnimplementedError(
+          "this coordinator is older and takes no job with a workdir of its own");
+    }
+    return FromGrpc(status);
+  }
+
+  const ClientOptions options_;
+  const std::unique_ptr<Packages::Stub> stub_;
+  absl::Mutex mu_;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+std::unique_ptr<PackagesClient> PackagesClient::Create(const ClientOptions& options) {
+  return std::make_unique<GrpcPackagesClient>(options);
+}
+
+}  // namespace lockstep::coordinator

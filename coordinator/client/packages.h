@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How packages come to a coordinator and from it (proto/package.proto). No gRPC type is visible
+// here. Thread-safety: thread-safe.
+#ifndef LOCKSTEP_COORDINATOR_CLIENT_PACKAGES_H_
+#define LOCKSTEP_COORDINATOR_CLIENT_PACKAGES_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/client/client.h"
+
+namespace lockstep::coordinator {
+
+class PackagesClient {
+ public:
+  // Does not block. Never null.
+  static std::unique_ptr<PackagesClient> Create(const ClientOptions& options);
+  virtual ~PackagesClient() = default;
+
+  // Hands it in, unless the coordinator has it. Blocks, for twice `timeout` at most; returns
+  // whether it was sent. Errors: Unimplemented (an older coordinator), Unavailable,
+  // ResourceExhausted.
+  virtual absl::StatusOr<bool> Put(const std::string& id, const std::string& bytes,
+                                   absl::Duration timeout) = 0;
+  // Blocks, for `timeout` at most. Errors: NotFound, Unavailable, ResourceExhausted (try again),
+  // DataLoss (the bytes are not those of the name).
+  virtual absl::StatusOr<std::string> Get(const std::string& id, absl::Duration timeout) = 0;
+  // Ends what runs on other threads, and what is asked for later, with Cancelled.
+  virtual void Stop() = 0;
+};
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CLIENT_PACKAGES_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/workdirs.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "launcher/agent/run_folder.h"
+#include "launcher/package/package.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr absl::Duration kTransfer = absl::Minutes(2);
+// Where many nodes want one at once, each waits for its turn.
+constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr absl::Duration kTryAgain = absl::Milliseconds(250);
+constexpr int64_t kMostKept = int64_t{1} << 30;
+
+bool IsFolder(const std::string& path) {
+  struct stat status;
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+}  // namespace
+
+Workdirs::Workdirs(Settings settings)
+    : settings_(std::move(settings)),
+      kept_({.folder = settings_.folder,
+             .most_bytes = settings_.folder.empty() ? coordinator::kMostPackedBytes : kMostKept}),
+      thread_("agent-workdirs", [this] { Loop(); }) {}
+
+Workdirs::~Workdirs() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  changed_.NotifyAll();
+  settings_.client->Stop();
+  thread_.Join();
+}
+
+void Workdirs::Prepare(const WorkerAssignment& assignment,
+                       std::function<void(const absl::Status&)> done) {
+  {
+    absl::MutexLock lock(&mu_);
+    wishes_.push_back({assignment, std::move(done)});
+  }
+  changed_.NotifyAll();
+}
+
+bool Workdirs::stopped() {
+  absl::MutexLock lock(&mu_);
+  return stop_;
+}
+
+void Workdirs::Loop() {
+  while (true) {
+    Wish wish;
+    {
+      absl::MutexLock lock(&mu_);
+      changed_.AwaitFor(
+          &mu_, absl::InfiniteDuration(),
+          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !wishes_.empty(); });
+      if (stop_) return;
+      wish = std::move(wishes_.front());
+      wishes_.pop_front();
+    }
+    wish.done(Make(wish.assignment));
+  }
+}
+
+absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
+  if (absl::StatusOr<std::string> kept = kept_.Get(id); kept.ok()) return kept;
+  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  absl::StatusOr<std::string> bytes;
+  do {
+    bytes = settings_.client->Get(id, kTransfer);
+    if (!absl::IsResourceExhausted(bytes.status())) break;
+    absl::MutexLock lock(&mu_);
+    changed_.AwaitFor(&mu_, kTryAgain,
+                      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; });
+    if (stop_) return absl::CancelledError("stopped");
+  } while (Clock::Real()->Now() < deadline);
+  // What cannot be kept is taken again for the next job.
+  if (bytes.ok()) kept_.Put(id, *bytes).IgnoreError();
+  return bytes;
+}
+
+absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
+  const std::string folder = WorkFolder(assignment);
+  if (IsFolder(folder)) return absl::OkStatus();
+  const std::string id = coordinator::PackageOf(assignment.spec().workdir());
+  absl::StatusOr<std::string> bytes = Take(id);
+  if (!bytes.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the job's workdir does not come from the coordinator: ",
+                     std::string(bytes.status().message())));
+  }
+  LS_RETURN_IF_ERROR(MakeRunFolder(assignment, settings_.own_run_folder));
+  // Hosts may share the run's folder: the first one to be done gives it its name.
+  const std::string making =
+      absl::StrCat(RunFolder(assignment), "/.workdir-", assignment.incarnation());
+  std::error_code ignored;
+  std::filesystem::remove_all(making, ignored);
+  absl::Status made = UnpackFolder(*bytes, id, making);
+  if (made.ok() && ::rename(making.c_str(), folder.c_str()) != 0) made = ErrnoStatus(errno, folder);
+  if (made.ok()) return made;
+  std::filesystem::remove_all(making, ignored);
+  return IsFolder(folder) ? absl::OkStatus() : made;
+}
+
+}  // namespace lockstep::launcher
