@@ -69,6 +69,17 @@ void Checker::OnBegin(const CoordinatorProcess& coordinator) {
     if (told.generation > job->second.generation.message.generation()) {
       Fail(absl::StrCat("generation ", told.generation, " of job ", id, " was told and is lost"));
     }
+    if (told.aborted != 0 && told.aborted == job->second.generation.message.generation() &&
+        !job->second.generation.aborted) {
+      Fail(absl::StrCat("generation ", told.aborted, " of job ", id, " was ended and goes on"));
+    }
+  }
+  for (const SimulatedJob& simulated : world_->jobs) {
+    const auto job = state.jobs.find(simulated.accepted);
+    if (!simulated.is_to_end || job == state.jobs.end()) continue;
+    if (!job->second.drain && !job->second.ending && !job->second.final()) {
+      Fail(absl::StrCat("the end of job ", job->first, " was asked for, answered and is lost"));
+    }
   }
   for (const std::string& incarnation : forgotten_) {
     const auto job = state.jobs.find(incarnation.substr(0, incarnation.find('.')));
@@ -209,6 +220,11 @@ void Checker::OnObeyed(const std::string& incarnation, int64_t highest, int64_t 
 void Checker::OnGenerationTold(const std::string& job_id, int64_t generation) {
   Told& told = told_[job_id];
   told.generation = std::max(told.generation, generation);
+}
+
+void Checker::OnAbortTold(const std::string& job_id, int64_t generation) {
+  Told& told = told_[job_id];
+  told.aborted = std::max(told.aborted, generation);
 }
 
 void Checker::CheckSameGeneration(const std::string& job_id, const Generation& one,

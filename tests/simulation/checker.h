@@ -3,7 +3,8 @@
 // system, and keeps the first thing that was wrong:
 //   - a job whose submission was answered is never lost, and is one job;
 //   - a final state is final, also for the next coordinator;
-//   - a generation's number means one membership; a worker is told of those it is in;
+//   - a generation's number means one membership; a worker is told of those it is in; one that was
+//     ended is not gone on with by the next coordinator;
 //   - members of a generation begin within a step of each other, each commit follows the one
 //   before,
 //     and an older generation commits after a newer one only where it was cut off;
@@ -12,7 +13,8 @@
 //   - what a lost node costs is no restart;
 //   - nothing is started on a node that is silent;
 //   - whoever obeys, obeys the highest epoch that it knows;
-//   - what an agent may forget is known to every later coordinator;
+//   - what an agent may forget is known to every later coordinator, and so is that a job is to end;
+//   - a worker's row in the journal is what the coordinator knows of it;
 //   - when the faults are over each job ends as it should, and no process of it is left.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_SIMULATION_CHECKER_H_
@@ -69,6 +71,7 @@ class Checker {
   void OnDeath(WorkerProcess& worker);
   void OnObeyed(const std::string& incarnation, int64_t highest, int64_t epoch);
   void OnGenerationTold(const std::string& job_id, int64_t generation);
+  void OnAbortTold(const std::string& job_id, int64_t generation);
   // Both have the same number.
   void CheckSameGeneration(const std::string& job_id, const Generation& one,
                            const Generation& other);
@@ -85,6 +88,7 @@ class Checker {
   struct Told {
     JobState final = JOB_STATE_UNSPECIFIED;
     int64_t generation = 0;  // the newest that a worker was told
+    int64_t aborted = 0;     // the newest of which a worker was told that it is over
     int64_t committing = 0;  // the newest generation that has committed
     int64_t newest_step = 0;
     bool model = false;

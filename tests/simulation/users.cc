@@ -23,11 +23,11 @@ void Users::Begin(absl::Time until) {
   world_->timeline.In(absl::Seconds(3), [this] { Next(); });
 }
 
-void Users::Ask(const coordinator::Event& event) {
+void Users::Ask(const coordinator::Event& event,
+                std::function<void(const coordinator::Answer&)> answer) {
   if (world_->coordinator == nullptr || !world_->coordinator->begun()) return;
-  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event] {
-    asked->Request(event, [](const coordinator::Answer&) {});
-  });
+  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event,
+                                                     answer] { asked->Request(event, answer); });
 }
 
 void Users::Next() {
@@ -48,14 +48,15 @@ void Users::Scale(SimulatedJob& job) {
   const int workers = static_cast<int>(random_.Between(1, most));
   world_->Say(absl::StrCat(job.accepted, " is to have ", workers, " workers"));
   job.scaled = true;
-  Ask(coordinator::ScaleRequested{job.accepted, workers});
+  Ask(coordinator::ScaleRequested{job.accepted, workers}, [](const coordinator::Answer&) {});
 }
 
 void Users::Cancel(SimulatedJob& job) {
   const bool kill = random_.Chance(0.3);
   world_->Say(absl::StrCat(job.accepted, kill ? " is to be killed" : " is to end"));
   job.cancelled = true;
-  Ask(coordinator::CancelRequested{job.accepted, kill});
+  Ask(coordinator::CancelRequested{job.accepted, kill},
+      [&job](const coordinator::Answer& answer) { job.is_to_end |= answer.status.ok(); });
 }
 
 }  // namespace lockstep::simulation

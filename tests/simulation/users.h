@@ -5,8 +5,10 @@
 #ifndef LOCKSTEP_TESTS_SIMULATION_USERS_H_
 #define LOCKSTEP_TESTS_SIMULATION_USERS_H_
 
+#include <functional>
+
 #include "absl/time/time.h"
-#include "coordinator/core/event.h"
+#include "coordinator/outbox/batch.h"
 #include "tests/simulation/timeline.h"
 
 namespace lockstep::simulation {
@@ -27,7 +29,7 @@ class Users {
   void Next();
   void Scale(SimulatedJob& job);
   void Cancel(SimulatedJob& job);
-  void Ask(const coordinator::Event& event);
+  void Ask(const coordinator::Event& event, std::function<void(const coordinator::Answer&)> answer);
 
   World* const world_;
   Random random_;

@@ -67,6 +67,9 @@ void WorkerProcess::OnCommand(const WorkerCommand& command) {
   if (obeyed) {
     world_->checker.OnObeyed(incarnation(), obeyed_epoch_, command.epoch());
     obeyed_epoch_ = std::max<int64_t>(obeyed_epoch_, command.epoch());
+    if (command.has_abort()) {
+      world_->checker.OnAbortTold(job_id(), command.abort().generation());
+    }
     if (command.has_generation())
       world_->checker.OnGenerationTold(job_id(), command.generation().generation());
   }

@@ -49,6 +49,7 @@ struct SimulatedJob {
   int64_t checkpoint = 0;  // the newest that is durable
   bool scaled = false;     // a user asked for another number of workers
   bool cancelled = false;  // a user asked for its end
+  bool is_to_end = false;  // and was told that it ends
   int own_failures = 0;    // of its workers, by faults that are no node's
   absl::Time disturbed = absl::InfinitePast();
 };
