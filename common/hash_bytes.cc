@@ -2,6 +2,7 @@
 #include "common/hash_bytes.h"
 
 #include <cstring>
+#include <initializer_list>
 
 namespace lockstep {
 namespace {
