@@ -214,7 +214,12 @@ def rows_of(args, times, rates):
 
 def measure(args, names, sides):
     times, rates, failed = {name: [] for name in sides}, [], {}
+    begun = time.monotonic()
     for repetition in range(args.repetitions):
+        spent = time.monotonic() - begun
+        if repetition > 0 and spent * (repetition + 1) / repetition > args.budget:
+            note(f"{repetition} rounds in {spent:.0f} s: another one does not fit into --budget {args.budget:.0f}")
+            break
         for name, side in sides.items():
             if failed.get(name, 0) >= 2:
                 times[name].append(None)
@@ -237,6 +242,7 @@ def main():
     options.add_argument("--rate", help="of what a host sends, as tc writes it: 1gbit")
     options.add_argument("--sizes", type=lambda t: [int(size) for size in t.split(",")], default=SIZES,
                          help="bytes, with commas")
+    options.add_argument("--budget", type=float, default=300, help="seconds after which no other round is begun")
     options.add_argument("--compressed", action="store_true", help="ours with bf16 on the wire, too")
     args = options.parse_args()
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("iperf3") is None:

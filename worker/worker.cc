@@ -129,9 +129,10 @@ class Worker {
                         PlaceOfGradients(own, bootstrap_.assignment(), OverHosts()));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(transport_,
-                        OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
-                                      job::FailureDetection(job_), OverHosts(), ListenAt()));
+    LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
+                                                  job::FailureDetection(job_), OverHosts(),
+                                                  {bootstrap_.data_addresses().begin(),
+                                                   bootstrap_.data_addresses().end()}));
     LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
                                                              .transport = transport_.get(),
                                                              .board = &board_,
@@ -169,17 +170,6 @@ class Worker {
     const bool spreads =
         job_.elastic().min_workers() > 0 && bootstrap_.assignment().device().kind() != "cuda";
     return spreads || job_.resources().nodes() > 1;
-  }
-
-  // All agents of a Unix socket are on one machine: nobody else can reach what is on its loopback.
-  std::vector<std::string> ListenAt() const {
-    std::vector<std::string> addresses(bootstrap_.data_addresses().begin(),
-                                       bootstrap_.data_addresses().end());
-    const bool inside = std::all_of(addresses.begin(), addresses.end(), [](const auto& address) {
-      return absl::StartsWith(address, "127.");
-    });
-    if (!inside) addresses.clear();
-    return addresses;
   }
 
   absl::Status PrepareCheckpoints() {

@@ -342,6 +342,22 @@ TEST(HostsStrangersTest, WhoCannotBeReachedIsNamedWithBothEndsAndTheReason) {
               HasSubstr(absl::StrCat("rank 1 (host b) cannot reach rank 0 (host a) at 127.0.0.1:",
                                      closed, ": Connection refused")));
   EXPECT_EQ(EndOf(missing.status()), (GroupEnd{EndCause::kPeerMissing, 0}));
+  // Of several all are named, and of very many at least their ranks.
+  GroupSpec many = pair.Spec(1);
+  for (int rank = 2; rank < 20; ++rank) {
+    GroupMember member = many.members[0];
+    member.rank = rank;
+    member.node = member.host = absl::StrCat("h", rank);
+    member.shards = {rank, rank + 1};
+    many.members.push_back(member);
+  }
+  const auto all = pair.transports[1]->Connect(many, absl::Now() + absl::Milliseconds(100));
+  for (const char* const named :
+       {"rank 1 (host b) cannot reach rank 0 (host a) at 127.0.0.1:",
+        "; rank 2 (host h2) has not come to rank 1 (host b); rank 3 (host h3) has not",
+        "; nor have ranks 17, 18, 19"}) {
+    EXPECT_THAT(std::string(all.status().message()), HasSubstr(named));
+  }
   GroupSpec spec = pair.Spec(1);
   spec.secret.clear();
   EXPECT_EQ(pair.transports[1]->Connect(spec, Never()).status().code(),

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/setup/data_plane.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -45,6 +47,10 @@ absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignme
   return absl::FailedPreconditionError(absl::StrCat("workers of this host share GPUs, which ",
                                                     library->name(),
                                                     " cannot join: NCCL 2.30 is the first"));
+}
+
+bool IsLoopback(const std::string& address) {
+  return absl::StartsWith(address, "127.") || address == "::1";
 }
 
 // Whether gradients go to other hosts while later ones are computed. It is for measurements to say
@@ -101,12 +107,9 @@ GradientPlace ExpectedPlace(const JobSpec& job) {
   return nccl.ok() && *nccl ? GradientPlace::kGpu : GradientPlace::kHost;
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& compiled,
-                                                         GradientPlace place,
-                                                         const WorkerAssignment& assignment,
-                                                         const LifePage* life,
-                                                         absl::Duration patience, bool over_hosts,
-                                                         std::vector<std::string> listen) {
+absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
+    const CompiledJob& compiled, GradientPlace place, const WorkerAssignment& assignment,
+    const LifePage* life, absl::Duration patience, bool over_hosts, std::vector<std::string> told) {
   ShmTransport::Options shm;
   shm.life = life;
   shm.memory_patience = patience;
@@ -117,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(const CompiledJob& comp
     hosts.shm = shm;
     hosts.silence = job::FailureDetection(compiled.job);
     hosts.overlap = Overlaps();
-    hosts.listen = std::move(listen);
+    if (std::all_of(told.begin(), told.end(), IsLoopback)) hosts.listen = std::move(told);
     return HostsTransport::Create(hosts);
   }
   if (place == GradientPlace::kHost) return ShmTransport::Create(shm);

@@ -36,15 +36,15 @@ absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
 GradientPlace ExpectedPlace(const JobSpec& job);
 
 // The data plane of a job that was compiled for `place`, with room for its state and gradients.
-// With `over_hosts` TCP joins the hosts, at the local addresses `listen` alone if there are any;
-// else no port is opened.
+// With `over_hosts` TCP joins the hosts; else no port is opened. `told` are the addresses at which
+// others look for this worker: when all of them are this machine's loopback it listens there alone.
 // `life` outlives it. Memory that is short is waited for, for `patience` at most: who survives the
 // worker that this one replaces gives its memory back when it has seen its death. Errors:
 // ResourceExhausted; FailedPrecondition, Internal of the GPU.
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
     const CompiledJob& compiled, GradientPlace place, const WorkerAssignment& assignment,
     const LifePage* life, absl::Duration patience, bool over_hosts = false,
-    std::vector<std::string> listen = {});
+    std::vector<std::string> told = {});
 
 }  // namespace lockstep::worker
 

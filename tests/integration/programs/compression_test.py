@@ -19,7 +19,8 @@ class Compression(HostsTest):
         # More gradients than go in one exchange.
         text = harness.synthetic_job(
             steps=steps, shards=4, hidden="[200, 67]",
-            train_extra=f"  gradient_compression: bf16\n  clip_norm: 0.5\n{train}  eval: {{every: 100 steps}}\n",
+            train_extra=f"  gradient_compression: bf16\n  clip_norm: 0.5\n{train}  eval: {{every: 100 steps}}\n"
+                        "  passes: {bucket_size: 8KiB}\n",
             extra=f"failure_detection: 2s\nverify_replicas: 5 steps\n{extra}")
         return self.write(name, re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
 

@@ -17,8 +17,9 @@ SGD = "  optimizer: {sgd: {lr: 0.05, momentum: 0.9}}\n"
 class ZeroHosts(HostsTest):
     def job_file(self, resources, steps=200, extra="", name="job.yaml"):
         text = harness.synthetic_job(
-            steps=steps, shards=4, hidden="[64, 67]",
-            train_extra="  zero_stage: 1\n  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 100 steps}\n",
+            steps=steps, shards=4, hidden="[128, 67]",
+            train_extra="  zero_stage: 1\n  clip_norm: 0.5\n  ema: {decay: 0.9}\n  eval: {every: 100 steps}\n"
+                        "  passes: {bucket_size: 8KiB}\n",
             extra=f"failure_detection: 2s\nverify_replicas: 5 steps\n{extra}")
         assert SGD in text
         text = text.replace(SGD, ADAMW)
