@@ -180,6 +180,8 @@ class Play {
       double time = next < tasks_.size() ? tasks_[next].arrives : 1e300;
       if (!running_.empty()) time = std::min(time, running_.begin()->first);
       Count(time);
+      // Use counts for half after a week.
+      for (auto& [user, use] : uses_) use *= std::exp2((now_ - time) / (7 * 86400));
       now_ = time;
       queue_.now = absl::UnixEpoch() + absl::Seconds(now_);
       while (!running_.empty() && running_.begin()->first <= now_) End();
@@ -249,7 +251,9 @@ class Play {
   void Pass() {
     if (fair_) {
       for (size_t i = 0; i < waiting_.size(); ++i) {
-        queue_.waiting[i].use = uses_[asks_[waiting_[i]].user];
+        const Task& task = tasks_[waiting_[i]];
+        queue_.waiting[i].use = uses_[task.user];
+        queue_.waiting[i].overdue = now_ - task.arrives >= 86400;
       }
     }
     const std::vector<Free> before = queue_.cluster.free;

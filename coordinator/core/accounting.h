@@ -31,6 +31,7 @@ std::string UsageRow(const State& state, const DayOfUser& day);
 // Takes a row in. False: it cannot be read.
 bool RestoreUsage(const std::string& row, absl::Time now, State& state);
 
+// What users have used, and have now; `request` may ask for one, or from a day on.
 GetUsageResponse GetUsage(const State& state, const GetUsageRequest& request, absl::Time now);
 
 }  // namespace lockstep::coordinator

@@ -71,7 +71,8 @@ class Pass {
       const Waiting& x = queue_.waiting[static_cast<size_t>(a)];
       const Waiting& y = queue_.waiting[static_cast<size_t>(b)];
       if (x.ask->priority != y.ask->priority) return x.ask->priority > y.ask->priority;
-      if (x.use != y.use) return x.use < y.use;
+      if (x.overdue != y.overdue) return x.overdue;
+      if (!x.overdue && x.use != y.use) return x.use < y.use;
       return x.ask->order < y.ask->order;
     });
   }

@@ -2,13 +2,13 @@
 // The queue's rules as a function: who waits, who runs and what is free -> who starts where, who is
 // to make room, and for whom room is kept.
 //
-// Jobs come by priority, then by their users' recent use (the smaller first), then in the order of
-// their submission. A gang starts whole or not at all. The first one that has no room, and would
-// have some in an empty cluster, gets a reservation: the nodes that are free for it the soonest.
-// Later jobs start before it where they do not delay it: when their time limit ends before it
-// starts, or in what it leaves over (EASY backfill). So large gangs are never starved by small
-// ones, and no slot idles for them without need. Jobs that would not fit an empty cluster hold
-// nobody up.
+// Jobs come by priority, then those that have waited for long, then by their users' recent use (the
+// smaller first), then in the order of their submission. A gang starts whole or not at all. The
+// first one that has no room, and would have some in an empty cluster, gets a reservation: the
+// nodes that are free for it the soonest. Later jobs start before it where they do not delay it:
+// when their time limit ends before it starts, or in what it leaves over (EASY backfill). So large
+// gangs are never starved by small ones, and no slot idles for them without need. Jobs that would
+// not fit an empty cluster hold nobody up.
 //
 // For the first one that waits, jobs of lower priority make room: first elastic ones give up
 // workers, then whole jobs stop; as few as will do, the lowest priority first, and of those the
@@ -48,6 +48,8 @@ const Quota& QuotaOf(const QueueRules& rules, const std::string& user);
 struct Waiting {
   const Ask* ask = nullptr;
   double use = 0;  // of its user
+  // It has waited for so long that its user's use does not count any more.
+  bool overdue = false;
   Barred barred;
   bool special = false;  // `barred` has more than the nodes that its labels leave out
   int array = -1;        // the place in Queue::array_left; -1: it is of none

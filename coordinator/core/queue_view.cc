@@ -17,6 +17,8 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr char kRack[] = "rack";
+// Others of less use do not overtake a job that has waited for so long, or it might never start.
+constexpr absl::Duration kOverdueAfter = absl::Hours(24);
 
 // The nodes in the order of their hosts.
 std::vector<const Node*> SortedNodes(const State& state) {
@@ -207,6 +209,7 @@ QueueView ViewQueue(const State& state, absl::Time now) {
       waiting.ask = job.ask.get();
       const auto use = uses.find(job.request.user());
       waiting.use = use == uses.end() ? 0 : use->second;
+      waiting.overdue = now - job.submitted >= kOverdueAfter;
       waiting.barred = BarredOf(view, state, job, now, by_labels, &waiting.special);
       waiting.array = ArrayPlace(view, job);
       waiting.starts_at = job.starts_at;

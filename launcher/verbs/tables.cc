@@ -100,10 +100,9 @@ std::string AlignedTable(const std::vector<std::vector<std::string>>& rows) {
 std::string ListTable(const ListJobsResponse& response) {
   const ListJobsResponse shown = Printed(response);
   std::vector<std::vector<std::string>> rows = {
-      {"JOB", "NAME", "STATE", "PRIORITY", "WORKERS", "STEP", "AGE", "USER", "REASON"}};
+      {"JOB", "NAME", "STATE", "WORKERS", "STEP", "AGE", "USER", "REASON"}};
   for (const JobStatus& job : shown.jobs()) {
-    rows.push_back({job.job_id(), job.name(), JobState_Name(job.state()),
-                    absl::StrCat(job.queue().priority()), WorkersText(job),
+    rows.push_back({job.job_id(), job.name(), JobState_Name(job.state()), WorkersText(job),
                     StepText(job.progress()), AgeText(job), job.user(), job.reason()});
   }
   return AlignedTable(rows);

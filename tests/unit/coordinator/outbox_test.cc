@@ -221,7 +221,7 @@ TEST_F(OutboxTest, RequestsComeBackAsTheyWere) {
   for (const Event& event :
        {Event(Submitted{"abc", Request("again")}), Event(CancelRequested{"x/y", true}),
         Event(ScaleRequested{"x", 3}), Event(DrainRequested{"n", "why", "ann"}),
-        Event(UndrainRequested{"n"})}) {
+        Event(UndrainRequested{"n"}), Event(HoldRequested{"x", true})}) {
     const auto stored = ParseRequestRow(RequestRow(12, event));
     ASSERT_TRUE(stored.ok()) << stored.status();
     EXPECT_EQ(stored->number, 12);

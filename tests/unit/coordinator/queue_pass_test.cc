@@ -37,6 +37,16 @@ TEST(QueuePassTest, PriorityThenRecentUseThenOrder) {
   EXPECT_THAT(TestQueue::Started(decisions), ElementsAre(3, 1));
 }
 
+TEST(QueuePassTest, UseDoesNotCountForOnesThatHaveWaitedForLong) {
+  TestQueue test;
+  test.Node(1);
+  test.Wait({.user = "bob", .use = 1});
+  for (const double use : {9, 8}) {
+    test.queue.waiting[static_cast<size_t>(test.Wait({.user = "ann", .use = use}))].overdue = true;
+  }
+  EXPECT_THAT(test.Pass().order, ElementsAre(1, 2, 0));
+}
+
 TEST(QueuePassTest, AShortJobStartsBeforeOneThatWaitsForRoom) {
   TestQueue test;
   test.Node(4);

@@ -322,6 +322,17 @@ TEST(Arguments, DrainAndUndrain) {
             "unix:/x");
 }
 
+TEST(Arguments, TheQueue) {
+  const auto array = Parse<SubmitArgs>({"submit", "--array=0-2,7%2", "--after=a,b", "j.yaml"});
+  EXPECT_EQ(array.array, (std::vector<int>{0, 1, 2, 7}));
+  EXPECT_EQ(array.array_at_once, 2);
+  EXPECT_EQ(array.after, (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(array.follow);
+  EXPECT_TRUE(Parse<HoldArgs>({"release", "j"}).release);
+  EXPECT_EQ(Parse<JoinArgs>({"join", "--label=gpu=h100"}).labels.at("gpu"), "h100");
+  EXPECT_EQ(Parse<ListArgs>({"list", "--state=pending,running"}).states.size(), 2u);
+}
+
 TEST(Arguments, HelpForEveryVerb) {
   EXPECT_EQ(Parse<HelpArgs>({"--help"}).verb, "");
   EXPECT_EQ(Parse<HelpArgs>({"submit", "--help"}).verb, "submit");
@@ -377,6 +388,15 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--"}, "no command after '--'"},
       {{"drain"}, "takes one node"},
       {{"undrain", "--reason=x", "n"}, "takes no '--reason'"},
+      {{"hold"}, "takes one job"},
+      {{"list", "--state=waiting"}, "--state waiting: expected pending"},
+      {{"usage", "--since=yesterday"}, "expected a day (UTC)"},
+      {{"join", "--label=gpu"}, "expected KEY=VALUE"},
+      {{"join", "--label=9=x"}, "expected KEY=VALUE"},
+      {{"submit", "--array=3-1", "j.yaml"}, "--array 3-1: expected numbers"},
+      {{"submit", "--array=1,1", "j.yaml"}, "each once"},
+      {{"submit", "--array=0-3%0", "j.yaml"}, "so many at once"},
+      {{"submit", "--wait", "--no-follow", "j.yaml"}, "give one"},
       {{"plan", "--dump=png", "j.yaml"}, "expected text or dot"},
       {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
       {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},
