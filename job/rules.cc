@@ -325,16 +325,21 @@ void Rules::CheckVariables() {
 
 // What the built-in engine alone can do is refused, not left undone in silence.
 void Rules::CheckRun() {
-  for (const char* key : {"checkpoint", "profile", "debug", "nccl", "verify_replicas",
-                          "resources.standby", "resources.offload_optimizer"}) {
-    const std::string prefix = absl::StrCat(key, ".");
-    const bool inside = std::any_of(written_.begin(), written_.end(), [&](const auto& entry) {
-      return absl::StartsWith(entry.first, prefix);
-    });
-    if (!inside && !IsWritten(key)) continue;
-    Error({key}, absl::StrCat("'", key,
-                              "' goes with 'train'; what 'run' starts has ways of its own, "
-                              "leave it out"));
+  const std::string& verify = spec_.verify_replicas();
+  const Debug& debug = spec_.debug();
+  const std::pair<const char*, bool> keys[] = {
+      {"checkpoint", spec_.has_checkpoint()},
+      {"profile", !spec_.profile().steps().empty()},
+      {"debug", debug.interpret() || !debug.dump_tensors().empty()},
+      {"nccl", spec_.has_nccl()},
+      {"verify_replicas", !verify.empty() && verify != "never"},
+      {"resources.standby", spec_.resources().standby() > 0},
+      {"resources.offload_optimizer", spec_.resources().offload_optimizer()},
+  };
+  for (const auto& [key, given] : keys) {
+    if (!given) continue;
+    Error({key}, absl::StrCat("'", key, "' goes with 'train'; what 'run' starts has ways of its ",
+                              "own, leave it out"));
   }
 }
 

@@ -176,7 +176,7 @@ void CheckSilence(Context& context, Job& job) {
 // while a worker is half-way to being silent. One limit holds for all: they do the same steps, and
 // with one of its own a victim could be judged before the culprit.
 void CheckStandstill(Context& context, Job& job) {
-  if (!HasActiveGeneration(job) || !job.stepped) return;
+  if (!HasActiveGeneration(job) || !job.stepped || IsCommand(job)) return;
   const absl::Duration detection = FailureDetection(job);
   std::vector<Worker*> members;
   bool all_wait = true, any_late = false;

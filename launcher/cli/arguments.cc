@@ -50,6 +50,12 @@ CoordinatorArgs ParseCoordinator(const Words& words, const Environment& environm
   return coordinator;
 }
 
+// What follows is, or may be, a command's own.
+bool BeginsCommand(const std::string& word) {
+  return absl::EndsWith(word, ".py") ||
+         IsIn({"-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}, word);
+}
+
 // Takes the verb off `*arguments`; "run" when there is none.
 absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
   if (arguments->empty()) {
@@ -101,7 +107,7 @@ absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& argumen
   }
   // Help first: it answers even when the rest of the line is not yet right.
   for (const std::string& word : rest) {
-    if (word == "--" || absl::EndsWith(word, ".py") || torchrun) break;
+    if (word == "--" || torchrun || BeginsCommand(word)) break;
     if (word == "--help" || word == "-h") {
       return Command(HelpArgs{verb == "run" && rest.size() == arguments.size() ? "" : verb});
     }
@@ -110,6 +116,7 @@ absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& argumen
   line.verb = verb;
   const bool script = torchrun || (verb == "run" && WantsScript(environment));
   LS_ASSIGN_OR_RETURN(line.words, SplitWords(verb, rest, script));
+  if (line.words.Has("help")) return Command(HelpArgs{torchrun ? "run" : verb});
   line.environment = &environment;
   if (line.words.has_command && verb == "run") TakeVariables(environment, &line.words);
   LS_ASSIGN_OR_RETURN(line.common, ParseCommon(line.words));

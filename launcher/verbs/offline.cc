@@ -80,7 +80,11 @@ bool LoadJob(const JobArgs& args, JobSpec* spec) {
   absl::StatusOr<SubmitJobRequest> submission = MakeSubmission(args);
   if (submission.ok()) {
     *spec = std::move(*submission->mutable_spec());
-    return true;
+    if (spec->has_train()) return true;
+    std::cerr
+        << "error: the job's work is a command, of which nothing is known before it runs; this "
+           "verb looks into 'train'\n";
+    return false;
   }
   // Diagnostics of the job file come formatted.
   const std::string message(submission.status().message());

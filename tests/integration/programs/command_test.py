@@ -4,6 +4,7 @@
 import json
 import os
 import signal
+import socket
 import unittest
 
 import harness
@@ -129,6 +130,17 @@ class Command(harness.ProgramTest):
         places = self.places(out + err)
         self.assertEqual([p["argv"] for p in places], [["--nproc-per-node=9"]] * 2)
         self.assertEqual(places[0]["TORCHELASTIC_MAX_RESTARTS"], 4)
+
+    def test_the_same_command_on_two_hosts(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        line = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
+        guest = self.start("launcher", *line, "--node-rank=1", "--log-dir=guest", "meet.py", env=token)
+        code, out, err = self.launch(*line, "meet.py", env=token)
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual([p["GROUP_RANK"] for p in self.places(out + err)], [0, 1])
+        self.assertEqual(self.finish(guest)[0], 0)
 
     def test_the_first_failure_ends_all(self):
         result, _ = self.result("--nproc-per-node=2", "--", "python3", "fail.py", "record", expected=7)
