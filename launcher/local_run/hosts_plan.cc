@@ -156,7 +156,7 @@ absl::StatusOr<std::vector<RemoteHosts::Part>> PartsOf(const HostsPlan& plan, co
   order.set_run_dir(args.job.run_dir);
   order.set_runs_dir(args.job.runs_dir);
   order.set_interfaces(args.interfaces);
-  order.set_checkpoint_dir(spec.checkpoint().dir());
+  if (spec.has_train()) order.set_checkpoint_dir(spec.checkpoint().dir());
   const std::string command = absl::StrCat("exec ", ShellWord(plan.launcher), " guest");
   std::vector<RemoteHosts::Part> parts;
   for (const HostSlots& host : plan.hosts) {

@@ -24,7 +24,7 @@ absl::StatusOr<GuestPlan> PlanOf(const RunArgs& args) {
   plan.run_dir = args.job.run_dir;
   plan.runs_dir = args.job.runs_dir;
   plan.interfaces = args.interfaces;
-  plan.checkpoint_dir = request.spec().checkpoint().dir();
+  if (request.spec().has_train()) plan.checkpoint_dir = request.spec().checkpoint().dir();
   plan.awaited = "the host with --node-rank=0";
   plan.advice =
       "start the same command with --node-rank=0 on the host of that address (start_timeout is "
