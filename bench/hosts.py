@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -35,6 +36,7 @@ PATIENCE = 120  # seconds that one side may take for its round
 @contextlib.contextmanager
 def two_hosts(rate=None):
     names = [f"ls{os.getpid()}{side}" for side in "ab"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that they go then, too
     try:
         for name in names:
             run(["ip", "netns", "add", name])
