@@ -2,7 +2,9 @@
 #include "coordinator/core/command.h"
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
@@ -51,12 +53,18 @@ bool AllFinished(const Job& job) {
   });
 }
 
+std::string HowToStop(const Job& job) {
+  if (!IsCommand(job)) return "the workers finish the step, save and leave";
+  return absl::StrCat("the ranks get SIGTERM, and SIGKILL after ", Say(CommandGrace(job)));
+}
+
 void EndDraining(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.vacant() || !Failed(*slot.worker)) continue;
     slot.worker->finished.emplace().set_drained(true);
   }
   if (HasActiveGeneration(job)) return;
+  if (job.preempted && !job.timed_out) return BeginEnding(context, job, PENDING, *job.drain, 0);
   constexpr int kCancelled = 130, kTimedOut = 124;
   BeginEnding(context, job, job.timed_out ? FAILED : CANCELLED, *job.drain,
               job.timed_out ? kTimedOut : kCancelled);

@@ -8,6 +8,8 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_COMMAND_H_
 #define LOCKSTEP_COORDINATOR_CORE_COMMAND_H_
 
+#include <string>
+
 #include "absl/time/time.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/state.h"
@@ -32,6 +34,9 @@ bool AnyRankRuns(const Job& job);
 
 // Of a command: every member has finished.
 bool AllFinished(const Job& job);
+
+// What the workers of the job, of either kind, do when it is to stop.
+std::string HowToStop(const Job& job);
 
 // Of a command that is to stop: whoever fails now has stopped. Ends the job when no attempt runs.
 void EndDraining(Context& context, Job& job);

@@ -174,12 +174,6 @@ std::string TimeLimitText(const Job& job) {
   return absl::StrCat("the time limit of ", Say(job::TimeLimit(job.spec())), " is over");
 }
 
-// What the workers of the job do when it is to stop.
-std::string HowToStop(const Job& job) {
-  if (!IsCommand(job)) return "the workers finish the step, save and leave";
-  return absl::StrCat("the ranks get SIGTERM, and SIGKILL after ", Say(CommandGrace(job)));
-}
-
 // Drains the job when its time is over, and kills it when it does not leave within the grace.
 void CheckTimeLimit(Context& context, Job& job) {
   const absl::Duration limit = job::TimeLimit(job.spec()) - job.ran;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
@@ -23,8 +24,10 @@ absl::Duration GraceOf(const Job& job) {
   return asked > absl::ZeroDuration() ? asked : kDefaultGrace;
 }
 
-bool Saves(const Job& job) {
-  return !job.spec().checkpoint().dir().empty() && job.generation.message.generation() != 0;
+// Whether its workers have something to do before they leave.
+bool LeavesByItself(const Job& job) {
+  const bool saves = IsCommand(job) || !job.spec().checkpoint().dir().empty();
+  return saves && job.generation.message.generation() != 0;
 }
 
 // Processes that could not be heard of when the job was stopped are ended when their nodes are
@@ -77,7 +80,7 @@ void StopFor(Context& context, Job& job, const Job& by) {
   const std::string why =
       absl::StrCat("stops for job ", by.id, " of priority ", by.spec().priority());
   job.preempted = Preempted{why, context.now};
-  if (!Saves(job)) {
+  if (!LeavesByItself(job)) {
     const bool began = job.generation.message.generation() != 0;
     BeginEnding(context, job, PENDING,
                 absl::StrCat("was stopped for job ", by.id,
@@ -85,7 +88,7 @@ void StopFor(Context& context, Job& job, const Job& by) {
                 0, /*kill=*/true);
     return;
   }
-  job.drain = absl::StrCat(why, "; the workers finish the step, save and leave");
+  job.drain = absl::StrCat(why, "; ", HowToStop(job));
   SetState(context, job, DRAINING, *job.drain);
 }
 
