@@ -28,14 +28,14 @@ void SetShape(Ask& ask) {
                            absl::StrJoin(ask.labels, "\n", absl::PairFormatter("\t")));
 }
 
-std::vector<Free> Whole(const Cluster& cluster) {
+std::vector<Free> Whole(const NodePool& cluster) {
   std::vector<Free> whole;
   whole.reserve(cluster.nodes.size());
   for (const NodeFacts& node : cluster.nodes) whole.push_back({node.slots, FirstGpus(node.gpus)});
   return whole;
 }
 
-Barred BarredByLabels(const Cluster& cluster, const Ask& ask) {
+Barred BarredByLabels(const NodePool& cluster, const Ask& ask) {
   if (ask.labels.empty()) return nullptr;
   auto barred = std::make_shared<std::vector<bool>>();
   barred->reserve(cluster.nodes.size());
@@ -59,7 +59,8 @@ int Room(const Ask& ask, const NodeFacts& node, const Free& free) {
   return std::min(free.slots, std::popcount(GpusFrom(free.gpus, ask.first_gpu)));
 }
 
-Taken Take(const Ask& ask, const Cluster& cluster, int node, int workers, std::vector<Free>& free) {
+Taken Take(const Ask& ask, const NodePool& cluster, int node, int workers,
+           std::vector<Free>& free) {
   Free& left = free[static_cast<size_t>(node)];
   Taken hold{node, workers, 0};
   left.slots -= workers;
@@ -72,7 +73,7 @@ Taken Take(const Ask& ask, const Cluster& cluster, int node, int workers, std::v
   return hold;
 }
 
-void Give(const Cluster& cluster, const Taken& hold, std::vector<Free>& free) {
+void Give(const NodePool& cluster, const Taken& hold, std::vector<Free>& free) {
   Free& left = free[static_cast<size_t>(hold.node)];
   left.slots += hold.slots;
   const uint64_t all = FirstGpus(cluster.nodes[static_cast<size_t>(hold.node)].gpus);

@@ -61,17 +61,17 @@ struct Free {
 };
 
 // Nodes in the order of their hosts.
-struct Cluster {
+struct NodePool {
   std::vector<NodeFacts> nodes;
   std::vector<Free> free;
 };
 // All of them empty.
-std::vector<Free> Whole(const Cluster& cluster);
+std::vector<Free> Whole(const NodePool& cluster);
 
 // Nodes, by their places, that a job may not use. Null: it may use all that are open.
 using Barred = std::shared_ptr<const std::vector<bool>>;
 // Those without the labels that are asked for.
-Barred BarredByLabels(const Cluster& cluster, const Ask& ask);
+Barred BarredByLabels(const NodePool& cluster, const Ask& ask);
 
 // Whether the job's workers have GPUs there.
 bool UsesGpus(const Ask& ask, int gpus);
@@ -86,8 +86,8 @@ struct Taken {
   int gpus = 0;
 };
 // Takes `workers` of the job from what is free; what they have then.
-Taken Take(const Ask& ask, const Cluster& cluster, int node, int workers, std::vector<Free>& free);
-void Give(const Cluster& cluster, const Taken& hold, std::vector<Free>& free);
+Taken Take(const Ask& ask, const NodePool& cluster, int node, int workers, std::vector<Free>& free);
+void Give(const NodePool& cluster, const Taken& hold, std::vector<Free>& free);
 
 }  // namespace lockstep::coordinator
 

@@ -11,16 +11,16 @@ absl::Time EndOf(const Queue& queue, const Running& job) {
   return job.leaving ? queue.now : std::max(job.ends, queue.now);
 }
 
-Placement Fit(const Cluster& cluster, const Waiting& waiting, const std::vector<Free>& free) {
+Placement Fit(const NodePool& cluster, const Waiting& waiting, const std::vector<Free>& free) {
   return PlaceLeast(*waiting.ask, Offer{cluster, free, nullptr, waiting.barred});
 }
 
-void GiveAll(const Cluster& cluster, const std::vector<Taken>& holds, std::vector<Free>& free) {
+void GiveAll(const NodePool& cluster, const std::vector<Taken>& holds, std::vector<Free>& free) {
   for (const Taken& hold : holds) Give(cluster, hold, free);
 }
 
 // The first so many of `order` have ended.
-std::vector<Free> FreeAfter(const Cluster& cluster, const std::vector<const Running*>& order,
+std::vector<Free> FreeAfter(const NodePool& cluster, const std::vector<const Running*>& order,
                             size_t ended) {
   std::vector<Free> free = cluster.free;
   for (size_t i = 0; i < ended; ++i) GiveAll(cluster, order[i]->holds, free);
@@ -90,7 +90,7 @@ std::vector<Source> Sources(const Waiting& waiting, const std::vector<Running>& 
 }
 
 // What is free when all but one of `sources` have made room; `but` < 0: all.
-std::vector<Free> FreeWith(const Cluster& cluster, const std::vector<Running>& running,
+std::vector<Free> FreeWith(const NodePool& cluster, const std::vector<Running>& running,
                            const std::vector<Source>& sources, size_t count, int but) {
   std::vector<Free> free = cluster.free;
   for (const Running& job : running) {
@@ -113,7 +113,7 @@ std::optional<Reservation> WhenFree(const Queue& queue, const Waiting& waiting,
     const absl::Time x = EndOf(queue, *a), y = EndOf(queue, *b);
     return x != y ? x < y : a->started < b->started;
   });
-  const Cluster& cluster = queue.cluster;
+  const NodePool& cluster = queue.cluster;
   Reservation reservation;
   reservation.leave = FreeAfter(cluster, order, order.size());
   reservation.placement = Fit(cluster, waiting, reservation.leave);
@@ -143,7 +143,7 @@ std::optional<Reservation> WhenFree(const Queue& queue, const Waiting& waiting,
   return reservation;
 }
 
-Decisions MakeRoom(const Cluster& cluster, const Waiting& waiting, std::vector<Running>& running) {
+Decisions MakeRoom(const NodePool& cluster, const Waiting& waiting, std::vector<Running>& running) {
   Decisions decisions;
   std::vector<Source> sources = Sources(waiting, running);
   const auto fits = [&](size_t count, int but) {

@@ -19,7 +19,7 @@ std::optional<Reservation> WhenFree(const Queue& queue, const Waiting& waiting,
 // Who of lower priority has to give up workers, or to stop, so that it fits (Decisions::shrink,
 // ::stop); nobody when that would not help, or when what leaves already is enough. Those that are
 // to stop are marked in `running` as leaving.
-Decisions MakeRoom(const Cluster& cluster, const Waiting& waiting, std::vector<Running>& running);
+Decisions MakeRoom(const NodePool& cluster, const Waiting& waiting, std::vector<Running>& running);
 
 }  // namespace lockstep::coordinator
 

@@ -23,7 +23,7 @@ int Workers(const Placement& placement);
 
 // What there is for a job: what is free, less where it has to leave something for another.
 struct Offer {
-  const Cluster& cluster;
+  const NodePool& cluster;
   const std::vector<Free>& free;
   const std::vector<Free>* leave = nullptr;  // no more than this either; null: all that is free
   Barred barred = nullptr;

@@ -73,7 +73,7 @@ struct Running {
 
 struct Queue {
   absl::Time now;
-  Cluster cluster;
+  NodePool cluster;
   std::vector<Waiting> waiting;
   std::vector<Running> running;
   std::vector<int> array_left;  // of each array, so many more may run

@@ -33,7 +33,7 @@ std::vector<const Node*> SortedNodes(const State& state) {
 }
 
 void AddNodes(const State& state, absl::Time now, QueueView& view) {
-  Cluster& cluster = view.queue.cluster;
+  NodePool& cluster = view.queue.cluster;
   std::map<std::string, int> racks;
   for (const Node* node : SortedNodes(state)) {
     NodeFacts facts = FactsOf(state, *node, now);

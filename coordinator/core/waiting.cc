@@ -118,7 +118,7 @@ const WaitingTexts::Counts& WaitingTexts::CountsOf(const Waiting& waiting) {
     ask.per_node = 1;
     if (ask.counted == "cpu") ask.gpus = Ask::Gpus::kNever;
   }
-  const Cluster& cluster = view_.queue.cluster;
+  const NodePool& cluster = view_.queue.cluster;
   const Offer whole{cluster, whole_, nullptr, waiting.barred};
   const Offer now{cluster, cluster.free, nullptr, waiting.barred};
   for (int node = 0; node < static_cast<int>(cluster.nodes.size()); ++node) {
@@ -137,7 +137,7 @@ std::string WaitingTexts::WhyNotRankZero(const Job& job, const Waiting& waiting)
   const std::string& wanted = job.ask->rank_zero;
   if (wanted.empty()) return "";
   std::string why = "is not connected";
-  const Cluster& cluster = view_.queue.cluster;
+  const NodePool& cluster = view_.queue.cluster;
   const Offer now{cluster, cluster.free, nullptr, waiting.barred};
   for (size_t i = 0; i < cluster.nodes.size(); ++i) {
     const NodeFacts& node = cluster.nodes[i];
