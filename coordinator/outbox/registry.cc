@@ -10,7 +10,7 @@ namespace lockstep::coordinator {
 namespace {
 
 template <typename Messages, typename Outlets>
-void Queue(Messages& messages, const Outlets& outlets, Registry::Pumps& pumps) {
+void Enqueue(Messages& messages, const Outlets& outlets, Registry::Pumps& pumps) {
   for (auto& message : messages) {
     const auto found = outlets.find(message.session);
     if (found == outlets.end()) continue;
@@ -39,8 +39,8 @@ std::shared_ptr<Outlet<ToAgent>> Registry::AgentAt(SessionId session) const {
 
 Registry::Pumps Registry::Deliver(Outgoing& outgoing) {
   Pumps pumps;
-  Queue(outgoing.to_agents, agents_, pumps);
-  Queue(outgoing.to_workers, workers_, pumps);
+  Enqueue(outgoing.to_agents, agents_, pumps);
+  Enqueue(outgoing.to_workers, workers_, pumps);
   for (coordinator::Append& append : outgoing.events) {
     Append(append.job_id, std::move(append.event));
     PumpFollowers(append.job_id, pumps);
