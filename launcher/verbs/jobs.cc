@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -161,6 +162,23 @@ absl::StatusOr<std::vector<SubmitJobResponse>> SubmitAll(const SubmitArgs& args,
   return jobs;
 }
 
+// Elements of an array mostly have the same one.
+absl::Status ShipWorkdirs(const coordinator::ClientOptions& coordinator,
+                          std::vector<SubmitJobRequest>& requests) {
+  std::map<std::string, std::string> shipped;  // what the file says -> its package
+  for (SubmitJobRequest& request : requests) {
+    const std::string folder = request.spec().workdir();
+    const auto known = shipped.find(folder);
+    if (known != shipped.end()) {
+      request.mutable_spec()->set_workdir(known->second);
+      continue;
+    }
+    LS_RETURN_IF_ERROR(ShipWorkdir(coordinator, &request).status());
+    shipped[folder] = request.spec().workdir();
+  }
+  return absl::OkStatus();
+}
+
 void PrintSubmitted(const SubmitArgs& args, const SubmitJobResponse& job) {
   if (args.common.output == Output::kJson) {
     std::cout << JsonObject()
@@ -208,7 +226,7 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
 
 int RunVerb(const SubmitArgs& args) {
   StopSignals::Block();
-  const absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
+  absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
   if (!requests.ok()) {
     if (!absl::IsInvalidArgument(requests.status())) return Complain(requests.status());
     std::cerr << requests.status().message();  // diagnostics of the job file, formatted
@@ -216,8 +234,8 @@ int RunVerb(const SubmitArgs& args) {
   }
   const auto options = ClientOptionsOf(args.coordinator);
   if (!options.ok()) return Complain(options.status());
-  const auto shipped = ShipWorkdir(*options, &*request);
-  if (!shipped.ok()) return Complain(shipped.status());
+  const absl::Status shipped = ShipWorkdirs(*options, *requests);
+  if (!shipped.ok()) return Complain(shipped);
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
   const auto jobs = SubmitAll(args, client->get(), *requests);
