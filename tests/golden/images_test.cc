@@ -34,7 +34,7 @@ Memory64 Allocate(size_t bytes) { return Memory64(std::aligned_alloc(64, (bytes 
 class Golden {
  public:
   explicit Golden(const std::string& name) {
-    std::ifstream file(std::string(LOCKSTEP_GOLDEN) + "/" + name, std::ios::binary);
+    std::ifstream file(LOCKSTEP_GOLDEN "/" + name, std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(file)), {});
     values_.resize(bytes.size() / sizeof(float));
     std::memcpy(values_.data(), bytes.data(), values_.size() * sizeof(float));

@@ -24,7 +24,7 @@ float Uniform(uint64_t site, uint64_t i) {
 }
 
 std::vector<double> ReadLosses() {
-  std::ifstream file(std::string(LOCKSTEP_GOLDEN) + "/mlp_losses.txt");
+  std::ifstream file(LOCKSTEP_GOLDEN "/mlp_losses.txt");
   std::vector<double> losses;
   std::string line;
   while (std::getline(file, line)) {

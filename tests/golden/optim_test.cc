@@ -20,7 +20,7 @@ namespace {
 using Rows = std::vector<std::vector<double>>;
 
 std::map<std::string, Rows> ReadCases(const std::string& file) {
-  std::ifstream in(std::string(LOCKSTEP_GOLDEN) + "/" + file);
+  std::ifstream in(LOCKSTEP_GOLDEN "/" + file);
   std::map<std::string, Rows> cases;
   std::string line, name;
   while (std::getline(in, line)) {

@@ -28,7 +28,7 @@ constexpr double kFp16Scale = 1024;
 using Golden = std::map<std::string, std::vector<double>>;
 
 Golden Read() {
-  std::ifstream file(std::string(LOCKSTEP_GOLDEN) + "/precision.txt");
+  std::ifstream file(LOCKSTEP_GOLDEN "/precision.txt");
   Golden golden;
   std::string key;
   size_t count = 0;

@@ -39,7 +39,7 @@ struct Golden {
   std::map<std::string, std::vector<double>> values;
 };
 Golden Read(const std::string& name) {
-  std::ifstream file(std::string(LOCKSTEP_GOLDEN) + "/" + name + ".txt");
+  std::ifstream file(LOCKSTEP_GOLDEN "/" + name + ".txt");
   Golden golden;
   std::string key;
   size_t count = 0;

@@ -32,16 +32,16 @@ class KeeperMachine {
  public:
   // What there is to see at one moment.
   struct Seen {
-    std::optional<int64_t> generation;  // a new one that it is a member of
-    std::optional<int64_t> missed;      // one that had ended before it could be entered
-    bool aborted = false;               // the generation that it is in has ended
-    bool regroup = false;               // its members are to leave it
-    bool drain = false;                 // the job is to stop
-    std::optional<int> exit;            // the keeper is to leave with this code
-    bool stop = false;                  // its agent ends it politely
-    bool orphaned = false;              // its agent is gone
+    std::optional<int64_t> generation = {};  // a new one that it is a member of
+    std::optional<int64_t> missed = {};      // one that had ended before it could be entered
+    bool aborted = false;                    // the generation that it is in has ended
+    bool regroup = false;                    // its members are to leave it
+    bool drain = false;                      // the job is to stop
+    std::optional<int> exit = {};            // the keeper is to leave with this code
+    bool stop = false;                       // its agent ends it politely
+    bool orphaned = false;                   // its agent is gone
     bool connected = true;
-    std::optional<ProcessEnd> ended;  // the command has, and all that came of it
+    std::optional<ProcessEnd> ended = {};  // the command has, and all that came of it
   };
   // What is to be done, in this order.
   struct Actions {
@@ -50,7 +50,7 @@ class KeeperMachine {
     bool start = false;                        // the command of `generation()`
     bool ready = false;                        // says so, with a new port
     bool finished = false;                     // says so
-    std::optional<ProcessEnd> leave;           // ends like this
+    std::optional<ProcessEnd> leave = {};      // ends like this
     bool failed = false;                       // with `leave`: because the command failed
     absl::Time next = absl::InfiniteFuture();  // when to look again at the latest
   };

@@ -150,6 +150,7 @@ class FakeWorker {
         exit_code_ = command.exit().code();
         break;
       case WorkerCommand::kRegroup:  // it takes no steps between which to regroup
+      case WorkerCommand::kCheckpoint:
       case WorkerCommand::COMMAND_NOT_SET:
         break;
     }
