@@ -30,12 +30,17 @@ class JsonCheck {
   void CheckValue(const std::string& type, const nlohmann::json& value) const {
     static const std::regex link(R"(\[(\w+)\]\(#\w+\))");
     std::smatch match;
-    const std::string many = "list of ";
+    const std::string many = "list of ", named = "object of ";
     if (value.is_null()) {
       EXPECT_NE(type.find(" or null"), std::string::npos);
     } else if (type.rfind(many, 0) == 0) {
       ASSERT_TRUE(value.is_array());
       for (const nlohmann::json& element : value) CheckValue(type.substr(many.size()), element);
+    } else if (type.rfind(named, 0) == 0) {
+      ASSERT_TRUE(value.is_object());
+      for (const auto& [key, element] : value.items()) {
+        CheckValue(type.substr(named.size()), element);
+      }
     } else if (std::regex_search(type, match, link)) {
       ASSERT_TRUE(value.is_object());
       CheckObject(match[1], value);
