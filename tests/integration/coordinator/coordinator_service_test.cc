@@ -180,7 +180,7 @@ TEST_F(CoordinatorServiceTest, SendsUnknownWorkersAway) {
   WorkerAssignment assignment;
   assignment.set_job_id("nojob");
   assignment.set_incarnation("nojob.0.1");
-  FakeWorker worker(server_->address(), assignment);
+  FakeWorker worker(server_->address(), assignment, /*token=*/"", /*epoch=*/1);
   EXPECT_THAT(worker.WaitFor(WorkerCommand::kExit).exit().reason(), HasSubstr("not wanted"));
 }
 

@@ -93,14 +93,16 @@ struct FakeAgent {
 };
 
 struct FakeWorker {
+  // `epoch`: of the coordinator that it obeyed last; 0: none.
   FakeWorker(const std::string& address, const WorkerAssignment& assignment,
-             const std::string& token = "")
+             const std::string& token = "", int64_t epoch = 0)
       : assignment(assignment),
         session(OpenWorkerSession(
             {address, token},
-            {[this] {
+            {[this, epoch] {
                WorkerMessage message = Message();
                WorkerHello& hello = *message.mutable_hello();
+               hello.set_epoch(epoch);
                hello.set_pid(100 + this->assignment.slot());
                hello.set_host("host-a");
                hello.set_slot(this->assignment.slot());

@@ -77,8 +77,6 @@ class BadInput(harness.ProgramTest):
     def test_what_is_not_in_this_version_is_refused_where_it_stands(self):
         job = self.write("job.yaml", harness.synthetic_job() + "queue: night\n")
         out, err = self.assert_fails(BAD_JOB, ["job.yaml:", "not in this version", "queue: night", "^"], job)
-        command = self.write("command.yaml", "run: ls\n")
-        self.assert_fails(BAD_JOB, ["command.yaml:1:1: error: 'run' is not in this version"], command)
         two = self.write("two.yaml", harness.synthetic_job())
         self.assert_fails(CANNOT_FIT, ["2 nodes", "one host", "--nnodes=1"], "--set", "resources.nodes=2",
                           "--set", "train.shards=8", "--set", "train.global_batch=48", two)
