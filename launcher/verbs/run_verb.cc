@@ -6,8 +6,8 @@
 
 #include "launcher/cli/exit_codes.h"
 #include "launcher/cli/version.h"
-#include "launcher/local_run/ordered_guest.h"
 #include "launcher/local_run/hosts_of_run.h"
+#include "launcher/local_run/ordered_guest.h"
 #include "launcher/local_run/run_as_guest.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
