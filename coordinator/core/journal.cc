@@ -477,7 +477,7 @@ std::string FindStaleRow(const State& state) {
     for (size_t i = 0; i < job.slots.size(); ++i) {
       const Slot& slot = job.slots[i];
       if (slot.written != StampOf(slot)) continue;
-      const std::string key = WorkerKey(id, static_cast<int>(i));
+      std::string key = WorkerKey(id, static_cast<int>(i));
       const auto row = state.saved.find(key);
       const bool right =
           row != state.saved.end() && row->second == Bytes(ToRecord(slot, static_cast<int>(i)));
