@@ -109,10 +109,10 @@ struct SubmitArgs {
   bool follow = true;  // submit, then show the job's output until it ends
   bool wait = false;   // show nothing of it, but wait until it has ended
   bool hold = false;
-  std::vector<std::string> after;      // jobs that have to succeed before
-  std::vector<std::string> after_any;  // and those that have to end
-  std::vector<int> array;              // a job for each of these; empty: one job
-  int array_at_once = 0;               // of them, at most; 0: any number
+  std::vector<std::string> after = {};      // jobs that have to succeed before
+  std::vector<std::string> after_any = {};  // and those that have to end
+  std::vector<int> array = {};              // a job for each of these; empty: one job
+  int array_at_once = 0;                    // of them, at most; 0: any number
 };
 struct ValidateArgs {
   CommonArgs common;
@@ -169,7 +169,7 @@ struct JoinArgs {
   std::string state_dir;   // empty: the default
   std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
-  std::map<std::string, std::string> labels;
+  std::map<std::string, std::string> labels = {};
 };
 struct PlanArgs {
   CommonArgs common;

@@ -213,7 +213,7 @@ bool ParseRange(absl::string_view text, int* first, int* last) {
 
 absl::Status ParseArray(const std::string& text, std::vector<int>* numbers, int* at_once) {
   constexpr int kMost = 10000;
-  const absl::Status wrong =
+  absl::Status wrong =
       Usage(absl::StrCat("--array ", text, ": expected numbers such as 0-9 or 1,3,5-7, ", kMost,
                          " at most, each once, and with %N so many at once"));
   const std::vector<std::string> parts = absl::StrSplit(text, '%');
