@@ -259,7 +259,10 @@ void RemoteHosts::Release() {
 bool RemoteHosts::AwaitEnd(absl::Duration timeout) {
   absl::MutexLock lock(&shared_->mu);
   const size_t all = entered_.size();
-  return shared_->changed.AwaitFor(&shared_->mu, timeout, [&] { return shared_->ended == all; });
+  const auto over = [this, all]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mu) {
+    return shared_->ended == all;
+  };
+  return shared_->changed.AwaitFor(&shared_->mu, timeout, over);
 }
 
 }  // namespace lockstep::launcher
