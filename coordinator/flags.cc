@@ -70,7 +70,7 @@ absl::Status SetLevel(absl::string_view name) {
 
 // "ann:slots=64,gpus=8,jobs=4".
 absl::Status SetQuota(absl::string_view value, Options& limits) {
-  const absl::Status wrong = absl::InvalidArgumentError(
+  absl::Status wrong = absl::InvalidArgumentError(
       absl::StrCat("--quota is such as ann:slots=64,gpus=8,jobs=4, not '", value, "'"));
   const size_t colon = value.rfind(':');
   if (colon == absl::string_view::npos || colon == 0) return wrong;
