@@ -15,8 +15,13 @@ class Nodes(harness.ProgramTest):
         super().setUp()
         self.journal = os.path.join(self.dir, "journal")
         self.address = f"unix:{self.dir}/socket"
-        self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}")
         self.agents = {}
+        self.start_again()
+
+    def start_again(self):
+        """A coordinator; what it says goes to a file, since a pipe that nobody reads is full one day."""
+        with open(os.path.join(self.dir, "coordinator.log"), "ab") as log:
+            self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}", stderr=log)
 
     def join(self, name, slots, *arguments, **env):
         known = {node["node_id"] for node in self.nodes()}
