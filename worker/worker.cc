@@ -27,6 +27,7 @@
 #include "worker/checkpoint/restore.h"
 #include "worker/control/control_link.h"
 #include "worker/control/farewell_watch.h"
+#include "worker/control/membership.h"
 #include "worker/control/progress_board.h"
 #include "worker/control/run_dir.h"
 #include "worker/control/run_record.h"
@@ -37,6 +38,7 @@
 #include "worker/setup/job_plan.h"
 #include "worker/setup/tuning_files.h"
 #include "worker/step/trainer.h"
+#include "worker/survivors.h"
 
 namespace lockstep::worker {
 namespace {
@@ -50,24 +52,6 @@ int64_t PeakRssBytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
-}
-
-// A life slot is a word in the page of the member's own agent.
-std::vector<GroupMember> MembersOf(const Generation& generation, const std::string& node_id) {
-  std::vector<GroupMember> members;
-  for (const Member& member : generation.members()) {
-    members.push_back({member.rank(),
-                       member.incarnation(),
-                       member.host(),
-                       member.pid(),
-                       member.address().shm(),
-                       member.address().key(),
-                       member.address().node_id() == node_id ? member.address().life_slot() : -1,
-                       {member.shard_begin(), member.shard_end()},
-                       member.address().node_id(),
-                       {member.address().tcp().begin(), member.address().tcp().end()}});
-  }
-  return members;
 }
 
 // The life of one worker; each step of it is a method, in order.
@@ -283,14 +267,7 @@ class Worker {
     highest_generation_ = generation.generation();
     board_.first_commit.store(0, std::memory_order_relaxed);
     board_.generation.store(highest_generation_, std::memory_order_release);
-    GroupSpec group;
-    group.generation = highest_generation_;
-    group.job = bootstrap_.assignment().job_id();
-    group.secret = generation.secret();
-    group.members = MembersOf(generation, bootstrap_.node_id());
-    for (const GroupMember& member : group.members) {
-      if (member.incarnation == bootstrap_.assignment().incarnation()) group.rank = member.rank;
-    }
+    const GroupSpec group = GroupOf(generation, bootstrap_);
     if (group.rank < 0) return absl::InternalError("the generation does not have this worker");
     SetLogPrefix(absl::StrCat("r", group.rank, " g", highest_generation_));
     absl::Status status = RunIn(generation, group);
@@ -323,7 +300,7 @@ class Worker {
       const GroupEnd end = EndOf(connected.status());
       const bool lost = end.rank >= 0 && (end.cause == EndCause::kUnreachable ||
                                           end.cause == EndCause::kPeerMissing);
-      if (!lost || !IsElsewhere(group, end.rank)) {
+      if (!lost || !IsElsewhere(group, end.rank, bootstrap_.node_id())) {
         SayWhoIsLost(group, connected.status());
         return connected.status();
       }
@@ -333,6 +310,7 @@ class Worker {
       return absl::AbortedError(connected.status().message());
     }
     last_communicator_ = *std::move(connected);
+    survivors_.NoteGeneration(generation);
     Communicator* const communicator = last_communicator_.get();
     link_.WatchGeneration(highest_generation_, [communicator](const std::string& reason) {
       communicator->Abort(reason);
@@ -343,7 +321,7 @@ class Worker {
     if (!outcome.ok()) {
       SayWhoIsLost(group, outcome.status());
       // The network's fault is nobody's else.
-      return IsOfTheNetwork(group, EndOf(outcome.status()))
+      return IsOfTheNetwork(group, EndOf(outcome.status()), bootstrap_.node_id())
                  ? absl::AbortedError(outcome.status().message())
                  : outcome.status();
     }
@@ -356,23 +334,13 @@ class Worker {
     return absl::OkStatus();
   }
 
-  bool IsElsewhere(const GroupSpec& group, int rank) const {
-    return rank >= 0 && group.members[static_cast<size_t>(rank)].node != bootstrap_.node_id();
-  }
-
-  // Whether a connection ended, or said what was not meant. Of another host's process it tells no
-  // more: that it died is for its agent to say.
-  bool IsOfTheNetwork(const GroupSpec& group, const GroupEnd& end) const {
-    return end.cause == EndCause::kUnreachable || end.cause == EndCause::kDamaged ||
-           (end.cause == EndCause::kPeerDied && IsElsewhere(group, end.rank));
-  }
-
   // Names the rank to blame for the end of the generation, if this one knows it; the coordinator
   // then takes this one, whatever becomes of it, for its victim.
   void SayWhoIsLost(const GroupSpec& group, const absl::Status& status) {
     const GroupEnd end = EndOf(status);
     const std::string detail(status.message());
-    if (IsOfTheNetwork(group, end)) {
+    survivors_.NoteLost(group, end);
+    if (IsOfTheNetwork(group, end, bootstrap_.node_id())) {
       const bool damaged = end.cause == EndCause::kDamaged;
       return link_.SendPeerLost(highest_generation_, end.rank,
                                 damaged ? PeerLost::DAMAGED : PeerLost::SILENT, detail);
@@ -466,15 +434,24 @@ class Worker {
   absl::Status SayFarewell() {
     alone_ = true;
     board_.Enter(SAVING);
-    const absl::StatusOr<std::string> saved = trainer_->SaveAlone();
+    const int64_t step = trainer_->committed_step();
+    absl::StatusOr<std::string> saved = trainer_->SaveAlone();
+    if (absl::IsNotFound(saved.status())) {
+      trainer_->WaitForCopy();
+      last_communicator_.reset();
+      saved = survivors_.SaveTogether({&bootstrap_, life_, transport_.get(), trainer_.get(), clock_,
+                                       [this](const Generation& left, Communicator* communicator) {
+                                         highest_generation_ = left.generation();
+                                         return LookAtFolders(left, communicator);
+                                       }});
+    }
     exit_.emplace();
     exit_->set_code(saved.ok() ? kFarewellSaved : kFarewellNotSaved);
     if (saved.ok()) {
-      LS_LOG_INFO << "the coordinator is gone for good: the state after step "
-                  << trainer_->committed_step() << " is saved as " << *saved;
+      LS_LOG_INFO << "the coordinator is gone for good: the state after step " << step
+                  << " is saved as " << *saved;
     } else {
-      LS_LOG_WARNING << "the coordinator is gone for good, and the state after step "
-                     << trainer_->committed_step()
+      LS_LOG_WARNING << "the coordinator is gone for good, and the state after step " << step
                      << " is not saved by this worker: " << saved.status().message();
     }
     return absl::OkStatus();
@@ -490,6 +467,7 @@ class Worker {
   std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;
+  Survivors survivors_;
   std::unique_ptr<RunRecord> record_;
   std::unique_ptr<FaultInjector> faults_;
   ControlLink link_;

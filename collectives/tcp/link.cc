@@ -60,6 +60,12 @@ void Link::BeginQueued() {
   Begin({header, out_small_.data()});
 }
 
+void Link::OwnPayload() {
+  if (!sending_ || out_payload_ == out_small_.data()) return;
+  out_small_.assign(out_payload_, out_bytes_);
+  out_payload_ = out_small_.data();
+}
+
 absl::Status Link::Write(bool* moved) {
   while (sending_ && writable_) {
     iovec parts[2];

@@ -45,6 +45,8 @@ class Link {
   bool HasQueued() const { return !queue_.empty(); }
   // Begins the first of these. REQUIRES: !sending().
   void BeginQueued();
+  // What is left of the payload of a frame that was begun is copied: its memory is free after this.
+  void OwnPayload();
   // Writes what the socket takes. `moved` becomes true when it took something. Errors: Unavailable
   // when the peer has closed the connection, DeadlineExceeded when the network lost it.
   absl::Status Write(bool* moved);

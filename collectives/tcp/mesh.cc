@@ -64,8 +64,6 @@ Mesh::Mesh(MeshOptions options)
   LS_CHECK_EQ(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, nudge_.get(), &event), 0);
 }
 
-Mesh::~Mesh() { Leave(absl::OkStatus()); }
-
 absl::Status Mesh::Fail(absl::Status status) {
   if (failed_.ok()) failed_ = std::move(status);
   return failed_;
@@ -286,7 +284,7 @@ void Mesh::Tell(const FrameHeader& header, const std::string& payload) {
 
 void Mesh::Tell(int rank, const FrameHeader& header, std::string payload) {
   Link* const link = links_[static_cast<size_t>(rank)].get();
-  if (!link->open() || !failed_.ok()) return;
+  if (!failed_.ok() || !link->open()) return;
   link->Queue(header, std::move(payload));
   bool moved = false;
   const absl::Status status = PumpOut(link, nullptr, &moved);

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/flight_recorder.h"
+#include "collectives/tcp/farewells.h"
 #include "collectives/tcp/link.h"
 #include "common/fd.h"
 
@@ -75,8 +76,8 @@ class Mesh {
   // Sends a small frame to every peer, or to one, as soon as that can be done; does not block.
   void Tell(const FrameHeader& header, const std::string& payload = "");
   void Tell(int rank, const FrameHeader& header, std::string payload = "");
-  // The last thing: tells all peers why this rank leaves, and closes. Waits a moment for what was
-  // begun to be gone.
+  // The last thing: tells all peers why this rank leaves. Does not block; the connections are
+  // closed with the mesh, which waits a moment for peers that have not got it (farewells.h).
   void Leave(const absl::Status& status);
 
   // Null for ranks of this node.
@@ -117,8 +118,10 @@ class Mesh {
   UniqueFd nudge_;  // what Wake writes
   absl::Status failed_;
   bool left_ = false;
+  absl::Time left_at_;
   std::vector<bool> hung_up_;  // by rank
   absl::Time next_check_ = absl::InfinitePast();
+  Farewells farewells_;  // last: its thread uses the links
 };
 
 }  // namespace lockstep

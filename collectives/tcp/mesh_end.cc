@@ -2,7 +2,6 @@
 // How a Mesh ends: goodbyes, connections that are lost, and what is said of them.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,18 +17,14 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kLinger = absl::Milliseconds(250);
+// How long a mesh that goes waits, from when it left on, until the peers have the goodbye: where
+// another generation follows, and where none does. Peers that are gone without a word are waited
+// for in vain.
+constexpr absl::Duration kLinger = absl::Seconds(1);
+constexpr absl::Duration kLongLinger = absl::Seconds(10);
 constexpr absl::Duration kLookEach = absl::Seconds(1);
 // Retransmissions or probes without an answer, besides the time that they took.
 constexpr int kUnanswered = 3;
-
-// Takes in what a connection has and forgets it: this rank has its own reason to leave, and the
-// peer may have to end a frame before its goodbye.
-void Drain(int socket) {
-  char nothing[1 << 16];
-  while (::recv(socket, nothing, sizeof(nothing), MSG_DONTWAIT) > 0) {
-  }
-}
 
 }  // namespace
 
@@ -124,36 +119,18 @@ void Mesh::Leave(const absl::Status& status) {
   if (failed_.ok()) {
     failed_ = status.ok() ? absl::AbortedError("this rank has left the generation") : status;
   }
-  const absl::Time until = Clock::Real()->Now() + kLinger;
-  const Goodbye goodbye{status.code(), EndOf(status), std::string(status.message())};
-  std::string text;
-  const FrameHeader header = GoodbyeFrame(goodbye, &text);
-  for (const int rank : ranks_) {
-    if (link(rank)->open()) link(rank)->Queue(header, text);
-  }
-  // What was begun has to be ended first. The peer may not be reading; one that leaves too does.
-  while (true) {
-    bool left = false;
-    for (const int rank : ranks_) {
-      Link* const each = link(rank);
-      bool moved = false;
-      if (each->open()) Drain(each->socket());
-      while (each->open() && (each->sending() || each->HasQueued())) {
-        if (!each->sending()) each->BeginQueued();
-        each->NoteWritable();
-        if (!each->Write(&moved).ok()) each->Close();
-        if (each->open() && each->sending()) break;
-      }
-      left |= each->open() && each->sending();
-    }
-    if (!left || Clock::Real()->Now() >= until) break;
-    ::poll(nullptr, 0, 1);
-  }
-  // Closed with the mesh, when the others have left, too: what they still send would be answered by
-  // a reset, which takes the goodbye from them if they have not read it.
-  for (const int rank : ranks_) {
-    if (link(rank)->open()) ::shutdown(link(rank)->socket(), SHUT_WR);
-  }
+  left_at_ = Clock::Real()->Now();
+  std::vector<Link*> links;
+  for (const int rank : ranks_) links.push_back(link(rank));
+  const GroupEnd end = EndOf(status);
+  farewells_.Say({status.code(), end, std::string(status.message())}, links, end.lost_rank());
+}
+
+Mesh::~Mesh() {
+  Leave(absl::OkStatus());
+  // Who leaves for a reason that ends the job is in no hurry.
+  const bool hurries = absl::IsAborted(failed_) || absl::IsDeadlineExceeded(failed_);
+  farewells_.AwaitTaken(left_at_ + (hurries ? kLinger : kLongLinger));
 }
 
 }  // namespace lockstep

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -211,14 +210,12 @@ TEST(TreePartsTest, ARankThatMovesNothingMeanwhileIsNoTrouble) {
   }
 }
 
-// The second call is compared like any other, while data of the first is on its way. Who still
-// moves that data when another leaves with the answer may hear of the closed connection alone.
-TEST(TreePartsTest, WhoEndsItOtherwiseIsNamed) {
+// The second call is compared like any other, while data of the first is on its way.
+TEST(TreePartsTest, WhoEndsItOtherwiseIsNamedByAll) {
   const std::vector<ElementRange> parts = {{0, 60'000}, {60'000, 120'000}};
   for (const Kind kind : {Kind::kHosts, Kind::kTurns, Kind::kNeighbours}) {
     SCOPED_TRACE(Name(kind));
     Cluster cluster(kind, 4, 4 << 20);
-    std::atomic<int> named{0};
     cluster.Run(1, 4, [&](Communicator& c, Transport& transport) {
       const NodeBuffer mine{{c.rank(), c.rank() + 1}, *transport.vectors().Allocate(120'000, "n")};
       TreeReduceArgs args;
@@ -229,13 +226,10 @@ TEST(TreePartsTest, WhoEndsItOtherwiseIsNamed) {
       ASSERT_TRUE(c.BeginPart(args, Never()).ok());
       const absl::Status status =
           c.rank() == 2 ? c.Barrier(Never()) : c.TreeReduce(args, Never()).status();
-      if (absl::IsAborted(status)) return;
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_THAT(std::string(status.message()), testing::HasSubstr("barrier 2"));
       EXPECT_THAT(std::string(status.message()), testing::HasSubstr("tree_reduce 2"));
-      ++named;
     });
-    EXPECT_GE(named, 1);
   }
 }
 

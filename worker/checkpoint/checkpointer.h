@@ -117,6 +117,11 @@ class Checkpointer {
   // Workers of one host take turns. Blocks. Errors: why it could not be saved.
   absl::StatusOr<std::string> SaveAlone(int64_t step, const Decided& decided);
 
+  // The newest checkpoint of this run in the folder, if it is of `step` or later; else empty.
+  // Errors: those of looking.
+  absl::StatusOr<std::string> FindSaved(int64_t step) const;
+  const std::string& folder() const { return settings_.folder; }
+
   // Whether this rank keeps the best weights beside its checkpoints, though it does not write the
   // run's files: it is the one that saves in its folder.
   bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
@@ -147,8 +152,6 @@ class Checkpointer {
   void Drop();
   // Makes the checkpoint of `job`, and says so. In the thread.
   void Publish(CheckpointJob* job, absl::Time begun);
-  // The newest checkpoint of this run in the folder, if it is of `step` or later; else empty.
-  absl::StatusOr<std::string> FindSaved(int64_t step) const;
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
   // Notes once where the checkpoints of this run are. In the thread.

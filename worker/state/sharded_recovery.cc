@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -92,11 +93,15 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
     return agreement;
   }
   const ShardHolders before = HoldersIn(rows, start_step);
+  std::vector<size_t> missing;
   for (size_t shard = 0; shard < before.size(); ++shard) {
     const bool needed = half_done || !moments_[shard].empty();
-    if (!before[shard].empty() || !needed) continue;
-    return GiveUp(absl::StrCat("both holders of part ", shard + 1, " of ", before.size(),
-                               " of the optimizer's state after step ", start_step, " are gone"));
+    if (before[shard].empty() && needed) missing.push_back(shard + 1);
+  }
+  if (!missing.empty()) {
+    return GiveUp(absl::StrCat("both holders of part ", absl::StrJoin(missing, ", part "), " of ",
+                               before.size(), " of the optimizer's state after step ", start_step,
+                               " are gone"));
   }
   if (half_done) {
     LS_RETURN_IF_ERROR(FinishHalfDone(communicator, rows, before, start_step, deadline));

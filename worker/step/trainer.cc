@@ -113,11 +113,23 @@ absl::StatusOr<std::string> Trainer::SaveAlone() {
   for (const engine::StateEntry& entry : plan().state()) {
     whole = whole && Holds(policy_->held(), entry);
   }
-  if (!whole) {
-    return absl::FailedPreconditionError(
-        "this worker has a part of the state alone (train.zero_stage)");
-  }
-  return checkpointer_->SaveAlone(committed_step(), Decided());
+  if (whole) return checkpointer_->SaveAlone(committed_step(), Decided());
+  // All may have saved it together before they left.
+  LS_ASSIGN_OR_RETURN(std::string saved, checkpointer_->FindSaved(begun_step()));
+  if (!saved.empty()) return saved;
+  return absl::NotFoundError("this worker has a part of the state alone (train.zero_stage)");
+}
+
+absl::StatusOr<std::string> Trainer::SaveTogether(Communicator* communicator) {
+  checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false),
+                       resume_source_->copies);
+  LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
+  LS_RETURN_IF_ERROR(
+      checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
+  LS_ASSIGN_OR_RETURN(std::string saved, checkpointer_->FindSaved(committed_step()));
+  if (!saved.empty()) return saved;
+  return absl::UnavailableError(
+      absl::StrCat("it could not be written to ", checkpointer_->folder()));
 }
 
 absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {

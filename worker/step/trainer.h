@@ -118,8 +118,13 @@ class Trainer {
 
   // Saves the state as this worker has it, in no generation, unless it is saved there already.
   // Returns the checkpoint's path. Blocks. Errors: FailedPrecondition when the job saves no
-  // checkpoints, no step was made, or a part of the state is with others; those of saving.
+  // checkpoints or no step was made; NotFound when a part of the state is with others; those of
+  // saving.
   absl::StatusOr<std::string> SaveAlone();
+  // The same with those that have the other parts, after JoinState, in a generation in which no
+  // step is made. REQUIRES: SaveAlone found a part of the state alone. Errors: those of the
+  // communicator and of saving.
+  absl::StatusOr<std::string> SaveTogether(Communicator* communicator);
 
   int64_t committed_step() const { return executor_->committed_step(); }
   // The newest step that this worker is bound to: committed_step(), or the one after it.

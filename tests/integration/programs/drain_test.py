@@ -31,7 +31,7 @@ class Drain(Nodes):
         # The order outlives the coordinator.
         self.coordinator.kill()
         self.coordinator.wait()
-        self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}")
+        self.start_again()
         self.assertEqual(self.await_state(first, "draining")["drain"]["reason"], "memory errors")
 
         # A place: both move to it, one after the other, and the node is empty.

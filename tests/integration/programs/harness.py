@@ -123,7 +123,7 @@ class ProgramTest(unittest.TestCase):
             env=self.environment(**options.pop("env", {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=options.pop("stderr", subprocess.PIPE),
             text=True,
             **options,
         )

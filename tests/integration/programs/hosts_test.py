@@ -166,6 +166,17 @@ class Hosts(HostsTest):
         status = self.assert_good(job, path)
         self.assertEqual(len(status["result"].get("faults", [])), 0, status)
 
+    def test_what_comes_over_several_connections_comes_in_any_order(self):
+        # Within a connection TCP keeps it; of the four between the workers, and the coordinator's, each has its own time.
+        first, second = self.up(2, 2, more=("--interfaces=10.77.0.0/24",))
+        for host in (first, second):
+            host.spoil(jitter=0.1)
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=30)
+        job = self.submit(path)
+        status = self.assert_good(job, path)
+        self.assertEqual(len(status["result"].get("faults", [])), 0, status)
+        self.assertEqual(int(status["generation"]), 1)
+
     def test_bits_that_are_turned_on_the_way(self):
         first, second = self.up(1, 1, more=("--interfaces=10.77.0.0/24",))
         path = self.job_file("nodes: 2, nproc_per_node: 1", steps=400)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes: agents that are killed and come back, two agents of one host, low limits."""
 
-import json
 import os
-import re
 import resource
 import signal
-import subprocess
 import time
 import unittest
 
 import harness
-from harness import PACED, steps_that_last, wait_until
+from harness import steps_that_last, wait_until
+from nodes import Nodes
 
 # How long a killed agent stays away: longer than anything is judged by in the jobs here. The
 # scenarios of the coordinator's core have longer absences.
@@ -19,63 +17,13 @@ AWAY_SECONDS = float(os.environ.get("LOCKSTEP_TEST_AWAY", "6"))
 NOBODY = 65534
 
 
-class Node(harness.ProgramTest):
-    def start_coordinator(self):
-        ready_read, ready_write = os.pipe()
-        self.address = "unix:" + os.path.join(self.dir, "coordinator.sock")
-        coordinator = self.start("coordinator", f"--listen={self.address}", f"--ready-fd={ready_write}",
-                                 f"--state-dir={os.path.join(self.dir, 'journal')}", pass_fds=(ready_write,))
-        os.close(ready_write)
-        with os.fdopen(ready_read) as ready:
-            self.assertTrue(ready.readline(), "the coordinator says where it listens")
-        return coordinator
-
-    def join(self, name, slots):
-        """An agent with a state folder of its own; its messages go to a file."""
-        log = open(os.path.join(self.dir, name + ".log"), "ab")
-        with log:
-            return self.start_to(log, "launcher", "join", f"--coordinator={self.address}", f"--slots={slots}",
-                                 f"--state-dir={os.path.join(self.dir, name)}")
-
-    def start_to(self, log, program, *arguments):
-        child = subprocess.Popen([os.path.join(harness.BIN, program), *arguments], cwd=self.dir,
-                                 env=self.environment(**PACED), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.children.append(child)
-        return child
-
-    def said(self, name):
-        with open(os.path.join(self.dir, name + ".log"), encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    def describe(self, job):
-        code, out, err = self.launch("describe", f"--coordinator={self.address}", "-o", "json", job)
-        self.assertEqual(code, 0, err)
-        return json.loads(out)
-
-    def status(self, job):
-        return self.describe(job)["job"]["status"]
-
-    def step(self, job):
-        return int(self.status(job).get("progress", {}).get("step", 0))
-
+class Node(Nodes):
     def job_file(self, nodes, nproc, steps):
         return self.write("job.yaml", harness.synthetic_job(
             steps=steps, shards=2, hidden="[64]", train_extra="  eval: {every: never}\n",
             extra="checkpoint: {dir: saved, every: 200 steps}\nrestart: {max_restarts: 0}\n"
                   "elastic: {min_workers: 1}\nfailure_detection: 1s\n").replace(
                       "nproc_per_node: 4", f"nodes: {nodes}, nproc_per_node: {nproc}"))
-
-    def undisturbed(self, path):
-        """The sha256 of the model of the same job on this machine, undisturbed."""
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        alone = self.write("alone/job.yaml", re.sub(r"nodes: \d+, nproc_per_node: \d+", "nproc_per_node: 2", text))
-        return self.train(alone, cwd=os.path.dirname(alone), seconds=240)["model"]["sha256"]
-
-    def submit(self, path):
-        code, out, err = self.launch("submit", f"--coordinator={self.address}", "--no-follow", "-o", "json", path)
-        self.assertEqual(code, 0, out + err)
-        return json.loads(out.strip().splitlines()[-1])["job"]
 
     def end_of(self, job, expected):
         status = wait_until(lambda: (s := self.status(job))["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") and s,
@@ -90,76 +38,63 @@ class Node(harness.ProgramTest):
         time.sleep(AWAY_SECONDS)
 
     def test_a_killed_agent_comes_back_as_the_same_node(self):
-        self.start_coordinator()
-        agent = self.join("node", 1)
+        agent = self.start_agent("node", 1)
 
-        def nodes():
-            code, out, _ = self.launch("top", f"--coordinator={self.address}", "-o", "json")
-            return json.loads(out).get("nodes", []) if code == 0 else []
-
-        def ids(nodes):
-            return [node["node_id"] for node in nodes if node.get("connected")]
-        before = wait_until(lambda: [n for n in nodes() if n.get("connected")], 10, "the node is there")
+        (before,) = wait_until(lambda: [n["node_id"] for n in self.nodes() if n["connected"]], 10, "the node is there")
         agent.kill()
         agent.wait()
-        self.join("node", 1)
-        wait_until(lambda: ids(nodes()) == ids(before), 10, "it is the same node")
-        self.assertEqual(len(nodes()), 1, "no second node")
+        self.start_agent("node", 1)
+        wait_until(lambda: [n["node_id"] for n in self.nodes() if n["connected"]] == [before], 10, "it is the same node")
+        self.assertEqual(len(self.nodes()), 1, "no second node")
 
     def test_a_second_agent_needs_a_state_folder_of_its_own(self):
-        self.start_coordinator()
-        first = self.join("node", 1)
+        first = self.start_agent("node", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("node"), 10, "the first one is there")
-        second = self.join("node", 1)
+        second = self.start_agent("node", 1)
         self.assertEqual(second.wait(timeout=10 * harness.PATIENCE), 5)
         self.assertIn(f"another agent (process {first.pid}) runs with the state folder", self.said("node"))
         self.assertIn("--state-dir", self.said("node"))
-        self.join("other", 1)
+        self.start_agent("other", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("other"), 10, "the other one is there")
 
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
         path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(8))
         expected = self.undisturbed(path)
-        self.start_coordinator()
-        agents = [self.join(name, 1) for name in ("one", "two")]
+        agents = [self.start_agent(name, 1) for name in ("one", "two")]
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 100, 60, "both train")
         self.kill_and_stay_away(agents[1])
-        self.join("two", 1)
+        self.start_agent("two", 1)
         self.end_of(job, expected)
 
     def test_a_job_waits_for_its_only_node_and_goes_on_from_its_checkpoint(self):
         path = self.job_file(nodes=1, nproc=2, steps=steps_that_last(8))
         expected = self.undisturbed(path)
-        self.start_coordinator()
-        agent = self.join("node", 2)
+        agent = self.start_agent("node", 2)
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 100, 60, "it trains")
         self.kill_and_stay_away(agent)
-        self.join("node", 2)
+        self.start_agent("node", 2)
         self.end_of(job, expected)
-
 
     def test_an_empty_coordinator_ends_nothing_and_the_old_one_finds_all(self):
         path = self.job_file(nodes=1, nproc=2, steps=200000)
-        coordinator = self.start_coordinator()
-        self.join("node", 2)
+        self.start_agent("node", 2)
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 100, 60, "it trains")
         before = sorted(p.pid for p in self.processes("worker"))
-        coordinator.kill()
-        coordinator.wait()
-        journal = os.path.join(self.dir, "journal")
-        os.rename(journal, journal + ".kept")
-        empty = self.start_coordinator()
+        self.coordinator.kill()
+        self.coordinator.wait()
+        os.rename(self.journal, self.journal + ".kept")
+        self.start_again()
         wait_until(lambda: "are ended at" in self.said("node"), 20, "the agent names the orphans")
         self.assertIn(job, self.said("node"))
         self.assertEqual(sorted(p.pid for p in self.processes("worker")), before)
-        empty.kill()
-        empty.wait()
-        os.rename(journal, journal + ".empty")
-        os.rename(journal + ".kept", journal)
-        self.start_coordinator()
+        self.coordinator.kill()
+        self.coordinator.wait()
+        os.rename(self.journal, self.journal + ".empty")
+        os.rename(self.journal + ".kept", self.journal)
+        self.start_again()
         wait_until(lambda: "is back" in self.said("node"), 20, "the agent hears of them again")
         self.assertEqual(sorted(p.pid for p in self.processes("worker")), before)
         step = self.step(job)

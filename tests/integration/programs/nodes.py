@@ -15,18 +15,30 @@ class Nodes(harness.ProgramTest):
         super().setUp()
         self.journal = os.path.join(self.dir, "journal")
         self.address = f"unix:{self.dir}/socket"
-        self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}")
         self.agents = {}
+        self.start_again()
 
-    def join(self, name, slots, *arguments, **env):
-        known = {node["node_id"] for node in self.nodes()}
+    def start_again(self):
+        """A coordinator; what it says goes to a file, since a pipe that nobody reads is full one day."""
+        with open(os.path.join(self.dir, "coordinator.log"), "ab") as log:
+            self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}", stderr=log)
+
+    def start_agent(self, name, slots, *arguments, **env):
+        """With a state folder of its own; its workers' steps are paced, its messages go to a file."""
         with open(os.path.join(self.dir, name + ".log"), "ab") as log:
             child = subprocess.Popen(
                 [os.path.join(harness.BIN, "launcher"), "join", f"--coordinator={self.address}", f"--slots={slots}",
                  f"--state-dir={os.path.join(self.dir, name)}", *arguments],
-                cwd=self.dir, env=self.environment(**dict(harness.PACED, **env)), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                cwd=self.dir, env=self.environment(**dict(harness.PACED, **env)), stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log)
         self.children.append(child)
         self.agents[name] = child
+        return child
+
+    def join(self, name, slots, *arguments, **env):
+        """A node that was not there before; its id."""
+        known = {node["node_id"] for node in self.nodes()}
+        self.start_agent(name, slots, *arguments, **env)
         node = wait_until(lambda: next((n for n in self.nodes() if n["node_id"] not in known and n["connected"]), None),
                           20, f"{name} joins")
         return node["node_id"]
@@ -52,8 +64,11 @@ class Nodes(harness.ProgramTest):
     def describe(self, job):
         return json.loads(self.ask("describe", "-o", "json", job))["job"]
 
+    def status(self, job):
+        return self.describe(job)["status"]
+
     def step(self, job):
-        return int(self.describe(job)["status"]["progress"]["step"])
+        return int(self.status(job).get("progress", {}).get("step", 0))
 
     def job_file(self, nodes, nproc, steps, name="tiny"):
         return self.write(f"{name}.yaml", harness.synthetic_job(

@@ -159,5 +159,83 @@ class ZeroHosts(HostsTest):
         self.assert_good(self.submit(path), path)
 
 
+class WithoutDaemon(HostsTest):
+    """Hosts whose coordinator's host loses its power: each worker of the others has a part of the state."""
+
+    # A step takes 20 ms at least, so that a run outlasts what is done to it.
+    PACE = {"LOCKSTEP_STEP_TIME": "20ms", "LOCKSTEP_TOKEN": "a-secret-of-all-hosts"}
+
+    def job_file(self, name, hosts, nproc):
+        text = harness.synthetic_job(
+            name=name, steps=500, shards=4, nproc=nproc, hidden="[128, 67]",
+            train_extra="  zero_stage: 1\n  clip_norm: 0.5\n  eval: {every: never}\n  passes: {bucket_size: 8KiB}\n",
+            extra=f"checkpoint: {{dir: saved-{name}}}\nfailure_detection: 2s\nelastic: {{min_workers: 1}}\n")
+        return self.write(f"{name}.yaml", text.replace(SGD, ADAMW))
+
+    def run_on(self, name, hosts, nproc):
+        path = self.job_file(name, len(hosts), nproc)
+        endpoint = f"{hosts[0].address}:29500"
+        return [self.on(host, "launcher", f"--nnodes={len(hosts)}", f"--rdzv-endpoint={endpoint}",
+                        f"--node-rank={rank}", path, log=host.name, env=self.PACE) for rank, host in enumerate(hosts)]
+
+    def await_steps(self, name, count):
+        def trained():
+            for folder, _, files in os.walk(os.path.join(self.dir, "runs")):
+                if f"/{name}-" in folder and "metrics.jsonl" in files:
+                    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+                        return len(file.readlines()) >= count
+            return False
+        wait_until(trained, 60, f"{name} trains")
+
+    def saved_step(self, host):
+        said = re.search(r"the run's coordinator at .* is gone; the state .* is saved as \S*/step-0*(\d+);",
+                         self.said(host.name))
+        self.assertTrue(said, self.said(host.name))
+        return int(said[1])
+
+    def assert_goes_on(self, name, step):
+        """To the weights of the run to which nothing happened, and which has no parts of anything."""
+        path = os.path.join(self.dir, f"{name}.yaml")
+        resumed = self.train("--nproc-per-node=2", path, cwd=self.dir, seconds=240)
+        logs = os.path.join(os.path.dirname(os.path.dirname(resumed["model"]["path"])), "logs")
+        text = ""
+        for log in os.listdir(logs):
+            with open(os.path.join(logs, log), encoding="utf-8") as file:
+                text += file.read()
+        self.assertIn(f"goes on after step {step} from the checkpoint saved-{name}/step-", text)
+        plain = self.train("--nproc-per-node=2", "--set", "checkpoint.resume=never", "--set", "checkpoint.dir=other",
+                           "--set", "train.zero_stage=0", path, cwd=self.dir, seconds=240)
+        self.assertEqual(resumed["model"]["sha256"], plain["model"]["sha256"])
+
+    def test_those_that_are_left_save_together_what_they_hold(self):
+        # At once, since each waits half a minute for its coordinator: two workers of one host hold all that the other
+        # host held; so do two hosts of three; one of three does not.
+        hosts = self.make_network("a1", "a2", "b1", "b2", "b3", "c1", "c2", "c3")
+        a, b, c = hosts[:2], hosts[2:5], hosts[5:]
+        children = {}
+        for name, where, nproc in (("a", a, 2), ("b", b, 1), ("c", c, 1)):
+            for host, child in zip(where, self.run_on(name, where, nproc)):
+                children[host.name] = child
+        for name, lost in (("a", a[:1]), ("b", b[:1]), ("c", c[:2])):
+            self.await_steps(name, 1)
+            for host in lost:
+                host.unplug()
+            for host in lost:
+                host.power_off()
+        for host in (a[1], b[1], b[2], c[2]):
+            self.assertEqual(children[host.name].wait(timeout=120 * harness.PATIENCE), 4, self.said(host.name))
+        self.assertEqual(self.processes(), [])
+        step = self.saved_step(a[1])
+        self.assertTrue(0 < step < 500, "it was cut short")
+        self.assert_goes_on("a", step)
+        step = self.saved_step(b[1])
+        self.assertEqual(self.saved_step(b[2]), step, "both say the same")
+        self.assert_goes_on("b", step)
+        self.assertRegex(self.said("c3"), r"this host's workers saved nothing \(.*both holders of part \d+(, part \d+)* "
+                                          r"of \d+ of the optimizer's state after step \d+ are gone.*\): the newest "
+                                          r"checkpoint is that in .*saved-c")
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "saved-c", "last")), "half of a state is none")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that fails at one call, at each of them in turn: what was said to be safe is there, nothing wrong is loaded."""
+
+import json
+import os
+import shutil
+import unittest
+
+import harness
+from harness import wait_until
+
+LIBRARY = os.environ.get("LOCKSTEP_DISK_CALLS", "")
+# Of the calls each so many-th; by hand 1.
+STRIDE = int(os.environ.get("LOCKSTEP_TEST_STRIDE", "7"))
+MOST = 2000
+STEPS = 12
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class DiskCalls(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.assertTrue(os.path.exists(LIBRARY), "LOCKSTEP_DISK_CALLS names no library")
+        self.hit = os.path.join(self.dir, "hit")
+
+    def failing(self, program, part, number):
+        if os.path.exists(self.hit):
+            os.remove(self.hit)
+        return {"LD_PRELOAD": LIBRARY, "LOCKSTEP_DISK_CALL": f"{program}:{part}:{number}:{self.hit}"}
+
+    def call(self):
+        """The call that failed; empty: the program made fewer."""
+        if not os.path.exists(self.hit):
+            return ""
+        with open(self.hit, encoding="utf-8") as file:
+            return file.read().strip()
+
+    def each_call(self, program, part, attempt, first=1):
+        """attempt(environment, number) for calls in turn, until there are no more; which there were."""
+        kinds = set()
+        for number in range(first, MOST, STRIDE):
+            attempt(self.failing(program, part, number), number)
+            if not self.call():
+                self.assertTrue(kinds, "no call was met at all")
+                return kinds
+            kinds.add(self.call().split()[0])
+        raise AssertionError(f"more than {MOST} calls")
+
+    def forget(self, *names):
+        for name in names:
+            shutil.rmtree(os.path.join(self.dir, name), ignore_errors=True)
+
+    def job(self):
+        return self.write("tiny.yaml", harness.synthetic_job(
+            steps=STEPS, nproc=1, shards=2, extra="checkpoint: {dir: saved, every: 4 steps, keep: 2}\n"
+                                                  "restart: {max_restarts: 0}\n"))
+
+    def outcome(self, *arguments, **options):
+        code, out, err = self.launch("-o", "json", *arguments, **options)
+        sha256 = json.loads(out.strip().splitlines()[-1])["model"]["sha256"] if code == 0 else None
+        return code, sha256, err
+
+    def test_saving_checkpoints(self):
+        path = self.job()
+        _, wanted, _ = self.outcome(path)
+
+        def attempt(env, number):
+            self.forget("saved", "runs")
+            code, sha256, err = self.outcome(path, env=env)
+            if not self.call():
+                return
+            # It costs a checkpoint at most, and is said.
+            self.assertEqual((code, sha256), (0, wanted), f"call {number}, {self.call()}:\n{err}")
+            # Whatever appears as a checkpoint is one: another run goes on from the newest.
+            there = sorted(name for name in os.listdir(os.path.join(self.dir, "saved")) if name.startswith("step-"))
+            code, sha256, again = self.outcome(path)
+            self.assertEqual((code, sha256), (0, wanted), f"call {number}, {self.call()}:\n{again}")
+            self.assertNotIn("is damaged", again)
+            if there:
+                self.assertIn(f"goes on after step {int(there[-1][5:])} ", again)
+            if f"step-{STEPS:010d}" not in there:
+                self.assertRegex(err, "not saved|cannot be saved", f"call {number}, {self.call()}")
+        kinds = self.each_call("worker", "/saved/", attempt)
+        self.assertIn("write", kinds)
+
+    def test_reading_a_checkpoint(self):
+        path = self.job()
+        _, wanted, _ = self.outcome(path)
+
+        def attempt(env, number):
+            before = sorted(os.listdir(os.path.join(self.dir, "saved")))
+            code, sha256, err = self.outcome(path, env=env)
+            if not self.call():
+                return
+            if code == 0:
+                self.assertEqual(sha256, wanted, f"call {number}, {self.call()}:\n{err}")
+                self.assertIn(f"goes on after step {STEPS} ", err)
+            else:
+                self.assertIn("Input/output error", err, f"call {number}, {self.call()}")
+                self.assertEqual(sorted(os.listdir(os.path.join(self.dir, "saved"))), before, "it changed nothing")
+        self.each_call("worker", "/saved/", attempt)
+
+    def test_the_journal(self):
+        path = self.job()
+        acknowledged = []
+
+        def attempt(env, number):
+            self.forget("state")
+            child, kept = None, []
+            try:
+                child, address = self.start_coordinator("--state-dir=state", env=env)
+            except AssertionError:
+                pass  # it says why and does not start
+            else:
+                for _ in range(2):
+                    code, out, _ = self.launch("submit", f"--coordinator={address}", "--no-follow", "-o", "json", path)
+                    if code != 0:
+                        break
+                    kept.append(json.loads(out.strip().splitlines()[-1])["job"])
+                if child.poll() is None and not self.call():
+                    child.terminate()
+            child = self.children[-1] if child is None else child
+            if not self.call():
+                self.finish(child, 20)
+                return
+            if child.poll() is None and len(kept) == 2:
+                child.terminate()  # an error that it could live with
+            code, _, err = self.finish(child, 20)
+            self.assertIn(code, (0, 1, 3), f"call {number}, {self.call()}:\n{err}")
+            if code != 0:
+                self.assertIn("journal.db", err, f"call {number}, {self.call()}")
+            again, address = self.start_coordinator("--state-dir=state")
+            code, out, err = self.launch("list", f"--coordinator={address}", "-o", "json")
+            self.assertEqual(code, 0, err)
+            there = [job["job_id"] for job in json.loads(out)["jobs"]]
+            self.assertLessEqual(set(kept), set(there), f"call {number}, {self.call()}: an acknowledged job is lost")
+            acknowledged.extend(kept)
+            again.terminate()
+            self.finish(again, 20)
+        kinds = self.each_call("coordinator", "journal.db", attempt)
+        self.assertLessEqual({"pwrite64"}, kinds)
+        self.assertTrue(acknowledged)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that stand still, all at once or the coordinator alone, and processes that are told to go: nobody is
+judged for what nobody could do, and who is told to go saves first."""
+
+import json
+import os
+import random
+import signal
+import struct
+import time
+import unittest
+
+import harness
+from harness import PACED, steps_that_last, wait_until
+from nodes import Nodes
+
+DETECTION = 1.0  # seconds; who is silent for longer is judged
+# How long they stand. By hand a minute and more, with a failure_detection as it is without one.
+STANDS = float(os.environ.get("LOCKSTEP_TEST_STANDS", "5"))
+PRELOADED = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
+
+
+def job_text(seconds, **more):
+    extra = f"failure_detection: {DETECTION:g}s\nrestart: {{max_restarts: 0}}\nelastic: {{min_workers: 1}}\n"
+    return harness.synthetic_job(steps=steps_that_last(seconds), nproc=2, shards=2, hidden="[64]",
+                                 train_extra="  eval: {every: never}\n", extra=extra + more.pop("extra", ""), **more)
+
+
+class Metrics:
+    """For tests with runs/ in their folder."""
+
+    def lines(self):
+        count = 0
+        for root, _, files in os.walk(os.path.join(self.dir, "runs")):
+            if "metrics.jsonl" in files:
+                with open(os.path.join(root, "metrics.jsonl"), encoding="utf-8") as file:
+                    count += file.read().count("\n")
+        return count
+
+    def await_lines(self, more=1):
+        before = self.lines()
+        wait_until(lambda: self.lines() >= before + more, 30, "steps are written down")
+
+    def saved_step(self, folder):
+        return int(os.path.basename(os.readlink(os.path.join(self.dir, folder, "last")))[5:])
+
+
+class StoppedCoordinator(Nodes, Metrics):
+    def test_nobody_is_judged_when_it_wakes(self):
+        path = self.write("tiny.yaml", job_text(STANDS + 5))
+        for name in ("one", "two"):
+            self.join(name, 1)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 20, 30, "both nodes train")
+        workers = sorted(p.pid for p in self.processes("worker"))
+        self.assertEqual(len(workers), 2)
+        self.coordinator.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + STANDS
+        while time.monotonic() < end:
+            self.await_lines()  # steps wait for no coordinator
+        self.coordinator.send_signal(signal.SIGCONT)
+        # Whoever is to be judged is judged within this.
+        end = time.monotonic() + 2 * DETECTION
+        while time.monotonic() < end:
+            self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers, "healthy workers were killed")
+            time.sleep(0.05)
+        status = self.describe(job)["status"]
+        self.assertEqual((status["state"], int(status["generation"])), ("RUNNING", 1), status)
+        self.assertEqual([node["state"] for node in self.nodes()], ["up", "up"])
+        status = wait_until(lambda: (s := self.describe(job)["status"])["state"] == "SUCCEEDED" and s, 120, "it ends")
+        self.assertEqual(status["result"]["faults"], [])
+        self.assertEqual(int(status["generation"]), 1)
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class SuspendedMachine(harness.ProgramTest, Metrics):
+    """As near as signals come: every process stands, and the wall clock has gone on by an hour, or years, meanwhile."""
+
+    def test_a_run_goes_on_as_if_nothing_had_been(self):
+        clock = os.path.join(self.dir, "clock")
+
+        def set_clock(seconds):
+            with open(clock, "r+b" if os.path.exists(clock) else "wb") as file:
+                file.write(struct.pack("=q", seconds * 10**9))
+        set_clock(0)
+        path = self.write("tiny.yaml", job_text(4))
+        wanted = self.train(path, cwd=self.dir)["model"]["sha256"]
+        before = self.lines()
+        child = self.start("launcher", "-o", "json", path,
+                           env=dict(PACED, LD_PRELOAD=PRELOADED, LOCKSTEP_STEPPED_CLOCK=clock))
+        wait_until(lambda: self.lines() > before, 30, "it trains")
+        draw = random.Random(1)
+        for seconds in (3600, 20 * 365 * 86400):
+            everybody = self.processes()
+            self.assertGreaterEqual(len(everybody), 4, "launcher, spawner, coordinator, workers")
+            for process in draw.sample(everybody, len(everybody)):
+                process.kill(signal.SIGSTOP)
+            time.sleep(STANDS / 2)
+            set_clock(seconds)
+            for process in draw.sample(everybody, len(everybody)):
+                process.kill(signal.SIGCONT)
+            self.await_lines()
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 0, out + err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual((result["faults"], result["generations"]), ([], 1))
+        self.assertEqual(result["model"]["sha256"], wanted)
+        self.assert_nothing_left()
+
+
+class ToldToGo(Nodes, Metrics):
+    """SIGTERM to the launcher of a run, to an agent and to a worker."""
+
+    SAVING = "checkpoint: {dir: saved}\n"
+
+    def test_a_launcher_saves_and_says_so(self):
+        path = self.write("tiny.yaml", job_text(60, extra=self.SAVING))
+        child = self.start("launcher", path, env=PACED)
+        wait_until(lambda: self.lines() > 0, 30, "it trains")
+        child.terminate()
+        code, out, err = self.finish(child, 20)
+        self.assertEqual(code, 130, out + err)
+        # The newest step that was committed is in the checkpoint.
+        self.assertEqual(self.saved_step("saved"), self.lines())
+
+    def test_an_agents_jobs_go_on_elsewhere_from_their_checkpoint(self):
+        # 'launcher drain' is what lets them save first.
+        path = self.write("tiny.yaml", job_text(6, extra="checkpoint: {dir: saved, every: 50 steps}\n").replace(
+            "max_restarts: 0", "max_restarts: 1"))
+        wanted = self.undisturbed(path)
+        self.join("one", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 120, 30, "it trains")
+        self.agents["one"].terminate()
+        self.assertEqual(self.agents["one"].wait(timeout=30 * harness.PATIENCE), 130, self.said("one"))
+        self.assertEqual(self.processes("worker"), [])
+        saved = self.saved_step("saved")
+        self.assertGreaterEqual(saved, 100)
+        self.join("two", 2)
+        status = wait_until(lambda: (s := self.describe(job)["status"])["state"] in ("SUCCEEDED", "FAILED") and s, 120,
+                            "it ends")
+        self.assertEqual(status["state"], "SUCCEEDED", status)
+        self.assertEqual(status["result"]["model_sha256"], wanted)
+        self.assertIn(f"goes on after step {saved} from the checkpoint", self.ask("logs", job))
+
+    def test_a_worker_is_replaced_and_no_step_is_lost(self):
+        path = self.write("tiny.yaml", job_text(6).replace("max_restarts: 0", "max_restarts: 3"))
+        wanted = self.undisturbed(path)
+        self.join("one", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 30, "it trains")
+        self.processes("worker")[0].kill(signal.SIGTERM)
+        status = wait_until(lambda: (s := self.describe(job)["status"])["state"] in ("SUCCEEDED", "FAILED") and s, 120,
+                            "it ends")
+        self.assertEqual(status["state"], "SUCCEEDED", status)
+        self.assertEqual(status["result"]["model_sha256"], wanted)
+        (fault,) = status["result"]["faults"]
+        self.assertIn("SIGTERM", fault["cause"])
+        self.assertEqual(int(fault.get("steps_lost", 0)), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
