@@ -87,7 +87,7 @@ def look(work, name, first, count, flags):
     """What the first of these seeds that sees something sees; or nothing."""
     command = ["nice", str(work / "build" / "tests" / "simulator"), f"--seed={first}", f"--seeds={count}", *flags]
     try:
-        ran = run(command, work, timeout=300, env={**os.environ, "LOCKSTEP_PLANTED": name})
+        ran = run(command, work, timeout=120, env={**os.environ, "LOCKSTEP_PLANTED": name})
     except subprocess.TimeoutExpired:
         return first, flags, "the seeds do not end"
     match = re.search(r"^seed (\d+) \(.*?\) after \S+ (.*)$", ran.stdout, re.MULTILINE)

@@ -142,7 +142,7 @@ RowStamp StampOf(const Slot& slot) {
   numbers[0] = slot.lives;
   numbers[1] = slot.local_rank;
   numbers[2] = slot.relieves;
-  numbers[3] = flags({slot.wanted, slot.standby, slot.returns, slot.vacant()});
+  numbers[3] = flags({slot.wanted, slot.standby, slot.returns, slot.lent, slot.vacant()});
   if (slot.vacant()) {
     numbers[4] = slot.last_peak_rss_bytes;
     return stamp;
