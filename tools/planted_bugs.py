@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows that the simulator sees: each patch of tests/simulation/planted is a bug, and some seed must find it.
 
-The patches are applied one after another to a copy of the repository, in which the simulator alone is built,
-with little optimisation, and run: seeds 1 to N as CI runs them, then with users, then with drained nodes.
-Prints a row of a table for each bug. Exits with 1 when one is not found, or a patch does not apply.
+The patches are applied, all together, to a copy of the repository, in which the simulator alone is built, with
+little optimisation. Each of them does its harm where PLANTED("its name") says so: that is a macro of this build
+alone, true when the environment's LOCKSTEP_PLANTED is that name, so one build has all bugs and none by itself.
+Then each is run: seeds 1 to N plainly, with users, with drained nodes and with a queue, a chunk of each in turn.
+Prints a row of a table for each bug. Exits with 1 when one is not found, a patch does not apply, or the build
+fails without any.
 
   tools/planted_bugs.py [--seeds=400] [--build=DIR] [--cmake=-DNAME=VALUE] [NAME...]
 """
 import argparse
+import os
 import pathlib
 import re
 import shutil
@@ -18,60 +22,90 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLANTED = ROOT / "tests" / "simulation" / "planted"
-MODES = ([], ["--users"], ["--drains"])
+MODES = ([], ["--users"], ["--drains"], ["--queue"])
 CHUNK = 25
+SWITCH = """#pragma once
+#ifdef __cplusplus
+#include <cstdlib>
+#include <cstring>
+// Whether the bug of this name is to happen.
+inline bool IsPlanted(const char* name) {
+  const char* const chosen = std::getenv("LOCKSTEP_PLANTED");
+  return chosen != nullptr && std::strcmp(chosen, name) == 0;
+}
+#define PLANTED(name) ([] { static const bool is = IsPlanted(name); return is; }())
+#endif
+"""
 
 
 def run(command, cwd, **options):
     return subprocess.run(command, cwd=cwd, text=True, capture_output=True, check=False, **options)
 
 
+def write(target, content):
+    """Nothing is compiled anew that is as it was."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists() or target.read_bytes() != content:
+        target.write_bytes(content)
+
+
 def make_copy(work, more):
-    """The tracked files as they are now, and a build folder for the simulator."""
-    source = work / "source"
-    source.mkdir(parents=True, exist_ok=True)
-    files = run(["git", "ls-files", "-z"], ROOT).stdout.split("\0")
-    for name in filter(None, files):
-        target = source / name
-        if not (ROOT / name).is_file():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists() or target.read_bytes() != (ROOT / name).read_bytes():
-            shutil.copy2(ROOT / name, target)
+    """The tracked files as they are now, with all bugs, and a build folder for the simulator."""
+    fresh, source = work / "fresh", work / "source"
+    shutil.rmtree(fresh, ignore_errors=True)
+    listed = run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT)
+    files = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    for name in files:
+        (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, fresh / name)
+    for patch in sorted(PLANTED.glob("*.patch")):
+        if f'PLANTED("{patch.stem}")' not in patch.read_text():
+            sys.exit(f"{patch}: it does not ask PLANTED(\"{patch.stem}\")")
+        applied = run(["patch", "-p1", "-s", "--no-backup-if-mismatch", "-i", str(patch)], fresh)
+        if applied.returncode != 0:
+            sys.exit(f"{patch} does not apply; make it anew for the sources as they are:\n{applied.stdout}")
+    for name in files:
+        write(source / name, (fresh / name).read_bytes())
+    shutil.rmtree(fresh)
+    switch = work / "planted.h"
+    write(switch, SWITCH.encode())
     if not (work / "build" / "build.ninja").exists():
-        # A bug is one source that is compiled anew, so each source is a unit of its own.
-        flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DLOCKSTEP_UNITY=OFF", "-DLOCKSTEP_TESTS=ON", *more]
+        flags = [f"-DCMAKE_CXX_FLAGS=-include {switch}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+                 "-DLOCKSTEP_UNITY=ON", "-DLOCKSTEP_PCH=OFF", "-DLOCKSTEP_TESTS=ON", *more]
         made = run(["cmake", "--preset", "release", "-B", str(work / "build"), *flags], source)
         if made.returncode != 0:
             sys.exit(f"cmake fails:\n{made.stderr}")
-    return source
 
 
 def build(work):
     made = run(["ninja", "-C", str(work / "build"), "-j2", "simulator"], work)
-    return made.returncode == 0, made.stdout[-2000:]
+    if made.returncode != 0:
+        sys.exit(f"the simulator with its bugs does not build:\n{made.stdout[-4000:]}")
 
 
-def plant(patch, source, *more):
-    return run(["patch", "-p1", "-s", "--no-backup-if-mismatch", *more, "-i", str(patch)], source)
+def look(work, name, first, count, flags):
+    """What the first of these seeds that sees something sees; or nothing."""
+    command = ["nice", str(work / "build" / "tests" / "simulator"), f"--seed={first}", f"--seeds={count}", *flags]
+    try:
+        ran = run(command, work, timeout=120, env={**os.environ, "LOCKSTEP_PLANTED": name})
+    except subprocess.TimeoutExpired:
+        return first, flags, "the seeds do not end"
+    match = re.search(r"^seed (\d+) \(.*?\) after \S+ (.*)$", ran.stdout, re.MULTILINE)
+    if match:
+        return int(match.group(1)), flags, match.group(2)
+    if ran.returncode != 0:
+        said = ran.stderr.strip().splitlines() or [""]
+        return first, flags, f"ended with {ran.returncode}: {said[0][:200]}"
+    return None
 
 
-def find(work, seeds):
-    """The first seed that sees something, with what flags, and what; or nothing."""
-    simulator = work / "build" / "tests" / "simulator"
-    for flags in MODES:
-        for first in range(1, seeds + 1, CHUNK):
-            count = min(CHUNK, seeds - first + 1)
-            command = ["nice", str(simulator), f"--seed={first}", f"--seeds={count}", *flags]
-            try:
-                ran = run(command, work, timeout=300)
-            except subprocess.TimeoutExpired:
-                return first, flags, "the seeds do not end"
-            match = re.search(r"^seed (\d+) \(.*?\) after \S+ (.*)$", ran.stdout, re.MULTILINE)
-            if match:
-                return int(match.group(1)), flags, match.group(2)
-            if ran.returncode != 0:
-                return first, flags, f"ended with {ran.returncode}: {ran.stderr.strip()[-200:]}"
+def find(work, name, seeds):
+    """A seed that sees something, with what flags, and what; or nothing. A chunk of each kind in turn."""
+    for first in range(1, seeds + 1, CHUNK):
+        for flags in MODES:
+            found = look(work, name, first, min(CHUNK, seeds - first + 1), flags)
+            if found is not None:
+                return found
     return None
 
 
@@ -82,27 +116,21 @@ def main():
     parser.add_argument("--cmake", action="append", default=[])
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-    work = pathlib.Path(arguments.build)
-    source = make_copy(work, arguments.cmake)
+    work = pathlib.Path(arguments.build).absolute()
+    make_copy(work, arguments.cmake)
+    build(work)
+    known = sorted(patch.stem for patch in PLANTED.glob("*.patch"))
+    if unknown := set(arguments.names) - set(known):
+        sys.exit(f"no such planted bug: {', '.join(sorted(unknown))}")
     blind = 0
     print("| planted bug | found by | seconds | as |\n|---|---|---|---|", flush=True)
-    for patch in sorted(PLANTED.glob("*.patch")):
-        if arguments.names and patch.stem not in arguments.names:
-            continue
+    for name in arguments.names or known:
         begun = time.monotonic()
-        applied = plant(patch, source)
-        built, output = build(work) if applied.returncode == 0 else (False, applied.stdout)
-        found = find(work, arguments.seeds) if built else None
-        plant(patch, source, "-R")
-        row = [patch.stem.replace("_", " ")]
-        if not built:
-            row += ["cannot be planted", "", output]
-        elif found is None:
-            row += [f"NOT FOUND in {len(MODES)} x {arguments.seeds} seeds", "", ""]
-        else:
-            row += [" ".join([f"seed {found[0]}", *found[1]]), "", found[2]]
-        row[2] = f"{time.monotonic() - begun:.0f}"
-        print("| " + " | ".join(row) + " |", flush=True)
+        found = find(work, name, arguments.seeds)
+        seed, seen = f"NOT FOUND in {len(MODES)} x {arguments.seeds} seeds", ""
+        if found is not None:
+            seed, seen = " ".join([f"seed {found[0]}", *found[1]]), found[2]
+        print(f"| {name.replace('_', ' ')} | {seed} | {time.monotonic() - begun:.1f} | {seen} |", flush=True)
         blind += found is None
     return 1 if blind else 0
 

@@ -222,10 +222,14 @@ void WishFor(const Context& context, const Job& job, Wishes& wishes) {
     Wish& wish = found->second;
     if (Desired(context, job, *slot.worker)) {
       wish.run.emplace_back(&job, &*slot.worker);
-    } else if (job.ending && job.ending->kill &&
-               (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {
+      continue;
+    }
+    if (job.ending && job.ending->kill &&
+        (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {
       wish.kill_jobs.push_back(&job);
     }
+    // Its agent may not know of it: then it says so, and the place is free.
+    if (slot.worker->pid == 0) wish.kill_workers.push_back(&*slot.worker);
   }
   for (const Worker& worker : job.former) {
     const auto found = wishes.find(worker.node_id);

@@ -204,6 +204,12 @@ void CheckDrain(Context& context, Job& job) {
     return slot.worker && !slot.unplaced() && !slot.worker->gone();
   });
   if (anybody) return;
+  if (job.preempted && !job.timed_out) {
+    return BeginEnding(context, job, PENDING,
+                       absl::StrCat(job.preempted->reason, ": no worker is left that could save; ",
+                                    "goes on from its newest checkpoint when there is room"),
+                       0);
+  }
   BeginEnding(context, job, job.timed_out ? FAILED : CANCELLED,
               absl::StrCat(job.timed_out ? TimeLimitText(job) : "cancelled",
                            ": no worker is left that could save",

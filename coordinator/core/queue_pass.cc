@@ -27,6 +27,12 @@ Use UseOf(const std::vector<Taken>& holds) {
   return use;
 }
 
+// What it has with what it is to get; the devices are of one kind.
+void Owe(int slots, Use& use) {
+  use.slots += slots;
+  if (use.gpus > 0) use.gpus += slots;
+}
+
 void Add(const Use& more, Use& use) {
   use.slots += more.slots;
   use.gpus += more.gpus;
@@ -45,6 +51,7 @@ class Pass {
     for (const Running& job : queue.running) {
       Use use = UseOf(job.holds);
       use.jobs = job.part ? 0 : 1;
+      Owe(job.owed, use);
       Add(use, uses_[job.user]);
     }
   }
@@ -127,6 +134,7 @@ class Pass {
       holds.push_back(Take(ask, queue_.cluster, node, workers, queue_.cluster.free));
     }
     Use use = UseOf(holds);
+    Owe(std::max(0, ask.wanted - use.slots), use);
     Add(uses_[ask.user], use);
     if (Exceeds(QuotaOf(rules_, ask.user), use)) {
       queue_.cluster.free = std::move(before);
@@ -225,8 +233,10 @@ std::string WhyOverQuota(const QueueRules& rules, const std::vector<Running>& ru
   Use use{0, 0, 0};
   for (const Running& job : running) {
     if (job.user != ask.user) continue;
-    Add(UseOf(job.holds), use);
-    use.jobs -= job.part;
+    Use more = UseOf(job.holds);
+    more.jobs -= job.part;
+    Owe(job.owed, more);
+    Add(more, use);
   }
   if (quota.jobs > 0 && use.jobs >= quota.jobs) {
     return absl::StrCat(ask.user, " may run ", quota.jobs, quota.jobs == 1 ? " job" : " jobs",

@@ -67,6 +67,9 @@ struct Running {
   bool leaving = false;   // it stops already
   bool may_stop = false;  // for one of higher priority
   bool part = false;      // workers that another entry's job lets go, not a job of its own
+  // Slots that it is yet to get: it started with fewer workers than it wants, or has lent some.
+  // They count against its user's quota.
+  int owed = 0;
   // Workers that it can do without, each a part of `holds`, in the order in which they go.
   std::vector<Taken> spare = {};
 };

@@ -92,10 +92,16 @@ void AddRunning(const Job& job, QueueView& view) {
     sum.slots += hold.slots;
     sum.gpus += hold.gpus;
   }
-  for (const auto& [node, hold] : holds) running.holds.push_back(hold);
+  int held = 0;
+  for (const auto& [node, hold] : holds) {
+    running.holds.push_back(hold);
+    held += hold.slots;
+  }
+  if (!running.leaving) running.owed = std::max(0, SlotsOf(job) - held);
   if (!leaving.empty()) {
     Running part = running;
     part.part = part.leaving = true;
+    part.owed = 0;
     part.holds.clear();
     for (const auto& [node, hold] : leaving) part.holds.push_back(hold);
     view.queue.running.push_back(std::move(part));
@@ -185,6 +191,11 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
   ask->order = job.submit_order;
   SetShape(*ask);
   return ask;
+}
+
+int SlotsOf(const Job& job) {
+  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(),
+                                        [](const Slot& slot) { return slot.wanted || slot.lent; }));
 }
 
 bool IsReady(const Job& job) {

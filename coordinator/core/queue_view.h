@@ -20,6 +20,10 @@ std::shared_ptr<const Ask> AskOf(const Job& job);
 // The job may start as far as it depends on itself: it waits, is not held and needs no other's end.
 bool IsReady(const Job& job);
 
+// What a job that has started has of its user's quota: its workers, those that it is yet to get as
+// well, without spares.
+int SlotsOf(const Job& job);
+
 struct QueueView {
   Queue queue;
   std::vector<const Job*> waiting;          // of each place in queue.waiting

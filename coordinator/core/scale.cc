@@ -8,6 +8,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
+#include "coordinator/core/queue_view.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -36,6 +37,36 @@ absl::Status CheckScale(const Job& job, int workers) {
   }
   return absl::InvalidArgumentError(absl::StrCat(ask, "its file allows ", least, " to ", most,
                                                  " (elastic.min_workers, elastic.max_workers)"));
+}
+
+bool UsesGpus(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.worker && slot.worker->device.kind() == "cuda";
+  });
+}
+
+// Whether the user may have so many more workers of the job.
+absl::Status CheckQuota(const Context& context, const Job& job, int more) {
+  if (more <= 0) return absl::OkStatus();
+  const QueueRules rules = RulesOf(context.state.options);
+  const std::string& user = job.request.user();
+  const Quota& quota = QuotaOf(rules, user);
+  int slots = 0, gpus = 0;
+  for (const auto& [id, other] : context.state.jobs) {
+    if (other.request.user() != user || other.final() || other.state == PENDING) continue;
+    slots += SlotsOf(other);
+    if (UsesGpus(other)) gpus += SlotsOf(other);
+  }
+  const auto exceeds = [&](int most, int used, const char* what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: the quota of ",
+                     user, " is ", Count(most, what), ", ", used, " of them are in use"));
+  };
+  if (quota.slots > 0 && slots + more > quota.slots) return exceeds(quota.slots, slots, "slot");
+  if (UsesGpus(job) && quota.gpus > 0 && gpus + more > quota.gpus) {
+    return exceeds(quota.gpus, gpus, "GPU");
+  }
+  return absl::OkStatus();
 }
 
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
@@ -102,6 +133,10 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
   if (!id.ok()) return id.status();
   Job* const job = FindJob(context.state, *id);
   if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;
+  if (absl::Status status = CheckQuota(context, *job, event.workers - job->target_workers);
+      !status.ok()) {
+    return status;
+  }
   context.effects.scaled.set_workers_before(job->target_workers);
   context.touched_jobs.insert(job->id);
   if (event.workers < job->target_workers) GiveUp(*job, job->target_workers - event.workers);

@@ -151,7 +151,7 @@ struct Worker {
   bool serves() const { return phase < Phase::kLeaving; }
 };
 
-// What a place's row was made of, without what cannot change unless one of these does (journal.cc).
+// What a place's row was made of, without what cannot change unless one of these does (job_record).
 struct RowStamp {
   std::string node_id;
   std::array<int64_t, 13> numbers{};

@@ -31,14 +31,16 @@ void CutOff(Context& context, SessionId session) {
   context.effects.to_workers.push_back(std::move(end));
 }
 
-// Whether the incarnation, "<job>.<place>.<life>", is a life of the job or was one.
+// Whether the incarnation, "<job>.<place>.<life>", is a life that an agent was told to start, as
+// far as is known here: the newest one of a place may still wait for a node.
 bool WasStarted(const Job& job, const std::string& incarnation) {
   const std::vector<absl::string_view> parts = absl::StrSplit(incarnation, '.');
   size_t place = 0;
   int64_t life = 0;
   return parts.size() == 3 && absl::SimpleAtoi(parts[1], &place) &&
          absl::SimpleAtoi(parts[2], &life) && place < job.slots.size() &&
-         life <= job.slots[place].lives;
+         (life < job.slots[place].lives ||
+          (life == job.slots[place].lives && !job.slots[place].unplaced()));
 }
 
 void OnHello(Context& context, SessionId session, const WorkerMessage& message) {

@@ -23,6 +23,8 @@ bool NeedsNoJournal(const Append& append) {
 template <typename T>
 void Stamp(const Speaker& speaker, std::vector<T>& messages) {
   for (T& message : messages) {
+    // The end of a stream alone is nothing to obey: who hears it has obeyed nobody by that.
+    if (message.close && message.command.command_case() == 0) continue;
     message.command.set_cluster_id(speaker.cluster_id);
     message.command.set_epoch(speaker.epoch);
   }

@@ -133,6 +133,9 @@ void AgentMachine::OnDesired(const DesiredWorkers& desired) {
   if (stopping_) return;
   desired_ = desired;
   SpareOrphans();
+  for (const std::string& incarnation : desired.kill_workers()) {
+    if (Find(incarnation) == nullptr) SayNeverStarted(incarnation);
+  }
 }
 
 void AgentMachine::SpareOrphans() {
@@ -234,6 +237,20 @@ void AgentMachine::SendRecord(const Worker& worker) {
   AgentMessage message;
   *message.mutable_exited() = worker.record;
   *message.mutable_exited()->mutable_ago() = ToProto(now_ - worker.ended_at);
+  Send(std::move(message));
+}
+
+void AgentMachine::SayNeverStarted(const std::string& incarnation) {
+  const size_t life = incarnation.rfind('.');
+  const size_t place =
+      life == std::string::npos || life == 0 ? life : incarnation.rfind('.', life - 1);
+  if (place == std::string::npos) return;
+  AgentMessage message;
+  WorkerExited& record = *message.mutable_exited();
+  record.set_job_id(incarnation.substr(0, place));
+  record.set_worker_incarnation(incarnation);
+  record.set_order(kNoOrder + ++deaths_without_order_);
+  record.set_wanted(true);
   Send(std::move(message));
 }
 

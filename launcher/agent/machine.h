@@ -190,6 +190,9 @@ class AgentMachine {
   void Exit(Worker& worker, absl::Duration ago, const std::vector<std::string>& last_lines);
   // Says how it ended, and how long ago.
   void SendRecord(const Worker& worker);
+  // The coordinator wants one ended that was never started here, as the wish did not get through:
+  // it counts as running until its end is known.
+  void SayNeverStarted(const std::string& incarnation);
   void DropOldOrphans();
   bool AnyAlive() const;
   Worker* Find(const std::string& incarnation);

@@ -85,9 +85,11 @@ void AgentProcess::OnCommand(const AgentCommand& command) {
 void AgentProcess::CarryOut(const launcher::agent_action::Start& start) {
   const std::string& incarnation = start.assignment.incarnation();
   world_->checker.OnAgentActs("starts a worker");
+  world_->Say(absl::StrCat(host()->name, " starts ", incarnation));
   const auto worker = std::make_shared<WorkerProcess>(world_, host(), start.assignment);
   workers_[incarnation] = worker;
   world_->checker.OnStart(*worker);
+  world_->queue_checker.OnProcess(*this);
   After(random().Between(absl::Milliseconds(2), absl::Milliseconds(50)), [this, worker] {
     if (!worker->alive()) return;
     Feed(launcher::agent_event::Started{worker->incarnation(), world_->NextPid()});
@@ -108,6 +110,7 @@ void AgentProcess::CarryOut(const launcher::agent_action::Kill& kill) {
   const std::shared_ptr<WorkerProcess> worker = workers_[kill.incarnation];
   if (worker == nullptr || !worker->alive()) return;
   world_->checker.OnEndedByAgent(*worker);
+  worker->NoteKilled();
   After(absl::Milliseconds(1), [this, worker] {
     if (!worker->alive()) return;
     worker->Die();

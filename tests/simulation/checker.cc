@@ -2,6 +2,7 @@
 #include "tests/simulation/checker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,9 @@ std::string Names(const Generation& generation) {
   }
   return absl::StrCat(names, "after ", generation.start_step());
 }
+
+// Steps in which no time passes.
+constexpr int kMostStepsAtOnce = 20000;
 
 const Worker* Find(const Job& job, const std::string& incarnation) {
   for (const Slot& slot : job.slots) {
@@ -55,6 +59,7 @@ bool Checker::Disturbed(const std::string& job_id) const {
 void Checker::OnBegin(const CoordinatorProcess& coordinator) {
   const coordinator::State& state = coordinator.state();
   unsteady_ = world_->timeline.now() + absl::Seconds(5);
+  world_->queue_checker.OnBegin();
   heard_.clear();
   placed_.clear();
   for (const std::string& id : accepted_) {
@@ -96,6 +101,9 @@ void Checker::OnContinue() { unsteady_ = world_->timeline.now() + absl::Seconds(
 void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (coordinator.holding()) unsteady_ = world_->timeline.now() + absl::Seconds(5);
   const bool large = coordinator.state().nodes.size() > 200;
+  const absl::Time before = std::exchange(stepped_, world_->timeline.now());
+  steps_now_ = before == stepped_ ? steps_now_ + 1 : 0;
+  if (!large && steps_now_ > kMostStepsAtOnce) Fail("the coordinator goes round in circles");
   if (large && coordinator.steps() % 1000 != 0) return;
   if (!large && coordinator.steps() % 16 == 0) {
     const std::string stale = coordinator::FindStaleRow(coordinator.state());
@@ -109,6 +117,7 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
     CheckJob(coordinator, job);
     if (!large) CheckPlacement(coordinator, job);
   }
+  if (world_->options.queue) world_->queue_checker.AfterStep(coordinator);
 }
 
 void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
@@ -160,16 +169,23 @@ void Checker::OnTold(const coordinator::Append& append) {
   }
   if (state != SUCCEEDED && state != FAILED && state != CANCELLED) return;
   told.final = state;
-  if (state == SUCCEEDED && !told.model) {
-    Fail(absl::StrCat("job ", append.job_id, " succeeded without a model"));
+  CheckEnd(append.job_id, state, append.event.state().reason());
+}
+
+void Checker::CheckEnd(const std::string& job_id, JobState state, const std::string& reason) {
+  if (state == SUCCEEDED && !told_[job_id].model) {
+    Fail(absl::StrCat("job ", job_id, " succeeded without a model"));
   }
-  const std::string& reason = append.event.state().reason();
-  const SimulatedJob& job = world_->JobOf(append.job_id);
+  const SimulatedJob& job = world_->JobOf(job_id);
   const bool poison = absl::StrContains(reason, "before the first step once before");
   const int budget = job.request.spec().restart().max_restarts();
   if (state == CANCELLED && job.cancelled) return;
+  if (state == CANCELLED && job.waits_for_success) {
+    const JobState other = told_[world_->jobs[static_cast<size_t>(job.waits_for)].accepted].final;
+    if (other == FAILED || other == CANCELLED) return;
+  }
   if (state != SUCCEEDED && !(poison && job.own_failures > 1) && job.own_failures <= budget) {
-    Fail(absl::StrCat("job ", append.job_id, " ended as ", JobState_Name(state), ": ", reason));
+    Fail(absl::StrCat("job ", job_id, " ended as ", JobState_Name(state), ": ", reason));
   }
 }
 
@@ -195,7 +211,16 @@ void Checker::OnEndedByAgent(const WorkerProcess& worker) {
   if (over || moves || worker.finished() || Disturbed(worker.job_id())) return;
   const SimulatedJob& job = world_->JobOf(worker.job_id());
   if (job.cancelled || (job.scaled && IsLetGo(worker))) return;
+  if (world_->options.queue && (IsPreempted(worker) || IsLetGo(worker))) return;
   Fail(absl::StrCat(worker.incarnation(), " is ended, and nothing ails it"));
+}
+
+// Its job stops for another one, or has done so.
+bool Checker::IsPreempted(const WorkerProcess& worker) const {
+  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return true;
+  const auto job = world_->coordinator->state().jobs.find(worker.job_id());
+  return job != world_->coordinator->state().jobs.end() &&
+         (job->second.preempted || job->second.preemptions > 0);
 }
 
 // Its job was scaled down; while there is no coordinator that is not known.
@@ -284,13 +309,18 @@ void Checker::AtEnd() {
       Fail(absl::StrCat("job ", job.name, " was never accepted"));
       continue;
     }
-    if (told_[job.accepted].final == JOB_STATE_UNSPECIFIED) {
+    // What was being said when a coordinator died is asked for.
+    const auto known = world_->coordinator->state().jobs.find(job.accepted);
+    const bool ended = known != world_->coordinator->state().jobs.end() && known->second.final();
+    if (ended) CheckEnd(job.accepted, known->second.state, known->second.reason);
+    if (!ended && told_[job.accepted].final == JOB_STATE_UNSPECIFIED) {
       Fail(absl::StrCat("job ", job.accepted, " does not end: ", world_->Standing(job.accepted)));
     }
     for (const WorkerProcess* worker : alive_[job.accepted]) {
-      Fail(absl::StrCat(worker->incarnation(), " is left over"));
+      Fail(absl::StrCat(worker->incarnation(), " is left over: ", world_->Standing(job.accepted)));
     }
   }
+  world_->queue_checker.AtEnd(*world_->coordinator);
 }
 
 }  // namespace lockstep::simulation

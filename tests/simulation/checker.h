@@ -15,7 +15,9 @@
 //   - whoever obeys, obeys the highest epoch that it knows;
 //   - what an agent may forget is known to every later coordinator, and so is that a job is to end;
 //   - a worker's row in the journal is what the coordinator knows of it;
-//   - when the faults are over each job ends as it should, and no process of it is left.
+//   - the coordinator does not go round in circles;
+//   - when the faults are over each job ends as it should, no process of it is left, and the
+//     coordinator knows of none.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_SIMULATION_CHECKER_H_
 #define LOCKSTEP_TESTS_SIMULATION_CHECKER_H_
@@ -95,12 +97,15 @@ class Checker {
   };
 
   bool IsLetGo(const WorkerProcess& worker) const;
+  bool IsPreempted(const WorkerProcess& worker) const;
   // A fault explains what becomes of the job's workers.
   bool Disturbed(const std::string& job_id) const;
   void CheckPlacement(const CoordinatorProcess& coordinator, const coordinator::Job& job);
   // A worker that is not heard of on a node that is counts as one that failed.
   void NoteSilence(const coordinator::Worker& worker, SimulatedJob& job);
   void CheckJob(const CoordinatorProcess& coordinator, const coordinator::Job& job);
+  // It may end so.
+  void CheckEnd(const std::string& job_id, JobState state, const std::string& reason);
 
   World* const world_;
   std::string failure_;
@@ -115,6 +120,8 @@ class Checker {
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;
+  absl::Time stepped_ = absl::InfinitePast();  // the coordinator last did, and so often since then
+  int steps_now_ = 0;
 };
 
 }  // namespace lockstep::simulation

@@ -75,7 +75,7 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
   }
   void Deliver() {
     if (dropped_) return;
-    if (!Passes(*from_->host(), *to_->host())) {
+    if (!Carries(*from_->host(), *to_->host(), timeline_->now())) {
       retry_ = std::min(2 * retry_, absl::Duration(absl::Seconds(2)));
       return In(retry_);
     }

@@ -18,6 +18,9 @@ using coordinator::Outbox;
 using coordinator::Outgoing;
 using coordinator::SessionId;
 
+// A journal that another one can take tells so who has it no more, also when nothing is written.
+constexpr absl::Duration kLease = absl::Seconds(30);
+
 absl::Duration CpuTime() {
   timespec time = {};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -48,7 +51,15 @@ void CoordinatorProcess::Begin() {
   if (!state.ok()) return world_->checker.Fail(state.status().ToString());
   outbox_ = std::make_unique<Outbox>(coordinator::Speaker{"cluster", epoch_}, *std::move(state));
   world_->checker.OnBegin(*this);
+  LookAtLease();
   Do([&](absl::Time now) { return outbox_->Begin(requests, now); });
+}
+
+void CoordinatorProcess::LookAtLease() {
+  After(kLease, [this] {
+    if (!world_->disk.Owns(epoch_)) return world_->OnBroken(*this);
+    LookAtLease();
+  });
 }
 
 template <typename Call>

@@ -74,6 +74,7 @@ class CoordinatorProcess : public Process {
   void CarryOut(coordinator::Outgoing outgoing);
   void Write(std::vector<coordinator::Row> rows);
   void ArmTimer();
+  void LookAtLease();
 
   World* const world_;
   std::unique_ptr<coordinator::Outbox> outbox_;

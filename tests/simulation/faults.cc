@@ -191,6 +191,7 @@ void Faults::CutOneWay() {
   world_->Say(absl::StrCat(host.name, in ? " hears nothing for " : " is not heard for ",
                            absl::FormatDuration(span)));
   (in ? host.cut_in : host.cut_out) = true;
+  host.cut_since = world_->timeline.now();
   world_->CheckConnectionsLater();
   world_->timeline.In(span, [&host, in] { (in ? host.cut_in : host.cut_out) = false; });
 }

@@ -144,6 +144,10 @@ void Group::FinishModel(int rank) {
   const std::shared_ptr<WorkerProcess> worker = std::exchange(places_[rank].worker, nullptr);
   Move(rank, At::kLeft);
   if (rank == 0) world_->checker.OnModel(job_id_, step_, stop_after_);
+  if (rank == 0 && stop_after_) {  // what it saved is what it goes on with
+    SimulatedJob& job = world_->JobOf(job_id_);
+    job.checkpoint = std::max(job.checkpoint, step_);
+  }
   worker->FinishTraining(stop_after_);
 }
 

@@ -23,6 +23,7 @@ struct Host {
   // Of its link, one way each.
   bool cut_in = false;
   bool cut_out = false;
+  absl::Time cut_since = absl::InfinitePast();
   absl::Duration slow;  // added to each message
   double loss = 0;      // of a packet; TCP sends it again, later
 
@@ -44,10 +45,20 @@ struct Host {
   void Disturb(absl::Time until) { disturbed = std::max(disturbed, until); }
 };
 
+// Without acknowledgements TCP sends what is under way again and again, and nothing new: so long
+// after the way back is cut, the other way carries nothing either.
+inline constexpr absl::Duration kUnacknowledged = absl::Milliseconds(400);
+
 // Whether packets get from one host to the other.
 inline bool Passes(const Host& from, const Host& to) {
   if (!from.up || !to.up || from.suspended || to.suspended) return false;
   return &from == &to || (!from.cut_out && !to.cut_in);
+}
+// Whether new data of a connection do.
+inline bool Carries(const Host& from, const Host& to, absl::Time now) {
+  if (!Passes(from, to)) return false;
+  if (Passes(to, from)) return true;
+  return now - std::max(from.cut_since, to.cut_since) < kUnacknowledged;
 }
 inline absl::Duration Latency(Random& random, const Host& from, const Host& to) {
   if (&from == &to) return random.Between(absl::Microseconds(20), absl::Microseconds(200));

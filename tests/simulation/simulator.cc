@@ -8,6 +8,7 @@
 //   simulator --except=FILE             without the seeds of that list
 //   simulator --seeds=100 --drains      nodes are drained and given back as well
 //   simulator --seeds=100 --users       jobs have spares, are scaled and cancelled
+//   simulator --seeds=100 --queue       more jobs than room, of users with priorities and quotas
 //   simulator --measure --no-faults     what the coordinator's steps take of the CPU
 // Exits with 1 when a seed failed, and says how to see it again.
 #include <algorithm>
@@ -39,6 +40,7 @@ struct Arguments {
   bool faults = true;
   bool drains = false;
   bool users = false;
+  bool queue = false;
 };
 
 // Lines "SEED [AGENTS]".
@@ -68,6 +70,8 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
       arguments.drains = true;
     } else if (word == "--users") {
       arguments.users = true;
+    } else if (word == "--queue") {
+      arguments.queue = true;
     } else if (word == "--no-faults") {
       arguments.faults = false;
     } else if (absl::ConsumePrefix(&word, "--seed=")) {
@@ -117,6 +121,8 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
   }
   options.drains = arguments.drains;
   options.users = arguments.users;
+  options.queue = arguments.queue;
+  if (options.queue) QueueUsers::SetQuotas(options);
   World world(options);
   const std::string failure = world.Run();
   if (arguments.measure && world.coordinator != nullptr) {
@@ -131,7 +137,7 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
   std::cout << "seed " << seed << " (" << options.agents << " agents) " << failure
             << "\n  again with: simulator --seed=" << seed << " --agents=" << options.agents
             << (options.drains ? " --drains" : "") << (options.users ? " --users" : "")
-            << " --verbose\n";
+            << (options.queue ? " --queue" : "") << " --verbose\n";
   return false;
 }
 
@@ -140,7 +146,7 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, arguments)) {
     std::cerr
         << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--except=FILE] "
-           "[--verbose] [--measure] [--no-faults] [--drains] [--users]\n";
+           "[--verbose] [--measure] [--no-faults] [--drains] [--users] [--queue]\n";
     return 2;
   }
   const auto began = std::chrono::steady_clock::now();

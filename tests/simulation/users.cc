@@ -36,7 +36,7 @@ void Users::Next() {
   const auto index = random_.Below(static_cast<int64_t>(world_->jobs.size()));
   SimulatedJob& job = world_->jobs[static_cast<size_t>(index)];
   if (job.accepted.empty()) return;
-  if (random_.Chance(0.05)) {
+  if (random_.Chance(0.1)) {
     Cancel(job);
   } else {
     Scale(job);
@@ -56,7 +56,17 @@ void Users::Cancel(SimulatedJob& job) {
   world_->Say(absl::StrCat(job.accepted, kill ? " is to be killed" : " is to end"));
   job.cancelled = true;
   Ask(coordinator::CancelRequested{job.accepted, kill},
-      [&job](const coordinator::Answer& answer) { job.is_to_end |= answer.status.ok(); });
+      [this, &job](const coordinator::Answer& answer) {
+        if (!answer.status.ok()) return;
+        job.is_to_end = true;
+        Tempt();
+      });
+}
+
+void Users::Tempt() {
+  if (!random_.Chance(0.4) || world_->timeline.now() >= until_) return;
+  world_->timeline.In(random_.Between(absl::ZeroDuration(), absl::Seconds(3)),
+                      [this] { world_->CrashCoordinator(); });
 }
 
 }  // namespace lockstep::simulation

@@ -29,6 +29,8 @@ class Users {
   void Next();
   void Scale(SimulatedJob& job);
   void Cancel(SimulatedJob& job);
+  // The coordinator may die soon after it answered: what it said holds for the next one.
+  void Tempt();
   void Ask(const coordinator::Event& event, std::function<void(const coordinator::Answer&)> answer);
 
   World* const world_;

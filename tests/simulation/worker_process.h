@@ -33,6 +33,9 @@ class WorkerProcess : public Process {
   // How it ended by itself.
   int exit_code() const { return exit_code_; }
   bool finished() const { return finished_; }
+  // It has a signal that ends it, and is not gone yet.
+  bool killed() const { return killed_; }
+  void NoteKilled() { killed_ = true; }
 
   // ---- its group ----
   // The generation begins for it: state after `step`, which is that of a checkpoint when nobody had
@@ -74,6 +77,7 @@ class WorkerProcess : public Process {
   bool ready_ = false;  // it waits for a generation
   bool finished_ = false;
   bool drained_ = false;
+  bool killed_ = false;
   int exit_code_ = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::simulation {
 namespace {
@@ -27,10 +28,12 @@ World::World(SimulationOptions given)
     : options(std::move(given)),
       timeline(options.seed),
       checker(this),
+      queue_checker(this),
       began_(timeline.now()),
       faults_(this),
       drains_(this),
-      users_(this) {
+      users_(this),
+      queue_users_(this) {
   for (int i = 0; i <= options.agents; ++i) {
     auto host = std::make_unique<Host>();
     host->number = i;
@@ -57,6 +60,10 @@ void World::Say(const std::string& what) const {
 }
 
 void World::MakeJobs() {
+  if (options.queue) {
+    jobs = queue_users_.MakeJobs(faults_.HurtsWorkers() ? 100000 : 1);
+    return;
+  }
   Random& random = timeline.random;
   const int most = std::max(1, std::min(3, options.agents / 2));
   const int count =
@@ -105,6 +112,14 @@ std::string World::Standing(const std::string& job_id) const {
   const auto job = coordinator->state().jobs.find(job_id);
   if (job == coordinator->state().jobs.end()) return "nobody knows it";
   std::string text = absl::StrCat(JobState_Name(job->second.state), ", ", job->second.reason);
+  for (const auto& [id, node] : coordinator->state().nodes) {
+    const absl::Time now = coordinator->Now();
+    const std::string why = coordinator::WhyNoWork(node, now);
+    const bool seen = coordinator::InSight(coordinator->state(), node, now);
+    if (!seen || !why.empty()) {
+      absl::StrAppend(&text, "\n    ", id, seen ? ": " : " is not in sight: ", why);
+    }
+  }
   for (const coordinator::Slot& slot : job->second.slots) {
     if (slot.vacant()) continue;
     const coordinator::Worker& worker = *slot.worker;
@@ -115,7 +130,9 @@ std::string World::Standing(const std::string& job_id) const {
   }
   for (const coordinator::Worker& worker : job->second.former) {
     absl::StrAppend(&text, "\n    before: ", worker.incarnation, " on ", worker.node_id, ": ",
-                    worker.verdict, worker.node_lost ? ", lost with its node" : "");
+                    worker.verdict, worker.node_lost ? ", lost with its node" : "",
+                    worker.gone() ? ", gone" : "",
+                    worker.failed ? absl::StrCat(", failed: ", worker.failed->message()) : "");
   }
   return text;
 }
@@ -133,6 +150,7 @@ std::string World::Run() {
   if (options.faults) end = faults_.Begin() + options.quiet;
   if (options.drains) drains_.Begin(end - options.quiet);
   if (options.users) users_.Begin(end - options.quiet);
+  if (options.queue) queue_users_.Begin(end - options.quiet);
   while (checker.failure().empty() && !Over() && timeline.RunNext(end)) {
   }
   if (checker.failure().empty()) {
@@ -159,6 +177,7 @@ void World::Submit(size_t index) {
   if (!job.accepted.empty()) return;
   timeline.In(kAskAgain, [this, index] { Submit(index); });
   if (coordinator == nullptr || !Passes(*hosts[0], *hosts[0])) return;
+  if (!queue_users_.CompleteRequest(job)) return;
   // A request may come twice, and its answer be lost.
   for (int copies = timeline.random.Chance(0.1) ? 2 : 1; copies > 0; --copies) {
     const std::string id = absl::StrCat(job.name, "-try", ++job.tries);
@@ -174,6 +193,8 @@ void World::Submit(size_t index) {
 }
 
 void World::OnAnswer(size_t index, const coordinator::Answer& answer) {
+  // The one that it waits for has failed: then it does without.
+  if (absl::IsFailedPrecondition(answer.status)) jobs[index].waits_for_success = false;
   if (!answer.status.ok()) return;  // asked again
   jobs[index].accepted = answer.submitted.job_id();
   checker.OnAccepted(jobs[index].accepted);

@@ -19,6 +19,8 @@
 #include "tests/simulation/faults.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/host.h"
+#include "tests/simulation/queue_checker.h"
+#include "tests/simulation/queue_users.h"
 #include "tests/simulation/users.h"
 
 namespace lockstep::simulation {
@@ -30,6 +32,7 @@ struct SimulationOptions {
   bool faults = true;
   bool drains = false;  // nodes are drained and given back
   bool users = false;   // jobs have spares, are scaled and cancelled
+  bool queue = false;   // there are more jobs than room, of users with quotas
   bool verbose = false;
   bool measure = false;  // CPU of the coordinator
   absl::Duration detection = absl::Seconds(5);
@@ -50,7 +53,9 @@ struct SimulatedJob {
   bool scaled = false;     // a user asked for another number of workers
   bool cancelled = false;  // a user asked for its end
   bool is_to_end = false;  // and was told that it ends
-  int own_failures = 0;    // of its workers, by faults that are no node's
+  int64_t waits_for = -1;  // another one's end, by its place; -1: nobody's
+  bool waits_for_success = false;
+  int own_failures = 0;  // of its workers, by faults that are no node's
   absl::Time disturbed = absl::InfinitePast();
 };
 
@@ -66,6 +71,7 @@ class World {
   Timeline timeline;
   Disk disk;
   Checker checker;
+  QueueChecker queue_checker;
   std::vector<SimulatedJob> jobs;
   std::vector<std::unique_ptr<Host>> hosts;  // 0 is the coordinator's
   std::vector<std::shared_ptr<AgentProcess>> agents;
@@ -124,6 +130,7 @@ class World {
   Faults faults_;
   Drains drains_;
   Users users_;
+  QueueUsers queue_users_;
 };
 
 }  // namespace lockstep::simulation

@@ -82,6 +82,7 @@ class OutboxTest : public ::testing::Test {
     }
     for (Answer& answer : out.answers) answers_.emplace(answer.ticket, std::move(answer));
     for (ToAgent& message : out.to_agents) told_.push_back(std::move(message.command));
+    for (ToWorker& message : out.to_workers) to_workers_.push_back(std::move(message));
     for (Append& append : out.events) events_.push_back(std::move(append.event));
   }
   int AskedRows() const {
@@ -104,6 +105,7 @@ class OutboxTest : public ::testing::Test {
   std::vector<Row> writing_;
   std::map<int64_t, Answer> answers_;
   std::vector<AgentCommand> told_;
+  std::vector<ToWorker> to_workers_;
   std::vector<JobEvent> events_;
 };
 
@@ -157,6 +159,21 @@ TEST_F(OutboxTest, EveryCommandSaysWhoSpeaks) {
     EXPECT_EQ(command.cluster_id(), "cluster");
     EXPECT_EQ(command.epoch(), 7);
   }
+}
+
+// A worker that has obeyed nobody is not bound to a coordinator by being cut off by it.
+TEST_F(OutboxTest, TheEndOfAStreamAloneIsNothingToObey) {
+  WorkerSaid said{kAgent + 1, {}};
+  said.message.set_job_id("unknown");
+  said.message.set_incarnation("unknown.0.1");
+  said.message.mutable_hello()->set_protocol_version(1);
+  Handle(said);
+  Save();
+  ASSERT_EQ(to_workers_.size(), 1);
+  EXPECT_TRUE(to_workers_[0].close);
+  EXPECT_EQ(to_workers_[0].command.command_case(), WorkerCommand::COMMAND_NOT_SET);
+  EXPECT_EQ(to_workers_[0].command.epoch(), 0);
+  EXPECT_EQ(to_workers_[0].command.cluster_id(), "");
 }
 
 TEST_F(OutboxTest, WhatAFullDiskRefusesNeverHappens) {

@@ -261,6 +261,16 @@ TEST(AgentMachineTest, WorkersThatAreNamedToBeKilledAreNoOrphans) {
   EXPECT_THAT(Without(agent.Want("new", 1, {}, {"j.0"}), "warn"), ElementsAre("kill j.0"));
 }
 
+// The wish to start it never got through, and the coordinator counts it as running until it hears
+// of its end.
+TEST(AgentMachineTest, WhoIsToBeKilledAndWasNeverStartedIsSaidToBeGone) {
+  Driver driver;
+  driver.Want("a", 1, {"j.0.1"});
+  EXPECT_THAT(driver.Want("a", 1, {"j.0.1"}, {"j.1.1"}), ElementsAre("said exited j.1.1 wanted"));
+  EXPECT_EQ(driver.sent.exited().job_id(), "j");
+  EXPECT_THAT(driver.Want("a", 1, {"j.0.1"}), IsEmpty());
+}
+
 TEST(AgentMachineTest, AnOrphansExitWaitsForItsOwnCoordinator) {
   Driver agent;
   agent.Want("old", 3, {"j.0"});

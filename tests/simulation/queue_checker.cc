@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/queue_checker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/nodes.h"
+#include "coordinator/core/queue_pass.h"
+#include "coordinator/core/queue_view.h"
+#include "tests/simulation/world.h"
+
+namespace lockstep::simulation {
+namespace {
+
+using coordinator::Job;
+using coordinator::Quota;
+using coordinator::Slot;
+using coordinator::State;
+using coordinator::Worker;
+
+// So long the first one may wait though it has room: nodes come back into sight, others are asked
+// to leave.
+constexpr absl::Duration kIdleAtMost = absl::Seconds(5);
+
+// What the processes of the job have, by node.
+std::map<std::string, int> HoldsOf(const Job& job) {
+  std::map<std::string, int> holds;
+  const auto add = [&](const Worker& worker) {
+    if (!worker.node_id.empty() && !worker.gone()) ++holds[worker.node_id];
+  };
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && !slot.unplaced()) add(*slot.worker);
+  }
+  for (const Worker& worker : job.former) add(worker);
+  return holds;
+}
+
+std::map<std::string, int> FreeSlots(const State& state) {
+  std::map<std::string, int> free;
+  for (const auto& [id, node] : state.nodes) free[id] = node.slots;
+  for (const auto& [id, job] : state.jobs) {
+    for (const auto& [node, slots] : HoldsOf(job)) free[node] -= slots;
+  }
+  return free;
+}
+
+bool Runs(const Job& job) { return !job.final() && job.state != PENDING; }
+
+// Workers that it has, or is to have.
+int Wants(const Job& job) {
+  int wanted = 0;
+  for (const Slot& slot : job.slots) wanted += slot.wanted || slot.lent;
+  return wanted;
+}
+
+// Whether the job as a whole has room in `free`.
+bool Fits(const State& state, const Job& job, const std::map<std::string, int>& free,
+          absl::Time now) {
+  const Resources& resources = job.spec().resources();
+  int nodes = 0;
+  for (const auto& [id, node] : state.nodes) {
+    if (job.excluded.count(id) != 0 || !coordinator::FactsOf(state, node, now).open) continue;
+    nodes += free.at(id) >= resources.nproc_per_node();
+  }
+  return nodes >= resources.nodes();
+}
+
+bool IsWithinQuota(const State& state, const Job& job) {
+  const coordinator::QueueRules rules = coordinator::RulesOf(state.options);
+  const Quota& quota = coordinator::QuotaOf(rules, job.request.user());
+  int slots = job.wanted_workers(), jobs = 1;
+  for (const auto& [id, other] : state.jobs) {
+    if (other.request.user() != job.request.user() || other.final()) continue;
+    jobs += Runs(other);
+    int held = 0;
+    for (const auto& [node, count] : HoldsOf(other)) held += count;
+    slots += std::max(Runs(other) ? Wants(other) : 0, held);
+  }
+  return (quota.slots == 0 || slots <= quota.slots) && (quota.jobs == 0 || jobs <= quota.jobs);
+}
+
+}  // namespace
+
+void QueueChecker::OnBegin() {
+  before_.clear();
+  idle_.clear();
+  kept_ = Kept{};
+}
+
+void QueueChecker::OnProcess(const AgentProcess& agent) const {
+  int alive = 0;
+  std::string names;
+  for (const auto& [incarnation, worker] : agent.workers()) {
+    if (!worker->alive() || worker->killed()) continue;
+    ++alive;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", incarnation);
+  }
+  if (alive <= world_->options.slots) return;
+  world_->checker.Fail(absl::StrCat(agent.host()->name, " runs ", names, " and has ",
+                                    world_->options.slots, " slots"));
+}
+
+void QueueChecker::AfterStep(const CoordinatorProcess& coordinator) {
+  const State& state = coordinator.state();
+  if (coordinator.holding() || state.unsettled.any() || state.unsettled.schedule) {
+    idle_.clear();
+    return;
+  }
+  const absl::Time now = coordinator.Now();
+  CheckQuotas(state);
+  CheckStarts(state, now);
+  CheckIdle(state, now);
+  if (coordinator.steps() % 8 == 0) CheckKept(state, now);
+  before_.clear();
+  for (const auto& [id, job] : state.jobs) before_[id] = job.state;
+}
+
+void QueueChecker::CheckQuotas(const State& state) const {
+  std::map<std::string, int> slots, jobs;
+  for (const auto& [id, job] : state.jobs) {
+    if (!Runs(job)) continue;
+    ++jobs[job.request.user()];
+    for (const Slot& slot : job.slots) {
+      const bool has = slot.wanted && slot.worker && !slot.unplaced() && !slot.worker->gone();
+      slots[job.request.user()] += has;
+    }
+  }
+  const coordinator::QueueRules rules = coordinator::RulesOf(state.options);
+  for (const auto& [user, count] : jobs) {
+    const Quota& quota = coordinator::QuotaOf(rules, user);
+    if (quota.jobs > 0 && count > quota.jobs) {
+      world_->checker.Fail(
+          absl::StrCat(user, " runs ", count, " jobs and may run ", quota.jobs, " at once"));
+    }
+    if (quota.slots > 0 && slots[user] > quota.slots) {
+      world_->checker.Fail(
+          absl::StrCat(user, " has ", slots[user], " slots and may have ", quota.slots));
+    }
+  }
+}
+
+void QueueChecker::CheckStarts(const State& state, absl::Time now) {
+  std::vector<const Job*> started;
+  for (const auto& [id, job] : state.jobs) {
+    const auto before = before_.find(id);
+    if (before != before_.end() && before->second == PENDING && job.state == STARTING) {
+      started.push_back(&job);
+    }
+  }
+  if (started.empty()) return;
+  const std::map<std::string, int> free = FreeSlots(state);
+  for (const auto& [id, waiting] : state.jobs) {
+    if (!coordinator::IsReady(waiting) || !IsWithinQuota(state, waiting)) continue;
+    std::map<std::string, int> would = free;
+    const Job* lower = nullptr;
+    for (const Job* job : started) {
+      if (job->spec().priority() >= waiting.spec().priority()) continue;
+      lower = job;
+      for (const auto& [node, slots] : HoldsOf(*job)) would[node] += slots;
+    }
+    if (lower == nullptr || !Fits(state, waiting, would, now)) continue;
+    world_->checker.Fail(absl::StrCat("job ", lower->id, " starts where ", id,
+                                      " of higher priority has room and waits: ", waiting.reason));
+  }
+}
+
+void QueueChecker::CheckIdle(const State& state, absl::Time now) {
+  std::vector<const Job*> first;  // those of which one is the first
+  for (const auto& [id, job] : state.jobs) {
+    if (!coordinator::IsReady(job)) continue;
+    if (!first.empty() && job.spec().priority() < first.front()->spec().priority()) continue;
+    if (!first.empty() && job.spec().priority() > first.front()->spec().priority()) first.clear();
+    first.push_back(&job);
+  }
+  const std::map<std::string, int> free = FreeSlots(state);
+  const bool idle = !first.empty() && std::all_of(first.begin(), first.end(), [&](const Job* job) {
+    return IsWithinQuota(state, *job) && Fits(state, *job, free, now);
+  });
+  if (!idle) return idle_.clear();
+  const std::string& id = first.front()->id;
+  const absl::Time since = idle_.try_emplace(id, now).first->second;
+  std::erase_if(idle_, [&](const auto& entry) { return entry.first != id; });
+  if (now - since <= kIdleAtMost) return;
+  world_->checker.Fail(absl::StrCat("job ", id, " waits and has room: ", first.front()->reason));
+}
+
+void QueueChecker::CheckKept(const State& state, absl::Time now) {
+  coordinator::QueueView view = coordinator::ViewQueue(state, now);
+  const coordinator::Decisions decisions =
+      coordinator::RunPass(coordinator::RulesOf(state.options), view.queue);
+  Kept kept;
+  for (const auto& [id, node] : state.nodes) {
+    if (coordinator::FactsOf(state, node, now).open) kept.open.insert(id);
+  }
+  for (const auto& [id, job] : state.jobs) {
+    const Holds holds = HoldsOf(job);
+    if (!holds.empty()) kept.running[id] = holds;
+  }
+  if (decisions.reservation && decisions.starts.empty()) {
+    const Job& job = *view.waiting[static_cast<size_t>(decisions.reservation->waiting)];
+    if (job.excluded.empty()) kept.job = job.id;
+    kept.when = decisions.reservation->when;
+  }
+  // Who ran before has what it had; who has started since comes after the one that waits.
+  const bool others = std::any_of(kept.running.begin(), kept.running.end(), [&](const auto& entry) {
+    const auto before = kept_.running.find(entry.first);
+    if (before != kept_.running.end()) return before->second != entry.second;
+    return !kept.job.empty() && state.jobs.at(entry.first).spec().priority() >=
+                                    state.jobs.at(kept.job).spec().priority();
+  });
+  const bool same = !kept.job.empty() && kept.job == kept_.job && kept.open == kept_.open;
+  if (same && !others && kept_.when != absl::InfiniteFuture() &&
+      kept.when > std::max(kept_.when, now) + absl::Milliseconds(1)) {
+    world_->checker.Fail(absl::StrCat("room for job ", kept.job, " is there ",
+                                      absl::FormatDuration(kept.when - kept_.when),
+                                      " later than was foreseen, as others have started"));
+  }
+  kept_ = std::move(kept);
+}
+
+void QueueChecker::AtEnd(const CoordinatorProcess& coordinator) const {
+  for (const auto& [id, job] : coordinator.state().jobs) {
+    for (const auto& [node, slots] : HoldsOf(job)) {
+      world_->checker.Fail(absl::StrCat("job ", id, " has ended and ", slots,
+                                        " of its processes on ", node, " are not known to have"));
+    }
+  }
+}
+
+}  // namespace lockstep::simulation

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold of the queue, looked at after the coordinator's steps; what it counts, it counts
+// by itself:
+//   - no overcommit: a node runs no more processes that live on than it has slots, and a user has
+//   no more slots
+//     and jobs than the quota;
+//   - work-conserving: the first one that waits does not wait for long while there is room for it;
+//   - no starvation: nobody starts in a place where one of higher priority that waits has room; and
+//     whoever starts, the one for whom room is kept has it no later.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_SIMULATION_QUEUE_CHECKER_H_
+#define LOCKSTEP_TESTS_SIMULATION_QUEUE_CHECKER_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/core.h"
+
+namespace lockstep::simulation {
+
+class AgentProcess;
+class CoordinatorProcess;
+class World;
+
+class QueueChecker {
+ public:
+  explicit QueueChecker(World* world) : world_(world) {}
+
+  // A new coordinator has read the journal.
+  void OnBegin();
+  void AfterStep(const CoordinatorProcess& coordinator);
+  // The agent starts one more process.
+  void OnProcess(const AgentProcess& agent) const;
+  // The coordinator's books when all is over: nobody has anything of a node.
+  void AtEnd(const CoordinatorProcess& coordinator) const;
+
+ private:
+  using Holds = std::map<std::string, int>;  // slots by node
+  struct Kept {                              // room for the first one that waits
+    std::string job;
+    absl::Time when = absl::InfiniteFuture();
+    std::set<std::string> open;  // nodes
+    std::map<std::string, Holds> running;
+  };
+
+  void CheckQuotas(const coordinator::State& state) const;
+  void CheckStarts(const coordinator::State& state, absl::Time now);
+  void CheckIdle(const coordinator::State& state, absl::Time now);
+  void CheckKept(const coordinator::State& state, absl::Time now);
+
+  World* const world_;
+  std::map<std::string, JobState> before_;  // by job, after the last step
+  std::map<std::string, absl::Time> idle_;  // by job: since when it has room and waits
+  Kept kept_;
+};
+
+}  // namespace lockstep::simulation
+
+#endif  // LOCKSTEP_TESTS_SIMULATION_QUEUE_CHECKER_H_
