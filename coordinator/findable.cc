@@ -41,6 +41,7 @@ absl::Status Findable::Choose(Flags& flags) {
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, ReadTokens(token_file_));
   LS_ASSIGN_OR_RETURN(const Token token, ParseToken(tokens.front()));
   flags.server.token = token.secret;
+  flags.server.authority = token.authority;
   for (size_t i = 1; i < tokens.size(); ++i) {
     LS_ASSIGN_OR_RETURN(Token old, ParseToken(tokens[i]));
     flags.server.old_tokens.push_back(std::move(old.secret));
@@ -79,6 +80,7 @@ absl::Status Findable::DeriveTls(Flags& flags) {
   LS_ASSIGN_OR_RETURN(const RunCredentials run, CredentialsOfRun(shared));
   LS_ASSIGN_OR_RETURN(const Token token, ParseToken(run.token));
   flags.server.token = token.secret;
+  flags.server.authority = token.authority;
   std::vector<std::string> names = OwnNames();
   names.push_back(HostOf(flags.server.listen));
   LS_ASSIGN_OR_RETURN(flags.server.tls,

@@ -24,7 +24,8 @@ Takes jobs, finds them nodes, and keeps their workers together.
   --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one.
                        Default: the socket coordinator.sock in this user's runtime folder
                        ($XDG_RUNTIME_DIR/lockstep, /run/lockstep or /tmp/lockstep-<uid>), where the
-                       launcher looks too. On Unix sockets only this user and root are let in.
+                       launcher looks too. On Unix sockets only this user and root are let in,
+                       unless --local-users is given.
                        host:port needs a token, and beyond this machine TLS: `coordinator init`
   --plaintext          serve other machines without encryption: whoever sees the network's packets
                        reads the token and all that is said
@@ -34,6 +35,8 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        the process, but not of the machine
   --token-file FILE    callers must show the token in FILE, which is made when it is missing. With
                        host:port the default is DIR/token, or `token` in the runtime folder
+  --local-users        the Unix socket is open to all users of this machine: each may submit, and
+                       have what they have submitted; others' jobs take a token
   --quota WHO:LIMITS   what a user's jobs may have at once, such as ann:slots=64,gpus=8,jobs=4; "*" is
                        everybody else, each; may be repeated
   --fair-share-half-life T
@@ -151,6 +154,10 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     for (char& c : name) c = c == '_' ? '-' : c;
     if (name == "plaintext" && equals == absl::string_view::npos) {
       flags.server.plaintext = true;
+      continue;
+    }
+    if (name == "local-users" && equals == absl::string_view::npos) {
+      flags.server.local_users = true;
       continue;
     }
     if (name == "tls-of-token" && equals == absl::string_view::npos) {

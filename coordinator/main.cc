@@ -81,6 +81,10 @@ int Serve(Flags& flags, const sigset_t& signals) {
     ::kill(::getpid(), SIGTERM);  // which this thread waits for
   };
   if (!flags.state.folder.empty()) flags.server.packages = flags.state.folder + "/packages";
+  // Of a run on one machine nobody asks.
+  if (!flags.state.folder.empty() && !flags.parent_death) {
+    flags.server.audit = flags.state.folder + "/audit.jsonl";
+  }
   auto server = Server::Start(flags.server, Clock::Real(), store->get());
   if (!server.ok()) return Complain(server.status());
   findable.Announce((*server)->address());

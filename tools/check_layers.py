@@ -38,6 +38,7 @@ UNRESTRICTED = ("tests", "bench", "tools", "examples")
 LIBRARIES = {
     "grpcpp/": ["coordinator/service", "coordinator/client", "coordinator/main.cc"],
     "grpc/": ["coordinator/service", "coordinator/client", "coordinator/main.cc"],
+    "proto/access.grpc.pb.h": ["coordinator/service", "coordinator/client"],
     "proto/coordinator.grpc.pb.h": ["coordinator/service", "coordinator/client"],
     "yaml-cpp/": ["job"],
     "cuda": ["engine/cuda", "collectives/nccl"],
@@ -88,10 +89,11 @@ CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "coor
 WALL_CLOCK_FILES = {
     "common/clock.cc": "where Clock::Real begins to count",
     "common/log.cc": "the time of a line",
+    "coordinator/client/access.cc": "gRPC's deadline of a single call",
     "coordinator/client/client.cc": "gRPC's deadline of a single call",
     "coordinator/client/files.cc": "gRPC's deadline of a single call",
     "coordinator/client/packages.cc": "gRPC's deadline of a single call",
-    "coordinator/service/server.cc": "gRPC's deadline of the shutdown",
+    "coordinator/service/front.cc": "gRPC's deadline of the shutdown",
     "launcher/agent/agent.cc": "when a process died",
     "launcher/agent/host.cc": "random bits where the kernel gives none",
     "launcher/spawner/spawner_process.cc": "when a process began and ended",

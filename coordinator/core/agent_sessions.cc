@@ -11,6 +11,7 @@
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/sessions.h"
+#include "coordinator/core/tokens.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -24,10 +25,15 @@ void Reject(Context& context, SessionId session, Rejected::Kind kind, const std:
   context.effects.to_agents.push_back(std::move(reply));
 }
 
-void MarkStarted(Context& context, const WorkerStarted& started) {
+// An agent speaks of its own node's workers.
+bool IsOn(const Worker* worker, const std::string& node_id) {
+  return worker != nullptr && worker->node_id == node_id;
+}
+
+void MarkStarted(Context& context, const std::string& node_id, const WorkerStarted& started) {
   Job* job = FindJob(context.state, started.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, started.worker_incarnation());
-  if (worker == nullptr) return;  // not desired, so the agent ends it
+  if (!IsOn(worker, node_id)) return;  // not desired, so the agent ends it
   worker->phase = std::max(worker->phase, Worker::Phase::kStarted);
   worker->pid = started.pid();
   context.touched_jobs.insert(job->id);
@@ -79,8 +85,9 @@ void NoteHealth(Context& context, Node& node, const NodeHealth& health, bool joi
   if (was_well && !joins) NoteNodeFailure(context, node.id, node.problem, "");
 }
 
-void OnHello(Context& context, SessionId session, const AgentHello& hello,
-             const std::string& peer) {
+void OnHello(Context& context, const AgentSaid& event) {
+  const AgentHello& hello = event.message.hello();
+  const SessionId session = event.session;
   if (hello.protocol_version() != kProtocolVersion) {
     Reject(context, session, Rejected::VERSION,
            absl::StrCat("the agent speaks protocol ", hello.protocol_version(),
@@ -113,11 +120,12 @@ void OnHello(Context& context, SessionId session, const AgentHello& hello,
   node.cores = hello.cores();
   node.memory = hello.memory();
   node.labels = {hello.labels().begin(), hello.labels().end()};
-  node.seen_address = peer;
+  node.seen_address = event.peer;
+  node.token_id = event.token_id;
   node.session = session;
   node.told.reset();
   context.state.agent_sessions[session] = node.id;
-  for (const WorkerStarted& started : hello.running()) MarkStarted(context, started);
+  for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
   if (restarted) MarkLost(context, node, hello);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
@@ -130,10 +138,10 @@ absl::Time TimeOf(const Context& context, const Job& job, const google::protobuf
   return std::clamp(context.now - FromProto(ago), std::min(job.started, context.now), context.now);
 }
 
-void OnDied(Context& context, const WorkerDied& died) {
+void OnDied(Context& context, const std::string& node_id, const WorkerDied& died) {
   Job* job = FindJob(context.state, died.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
-  if (worker == nullptr || worker->dead()) return;
+  if (!IsOn(worker, node_id) || worker->dead()) return;
   if (!worker->leaving()) worker->phase = Worker::Phase::kDied;
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
@@ -141,7 +149,8 @@ void OnDied(Context& context, const WorkerDied& died) {
   context.touched_jobs.insert(job->id);
 }
 
-void OnExited(Context& context, SessionId session, const WorkerExited& exited) {
+void OnExited(Context& context, SessionId session, const std::string& node_id,
+              const WorkerExited& exited) {
   ToAgent reply;
   reply.session = session;
   reply.command.mutable_acknowledged()->add_worker_incarnations(exited.worker_incarnation());
@@ -149,7 +158,7 @@ void OnExited(Context& context, SessionId session, const WorkerExited& exited) {
   Job* job = FindJob(context.state, exited.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, exited.worker_incarnation());
   if (worker == nullptr && job != nullptr) worker = FindFormer(*job, exited.worker_incarnation());
-  if (worker == nullptr) return;
+  if (!IsOn(worker, node_id)) return;
   if (exited.node_unfit()) {
     // Before its agent says so of the node itself.
     worker->node_lost = true;
@@ -161,9 +170,18 @@ void OnExited(Context& context, SessionId session, const WorkerExited& exited) {
   MarkExited(context, *job, *worker, exited);
 }
 
-void OnLog(Context& context, const LogChunk& chunk) {
+// Whether the job has, or had, a worker on the node whose lines may still come.
+bool HasHad(const Job& job, const std::string& node_id) {
+  const auto here = [&](const Worker& worker) { return worker.node_id == node_id; };
+  return std::any_of(job.former.begin(), job.former.end(), here) ||
+         std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+           return slot.node_id == node_id || (slot.worker && here(*slot.worker));
+         });
+}
+
+void OnLog(Context& context, const Node& node, const LogChunk& chunk) {
   Job* job = FindJob(context.state, chunk.job_id());
-  if (job == nullptr || job->final()) return;
+  if (job == nullptr || job->final() || !HasHad(*job, node.id)) return;
   JobEvent event;
   *event.mutable_log() = chunk.lines();
   AppendEvent(context, *job, std::move(event));
@@ -191,7 +209,7 @@ bool Desired(const Context& context, const Job& job, const Worker& worker) {
   return !job.final() || context.now < job.ended + options.leave;
 }
 
-void Assign(const Job& job, const Worker& worker, DesiredWorkers& desired) {
+void Assign(const State& state, const Job& job, const Worker& worker, DesiredWorkers& desired) {
   WorkerAssignment& assignment = *desired.add_workers();
   assignment.set_job_id(job.id);
   assignment.set_incarnation(worker.incarnation);
@@ -202,6 +220,8 @@ void Assign(const Job& job, const Worker& worker, DesiredWorkers& desired) {
   assignment.set_submit_dir(job.request.submit_dir());
   assignment.set_source(job.request.source());
   *assignment.mutable_device() = worker.device;
+  assignment.set_user(job.request.user());
+  assignment.set_token(WorkerToken(state, worker.incarnation));
 }
 
 // What a node's agent is to know.
@@ -290,7 +310,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
 
 void OnAgentSaid(Context& context, const AgentSaid& event) {
   const AgentMessage& message = event.message;
-  if (message.has_hello()) OnHello(context, event.session, message.hello(), event.peer);
+  if (message.has_hello()) OnHello(context, event);
   auto known = context.state.agent_sessions.find(event.session);
   if (known == context.state.agent_sessions.end()) {
     if (!message.has_hello())
@@ -300,16 +320,16 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
   NoteContact(context, context.state.nodes[known->second]);
   switch (message.message_case()) {
     case AgentMessage::kStarted:
-      MarkStarted(context, message.started());
+      MarkStarted(context, known->second, message.started());
       break;
     case AgentMessage::kDied:
-      OnDied(context, message.died());
+      OnDied(context, known->second, message.died());
       break;
     case AgentMessage::kExited:
-      OnExited(context, event.session, message.exited());
+      OnExited(context, event.session, known->second, message.exited());
       break;
     case AgentMessage::kLog:
-      OnLog(context, message.log());
+      OnLog(context, context.state.nodes[known->second], message.log());
       break;
     case AgentMessage::kHeartbeat:
       context.state.nodes[known->second].usage = message.heartbeat();
@@ -356,7 +376,7 @@ void PushAgents(Context& context) {
     DesiredWorkers& desired = *command.command.mutable_desired();
     desired.set_revision(++node.revision);
     desired.set_seen_address(node.seen_address);
-    for (const auto& [job, worker] : wish.run) Assign(*job, *worker, desired);
+    for (const auto& [job, worker] : wish.run) Assign(context.state, *job, *worker, desired);
     for (const Job* job : wish.kill_jobs) desired.add_kill_jobs(job->id);
     for (const Worker* worker : wish.kill_workers) desired.add_kill_workers(worker->incarnation);
     context.effects.to_agents.push_back(std::move(command));

@@ -20,6 +20,7 @@
 #include "coordinator/core/sessions.h"
 #include "coordinator/core/stall.h"
 #include "coordinator/core/straggler.h"
+#include "coordinator/core/tokens.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -46,6 +47,8 @@ void Dispatch(Context& context, const Event& event) {
           [&](const DrainRequested& e) { context.effects.reply = DrainNode(context, e); },
           [&](const UndrainRequested& e) { context.effects.reply = UndrainNode(context, e); },
           [&](const HoldRequested& e) { context.effects.reply = HoldJob(context, e); },
+          [&](const TokenCreated& e) { context.effects.reply = CreateToken(context, e); },
+          [&](const TokenRevoked& e) { context.effects.reply = RevokeToken(context, e); },
           [&](const AgentSaid& e) { OnAgentSaid(context, e); },
           [&](const AgentGone& e) { OnAgentGone(context, e); },
           [&](const WorkerSaid& e) { OnWorkerSaid(context, e); },

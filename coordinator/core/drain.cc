@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/access.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -67,6 +68,7 @@ absl::StatusOr<std::string> FindNodeId(const State& state, const std::string& re
 }
 
 absl::Status DrainNode(Context& context, const DrainRequested& event) {
+  if (absl::Status may = CheckCall("Coordinator/DrainNode", event.by); !may.ok()) return may;
   if (absl::Status status = CheckText("the reason", event.reason); !status.ok()) return status;
   if (absl::Status status = CheckText("the user's name", event.user); !status.ok()) return status;
   const absl::StatusOr<std::string> id = FindNodeId(context.state, event.node);
@@ -79,6 +81,7 @@ absl::Status DrainNode(Context& context, const DrainRequested& event) {
 }
 
 absl::Status UndrainNode(Context& context, const UndrainRequested& event) {
+  if (absl::Status may = CheckCall("Coordinator/UndrainNode", event.by); !may.ok()) return may;
   const absl::StatusOr<std::string> id = FindNodeId(context.state, event.node);
   if (!id.ok()) return id.status();
   Node& node = context.state.nodes.at(*id);

@@ -8,10 +8,12 @@
 #include <variant>
 
 #include "coordinator/core/state.h"
+#include "proto/access.pb.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::coordinator {
 
+// `by`, and that of a request: who asks. Nobody: the coordinator itself (access.h).
 struct Submitted {
   std::string job_id;  // unused so far; letters, digits and '-'
   SubmitJobRequest request;
@@ -19,28 +21,41 @@ struct Submitted {
 struct CancelRequested {
   std::string job_id;
   bool kill = false;
+  Requester by = {};
 };
 struct ScaleRequested {
   std::string job_id;
   int workers = 0;
+  Requester by = {};
 };
 struct DrainRequested {
   std::string node;  // a reference (drain.h)
   std::string reason;
   std::string user;
+  Requester by = {};
 };
 struct UndrainRequested {
   std::string node;
+  Requester by = {};
 };
 struct HoldRequested {
   std::string job_id;
   bool release = false;
+  Requester by = {};
+};
+struct TokenCreated {
+  TokenRecord record;  // with an id that is unused so far
+};
+struct TokenRevoked {
+  std::string id;
+  Requester by = {};
 };
 struct AgentSaid {
   SessionId session = 0;
   AgentMessage message;
   // The address that the connection comes from; empty: a Unix socket.
   std::string peer = {};
+  std::string token_id = {};  // of the token that was shown
 };
 struct AgentGone {
   SessionId session = 0;
@@ -48,6 +63,8 @@ struct AgentGone {
 struct WorkerSaid {
   SessionId session = 0;
   WorkerMessage message;
+  // Whose token the connection has shown; empty: not asked for, as in tests.
+  std::string shown = {};
 };
 struct WorkerGone {
   SessionId session = 0;
@@ -59,9 +76,9 @@ struct Tick {};
 struct Held {};
 // All that was decided has been said: time counts again.
 struct Released {};
-using Event =
-    std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone, WorkerSaid,
-                 WorkerGone, Tick, Held, Released, DrainRequested, UndrainRequested, HoldRequested>;
+using Event = std::variant<Submitted, CancelRequested, ScaleRequested, AgentSaid, AgentGone,
+                           WorkerSaid, WorkerGone, Tick, Held, Released, DrainRequested,
+                           UndrainRequested, HoldRequested, TokenCreated, TokenRevoked>;
 
 }  // namespace lockstep::coordinator
 

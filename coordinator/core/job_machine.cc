@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "coordinator/core/access.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
@@ -291,9 +292,15 @@ void AdvanceEnding(Context& context, Job& job) {
 absl::Status Submit(Context& context, const Submitted& event) {
   State& state = context.state;
   const SubmitJobRequest& request = event.request;
+  if (absl::Status may =
+          CheckOwner("Coordinator/SubmitJob", request.by(), request.user(), "the job");
+      !may.ok()) {
+    return may;
+  }
   if (!request.request_id().empty()) {
     for (const auto& [id, job] : state.jobs) {
       if (job.request.request_id() != request.request_id()) continue;
+      if (job.request.user() != request.user()) continue;
       context.effects.submitted.set_job_id(id);
       context.effects.submitted.set_run_dir(job.run_dir);
       return absl::OkStatus();
@@ -334,7 +341,8 @@ void DoNotRequeue(Job& job) {
 }  // namespace
 
 absl::Status Cancel(Context& context, const CancelRequested& event) {
-  const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
+  const absl::StatusOr<std::string> id =
+      FindJobFor(context.state, event.job_id, "Coordinator/CancelJob", event.by);
   if (!id.ok()) return id.status();
   Job* const job = FindJob(context.state, *id);
   if (job->final()) {

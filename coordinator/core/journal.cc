@@ -12,6 +12,7 @@
 #include "coordinator/core/job_record.h"
 #include "coordinator/core/node_record.h"
 #include "coordinator/core/queue_view.h"
+#include "coordinator/core/tokens.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "proto/journal.pb.h"
@@ -94,6 +95,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
     FromRecord(record, state.jobs[id], now);
     return true;
   }
+  if (kind == "token") return RestoreToken(id, row.value, state);
   if (kind == "usage") return RestoreUsage(row.value, now, state);
   if (kind == "request") return state.jobs[id].request.ParseFromString(row.value);
   if (kind == "generation") {
@@ -208,6 +210,7 @@ void TouchOwed(Context& context) {
     if (state.saved.count(key) == 0) EraseRow(context, key);  // else it is there anew
   }
   state.owed_erasures.clear();
+  WriteOwedTokens(context);
   state.unsettled.usage.merge(state.owed_usage);
   state.owed_usage.clear();
   if (state.owed_jobs.empty() && state.owed_nodes.empty()) return;
@@ -236,6 +239,10 @@ void SaveFailed(State& state, Effects& effects, absl::Time now) {
       for (const auto& [day, use] : state.usage) {
         if (UsageKey(day) == row.key) state.owed_usage.insert(day);
       }
+      continue;
+    }
+    if (row.key.compare(0, slash, "token") == 0) {
+      state.owed_tokens.insert(id);
       continue;
     }
     // What was forgotten by a later one of these steps is owed nothing more.

@@ -77,10 +77,14 @@ void SetGoodput(const Job& job, absl::Time now, DescribeJobResponse& response) {
 
 }  // namespace
 
-absl::StatusOr<std::string> FindJobId(const State& state, const std::string& reference) {
-  if (state.jobs.count(reference) != 0) return reference;
+absl::StatusOr<std::string> FindJobId(const State& state, const std::string& reference,
+                                      const std::string& user) {
+  const auto counts = [&](const Job& job) { return user.empty() || job.request.user() == user; };
+  const auto exact = state.jobs.find(reference);
+  if (exact != state.jobs.end() && counts(exact->second)) return reference;
   std::vector<const Job*> running, named, begin;
   for (const auto& [id, job] : state.jobs) {
+    if (!counts(job)) continue;
     if (job.spec().name() == reference) (job.final() ? named : running).push_back(&job);
     if (!reference.empty() && absl::StartsWith(id, reference)) begin.push_back(&job);
   }

@@ -16,7 +16,8 @@ namespace lockstep::coordinator {
 // The id of the job that `reference` means: an id; a name, of the job that has not ended, or of the
 // newest; or the beginning of one job's id. Errors: NotFound; FailedPrecondition when several jobs
 // are meant, which it lists.
-absl::StatusOr<std::string> FindJobId(const State& state, const std::string& reference);
+absl::StatusOr<std::string> FindJobId(const State& state, const std::string& reference,
+                                      const std::string& user = "");
 // Errors: as FindJobId.
 absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::string& reference,
                                                 absl::Time now);

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/access.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/questions.h"
 
@@ -64,12 +65,16 @@ absl::Status TakeQueueRequest(const State& state, Job& job) {
     job.request.mutable_array()->set_id(job.id);
   } else if (state.jobs.count(array.id()) == 0) {
     return absl::NotFoundError(absl::StrCat("there is no array ", array.id()));
+  } else {
+    return CheckOwner("Coordinator/HoldJob", request.by(), state.jobs.at(array.id()).request.user(),
+                      absl::StrCat("array ", array.id()));
   }
   return absl::OkStatus();
 }
 
 absl::Status HoldJob(Context& context, const HoldRequested& event) {
-  const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
+  const absl::StatusOr<std::string> id =
+      FindJobFor(context.state, event.job_id, "Coordinator/HoldJob", event.by);
   if (!id.ok()) return id.status();
   Job& job = context.state.jobs.at(*id);
   if (job.state != PENDING || job.ending) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/access.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
@@ -129,7 +130,8 @@ absl::Status AddPlace(Context& context, Job& job) {
 }  // namespace
 
 absl::Status Scale(Context& context, const ScaleRequested& event) {
-  const absl::StatusOr<std::string> id = FindJobId(context.state, event.job_id);
+  const absl::StatusOr<std::string> id =
+      FindJobFor(context.state, event.job_id, "Coordinator/ScaleJob", event.by);
   if (!id.ok()) return id.status();
   Job* const job = FindJob(context.state, *id);
   if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;

@@ -60,6 +60,7 @@ struct Node {
   std::map<std::string, std::string> labels;
   // Where the coordinator sees this connection come from; empty: a Unix socket.
   std::string seen_address;
+  std::string token_id;  // of the token that it showed; empty: the cluster's own
   // Jobs and their places whose workers were put here and may still be: who looks for workers on
   // the node looks there alone (NotePlace).
   std::set<std::pair<std::string, int>> places;
@@ -460,10 +461,14 @@ struct State {
   // Jobs and nodes whose rows could not be written; they are looked at again in the next step.
   std::set<std::string> owed_jobs;
   std::set<std::string> owed_nodes;
+  std::set<std::string> owed_tokens;
   std::set<DayOfUser> owed_usage;
   // Rows that are to go and are still there.
   std::set<std::string> owed_erasures;
   absl::Time looked_for_old = absl::InfinitePast();
+
+  std::map<std::string, TokenRecord> tokens;  // by id (tokens.h)
+  std::map<std::string, std::string> token_of_hash;
 
   std::map<DayOfUser, DayUse> usage;
   std::map<std::string, RecentUse> recent_use;  // by user

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/printable.h"
 #include "coordinator/core/checkpoints.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
@@ -14,6 +15,11 @@
 
 namespace lockstep::coordinator {
 namespace {
+
+// A worker may have seen generations that a journal lost with its machine (--state-sync off), a few
+// of them. The next generation is one above all that were seen, so what cannot be is not believed.
+constexpr int64_t kMostAhead = 1000000;
+constexpr int64_t kMostSteps = int64_t{1} << 53;
 
 void SendAway(Context& context, SessionId session, const std::string& why) {
   ToWorker reply;
@@ -119,6 +125,12 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
   }
 }
 
+bool CanBe(const Job& job, const WorkerReady& ready) {
+  const int64_t number = job.generation.message.generation();
+  return ready.highest_generation() >= 0 && ready.highest_generation() <= number + kMostAhead &&
+         ready.committed_step() >= 0 && ready.committed_step() <= kMostSteps;
+}
+
 // Reports its state anew after a connection was lost, or because it left its generation.
 void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& ready) {
   const int64_t number = job.generation.message.generation();
@@ -191,6 +203,11 @@ void OnLastWords(Context& context, const WorkerMessage& message) {
 
 void OnWorkerSaid(Context& context, const WorkerSaid& event) {
   const WorkerMessage& message = event.message;
+  if (!event.shown.empty() && message.incarnation() != event.shown) {
+    return SendAway(context, event.session,
+                    absl::StrCat("the token shown is that of worker ", event.shown, ", not of ",
+                                 Printable(message.incarnation())));
+  }
   if (message.has_hello()) OnHello(context, event.session, message);
   auto known = context.state.worker_sessions.find(event.session);
   if (known == context.state.worker_sessions.end()) {
@@ -209,6 +226,12 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
       context.touched_jobs.insert(job->id);
       break;
     case WorkerMessage::kReady:
+      if (!CanBe(*job, message.ready())) {
+        return SendAway(context, event.session,
+                        absl::StrCat("it says that it has seen generation ",
+                                     message.ready().highest_generation(), " and step ",
+                                     message.ready().committed_step(), ", which cannot be"));
+      }
       OnReady(context, *job, *worker, message.ready());
       break;
     case WorkerMessage::kHeartbeat:

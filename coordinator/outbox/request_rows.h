@@ -8,6 +8,8 @@
 //   asked/<number>/drain             DrainNodeRequest
 //   asked/<number>/undrain           UndrainNodeRequest
 //   asked/<number>/hold              HoldJobRequest
+//   asked/<number>/token             TokenRecord
+//   asked/<number>/revoke            RevokeTokenRequest
 // The row goes in the batch that holds what the request led to.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_COORDINATOR_OUTBOX_REQUEST_ROWS_H_

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -17,22 +19,24 @@ bool Same(absl::string_view given, const std::string& secret) {
 
 }  // namespace
 
-Admission::Admission(uid_t own, std::vector<std::string> secrets, Limits limits)
-    : own_(own), secrets_(std::move(secrets)), limits_(limits) {}
+Admission::Admission(uid_t own, std::vector<std::string> secrets, Limits limits, bool local_users)
+    : own_(own), secrets_(std::move(secrets)), limits_(limits), local_users_(local_users) {}
 
 Admission::Verdict Admission::Connect(const Peer& peer) {
   Ended(peer.id);  // who had the number before is gone
-  if (peer.uid.has_value() && *peer.uid != own_ && *peer.uid != 0) return Verdict::kStranger;
+  const bool stranger = peer.uid.has_value() && *peer.uid != own_ && *peer.uid != 0;
+  if (stranger && !local_users_) return Verdict::kStranger;
   if (connections_.size() >= limits_.connections) return Verdict::kFull;
-  const bool proven = peer.uid.has_value() || secrets_.empty();
+  const bool proven = peer.uid.has_value() && !stranger;
+  const std::string host = stranger ? absl::StrCat("user ", *peer.uid) : peer.host;
   if (!proven) {
-    const auto found = unproven_of_host_.find(peer.host);
+    const auto found = unproven_of_host_.find(host);
     const size_t of_host = found == unproven_of_host_.end() ? 0 : found->second;
     if (unproven_ >= limits_.unproven || of_host >= limits_.unproven_of_host) return Verdict::kFull;
     ++unproven_;
-    ++unproven_of_host_[peer.host];
+    ++unproven_of_host_[host];
   }
-  connections_[peer.id] = {peer.host, peer.port, proven};
+  connections_[peer.id] = {host, peer.port, proven};
   if (!peer.host.empty()) by_place_[{peer.host, peer.port}] = peer.id;
   return Verdict::kLetIn;
 }
@@ -52,13 +56,15 @@ std::optional<int64_t> Admission::Refused() {
   return refused_;
 }
 
-bool Admission::MayCall(const std::string& host, int port, absl::string_view token) {
-  bool known = secrets_.empty();
+bool Admission::Knows(absl::string_view token) const {
+  bool known = false;
   for (const std::string& secret : secrets_) known |= Same(token, secret);
-  if (!known) return false;
+  return known;
+}
+
+void Admission::HasProven(const std::string& host, int port) {
   const auto place = by_place_.find({host, port});
   if (place != by_place_.end()) Prove(connections_[place->second]);
-  return true;
 }
 
 void Admission::Prove(Connection& connection) {

@@ -3,7 +3,7 @@
 // verdict comes out. No gRPC, no lock, no descriptor; service/door.h is the shell around it.
 //
 // A connection is proven when the kernel says that its peer is the coordinator's own user or root
-// (Unix sockets), or when the right token was shown on it. Of those that are not there are only so
+// (Unix sockets), or when a right token was shown on it. Of those that are not there are only so
 // many, and fewer from one host: who knows no token cannot keep those out who do.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_ADMISSION_H_
@@ -43,8 +43,10 @@ class Admission {
     kFull,      // of all connections, or of those that have proven nothing
   };
 
-  // `own`: the coordinator's user. `secrets`: of which callers show one; empty: they need none.
-  Admission(uid_t own, std::vector<std::string> secrets, Limits limits);
+  // `own`: the coordinator's user. `secrets`: the cluster's, of which one proves a caller; empty:
+  // on connections from elsewhere nobody proves anything. `local_users`: other users of this
+  // machine may connect; they count as those that have proven nothing.
+  Admission(uid_t own, std::vector<std::string> secrets, Limits limits, bool local_users = false);
 
   // Somebody connects. After kFull the caller may name those that have ended and ask again.
   Verdict Connect(const Peer& peer);
@@ -54,9 +56,10 @@ class Admission {
   // fewer, so that whoever knocks on purpose does not fill the log.
   std::optional<int64_t> Refused();
 
-  // Whether who calls from `host` and `port` may, having shown `token`. The first time proves its
-  // connection.
-  bool MayCall(const std::string& host, int port, absl::string_view token);
+  // Whether `token` is one of the cluster's secrets.
+  bool Knows(absl::string_view token) const;
+  // Who calls from `host` and `port` has shown who they are: their connection is proven.
+  void HasProven(const std::string& host, int port);
 
   size_t connections() const { return connections_.size(); }
   size_t unproven() const { return unproven_; }
@@ -74,6 +77,7 @@ class Admission {
   const uid_t own_;
   const std::vector<std::string> secrets_;
   const Limits limits_;
+  const bool local_users_;
   std::map<uint64_t, Connection> connections_;
   std::map<Place, uint64_t> by_place_;              // TCP's, by their ends
   std::map<std::string, size_t> unproven_of_host_;  // none is 0

@@ -46,8 +46,9 @@ bool AskKernel(int fd, Admission::Peer& peer) {
 
 }  // namespace
 
-Door::Door(std::vector<std::string> secrets, Admission::Limits limits, Clock* clock)
-    : clock_(clock), admission_(::geteuid(), std::move(secrets), limits) {}
+Door::Door(std::vector<std::string> secrets, Admission::Limits limits, bool local_users,
+           Clock* clock)
+    : clock_(clock), admission_(::geteuid(), std::move(secrets), limits, local_users) {}
 
 bool Door::LetIn(int fd) {
   struct stat status;
@@ -87,10 +88,15 @@ void Door::ForgetEnded() {
   });
 }
 
-bool Door::MayCall(const std::string& peer, absl::string_view token) {
+bool Door::IsClusterToken(absl::string_view token) {
+  absl::MutexLock lock(&mu_);
+  return admission_.Knows(token);
+}
+
+void Door::HasProven(const std::string& peer) {
   const PeerPlace place = ParsePeer(peer);
   absl::MutexLock lock(&mu_);
-  return admission_.MayCall(place.host, place.port, token);
+  admission_.HasProven(place.host, place.port);
 }
 
 }  // namespace lockstep::coordinator

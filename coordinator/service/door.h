@@ -21,13 +21,14 @@ namespace lockstep::coordinator {
 
 class Door {
  public:
-  // `secrets`: of which callers show one; empty: they need none. `clock` outlives the door.
-  Door(std::vector<std::string> secrets, Admission::Limits limits, Clock* clock);
+  // As Admission's. `clock` outlives the door.
+  Door(std::vector<std::string> secrets, Admission::Limits limits, bool local_users, Clock* clock);
 
   // Whether the new connection `fd` may stay. Whoever closes it then need not say so.
   bool LetIn(int fd) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether a call from `peer`, as gRPC names it, may go on that shows `token`.
-  bool MayCall(const std::string& peer, absl::string_view token) ABSL_LOCKS_EXCLUDED(mu_);
+  // As Admission's; `peer` as gRPC names it.
+  bool IsClusterToken(absl::string_view token) ABSL_LOCKS_EXCLUDED(mu_);
+  void HasProven(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void ForgetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -20,7 +20,7 @@ constexpr size_t kTicketBytes = 32;
 
 }  // namespace
 
-absl::StatusOr<std::string> FileExchange::Begin(std::shared_ptr<Handoff> handoff) {
+absl::StatusOr<std::string> Transfers::Begin(std::shared_ptr<Handoff> handoff) {
   const std::string ticket = RandomHex(kTicketBytes);
   absl::MutexLock lock(&mu_);
   if (transfers_.size() >= kMostTransfers) {
@@ -31,12 +31,12 @@ absl::StatusOr<std::string> FileExchange::Begin(std::shared_ptr<Handoff> handoff
   return ticket;
 }
 
-void FileExchange::End(const std::string& ticket) {
+void Transfers::End(const std::string& ticket) {
   absl::MutexLock lock(&mu_);
   transfers_.erase(ticket);
 }
 
-std::shared_ptr<Handoff> FileExchange::Redeem(const std::string& ticket) {
+std::shared_ptr<Handoff> Transfers::Redeem(const std::string& ticket) {
   absl::MutexLock lock(&mu_);
   const auto found = transfers_.find(ticket);
   return found == transfers_.end() ? nullptr : std::exchange(found->second, nullptr);
@@ -44,8 +44,9 @@ std::shared_ptr<Handoff> FileExchange::Redeem(const std::string& ticket) {
 
 grpc::Status FileExchange::FindFiles(grpc::ServerContext* context, const FindFilesRequest* request,
                                      FindFilesResponse* response) {
-  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
-  absl::StatusOr<FindFilesResponse> found = hub_->FindFiles(request->job_id());
+  const absl::StatusOr<Requester> who = gate_->Admit("Files/FindFiles", *context);
+  if (!who.ok()) return ToGrpc(who.status());
+  absl::StatusOr<FindFilesResponse> found = hub_->FindFiles(request->job_id(), *who);
   if (!found.ok()) return ToGrpc(found.status());
   *response = *std::move(found);
   return grpc::Status::OK;
@@ -53,13 +54,14 @@ grpc::Status FileExchange::FindFiles(grpc::ServerContext* context, const FindFil
 
 grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchRequest* request,
                                  grpc::ServerWriter<FilePiece>* writer) {
-  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
+  const absl::StatusOr<Requester> who = gate_->Admit("Files/Fetch", *context);
+  if (!who.ok()) return ToGrpc(who.status());
   const auto handoff = std::make_shared<Handoff>();
-  const absl::StatusOr<std::string> ticket = Begin(handoff);
+  const absl::StatusOr<std::string> ticket = transfers_->Begin(handoff);
   if (!ticket.ok()) return ToGrpc(ticket.status());
   const absl::Cleanup end = [&] {
     handoff->Abandon();
-    End(*ticket);
+    transfers_->End(*ticket);
   };
   SendFiles wanted;
   wanted.set_ticket(*ticket);
@@ -67,7 +69,7 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
   wanted.set_model(request->model());
   wanted.set_all(request->all());
   const absl::Status asked =
-      hub_->AskForFiles(request->job_id(), request->node_id(), std::move(wanted));
+      hub_->AskForFiles(request->job_id(), request->node_id(), std::move(wanted), *who);
   if (!asked.ok()) return ToGrpc(asked);
   while (true) {
     absl::StatusOr<FilePiece> piece =
@@ -88,10 +90,11 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
 
 grpc::Status FileExchange::Send(grpc::ServerContext* context, grpc::ServerReader<FilePiece>* reader,
                                 SendResponse*) {
-  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
+  const absl::StatusOr<Requester> who = gate_->Admit("Files/Send", *context);
+  if (!who.ok()) return ToGrpc(who.status());
   FilePiece piece;
   if (!reader->Read(&piece)) return grpc::Status::CANCELLED;
-  const std::shared_ptr<Handoff> handoff = Redeem(piece.ticket());
+  const std::shared_ptr<Handoff> handoff = transfers_->Redeem(piece.ticket());
   if (handoff == nullptr) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
                         "nobody waits for files with this ticket");

@@ -5,25 +5,39 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "coordinator/service/gate.h"
 #include "coordinator/service/handoff.h"
 #include "coordinator/service/hub.h"
 #include "proto/files.grpc.pb.h"
 
 namespace lockstep::coordinator {
 
+// The transfers that are under way, by their tickets.
+class Transfers {
+ public:
+  // A transfer under a new ticket. Errors: ResourceExhausted.
+  absl::StatusOr<std::string> Begin(std::shared_ptr<Handoff> handoff);
+  void End(const std::string& ticket);
+  // The transfer of a ticket, which nobody else gets any more; null: there is none.
+  std::shared_ptr<Handoff> Redeem(const std::string& ticket);
+
+ private:
+  absl::Mutex mu_;
+  // Null: its ticket was shown.
+  std::map<std::string, std::shared_ptr<Handoff>> transfers_ ABSL_GUARDED_BY(mu_);
+};
+
+// The calls.
 class FileExchange : public Files::Service {
  public:
-  // Errors: PERMISSION_DENIED for a caller that may not.
-  using Authorize = std::function<grpc::Status(const grpc::ServerContext&)>;
-  // `hub` outlives this.
-  FileExchange(Hub* hub, Authorize authorize) : hub_(hub), authorize_(std::move(authorize)) {}
+  // All of them outlive this.
+  FileExchange(Hub* hub, Transfers* transfers, const Gate* gate)
+      : hub_(hub), transfers_(transfers), gate_(gate) {}
 
   grpc::Status FindFiles(grpc::ServerContext* context, const FindFilesRequest* request,
                          FindFilesResponse* response) override;
@@ -33,17 +47,9 @@ class FileExchange : public Files::Service {
                     SendResponse* response) override;
 
  private:
-  // A transfer under a new ticket. Errors: ResourceExhausted.
-  absl::StatusOr<std::string> Begin(std::shared_ptr<Handoff> handoff);
-  void End(const std::string& ticket);
-  // The transfer of a ticket, which nobody else gets any more; null: there is none.
-  std::shared_ptr<Handoff> Redeem(const std::string& ticket);
-
   Hub* const hub_;
-  const Authorize authorize_;
-  absl::Mutex mu_;
-  // Null: its ticket was shown.
-  std::map<std::string, std::shared_ptr<Handoff>> transfers_ ABSL_GUARDED_BY(mu_);
+  Transfers* const transfers_;
+  const Gate* const gate_;
 };
 
 }  // namespace lockstep::coordinator

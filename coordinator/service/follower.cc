@@ -9,9 +9,9 @@
 namespace lockstep::coordinator {
 
 Follower* Follower::Start(Hub* hub, const FollowJobRequest& request,
-                          const grpc::Status& authorized) {
+                          const absl::StatusOr<Requester>& who) {
   const absl::StatusOr<std::string> job_id =
-      authorized.ok() ? hub->JobId(request.job_id()) : FromGrpc(authorized);
+      who.ok() ? hub->JobId(request.job_id(), *who) : who.status();
   auto follower = std::make_shared<Follower>(hub, job_id.value_or(""), request);
   Follower* raw = follower.get();
   raw->self_ = follower;

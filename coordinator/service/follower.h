@@ -18,8 +18,9 @@ namespace lockstep::coordinator {
 
 class Follower : public grpc::ServerWriteReactor<JobEvent>, public Pumped {
  public:
-  // Serves `request`, or ends at once when `authorized` is an error. Owns itself until its end.
-  static Follower* Start(Hub* hub, const FollowJobRequest& request, const grpc::Status& authorized);
+  // Serves `request` of `who`, or ends at once when that is an error. Owns itself until its end.
+  static Follower* Start(Hub* hub, const FollowJobRequest& request,
+                         const absl::StatusOr<Requester>& who);
 
   Follower(Hub* hub, std::string job_id, const FollowJobRequest& request)
       : hub_(hub),

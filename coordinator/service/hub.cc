@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/log.h"
+#include "coordinator/core/access.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/tokens.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -230,24 +232,31 @@ void Hub::RemoveWorker(SessionId session) {
   Post(WorkerGone{session});
 }
 
-absl::StatusOr<std::string> Hub::JobId(const std::string& reference) {
+absl::StatusOr<std::string> Hub::JobId(const std::string& reference, const Requester& who) {
   absl::MutexLock lock(&mu_);
-  return FindJobId(outbox_.state(), reference);
+  return FindJobFor(outbox_.state(), reference, "Coordinator/FollowJob", who);
 }
 
-absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id) {
+absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id, const Requester& who) {
   absl::MutexLock lock(&mu_);
-  return DescribeJob(outbox_.state(), job_id, clock_->Now());
+  const absl::StatusOr<std::string> id =
+      FindJobFor(outbox_.state(), job_id, "Coordinator/DescribeJob", who);
+  if (!id.ok()) return id.status();
+  return DescribeJob(outbox_.state(), *id, clock_->Now());
 }
 
-ListJobsResponse Hub::List(bool include_ended) {
+ListJobsResponse Hub::List(bool include_ended, const Requester& who) {
   absl::MutexLock lock(&mu_);
-  return ListJobs(outbox_.state(), include_ended, clock_->Now());
+  ListJobsResponse jobs = ListJobs(outbox_.state(), include_ended, clock_->Now());
+  HideOthers(who, jobs);
+  return jobs;
 }
 
-GetClusterResponse Hub::Cluster() {
+GetClusterResponse Hub::Cluster(const Requester& who) {
   absl::MutexLock lock(&mu_);
-  return GetCluster(outbox_.state(), clock_->Now());
+  GetClusterResponse cluster = GetCluster(outbox_.state(), clock_->Now());
+  HideOthers(outbox_.state(), who, cluster);
+  return cluster;
 }
 
 GetUsageResponse Hub::Usage(const GetUsageRequest& request) {
@@ -255,22 +264,27 @@ GetUsageResponse Hub::Usage(const GetUsageRequest& request) {
   return GetUsage(outbox_.state(), request, clock_->Now());
 }
 
-absl::StatusOr<FindFilesResponse> Hub::FindFiles(const std::string& job_id) {
+absl::StatusOr<FindFilesResponse> Hub::FindFiles(const std::string& job_id, const Requester& who) {
   absl::MutexLock lock(&mu_);
-  return coordinator::FindFiles(outbox_.state(), job_id, clock_->Now());
+  const absl::StatusOr<std::string> id =
+      FindJobFor(outbox_.state(), job_id, "Files/FindFiles", who);
+  if (!id.ok()) return id.status();
+  return coordinator::FindFiles(outbox_.state(), *id, clock_->Now());
 }
 
 absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node_id,
-                              SendFiles wanted) {
+                              SendFiles wanted, const Requester& who) {
   std::shared_ptr<Outlet<ToAgent>> outlet;
   {
     absl::MutexLock lock(&mu_);
     const State& state = outbox_.state();
-    const absl::StatusOr<SessionId> session = FileSender(state, job_id, node_id, clock_->Now());
+    const absl::StatusOr<std::string> id = FindJobFor(state, job_id, "Files/Fetch", who);
+    if (!id.ok()) return id.status();
+    const absl::StatusOr<SessionId> session = FileSender(state, *id, node_id, clock_->Now());
     if (!session.ok()) return session.status();
     outlet = registry_.AgentAt(*session);
     if (outlet == nullptr) return absl::UnavailableError("the node's agent has just left");
-    const Job& job = state.jobs.at(*FindJobId(state, job_id));
+    const Job& job = state.jobs.at(*id);
     wanted.set_job_id(job.id);
     wanted.set_submit_dir(job.request.submit_dir());
     wanted.set_run_dir(job.run_dir);
@@ -282,6 +296,27 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
   }
   outlet->Pump();
   return absl::OkStatus();
+}
+
+std::optional<Requester> Hub::WhoShows(absl::string_view token) {
+  Requester who;
+  absl::MutexLock lock(&mu_);
+  if (const std::string worker = WorkerOf(outbox_.state(), token); !worker.empty()) {
+    who.set_user(worker);
+    who.set_role(ROLE_WORKER);
+    return who;
+  }
+  const TokenInfo* const info = FindToken(outbox_.state(), token, clock_->Now());
+  if (info == nullptr) return std::nullopt;
+  who.set_user(info->user());
+  who.set_role(info->role());
+  who.set_token_id(info->id());
+  return who;
+}
+
+ListTokensResponse Hub::Tokens(const Requester& who) {
+  absl::MutexLock lock(&mu_);
+  return ListTokens(outbox_.state(), who);
 }
 
 absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequence, bool logs) {

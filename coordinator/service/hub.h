@@ -8,11 +8,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/cond_var.h"
@@ -66,22 +68,29 @@ class Hub {
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
 
-  // The id of the job that `reference` names. Errors: NotFound.
-  absl::StatusOr<std::string> JobId(const std::string& reference);
+  // In these `who` asks: PermissionDenied where it is not theirs (core/access.h).
+  // The id of the job that `reference` names, to follow it. Errors: NotFound.
+  absl::StatusOr<std::string> JobId(const std::string& reference, const Requester& who);
   // A job with its workers as they are now. Errors: NotFound.
-  absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id);
+  absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id,
+                                               const Requester& who = Requester());
   // All jobs, those that have ended only if asked for.
-  ListJobsResponse List(bool include_ended);
+  ListJobsResponse List(bool include_ended, const Requester& who = Requester());
   // All nodes with their slots.
-  GetClusterResponse Cluster();
+  GetClusterResponse Cluster(const Requester& who = Requester());
   // What users' jobs have used.
   GetUsageResponse Usage(const GetUsageRequest& request);
   // Where the files of a job's run are. Errors: NotFound.
-  absl::StatusOr<FindFilesResponse> FindFiles(const std::string& job_id);
+  absl::StatusOr<FindFilesResponse> FindFiles(const std::string& job_id, const Requester& who);
   // Has a node's agent send files of a job's run, to the stream that `wanted.ticket` belongs to;
   // the rest of `wanted` says which. Errors: NotFound (the job has no such node), Unavailable (the
   // node is away).
-  absl::Status AskForFiles(const std::string& job_id, const std::string& node_id, SendFiles wanted);
+  absl::Status AskForFiles(const std::string& job_id, const std::string& node_id, SendFiles wanted,
+                           const Requester& who);
+  // Whose token this is: a user's, a node's or a worker's. Nothing: nobody's, or it has expired.
+  std::optional<Requester> WhoShows(absl::string_view token);
+  // The tokens that `who` may see.
+  ListTokensResponse Tokens(const Requester& who);
 
   // The next event of the job after `sequence` for a follower; `follower` is pumped when there is
   // more.

@@ -109,10 +109,11 @@ absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
       "network"));
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address,
-                                                         bool reachable) {
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address, bool reachable,
+                                                         bool local_users) {
   LS_RETURN_IF_ERROR(CheckListenAddress(address, reachable));
   std::unique_ptr<Listener> listener(new Listener());
+  listener->mode_ = local_users ? 0666 : 0600;
   listener->address_ = address;
   listener->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener->stop_.valid()) return ErrnoStatus(errno, "eventfd for the coordinator");
@@ -154,7 +155,7 @@ absl::Status Listener::BindUnix(absl::string_view path) {
     return CannotListen(address_, absl::StrCat("a socket in folder ", folder));
   }
   path_ = std::string(path);
-  if (::chmod(name.sun_path, 0600) != 0 || ::lstat(name.sun_path, &status) != 0 ||
+  if (::chmod(name.sun_path, mode_) != 0 || ::lstat(name.sun_path, &status) != 0 ||
       ::listen(socket_.get(), kBacklog) != 0) {
     return CannotListen(address_, "its socket");
   }

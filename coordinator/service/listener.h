@@ -26,12 +26,13 @@ absl::Status CheckListenAddress(absl::string_view address, bool reachable = fals
 
 class Listener {
  public:
-  // Binds and listens; connections wait until Start. A socket file has mode 0600 whatever the
-  // umask; one that nobody listens on any more is replaced.
+  // Binds and listens; connections wait until Start. A socket file has mode 0600, with
+  // `local_users` 0666, whatever the umask; one that nobody listens on any more is replaced.
   // Errors: InvalidArgument and FailedPrecondition as CheckListenAddress; FailedPrecondition also
   // when the address is in use or not allowed.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address,
-                                                        bool reachable = false);
+                                                        bool reachable = false,
+                                                        bool local_users = false);
   ~Listener();  // stops; removes its socket file
 
   // Calls `on_connection` with each connection that `door` lets in, on a thread of its own. `door`
@@ -55,8 +56,9 @@ class Listener {
   UniqueFd socket_;
   UniqueFd stop_;
   bool unix_ = false;
-  std::string path_;  // of the socket file; empty: there is none
-  ino_t inode_ = 0;   // of it
+  std::string path_;    // of the socket file; empty: there is none
+  mode_t mode_ = 0600;  // of it
+  ino_t inode_ = 0;     // of it
   std::function<void(UniqueFd)> on_connection_;
   Door* door_ = nullptr;
   Thread thread_;

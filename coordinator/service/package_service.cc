@@ -15,14 +15,14 @@ constexpr size_t kPiece = size_t{1} << 20;
 
 class PackageService::Place {
  public:
-  explicit Place(PackageService* service) : service_(service) {
-    absl::MutexLock lock(&service_->mu_);
-    taken_ = service_->busy_ < kMostAtOnce;
-    if (taken_) ++service_->busy_;
+  explicit Place(Busy* busy) : busy_(busy) {
+    absl::MutexLock lock(&busy_->mu);
+    taken_ = busy_->calls < kMostAtOnce;
+    if (taken_) ++busy_->calls;
   }
   ~Place() {
-    absl::MutexLock lock(&service_->mu_);
-    if (taken_) --service_->busy_;
+    absl::MutexLock lock(&busy_->mu);
+    if (taken_) --busy_->calls;
   }
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
@@ -34,14 +34,15 @@ class PackageService::Place {
   }
 
  private:
-  PackageService* const service_;
+  Busy* const busy_;
   bool taken_ = false;
 };
 
 grpc::Status PackageService::HasPackage(grpc::ServerContext* context,
                                         const HasPackageRequest* request,
                                         HasPackageResponse* response) {
-  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
+  const absl::StatusOr<Requester> who = gate_->Admit("Packages/HasPackage", *context);
+  if (!who.ok()) return ToGrpc(who.status());
   response->set_has(store_->Has(request->id()));
   return grpc::Status::OK;
 }
@@ -49,8 +50,9 @@ grpc::Status PackageService::HasPackage(grpc::ServerContext* context,
 grpc::Status PackageService::PutPackage(grpc::ServerContext* context,
                                         grpc::ServerReader<PackagePiece>* reader,
                                         PutPackageResponse*) {
-  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
-  const Place place(this);
+  const absl::StatusOr<Requester> who = gate_->Admit("Packages/PutPackage", *context);
+  if (!who.ok()) return ToGrpc(who.status());
+  const Place place(busy_);
   if (!place.status().ok()) return place.status();
   std::string id, bytes;
   PackagePiece piece;
@@ -68,8 +70,9 @@ grpc::Status PackageService::PutPackage(grpc::ServerContext* context,
 grpc::Status PackageService::GetPackage(grpc::ServerContext* context,
                                         const GetPackageRequest* request,
                                         grpc::ServerWriter<PackagePiece>* writer) {
-  if (grpc::Status status = authorize_(*context); !status.ok()) return status;
-  const Place place(this);
+  const absl::StatusOr<Requester> who = gate_->Admit("Packages/GetPackage", *context);
+  if (!who.ok()) return ToGrpc(who.status());
+  const Place place(busy_);
   if (!place.status().ok()) return place.status();
   const absl::StatusOr<std::string> bytes = store_->Get(request->id());
   if (!bytes.ok()) return ToGrpc(bytes.status());

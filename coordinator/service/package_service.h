@@ -4,22 +4,25 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_PACKAGE_SERVICE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_PACKAGE_SERVICE_H_
 
-#include <functional>
-#include <utility>
-
 #include "absl/synchronization/mutex.h"
 #include "coordinator/client/package_store.h"
+#include "coordinator/service/gate.h"
 #include "proto/package.grpc.pb.h"
 
 namespace lockstep::coordinator {
 
+// The calls.
 class PackageService : public Packages::Service {
  public:
-  // Errors: PERMISSION_DENIED for a caller that may not.
-  using Authorize = std::function<grpc::Status(const grpc::ServerContext&)>;
-  // `store` outlives this.
-  PackageService(PackageStore* store, Authorize authorize)
-      : store_(store), authorize_(std::move(authorize)) {}
+  // Calls that carry packages, of all services that share a store.
+  struct Busy {
+    absl::Mutex mu;
+    // Those under way.
+    int calls ABSL_GUARDED_BY(mu) = 0;
+  };
+  // All of them outlive this.
+  PackageService(PackageStore* store, Busy* busy, const Gate* gate)
+      : store_(store), busy_(busy), gate_(gate) {}
 
   grpc::Status HasPackage(grpc::ServerContext* context, const HasPackageRequest* request,
                           HasPackageResponse* response) override;
@@ -33,9 +36,8 @@ class PackageService : public Packages::Service {
   class Place;
 
   PackageStore* const store_;
-  const Authorize authorize_;
-  absl::Mutex mu_;
-  int busy_ ABSL_GUARDED_BY(mu_) = 0;
+  Busy* const busy_;
+  const Gate* const gate_;
 };
 
 }  // namespace lockstep::coordinator

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/service/follower.h"
 #include "coordinator/service/peer_host.h"
@@ -22,183 +23,175 @@ class RefusedStream : public grpc::ServerBidiReactor<Message, Command> {
 
 }  // namespace
 
-grpc::Status RpcService::CheckToken(const std::string& peer, const Metadata& metadata) const {
-  const auto found = metadata.find(kTokenKey);
-  const absl::string_view token =
-      found == metadata.end() ? absl::string_view()
-                              : absl::string_view(found->second.data(), found->second.size());
-  if (door_->MayCall(peer, token)) return grpc::Status::OK;
-  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
-                      "the coordinator asks for a token and was shown none or a wrong one");
+grpc::ServerUnaryReactor* RpcService::Serve(grpc::CallbackServerContext* context, const char* call,
+                                            const Body& body) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<Requester> who = gate_->Admit(call, *context);
+  if (who.ok()) {
+    body(reactor, *who);
+  } else {
+    reactor->Finish(ToGrpc(who.status()));
+  }
+  return reactor;
+}
+
+Hub::Done RpcService::Finish(grpc::ServerUnaryReactor* reactor, AuditEntry entry,
+                             std::function<void(Hub::Reply&)> take) {
+  return [audit = audit_, reactor, entry = std::move(entry),
+          take = std::move(take)](Hub::Reply reply) mutable {
+    if (entry.on.empty()) entry.on = reply.submitted.job_id();
+    audit->Note(entry, reply.status);
+    if (take) take(reply);
+    reactor->Finish(ToGrpc(reply.status));
+  };
 }
 
 grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* context,
                                                 const SubmitJobRequest* request,
                                                 SubmitJobResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const grpc::Status status = Authorize(*context); !status.ok()) {
-    reactor->Finish(status);
-    return reactor;
-  }
-  // A job is accepted with all that it needs.
-  const std::string package = PackageOf(request->spec().workdir());
-  if (!package.empty() && !packages_->Has(package)) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                                 "the coordinator does not have the job's workdir: submit it with "
-                                 "the launcher, which sends it"));
-    return reactor;
-  }
-  hub_->Submit(*request, [reactor, response](Hub::Reply reply) {
-    *response = std::move(reply.submitted);
-    reactor->Finish(ToGrpc(reply.status));
-  });
-  return reactor;
+  const auto submit = [&](grpc::ServerUnaryReactor* reactor, const Requester& who) {
+    // A job is accepted with all that it needs.
+    const std::string package = PackageOf(request->spec().workdir());
+    if (!package.empty() && !packages_->Has(package)) {
+      reactor->Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                                   "the coordinator does not have the job's workdir: submit it "
+                                   "with the launcher, which sends it"));
+      return;
+    }
+    SubmitJobRequest asked = *request;
+    *asked.mutable_by() = who;
+    // An administrator may act for others; everybody else is who they are.
+    if (who.role() != ROLE_ADMIN || asked.user().empty()) asked.set_user(who.user());
+    AuditEntry entry{who, "submit", "", absl::StrCat(request->spec().name(), " of ", asked.user())};
+    hub_->Submit(asked, Finish(reactor, std::move(entry), [response](Hub::Reply& reply) {
+                   *response = std::move(reply.submitted);
+                 }));
+  };
+  return Serve(context, "Coordinator/SubmitJob", submit);
 }
 
 grpc::ServerUnaryReactor* RpcService::ListJobs(grpc::CallbackServerContext* context,
                                                const ListJobsRequest* request,
                                                ListJobsResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const grpc::Status status = Authorize(*context);
-  if (status.ok()) *response = hub_->List(request->include_ended());
-  reactor->Finish(status);
-  return reactor;
+  return Serve(context, "Coordinator/ListJobs", [&](auto* reactor, const Requester& who) {
+    *response = hub_->List(request->include_ended(), who);
+    reactor->Finish(grpc::Status::OK);
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::DescribeJob(grpc::CallbackServerContext* context,
                                                   const DescribeJobRequest* request,
                                                   DescribeJobResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  grpc::Status status = Authorize(*context);
-  if (status.ok()) {
-    absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id());
-    status = ToGrpc(described.status());
+  return Serve(context, "Coordinator/DescribeJob", [&](auto* reactor, const Requester& who) {
+    absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id(), who);
     if (described.ok()) *response = *std::move(described);
-  }
-  reactor->Finish(status);
-  return reactor;
+    reactor->Finish(ToGrpc(described.status()));
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::CancelJob(grpc::CallbackServerContext* context,
                                                 const CancelJobRequest* request,
-                                                CancelJobResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const grpc::Status status = Authorize(*context); !status.ok()) {
-    reactor->Finish(status);
-    return reactor;
-  }
-  hub_->Post(CancelRequested{request->job_id(), request->kill()},
-             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
-  return reactor;
+                                                CancelJobResponse*) {
+  return Serve(context, "Coordinator/CancelJob", [&](auto* reactor, const Requester& who) {
+    hub_->Post(CancelRequested{request->job_id(), request->kill(), who},
+               Finish(reactor, {who, "cancel", request->job_id(), request->kill() ? "kill" : ""}));
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::ScaleJob(grpc::CallbackServerContext* context,
                                                const ScaleJobRequest* request,
                                                ScaleJobResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const grpc::Status status = Authorize(*context); !status.ok()) {
-    reactor->Finish(status);
-    return reactor;
-  }
-  hub_->Post(ScaleRequested{request->job_id(), request->workers()},
-             [reactor, response](Hub::Reply reply) {
-               *response = std::move(reply.scaled);
-               reactor->Finish(ToGrpc(reply.status));
-             });
-  return reactor;
+  return Serve(context, "Coordinator/ScaleJob", [&](auto* reactor, const Requester& who) {
+    hub_->Post(
+        ScaleRequested{request->job_id(), request->workers(), who},
+        Finish(reactor,
+               {who, "scale", request->job_id(), absl::StrCat(request->workers(), " workers")},
+               [response](Hub::Reply& reply) { *response = std::move(reply.scaled); }));
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::GetCluster(grpc::CallbackServerContext* context,
-                                                 const GetClusterRequest* request,
+                                                 const GetClusterRequest*,
                                                  GetClusterResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const grpc::Status status = Authorize(*context);
-  if (status.ok()) *response = hub_->Cluster();
-  reactor->Finish(status);
-  return reactor;
+  return Serve(context, "Coordinator/GetCluster", [&](auto* reactor, const Requester& who) {
+    *response = hub_->Cluster(who);
+    reactor->Finish(grpc::Status::OK);
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::DrainNode(grpc::CallbackServerContext* context,
                                                 const DrainNodeRequest* request,
-                                                DrainNodeResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const grpc::Status status = Authorize(*context); !status.ok()) {
-    reactor->Finish(status);
-    return reactor;
-  }
-  hub_->Post(DrainRequested{request->node(), request->reason(), request->user()},
-             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
-  return reactor;
+                                                DrainNodeResponse*) {
+  return Serve(context, "Coordinator/DrainNode", [&](auto* reactor, const Requester& who) {
+    const bool named = who.role() == ROLE_ADMIN && !request->user().empty();
+    hub_->Post(DrainRequested{request->node(), request->reason(),
+                              named ? request->user() : who.user(), who},
+               Finish(reactor, {who, "drain", request->node(), request->reason()}));
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::UndrainNode(grpc::CallbackServerContext* context,
                                                   const UndrainNodeRequest* request,
-                                                  UndrainNodeResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const grpc::Status status = Authorize(*context); !status.ok()) {
-    reactor->Finish(status);
-    return reactor;
-  }
-  hub_->Post(UndrainRequested{request->node()},
-             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
-  return reactor;
+                                                  UndrainNodeResponse*) {
+  return Serve(context, "Coordinator/UndrainNode", [&](auto* reactor, const Requester& who) {
+    hub_->Post(UndrainRequested{request->node(), who},
+               Finish(reactor, {who, "undrain", request->node(), ""}));
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::HoldJob(grpc::CallbackServerContext* context,
-                                              const HoldJobRequest* request,
-                                              HoldJobResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const grpc::Status status = Authorize(*context); !status.ok()) {
-    reactor->Finish(status);
-    return reactor;
-  }
-  hub_->Post(HoldRequested{request->job_id(), request->release()},
-             [reactor](Hub::Reply reply) { reactor->Finish(ToGrpc(reply.status)); });
-  return reactor;
+                                              const HoldJobRequest* request, HoldJobResponse*) {
+  return Serve(context, "Coordinator/HoldJob", [&](auto* reactor, const Requester& who) {
+    hub_->Post(
+        HoldRequested{request->job_id(), request->release(), who},
+        Finish(reactor, {who, request->release() ? "release" : "hold", request->job_id(), ""}));
+  });
 }
 
 grpc::ServerUnaryReactor* RpcService::GetUsage(grpc::CallbackServerContext* context,
                                                const GetUsageRequest* request,
                                                GetUsageResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const grpc::Status status = Authorize(*context);
-  if (status.ok()) *response = hub_->Usage(*request);
-  reactor->Finish(status);
-  return reactor;
+  return Serve(context, "Coordinator/GetUsage", [&](auto* reactor, const Requester&) {
+    *response = hub_->Usage(*request);
+    reactor->Finish(grpc::Status::OK);
+  });
 }
 
 grpc::ServerWriteReactor<JobEvent>* RpcService::FollowJob(grpc::CallbackServerContext* context,
                                                           const FollowJobRequest* request) {
-  return Follower::Start(hub_, *request, Authorize(*context));
+  return Follower::Start(hub_, *request, gate_->Admit("Coordinator/FollowJob", *context));
 }
 
 grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
     grpc::CallbackServerContext* context) {
-  if (grpc::Status status = Authorize(*context); !status.ok()) {
-    return new RefusedStream<AgentMessage, AgentCommand>(status);
-  }
+  const absl::StatusOr<Requester> who = gate_->Admit("Coordinator/AgentSession", *context);
+  if (!who.ok()) return new RefusedStream<AgentMessage, AgentCommand>(ToGrpc(who.status()));
   Hub* const hub = hub_;
+  Audit* const audit = audit_;
   return ServerStream<AgentMessage, ToAgent>::Start(
       {[hub](std::shared_ptr<Outlet<ToAgent>> outlet) { return hub->AddAgent(std::move(outlet)); },
        [hub](SessionId session) { hub->RemoveAgent(session); },
-       [hub, peer = ParsePeer(context->peer()).host](SessionId session, AgentMessage message) {
-         hub->Post(AgentSaid{session, std::move(message), peer});
+       [hub, audit, who = *who](SessionId session, AgentMessage message) {
+         if (message.has_hello()) {
+           audit->Note({who, "join", message.hello().node_id(), message.hello().host()},
+                       absl::OkStatus());
+         }
+         hub->Post(AgentSaid{session, std::move(message), who.peer(), who.token_id()});
        }});
 }
 
 grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* RpcService::WorkerSession(
     grpc::CallbackServerContext* context) {
-  if (grpc::Status status = Authorize(*context); !status.ok()) {
-    return new RefusedStream<WorkerMessage, WorkerCommand>(status);
-  }
+  const absl::StatusOr<Requester> who = gate_->Admit("Coordinator/WorkerSession", *context);
+  if (!who.ok()) return new RefusedStream<WorkerMessage, WorkerCommand>(ToGrpc(who.status()));
   Hub* const hub = hub_;
   return ServerStream<WorkerMessage, ToWorker>::Start(
       {[hub](std::shared_ptr<Outlet<ToWorker>> outlet) {
          return hub->AddWorker(std::move(outlet));
        },
        [hub](SessionId session) { hub->RemoveWorker(session); },
-       [hub](SessionId session, WorkerMessage message) {
-         hub->Post(WorkerSaid{session, std::move(message)});
+       [hub, shown = who->user()](SessionId session, WorkerMessage message) {
+         hub->Post(WorkerSaid{session, std::move(message), shown});
        }});
 }
 

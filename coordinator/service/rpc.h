@@ -4,11 +4,12 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_RPC_H_
 
-#include <map>
+#include <functional>
 #include <string>
 
 #include "coordinator/client/package_store.h"
-#include "coordinator/service/door.h"
+#include "coordinator/service/audit.h"
+#include "coordinator/service/gate.h"
 #include "coordinator/service/hub.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -17,8 +18,8 @@ namespace lockstep::coordinator {
 class RpcService : public Coordinator::CallbackService {
  public:
   // All of them outlive the service.
-  RpcService(Hub* hub, Door* door, PackageStore* packages)
-      : hub_(hub), door_(door), packages_(packages) {}
+  RpcService(Hub* hub, const Gate* gate, Audit* audit, PackageStore* packages)
+      : hub_(hub), gate_(gate), audit_(audit), packages_(packages) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const SubmitJobRequest* request,
@@ -57,19 +58,18 @@ class RpcService : public Coordinator::CallbackService {
   grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* WorkerSession(
       grpc::CallbackServerContext* context) override;
 
-  // What a caller says of itself.
-  using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
-  // Whether the caller at `peer` shows the token. Errors: PERMISSION_DENIED.
-  grpc::Status CheckToken(const std::string& peer, const Metadata& metadata) const;
-
  private:
-  // The same.
-  grpc::Status Authorize(const grpc::CallbackServerContext& context) const {
-    return CheckToken(context.peer(), context.client_metadata());
-  }
+  using Body = std::function<void(grpc::ServerUnaryReactor*, const Requester&)>;
+  // Calls `body`, which finishes the call, for who may make it.
+  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const char* call,
+                                  const Body& body);
+  // Finishes the call with the event's reply and notes it.
+  Hub::Done Finish(grpc::ServerUnaryReactor* reactor, AuditEntry entry,
+                   std::function<void(Hub::Reply&)> take = nullptr);
 
   Hub* const hub_;
-  Door* const door_;
+  const Gate* const gate_;
+  Audit* const audit_;
   PackageStore* const packages_;
 };
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/server.h"
 
-#include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
+#include <pwd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,31 +16,22 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status.h"
-#include "coordinator/client/channel.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/package_store.h"
 #include "coordinator/client/quiet.h"
 #include "coordinator/service/beginning.h"
 #include "coordinator/service/door.h"
-#include "coordinator/service/file_exchange.h"
+#include "coordinator/service/front.h"
 #include "coordinator/service/listener.h"
-#include "coordinator/service/package_service.h"
-#include "coordinator/service/rpc.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-// What a caller can make the coordinator hold before it has shown a token. The largest messages
-// that are sent are a job file and an agent's list of 4,096 workers, both far below a MiB.
-constexpr int kMaxMessage = 4 << 20;
-constexpr int kMaxMetadata = 16 << 10;
-constexpr int kMaxStreams = 64;  // of one connection; the launcher's programs use three
-constexpr size_t kMaxMemory = size_t{1} << 30;
 // Descriptors for everything but connections.
 constexpr size_t kOtherDescriptors = 64;
 constexpr int64_t kMostPackagesInMemory = 256 << 20;
-constexpr absl::Duration kHandshake = absl::Seconds(10);
-constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
+// Users of this machine that speak to the coordinator over its Unix socket since it started.
+constexpr size_t kMostLocalUsers = 64;
 
 std::vector<std::string> Secrets(const ServerOptions& options) {
   std::vector<std::string> secrets;
@@ -60,78 +52,78 @@ Admission::Limits ConnectionLimits() {
   return limits;
 }
 
-int Millis(absl::Duration duration) {
-  return static_cast<int>(absl::ToInt64Milliseconds(duration));
-}
-
-void SetLimits(grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(kMaxMessage);
-  builder.SetResourceQuota(grpc::ResourceQuota("coordinator").SetMaxThreads(8).Resize(kMaxMemory));
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadata);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(kHandshake));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(kIdle));
-  // As the clients' side (channel.cc), which may ping twice as often as it does.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(kSilence));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(kSilence));
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             Millis(kSilence / 2));
+// The name of a user of this machine; its number where it has none.
+std::string NameOf(uid_t uid) {
+  passwd entry = {};
+  passwd* found = nullptr;
+  char buffer[4096];
+  if (::getpwuid_r(uid, &entry, buffer, sizeof(buffer), &found) != 0 || found == nullptr) {
+    return absl::StrCat(uid);
+  }
+  return found->pw_name;
 }
 
 class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken),
-        door_(Secrets(options), ConnectionLimits(), clock),
+        door_(Secrets(options), ConnectionLimits(), options.local_users, clock),
+        audit_(options.audit, clock),
         packages_(PackageSettings(options)),
-        service_(&hub_, &door_, &packages_),
-        files_(&hub_,
-               [this](const grpc::ServerContext& caller) {
-                 return service_.CheckToken(caller.peer(), caller.client_metadata());
-               }),
-        package_service_(&packages_,
-                         [this](const grpc::ServerContext& caller) {
-                           return service_.CheckToken(caller.peer(), caller.client_metadata());
-                         }),
-        tls_(IsTcpAddress(options.listen) ? options.tls : std::nullopt) {}
+        is_tcp_(IsTcpAddress(options.listen)),
+        needs_token_(is_tcp_ || !options.token.empty()),
+        authority_(options.authority),
+        tls_(is_tcp_ ? options.tls : std::nullopt) {}
 
   ~GrpcServer() override {
     if (listener_ != nullptr) listener_->Stop();
-    if (server_ == nullptr) return;
-    // Streams never end by themselves: they are cut at once, and their peers reconnect.
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
+    fronts_.clear();
   }
 
   absl::Status Serve(std::unique_ptr<Listener> listener) {
-    grpc::ServerBuilder builder;
-    SetLimits(builder);
-    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, Credentials());
-    builder.RegisterService(&service_);
-    builder.RegisterService(&files_);
-    builder.RegisterService(&package_service_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
+    // The one that most need is there before anybody comes.
+    if (FrontFor(is_tcp_ ? kAnybody : ::geteuid()) == nullptr) {
+      return absl::InternalError("gRPC's server does not start");
+    }
     listener_ = std::move(listener);
-    listener_->Start(
-        [this](UniqueFd fd) {
-          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-          parameters.fd = fd.release();
-          acceptor_->HandleNewConnection(&parameters);
-        },
-        &door_);
+    listener_->Start([this](UniqueFd fd) { Take(std::move(fd)); }, &door_);
     return absl::OkStatus();
   }
 
   const std::string& address() const override { return listener_->address(); }
 
  private:
-  std::shared_ptr<grpc::ServerCredentials> Credentials() const {
-    if (!tls_.has_value()) return grpc::InsecureServerCredentials();
-    grpc::SslServerCredentialsOptions options(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-    options.pem_key_cert_pairs.push_back({tls_->key, tls_->certificate});
-    return grpc::SslServerCredentials(options);
+  static constexpr uid_t kAnybody = static_cast<uid_t>(-1);
+
+  // On the listener's thread, as all that makes fronts once it runs.
+  void Take(UniqueFd fd) {
+    ucred user = {};
+    user.uid = kAnybody;
+    socklen_t size = sizeof(user);
+    if (!is_tcp_ && ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &user, &size) != 0) return;
+    if (Front* const front = FrontFor(user.uid)) front->Take(std::move(fd));
+  }
+
+  // Null: there are too many. Users of the machine keep theirs.
+  Front* FrontFor(uid_t uid) {
+    const auto found = fronts_.find(uid);
+    if (found != fronts_.end()) return found->second.get();
+    if (fronts_.size() >= kMostLocalUsers) {
+      LS_LOG_WARNING << "too many users of this machine speak to the coordinator; user " << uid
+                     << " is turned away until it is started again";
+      return nullptr;
+    }
+    std::optional<Requester> who;
+    if (!needs_token_ && uid != kAnybody) {
+      who.emplace();
+      who->set_user(NameOf(uid));
+      who->set_role(uid == ::geteuid() || uid == 0 ? ROLE_ADMIN : ROLE_SUBMIT);
+    }
+    auto front = std::make_unique<Front>(
+        Front::Shared{&hub_, &door_, &audit_, &packages_, &transfers_, &busy_}, std::move(who),
+        authority_);
+    if (!front->Serve(tls_)) return nullptr;
+    return (fronts_[uid] = std::move(front)).get();
   }
 
   // Jobs that have not ended need theirs.
@@ -153,13 +145,16 @@ class GrpcServer : public Server {
 
   Hub hub_;
   Door door_;
+  Audit audit_;
   PackageStore packages_;
-  RpcService service_;
-  FileExchange files_;
-  PackageService package_service_;
+  Transfers transfers_;
+  PackageService::Busy busy_;
+  const bool is_tcp_;
+  const bool needs_token_;
+  const std::string authority_;
   const std::optional<Certified> tls_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  std::unique_ptr<grpc::Server> server_;
+  // By who is at the other end (kAnybody: of TCP).
+  std::map<uid_t, std::unique_ptr<Front>> fronts_;
   std::unique_ptr<Listener> listener_;
 };
 
@@ -176,7 +171,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                      "needs a token; listen on a Unix socket or give one"));
   }
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
-                      Listener::Bind(options.listen, reachable));
+                      Listener::Bind(options.listen, reachable, options.local_users));
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "

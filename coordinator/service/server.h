@@ -20,18 +20,26 @@ namespace lockstep::coordinator {
 
 struct ServerOptions {
   // "unix:/path", "unix-abstract:name" or "host:port" (port 0: any free one). On Unix sockets only
-  // the coordinator's own user and root are let in.
+  // the coordinator's own user and root are let in, unless `local_users`.
   std::string listen;
   // Addresses that other machines reach are allowed, although nothing is encrypted.
   bool plaintext = false;
-  // Shown by every caller; empty: none is asked for, which needs a Unix socket. Of a token with
-  // parts (client/token.h) the secret.
+  // The cluster's own token, whose holder is its administrator; empty: there is none, which needs a
+  // Unix socket. Of a token with parts (client/token.h) the secret.
   std::string token;
   // These are taken, too, while they are being replaced.
   std::vector<std::string> old_tokens;
   // What TCP is encrypted with; without it loopback is not, and other addresses are refused unless
   // `plaintext`.
   std::optional<Certified> tls;
+  // What tokens carry that are made here, so that their holders speak TLS: the certificate of the
+  // cluster's authority. Empty: nothing.
+  std::string authority;
+  // Other users of this machine may use a Unix socket, each with the role submit and what their
+  // tokens give them.
+  bool local_users = false;
+  // Where the audit is kept (audit.h); empty: nowhere.
+  std::string audit;
   // Where workdirs of jobs are kept; empty: in memory, and fewer of them.
   std::string packages;
   Options limits;

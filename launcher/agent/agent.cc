@@ -175,6 +175,8 @@ absl::Status AgentImpl::Init() {
   workdirs.client = coordinator::PackagesClient::Create(options_.coordinator);
   if (!state_folder_.empty()) workdirs.folder = absl::StrCat(state_folder_, "/packages");
   workdirs.own_run_folder = node_.own_run_folder;
+  workdirs.as_users = options_.as_users;
+  workdirs.allow_root = options_.allow_root;
   workdirs_ = std::make_unique<Workdirs>(std::move(workdirs));
   OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
@@ -228,6 +230,8 @@ void AgentImpl::SetUpNode() {
   node_.token = options_.coordinator.token;
   node_.node_id = identity_.node_id;
   node_.host = host_;
+  node_.as_users = options_.as_users;
+  node_.allow_root = options_.allow_root;
   node_.own_run_folder = !options_.run_dir.empty() || !options_.runs_dir.empty();
   node_.post = [this](std::function<void()> function) { loop_->Post(std::move(function)); };
   node_.on_started = [this](WorkerProcess* worker, pid_t pid) { OnStarted(worker, pid); };
@@ -326,7 +330,6 @@ AgentMessage AgentImpl::Hello() {
   hello->set_memory(TotalMemory());
   AddDevices(gpus_, hello);
   if (health_ != nullptr) hello->mutable_health()->set_problem(health_->problem());
-  hello->set_token(options_.coordinator.token);
   hello->set_protocol_version(kProtocolVersion);
   hello->set_private_agent(options_.private_agent);
   return message;

@@ -35,6 +35,10 @@ struct AgentOptions {
   // Where the node's id is kept, and the lock that lets one agent have it; empty: the default of
   // identity.h. A private agent keeps none: its id lasts for the run.
   std::string state_dir;
+  // Workers run as the users who submitted their jobs, and what a run leaves is theirs; needs root.
+  // `allow_root`: root's jobs, too, as root.
+  bool as_users = false;
+  bool allow_root = false;
   // At which of this host's addresses other hosts' workers may reach its workers. Of no matter
   // where a private agent's coordinator is on a Unix socket: its workers are all here.
   InterfaceFilter interfaces;

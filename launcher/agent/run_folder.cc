@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "coordinator/client/package_store.h"
 #include "job/job_file.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/identity.h"
 
 namespace lockstep::launcher {
@@ -39,7 +40,7 @@ absl::StatusOr<std::string> OwnLinkTarget(int parent, const std::string& name) {
   char target[PATH_MAX];
   const ssize_t n = S_ISLNK(info.st_mode) ? ::readlinkat(link.get(), "", target, PATH_MAX) : -1;
   if (n <= 0) return absl::FailedPreconditionError(absl::StrCat(name, " is not a folder"));
-  if (info.st_uid != ::geteuid()) {
+  if (info.st_uid != FileUser()) {
     return absl::FailedPreconditionError(
         absl::StrCat(name,
                      " is a symbolic link of another user, which is not followed (--runs-dir "

@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/package/package.h"
 
@@ -105,6 +107,11 @@ absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
         absl::StrCat("the job's workdir does not come from the coordinator: ",
                      std::string(bytes.status().message())));
   }
+  std::optional<Account> account;
+  if (settings_.as_users) {
+    LS_ASSIGN_OR_RETURN(account, FindAccount(assignment.user(), settings_.allow_root));
+  }
+  const AsAccount as(account);
   LS_RETURN_IF_ERROR(MakeRunFolder(assignment, settings_.own_run_folder));
   // Hosts may share the run's folder: the first one to be done gives it its name.
   const std::string making =

@@ -26,7 +26,10 @@ class Workdirs {
     std::unique_ptr<coordinator::PackagesClient> client;
     // Where packages are kept between jobs; empty: in memory.
     std::string folder;
-    bool own_run_folder = false;  // as in WorkerProcess::Node
+    // As in WorkerProcess::Node.
+    bool own_run_folder = false;
+    bool as_users = false;
+    bool allow_root = false;
   };
   explicit Workdirs(Settings settings);
   // Breaks off what is under way; what was asked for and is not done is forgotten.

@@ -5,11 +5,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status.h"
+#include "coordinator/client/token.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/run_folder.h"
 
 namespace lockstep::launcher {
@@ -42,13 +47,45 @@ absl::StatusOr<UniqueFd> BootstrapFile(const WorkerBootstrap& bootstrap) {
   return fd;
 }
 
+// What the worker shows: its own secret, to the coordinator that the agent's token names.
+std::string OwnToken(const std::string& of_agent, const std::string& secret) {
+  absl::StatusOr<coordinator::Token> parts = coordinator::ParseToken(of_agent);
+  LS_CHECK(parts.ok()) << "a token that was not looked at";
+  parts->secret = secret;
+  absl::StatusOr<std::string> token = coordinator::TokenOf(*parts);
+  LS_CHECK(token.ok()) << "an authority that was read before";
+  return *std::move(token);
+}
+
+// Runs it as the account, with what a login would set.
+void TakeAccount(const Account& account, Spawner::Request& request) {
+  request.uid = account.uid;
+  request.gid = account.gid;
+  request.groups.assign(account.groups.begin(), account.groups.end());
+  // Where the job's own words do not say it.
+  const std::pair<const char*, std::string> of_a_login[] = {
+      {"HOME", account.home}, {"USER", account.name}, {"LOGNAME", account.name}};
+  for (const auto& [name, value] : of_a_login) {
+    const std::string begin = absl::StrCat(name, "=");
+    const bool said = std::any_of(request.set_env.begin(), request.set_env.end(),
+                                  [&](const std::string& set) { return set.rfind(begin, 0) == 0; });
+    if (!said) request.set_env.push_back(begin + value);
+  }
+  for (const char* of_the_agent :
+       {"XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "DBUS_SESSION_BUS_ADDRESS",
+        "SSH_AUTH_SOCK", "MAIL", "CREDENTIALS_DIRECTORY"}) {
+    request.unset_env.push_back(of_the_agent);
+  }
+}
+
 }  // namespace
 
 WorkerBootstrap WorkerProcess::Bootstrap() const {
   WorkerBootstrap bootstrap;
   *bootstrap.mutable_assignment() = assignment_;
+  bootstrap.mutable_assignment()->clear_token();
   bootstrap.set_coordinator_address(node_->coordinator_address);
-  bootstrap.set_token(node_->token);
+  bootstrap.set_token(OwnToken(node_->token, assignment_.token()));
   bootstrap.set_node_id(node_->node_id);
   bootstrap.set_host(node_->host);
   bootstrap.set_life_slot(life_slot_);
@@ -59,7 +96,15 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
 absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   LS_ASSIGN_OR_RETURN(life_slot_, page->Issue());
   page_ = std::move(page);
-  LS_ASSIGN_OR_RETURN(UniqueFd log, OpenRunLog(assignment_, node_->own_run_folder));
+  std::optional<Account> account;
+  if (node_->as_users) {
+    LS_ASSIGN_OR_RETURN(account, FindAccount(assignment_.user(), node_->allow_root));
+  }
+  UniqueFd log;
+  {
+    const AsAccount as(account);
+    LS_ASSIGN_OR_RETURN(log, OpenRunLog(assignment_, node_->own_run_folder));
+  }
   log_.Use(std::move(log),
            absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
   LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(Bootstrap()));
@@ -69,12 +114,15 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   Spawner::Request request;
   request.argv = {node_->program, absl::StrCat("--bootstrap-fd=", kBootstrapFd),
                   absl::StrCat("--life-fd=", kLifeFd)};
+  // What the agent shows is not the job's to see.
+  request.unset_env = {"LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"};
   for (const auto& [name, value] : assignment_.spec().env()) {
     request.set_env.push_back(absl::StrCat(name, "=", value));
   }
   for (const auto& [name, value] : assignment_.spec().secrets()) {
     request.set_env.push_back(absl::StrCat(name, "=", value));
   }
+  if (account.has_value()) TakeAccount(*account, request);
   request.cwd = WorkFolder(assignment_);
   request.stdout_fd = write_ends[0].get();
   request.stderr_fd = write_ends[1].get();

@@ -37,12 +37,15 @@ class WorkerProcess {
     Spawner* spawner = nullptr;
     std::string program;
     std::string coordinator_address;
-    std::string token;  // what workers show the coordinator
+    std::string token;  // the agent's own; workers get one of theirs
     std::string node_id;
     std::string host;
     // For other hosts' workers, best first; of the workers that are started from now on.
     std::vector<std::string> data_addresses;
     bool own_run_folder = false;  // the agent's user chose where runs lie
+    // Whose job it is is whose process it is; root's too.
+    bool as_users = false;
+    bool allow_root = false;
     // Runs a function on the loop thread; callable from any thread.
     std::function<void(std::function<void()>)> post;
     // On the loop thread:

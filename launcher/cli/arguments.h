@@ -170,6 +170,8 @@ struct JoinArgs {
   std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
   std::map<std::string, std::string> labels = {};
+  bool as_users = false;    // jobs run as those who submitted them
+  bool allow_root = false;  // root's jobs, too
 };
 struct PlanArgs {
   CommonArgs common;
@@ -257,6 +259,17 @@ struct HoldArgs {
   std::string job;
   bool release = false;
 };
+struct TokenArgs {
+  CommonArgs common;
+  CoordinatorArgs coordinator;
+  std::string action;   // create, list, revoke or whoami
+  std::string id;       // of revoke
+  std::string user;     // of create
+  std::string role;     // of create, as on the command line
+  std::string note;     // of create
+  std::string save_as;  // of create; empty: stdout
+  std::optional<absl::Duration> valid_for = {};
+};
 struct UsageArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
@@ -271,7 +284,7 @@ using Command =
     std::variant<RunArgs, SubmitArgs, ValidateArgs, ListArgs, NodesArgs, DescribeArgs, LogsArgs,
                  CancelArgs, FetchArgs, ScaleArgs, JoinArgs, PlanArgs, EvalArgs, PredictArgs,
                  CompareArgs, GenerateArgs, BenchArgs, DoctorArgs, TopArgs, VersionArgs, GuestArgs,
-                 HelpArgs, DrainArgs, UndrainArgs, HoldArgs, UsageArgs>;
+                 HelpArgs, DrainArgs, UndrainArgs, HoldArgs, UsageArgs, TokenArgs>;
 
 // The value of an environment variable; empty when it is not set.
 using Environment = std::function<std::string(const std::string& name)>;

@@ -65,6 +65,7 @@ absl::StatusOr<Command> ParseUndrain(const Line& line);
 absl::StatusOr<Command> ParseHold(const Line& line);
 absl::StatusOr<Command> ParseRelease(const Line& line);
 absl::StatusOr<Command> ParseUsage(const Line& line);
+absl::StatusOr<Command> ParseToken(const Line& line);
 // Of a saved model, and of this machine (parse_offline.cc).
 absl::StatusOr<Command> ParseEval(const Line& line);
 absl::StatusOr<Command> ParsePredict(const Line& line);

@@ -89,6 +89,45 @@ absl::StatusOr<Command> ParseUsage(const Line& line) {
   return Command(std::move(args));
 }
 
+absl::StatusOr<Command> ParseToken(const Line& line) {
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  const std::vector<std::string>& given = line.words.positional;
+  const std::string action = given.empty() ? "" : given[0];
+  const bool create = action == "create", revoke = action == "revoke";
+  if (!create && !revoke && action != "list" && action != "whoami") {
+    return Usage("'launcher token' takes one of create, list, revoke ID and whoami");
+  }
+  if (given.size() != (revoke ? 2 : 1)) {
+    return Usage(revoke ? "'launcher token revoke' takes the token's id, as 'launcher token list' "
+                          "shows it"
+                        : absl::StrCat("'launcher token ", action, "' takes no further argument"));
+  }
+  TokenArgs args{line.common, line.coordinator, action, revoke ? given[1] : ""};
+  for (const char* flag : {"user", "role", "valid-for", "note", "save-as"}) {
+    if (line.words.Has(flag) && !create) {
+      return Usage(absl::StrCat("--", flag, " is for 'launcher token create'"));
+    }
+  }
+  if (!create) return Command(std::move(args));
+  args.user = line.words.Last("user");
+  args.role = line.words.Last("role");
+  args.note = line.words.Last("note");
+  args.save_as = line.words.Last("save-as");
+  static constexpr absl::string_view kRoles[] = {"submit", "operate", "admin", "join"};
+  if (std::find(std::begin(kRoles), std::end(kRoles), args.role) == std::end(kRoles)) {
+    return Usage(absl::StrCat("--role ", args.role, ": expected ", absl::StrJoin(kRoles, ", ")));
+  }
+  if (args.user.empty()) return Usage("--user says whose token it is, or of a node its name");
+  if (line.words.Has("valid-for")) {
+    const auto valid_for = job::ParseDuration(line.words.Last("valid-for"));
+    if (!valid_for.ok()) {
+      return Usage(absl::StrCat("--valid-for: ", valid_for.status().message()));
+    }
+    args.valid_for = absl::Nanoseconds(*valid_for);
+  }
+  return Command(std::move(args));
+}
+
 absl::StatusOr<Command> ParseNodes(const Line& line) {
   LS_RETURN_IF_ERROR(NoArgument(line));
   return Command(NodesArgs{line.common, line.coordinator});
@@ -145,6 +184,9 @@ absl::StatusOr<Command> ParseJoin(const Line& line) {
     args.orphan_grace = absl::Nanoseconds(*grace);
   }
   LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(line.words, "slots", 1));
+  args.as_users = line.words.Has("as-users");
+  args.allow_root = line.words.Has("allow-root");
+  if (args.allow_root && !args.as_users) return Usage("--allow-root goes with --as-users");
   for (const std::string& label : AllOf(line.words, "label")) {
     LS_RETURN_IF_ERROR(ParseLabel(label, &args.labels));
   }

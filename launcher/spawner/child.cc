@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +32,10 @@ struct Setup {
   int fd_count = 0;
   int first_target = 1;
   pid_t parent = 0;
+  int64_t uid = -1;
+  gid_t gid = 0;
+  const uint32_t* groups = nullptr;
+  size_t group_count = 0;
   volatile int error_number = 0;
   const char* volatile failed_call = "";
 };
@@ -41,8 +46,19 @@ struct Setup {
   ::_exit(127);
 }
 
+// System calls as they are: the library's would change the spawner's idea of itself, whose memory
+// this is.
+void BecomeUser(Setup* setup) {
+  if (::syscall(SYS_setgroups, setup->group_count, setup->groups) != 0) Fail(setup, "setgroups");
+  if (::syscall(SYS_setresgid, setup->gid, setup->gid, setup->gid) != 0) Fail(setup, "setgid");
+  const uid_t uid = static_cast<uid_t>(setup->uid);
+  if (::syscall(SYS_setresuid, uid, uid, uid) != 0) Fail(setup, "setuid");
+}
+
 [[noreturn]] void ChildMain(Setup* setup) {
   if (::setpgid(0, 0) != 0) Fail(setup, "setpgid");
+  if (setup->uid >= 0) BecomeUser(setup);
+  // After the change of user, which takes it back.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) Fail(setup, "prctl");
   if (::getppid() != setup->parent) ::_exit(127);  // it died before the line above
   struct sigaction action {};
@@ -122,6 +138,10 @@ ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds) 
   setup.fd_count = static_cast<int>(sources.size());
   setup.first_target = command.keep_output ? 3 : 1;
   setup.parent = ::getpid();
+  setup.uid = command.uid;
+  setup.gid = command.gid;
+  setup.groups = command.groups.data();
+  setup.group_count = command.groups.size();
   const pid_t pid = VforkChild(&setup);
   if (pid < 0) return {.error_number = errno, .failed_call = "vfork"};
   if (setup.error_number != 0) {

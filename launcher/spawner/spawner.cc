@@ -73,6 +73,9 @@ absl::StatusOr<uint64_t> Spawner::Spawn(const Request& request, Callbacks callba
   command.set_env = request.set_env;
   command.unset_env = request.unset_env;
   command.cwd = request.cwd;
+  command.uid = request.uid;
+  command.gid = request.gid;
+  command.groups = request.groups;
   command.keep_output = request.stdout_fd < 0;
   std::vector<int> fds;
   if (!command.keep_output) fds = {request.stdout_fd, request.stderr_fd};

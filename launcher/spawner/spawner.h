@@ -34,6 +34,10 @@ class Spawner {
     std::vector<std::string> set_env = {};  // "NAME=value"; the rest is the launcher's environment
     std::vector<std::string> unset_env = {};
     std::string cwd = {};  // empty: the launcher's
+    // As whom it runs: needs root; -1: as the launcher. `groups` are all its groups.
+    int64_t uid = -1;
+    uint32_t gid = 0;
+    std::vector<uint32_t> groups = {};
     // Descriptors for stdout and stderr; both -1: the launcher's own. stdin is /dev/null.
     int stdout_fd = -1;
     int stderr_fd = -1;

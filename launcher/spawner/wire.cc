@@ -52,6 +52,7 @@ class Reader {
     for (uint32_t i = 0; i < count && ok_; ++i) list.push_back(GetString());
     return list;
   }
+  bool ok() const { return ok_; }
   bool Whole() const { return ok_ && text_.empty(); }
 
  private:
@@ -71,6 +72,10 @@ std::string EncodeCommand(const SpawnerCommand& command) {
   PutList(&out, command.set_env);
   PutList(&out, command.unset_env);
   PutString(&out, command.cwd);
+  Put(&out, command.uid);
+  Put(&out, command.gid);
+  Put(&out, static_cast<uint32_t>(command.groups.size()));
+  for (const uint32_t group : command.groups) Put(&out, group);
   return out;
 }
 
@@ -85,6 +90,12 @@ absl::StatusOr<SpawnerCommand> DecodeCommand(std::string_view text) {
   command.set_env = reader.GetList();
   command.unset_env = reader.GetList();
   command.cwd = reader.GetString();
+  command.uid = reader.Get<int64_t>();
+  command.gid = reader.Get<uint32_t>();
+  const uint32_t groups = reader.Get<uint32_t>();
+  for (uint32_t i = 0; i < groups && reader.ok(); ++i) {
+    command.groups.push_back(reader.Get<uint32_t>());
+  }
   if (!reader.Whole()) return absl::InternalError("spawner: a command is not whole");
   return command;
 }

@@ -31,6 +31,10 @@ struct SpawnerCommand {
   std::vector<std::string> set_env;  // "NAME=value"
   std::vector<std::string> unset_env;
   std::string cwd;  // empty: the launcher's
+  // As whom it runs, where the launcher is root's; -1: as the launcher.
+  int64_t uid = -1;
+  uint32_t gid = 0;
+  std::vector<uint32_t> groups;
 };
 
 // The command as bytes, for one message.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verbs/join.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -46,6 +48,16 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;
   options.orphan_grace = args.orphan_grace;
+  if (args.as_users && ::geteuid() != 0) {
+    return absl::FailedPreconditionError(
+        "--as-users needs root: nobody else can start processes of other users");
+  }
+  options.as_users = args.as_users;
+  options.allow_root = args.allow_root;
+  if (!args.as_users && ::geteuid() == 0) {
+    LS_LOG_INFO << "jobs run as root here, whoever submits them; --as-users runs them as their "
+                   "users";
+  }
   if (const char* again = std::getenv("LOCKSTEP_HEALTH_AGAIN")) {
     absl::ParseDuration(again, &options.health_again);
   }

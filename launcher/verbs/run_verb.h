@@ -41,6 +41,7 @@ int RunVerb(const UndrainArgs& args);
 // How jobs wait, and what they have used (queue.cc).
 int RunVerb(const HoldArgs& args);
 int RunVerb(const UsageArgs& args);
+int RunVerb(const TokenArgs& args);
 
 // Of the program itself.
 int RunVerb(const VersionArgs& args);

@@ -30,7 +30,6 @@ WorkerMessage ControlMachine::Hello() const {
   hello->set_host(bootstrap_.host());
   hello->set_slot(bootstrap_.assignment().slot());
   hello->set_node_id(bootstrap_.node_id());
-  hello->set_token(bootstrap_.token());
   hello->set_protocol_version(kProtocolVersion);
   hello->set_cluster_id(cluster_id_);
   hello->set_epoch(epoch_);

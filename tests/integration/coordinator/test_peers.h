@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/client/client.h"
+#include "coordinator/client/token.h"
 
 namespace lockstep::coordinator {
 
@@ -92,13 +93,18 @@ struct FakeAgent {
   std::unique_ptr<AgentSession> session;
 };
 
+// What the worker of `assignment` shows, whose agent shows `token`.
+inline std::string TokenOfWorker(const std::string& token, const WorkerAssignment& assignment) {
+  return *TokenOf({assignment.token(), ParseToken(token)->authority});
+}
+
 struct FakeWorker {
   // `epoch`: of the coordinator that it obeyed last; 0: none.
   FakeWorker(const std::string& address, const WorkerAssignment& assignment,
              const std::string& token = "", int64_t epoch = 0)
       : assignment(assignment),
         session(OpenWorkerSession(
-            {address, token},
+            {address, TokenOfWorker(token, assignment)},
             {[this, epoch] {
                WorkerMessage message = Message();
                WorkerHello& hello = *message.mutable_hello();

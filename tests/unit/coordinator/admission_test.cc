@@ -10,6 +10,13 @@ namespace {
 
 using Verdict = Admission::Verdict;
 
+// What the gate does with a token.
+bool MayCall(Admission& admission, const std::string& host, int port, absl::string_view token) {
+  if (!admission.Knows(token)) return false;
+  admission.HasProven(host, port);
+  return true;
+}
+
 constexpr uid_t kOwn = 1000;
 
 Admission::Peer Tcp(uint64_t id, const std::string& host) {
@@ -31,23 +38,35 @@ TEST(AdmissionTest, OnAUnixSocketTheKernelsWordCounts) {
   EXPECT_EQ(admission.Connect(Local(2, 0)), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Local(3, kOwn + 1)), Verdict::kStranger);
   EXPECT_EQ(admission.connections(), 2u);
-  EXPECT_TRUE(admission.MayCall("", 0, "")) << "no token is asked for";
+  EXPECT_EQ(admission.unproven(), 0u);
+  EXPECT_FALSE(admission.Knows("")) << "there is no secret to be known";
+}
+
+TEST(AdmissionTest, OtherUsersOfTheMachineAreLetInWhereTheyMayAndCounted) {
+  Admission admission(kOwn, {}, Few(), /*local_users=*/true);
+  EXPECT_EQ(admission.Connect(Local(1, kOwn)), Verdict::kLetIn);
+  EXPECT_EQ(admission.Connect(Local(2, kOwn + 1)), Verdict::kLetIn);
+  EXPECT_EQ(admission.Connect(Local(3, kOwn + 1)), Verdict::kLetIn);
+  EXPECT_EQ(admission.Connect(Local(4, kOwn + 1)), Verdict::kFull) << "two of a user";
+  EXPECT_EQ(admission.Connect(Local(4, kOwn + 2)), Verdict::kLetIn);
+  EXPECT_EQ(admission.unproven(), 3u);
+  EXPECT_EQ(admission.Connect(Local(5, kOwn)), Verdict::kLetIn) << "nobody keeps the owner out";
 }
 
 TEST(AdmissionTest, ATokenIsAskedForAndComparedWhole) {
   Admission admission(kOwn, {"secret"}, Few());
   for (const char* wrong : {"", "s", "secre", "secret0", "Secret", "secretsecret"}) {
-    EXPECT_FALSE(admission.MayCall("10.0.0.1", 1, wrong)) << wrong;
+    EXPECT_FALSE(MayCall(admission, "10.0.0.1", 1, wrong)) << wrong;
   }
-  EXPECT_TRUE(admission.MayCall("10.0.0.1", 1, "secret"));
-  EXPECT_FALSE(admission.MayCall("", 0, "")) << "on a Unix socket, too, where there is one";
+  EXPECT_TRUE(MayCall(admission, "10.0.0.1", 1, "secret"));
+  EXPECT_FALSE(MayCall(admission, "", 0, "")) << "on a Unix socket, too, where there is one";
 }
 
 TEST(AdmissionTest, AnOldTokenIsTakenWhileItIsReplaced) {
   Admission admission(kOwn, {"new", "old"}, Few());
-  EXPECT_TRUE(admission.MayCall("10.0.0.1", 1, "new"));
-  EXPECT_TRUE(admission.MayCall("10.0.0.1", 1, "old"));
-  EXPECT_FALSE(admission.MayCall("10.0.0.1", 1, "older"));
+  EXPECT_TRUE(MayCall(admission, "10.0.0.1", 1, "new"));
+  EXPECT_TRUE(MayCall(admission, "10.0.0.1", 1, "old"));
+  EXPECT_FALSE(MayCall(admission, "10.0.0.1", 1, "older"));
 }
 
 TEST(AdmissionTest, WhoProvesNothingKeepsNobodyOut) {
@@ -57,17 +76,17 @@ TEST(AdmissionTest, WhoProvesNothingKeepsNobodyOut) {
   EXPECT_EQ(admission.Connect(Tcp(3, "a")), Verdict::kFull) << "two of a host";
   EXPECT_EQ(admission.Connect(Tcp(4, "b")), Verdict::kLetIn);
   EXPECT_EQ(admission.Connect(Tcp(5, "c")), Verdict::kFull) << "three in all";
-  EXPECT_TRUE(admission.MayCall("b", 40004, "secret"));
+  EXPECT_TRUE(MayCall(admission, "b", 40004, "secret"));
   EXPECT_EQ(admission.unproven(), 2u);
   EXPECT_EQ(admission.Connect(Tcp(5, "c")), Verdict::kLetIn) << "b's is proven";
-  EXPECT_FALSE(admission.MayCall("a", 40001, "guess"));
+  EXPECT_FALSE(MayCall(admission, "a", 40001, "guess"));
   EXPECT_EQ(admission.Connect(Tcp(6, "a")), Verdict::kFull) << "a guess proves nothing";
 }
 
 TEST(AdmissionTest, AConnectionIsProvenOnceAndCountedUntilItEnds) {
   Admission admission(kOwn, {"secret"}, Few());
   EXPECT_EQ(admission.Connect(Tcp(1, "a")), Verdict::kLetIn);
-  for (int call = 0; call < 3; ++call) EXPECT_TRUE(admission.MayCall("a", 40001, "secret"));
+  for (int call = 0; call < 3; ++call) EXPECT_TRUE(MayCall(admission, "a", 40001, "secret"));
   EXPECT_EQ(admission.unproven(), 0u);
   EXPECT_EQ(admission.connections(), 1u);
   EXPECT_EQ(admission.Connect(Tcp(2, "a")), Verdict::kLetIn);
@@ -88,7 +107,7 @@ TEST(AdmissionTest, AConnectionThatTookTheNumberOrThePlaceOfAnother) {
   again.port = 40001;
   EXPECT_EQ(admission.Connect(again), Verdict::kLetIn);
   admission.Ended(1);
-  EXPECT_TRUE(admission.MayCall("b", 40001, "secret"));
+  EXPECT_TRUE(MayCall(admission, "b", 40001, "secret"));
   EXPECT_EQ(admission.unproven(), 0u) << "the newer one is meant";
 }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/client/access.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+
+#include "common/clock.h"
+#include "common/status.h"
+#include "coordinator/client/channel.h"
+#include "coordinator/client/diagnosis.h"
+#include "coordinator/client/grpc_status.h"
+#include "proto/access.grpc.pb.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// Making a token twice would leave one that nobody has, so no call is repeated: gRPC waits for the
+// connection, and makes the call once.
+template <typename Request, typename Response>
+absl::StatusOr<Response> Call(const ClientOptions& options,
+                              grpc::Status (Access::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Response*),
+                              const Request& request, absl::Duration timeout) {
+  const absl::Time deadline = Clock::Real()->Now() + timeout;
+  const auto stub = Access::NewStub(MakeChannel(options));
+  grpc::ClientContext context;
+  ShowToken(options, &context);
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  Response response;
+  const grpc::Status status = ((*stub).*method)(&context, request, &response);
+  if (status.ok()) return response;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    LS_RETURN_IF_ERROR(ExplainConnection(options, deadline - Clock::Real()->Now()));
+    return absl::UnavailableError("no coordinator answers at " + options.address);
+  }
+  return FromGrpc(status);
+}
+
+}  // namespace
+
+absl::StatusOr<CreateTokenResponse> CreateToken(const ClientOptions& options,
+                                                const CreateTokenRequest& request,
+                                                absl::Duration timeout) {
+  return Call(options, &Access::Stub::CreateToken, request, timeout);
+}
+
+absl::StatusOr<ListTokensResponse> ListTokens(const ClientOptions& options,
+                                              absl::Duration timeout) {
+  return Call(options, &Access::Stub::ListTokens, ListTokensRequest(), timeout);
+}
+
+absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
+                                                const RevokeTokenRequest& request,
+                                                absl::Duration timeout) {
+  return Call(options, &Access::Stub::RevokeToken, request, timeout);
+}
+
+absl::StatusOr<Requester> WhoAmI(const ClientOptions& options, absl::Duration timeout) {
+  return Call(options, &Access::Stub::WhoAmI, WhoAmIRequest(), timeout);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// An administrator's calls about tokens (proto/access.proto).
+// Thread-safety: thread-safe. Each call blocks until the reply or `timeout`.
+#ifndef LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
+#define LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/client/client.h"
+#include "proto/access.pb.h"
+
+namespace lockstep::coordinator {
+
+// Errors (of all): Unavailable (nobody answers, or TLS does not come about, with what to do),
+// PermissionDenied, and those of the call.
+absl::StatusOr<CreateTokenResponse> CreateToken(const ClientOptions& options,
+                                                const CreateTokenRequest& request,
+                                                absl::Duration timeout);
+absl::StatusOr<ListTokensResponse> ListTokens(const ClientOptions& options, absl::Duration timeout);
+absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
+                                                const RevokeTokenRequest& request,
+                                                absl::Duration timeout);
+absl::StatusOr<Requester> WhoAmI(const ClientOptions& options, absl::Duration timeout);
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_

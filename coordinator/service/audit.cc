@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/audit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "coordinator/core/access.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr int kOldFiles = 4;
+
+}  // namespace
+
+std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now) {
+  JsonObject line;
+  line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone()));
+  line.Add("user", entry.who.user());
+  line.Add("role", RoleName(entry.who.role()));
+  line.Add("peer", entry.who.peer());
+  line.Add("token", entry.who.token_id());
+  line.Add("what", entry.what);
+  line.Add("on", entry.on);
+  line.Add("detail", entry.detail);
+  line.Add("outcome", absl::AsciiStrToLower(absl::StatusCodeToString(outcome.code())));
+  line.Add("why", std::string(outcome.message()));
+  return line.Done();
+}
+
+Audit::Audit(std::string file, Clock* clock, int64_t most_bytes)
+    : file_(std::move(file)), clock_(clock), most_bytes_(most_bytes) {}
+
+void Audit::Note(const AuditEntry& entry, const absl::Status& outcome) {
+  if (file_.empty()) return;
+  const std::string line = AuditLine(entry, outcome, clock_->Now());
+  absl::MutexLock lock(&mu_);
+  if (absl::Status written = Write(line + "\n"); !written.ok()) {
+    LS_LOG_ERROR << written.message() << "; the line: " << line;
+  }
+}
+
+absl::Status Audit::Write(const std::string& line) {
+  if (fd_.valid() && bytes_ + static_cast<int64_t>(line.size()) > most_bytes_) Rotate();
+  if (!fd_.valid()) {
+    fd_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+    struct stat info = {};
+    if (!fd_.valid() || ::fstat(fd_.get(), &info) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("cannot open the audit ", file_));
+    }
+    bytes_ = info.st_size;
+  }
+  const ssize_t n = ::write(fd_.get(), line.data(), line.size());
+  if (n == static_cast<ssize_t>(line.size())) {
+    bytes_ += n;
+    return absl::OkStatus();
+  }
+  const int why = n < 0 ? errno : ENOSPC;
+  // A part of a line would make the next one unreadable.
+  if (n > 0 && ::ftruncate(fd_.get(), bytes_) != 0) fd_.reset();
+  return ErrnoStatus(why, absl::StrCat("cannot write the audit ", file_));
+}
+
+void Audit::Rotate() {
+  for (int i = kOldFiles; i > 0; --i) {
+    const std::string older = absl::StrCat(file_, ".", i);
+    const std::string newer = i == 1 ? file_ : absl::StrCat(file_, ".", i - 1);
+    if (::rename(newer.c_str(), older.c_str()) != 0 && errno != ENOENT) {
+      LS_LOG_ERROR << "cannot rename " << newer << " to " << older;
+    }
+  }
+  fd_.reset();
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who changed what: a line of JSON for each request that changes something, whatever came of it,
+// and for each call that somebody's role does not allow. docs/security.md describes its fields. No
+// token and nothing of a job's env or secrets is in it.
+//
+// The file is its owner's alone (0600). When it has 16 MiB it becomes FILE.1, that FILE.2, up to
+// FILE.4. A line is whole or missing; when the disk takes none the coordinator's log has it.
+// Thread-safety: thread-safe.
+#ifndef LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
+#define LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/fd.h"
+#include "proto/access.pb.h"
+
+namespace lockstep::coordinator {
+
+// What was asked for.
+struct AuditEntry {
+  Requester who;
+  std::string what = {};    // "cancel"
+  std::string on = {};      // the job, node or token, as it was named
+  std::string detail = {};  // "4 workers"
+};
+
+// One line without its end.
+std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now);
+
+class Audit {
+ public:
+  // `file` empty: nothing is kept. `clock` outlives this. `most_bytes`: of a file.
+  Audit(std::string file, Clock* clock, int64_t most_bytes = int64_t{16} << 20);
+
+  // Adds a line. Blocks for the file system, not for the disk.
+  void Note(const AuditEntry& entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Status Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string file_;
+  Clock* const clock_;
+  const int64_t most_bytes_;
+  absl::Mutex mu_;
+  UniqueFd fd_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace lockstep::coordinator
+
+#endif  // LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service/gate.h"
+
+#include "coordinator/client/grpc_status.h"
+#include "coordinator/core/access.h"
+#include "coordinator/service/peer_host.h"
+
+namespace lockstep::coordinator {
+
+std::optional<Requester> Gate::WhoCalls(absl::string_view token) const {
+  if (!token.empty()) {
+    if (door_->IsClusterToken(token)) {
+      Requester who;
+      who.set_role(ROLE_ADMIN);
+      return who;
+    }
+    // A token says more than the socket: whoever shows one wants to be that.
+    std::optional<Requester> who = hub_->WhoShows(token);
+    if (who.has_value()) return who;
+  }
+  return by_socket_;
+}
+
+absl::StatusOr<Requester> Gate::Admit(absl::string_view call,
+                                      const grpc::ServerContextBase& context) const {
+  const auto found = context.client_metadata().find(kTokenKey);
+  const absl::string_view token =
+      found == context.client_metadata().end()
+          ? absl::string_view()
+          : absl::string_view(found->second.data(), found->second.size());
+  const std::string peer = context.peer();
+  std::optional<Requester> who = WhoCalls(token);
+  if (!who.has_value()) {
+    return absl::PermissionDeniedError(
+        "the coordinator asks for a token and was shown none or a wrong one");
+  }
+  who->set_peer(ParsePeer(peer).host);
+  door_->HasProven(peer);
+  if (absl::Status may = CheckCall(call, *who); !may.ok()) {
+    audit_->Note({*who, std::string(call), "", ""}, may);
+    return may;
+  }
+  return *std::move(who);
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/agent/account.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <sys/fsuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/printable.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int kMostGroups = 65536;  // Linux's NGROUPS_MAX
+constexpr uid_t kNobodys = static_cast<uid_t>(-1);
+
+// Of this thread alone, where setgroups(3) changes all.
+void SetThreadGroups(const std::vector<gid_t>& groups) {
+  LS_CHECK_EQ(::syscall(SYS_setgroups, groups.size(), groups.data()), 0) << "setgroups";
+}
+
+}  // namespace
+
+absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too) {
+  passwd entry = {};
+  passwd* found = nullptr;
+  std::vector<char> buffer(16 << 10);
+  if (user.empty() ||
+      ::getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this host has no user '", Printable(user),
+                     "', as whom the job would run (launcher join --as-users)"));
+  }
+  if (found->pw_uid == 0 && !root_too) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a job of '", Printable(user),
+                     "' would run as root, which this node's agent does not allow (--allow-root)"));
+  }
+  Account account{found->pw_name, found->pw_dir, found->pw_uid, found->pw_gid, {}};
+  int count = 64;
+  account.groups.resize(64);
+  while (::getgrouplist(user.c_str(), account.gid, account.groups.data(), &count) < 0) {
+    if (count > kMostGroups) return absl::FailedPreconditionError("the user has too many groups");
+    account.groups.resize(static_cast<size_t>(count));
+  }
+  account.groups.resize(static_cast<size_t>(count));
+  return account;
+}
+
+AsAccount::AsAccount(const std::optional<Account>& account) {
+  if (!account.has_value()) return;
+  const int count = ::getgroups(0, nullptr);
+  groups_.resize(static_cast<size_t>(count));
+  LS_CHECK_EQ(::getgroups(count, groups_.data()), count);
+  changed_ = true;
+  SetThreadGroups(account->groups);
+  ::setfsgid(account->gid);
+  ::setfsuid(account->uid);  // last: it takes root's rights over files away
+  LS_CHECK_EQ(FileUser(), account->uid) << "setfsuid";
+}
+
+AsAccount::~AsAccount() {
+  if (!changed_) return;
+  ::setfsuid(::geteuid());
+  ::setfsgid(::getegid());
+  SetThreadGroups(groups_);
+  LS_CHECK_EQ(FileUser(), ::geteuid()) << "setfsuid";
+}
+
+uid_t FileUser() { return static_cast<uid_t>(::setfsuid(kNobodys)); }
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The user of this host as whom a job runs, where the agent is root's and runs jobs as those who
+// submitted them.
+// Thread-safety: FindAccount is thread-safe; AsAccount belongs to its thread.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_
+#define LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::launcher {
+
+struct Account {
+  std::string name;
+  std::string home;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  // with gid
+};
+
+// The account of `user` on this host. Errors: FailedPrecondition (the host has no such user; it is
+// root, or another name of it, and `root_too` is false).
+absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too);
+
+// While it lives this thread makes and opens files as `account` does: what it makes is theirs, and
+// what they may not touch it cannot. Without an account nothing changes. REQUIRES: the process is
+// root's, or there is no account.
+class AsAccount {
+ public:
+  explicit AsAccount(const std::optional<Account>& account);
+  ~AsAccount();
+  AsAccount(const AsAccount&) = delete;
+  AsAccount& operator=(const AsAccount&) = delete;
+
+ private:
+  bool changed_ = false;
+  std::vector<gid_t> groups_;  // before
+};
+
+// As whom this thread makes and opens files.
+uid_t FileUser();
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verb of an administrator of users: token.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/json.h"
+#include "common/printable.h"
+#include "coordinator/client/access.h"
+#include "coordinator/client/private_file.h"
+#include "launcher/cli/exit_codes.h"
+#include "launcher/verbs/connect.h"
+#include "launcher/verbs/run_verb.h"
+#include "launcher/verbs/tables.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// "submit".
+std::string NameOf(Role role) {
+  const std::string name = Role_Name(role);
+  return absl::AsciiStrToLower(name.substr(name.find('_') + 1));
+}
+
+std::string Say(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(time.seconds()),
+                          absl::UTCTimeZone());
+}
+
+std::string ExpiryOf(const TokenInfo& info) {
+  return info.has_expires() ? Say(info.expires()) : "never";
+}
+
+std::string TokensJson(const ListTokensResponse& response) {
+  JsonArray tokens;
+  for (const TokenInfo& info : response.tokens()) {
+    JsonObject token;
+    token.Add("id", info.id()).Add("user", info.user()).Add("role", NameOf(info.role()));
+    token.Add("created", Say(info.created())).Add("created_by", info.created_by());
+    if (info.has_expires()) token.Add("expires", Say(info.expires()));
+    token.Add("note", info.note());
+    tokens.Raw(token.Done());
+  }
+  return JsonObject().Add("schema", 1).Raw("tokens", tokens.Done()).Done() + "\n";
+}
+
+std::string TokensTable(const ListTokensResponse& response) {
+  std::vector<std::vector<std::string>> rows = {
+      {"ID", "USER", "ROLE", "CREATED", "BY", "EXPIRES", "NOTE"}};
+  for (const TokenInfo& info : response.tokens()) {
+    rows.push_back({info.id(), Printable(info.user()), NameOf(info.role()), Say(info.created()),
+                    Printable(info.created_by()), ExpiryOf(info), Printable(info.note())});
+  }
+  return AlignedTable(rows);
+}
+
+int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
+  CreateTokenRequest request;
+  request.set_user(args.user);
+  request.set_note(args.note);
+  for (const Role role : {ROLE_SUBMIT, ROLE_OPERATE, ROLE_ADMIN, ROLE_JOIN}) {
+    if (NameOf(role) == args.role) request.set_role(role);
+  }
+  if (args.valid_for.has_value()) {
+    request.mutable_valid_for()->set_seconds(absl::ToInt64Seconds(*args.valid_for));
+  }
+  const auto made = coordinator::CreateToken(options, request, kReplyTimeout);
+  if (!made.ok()) return Complain(made.status());
+  std::cerr << "token " << made->info().id() << " of " << Printable(made->info().user())
+            << " with the role " << args.role << "; expires: " << ExpiryOf(made->info())
+            << ". It is a secret, and not shown again.\n";
+  if (args.save_as.empty()) {
+    std::cout << made->token() << std::endl;
+    return kExitOk;
+  }
+  const absl::Status saved = coordinator::WritePrivateFile(
+      args.save_as, "token file", absl::StrCat(made->token(), "\n"), /*replace=*/true);
+  if (saved.ok()) return kExitOk;
+  RevokeTokenRequest nobodys;
+  nobodys.set_id(made->info().id());
+  const absl::Status revoked = coordinator::RevokeToken(options, nobodys, kReplyTimeout).status();
+  return Complain(absl::Status(
+      saved.code(), absl::StrCat(saved.message(), revoked.ok() ? "; the token is revoked again"
+                                                               : "; revoke the token")));
+}
+
+}  // namespace
+
+int RunVerb(const TokenArgs& args) {
+  const auto options = ClientOptionsOf(args.coordinator);
+  if (!options.ok()) return Complain(options.status());
+  if (args.action == "create") return Create(args, *options);
+  if (args.action == "revoke") {
+    RevokeTokenRequest request;
+    request.set_id(args.id);
+    const auto revoked = coordinator::RevokeToken(*options, request, kReplyTimeout);
+    if (!revoked.ok()) return Complain(revoked.status());
+    std::cerr << "token " << Printable(args.id) << " is taken no more\n";
+    return kExitOk;
+  }
+  if (args.action == "whoami") {
+    const auto who = coordinator::WhoAmI(*options, kReplyTimeout);
+    if (!who.ok()) return Complain(who.status());
+    std::cout << JsonObject()
+                     .Add("user", who->user())
+                     .Add("role", NameOf(who->role()))
+                     .Add("token", who->token_id())
+                     .Done()
+              << "\n";
+    return kExitOk;
+  }
+  const auto tokens = coordinator::ListTokens(*options, kReplyTimeout);
+  if (!tokens.ok()) return Complain(tokens.status());
+  std::cout << (args.common.output == Output::kJson ? TokensJson(*tokens) : TokensTable(*tokens));
+  return kExitOk;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attacker sends a coordinator, and that it stays what it was for everybody else."""
+
+import json
+import os
+import random
+import socket
+import ssl
+import time
+import unittest
+
+import harness
+import http2
+from harness import wait_until
+
+# What the coordinator may hold for callers that have proven nothing, in a test that lasts a second.
+MOST_GROWTH = 128 << 20
+
+
+class Attacks(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.state = os.path.join(self.dir, "state-dir")
+
+    def serve(self):
+        self.coordinator, self.address = self.start_coordinator(f"--state-dir={self.state}", listen="127.0.0.1:0")
+        with open(os.path.join(self.state, "token"), encoding="ascii") as file:
+            self.token = file.read().strip()
+        self.before = self.rss()
+
+    def rss(self):
+        with open(f"/proc/{self.coordinator.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
+
+    def assert_serves(self):
+        """It lives, serves its owner within seconds, and has not grown beyond reason."""
+        self.assertIsNone(self.coordinator.poll())
+        began = time.monotonic()
+        code, out, err = self.launch("list", f"--coordinator={self.address}", "-o", "json")
+        self.assertEqual(code, 0, out + err)
+        self.assertLess(time.monotonic() - began, 5 * harness.PATIENCE)
+        if not harness.SANITIZED:
+            self.assertLess(self.rss() - self.before, MOST_GROWTH)
+
+    def test_without_the_token_no_call_does_anything(self):
+        self.serve()
+        calls = [f"/lockstep.Coordinator/{name}" for name in
+                 ("SubmitJob", "ListJobs", "DescribeJob", "CancelJob", "FollowJob", "GetCluster", "ScaleJob",
+                  "DrainNode", "UndrainNode", "HoldJob", "GetUsage", "AgentSession", "WorkerSession")]
+        calls += [f"/lockstep.Files/{name}" for name in ("FindFiles", "Fetch", "Send")]
+        calls += [f"/lockstep.Packages/{name}" for name in ("HasPackage", "PutPackage", "GetPackage")]
+        calls += [f"/lockstep.Access/{name}" for name in ("CreateToken", "ListTokens", "RevokeToken", "WhoAmI")]
+        forged = [b"", http2.header("lockstep-token", ""), http2.header("lockstep-token", "x" * 64),
+                  http2.header("lockstep-token", self.token[:-1]), http2.header("lockstep-token", self.token + "0"),
+                  http2.header("lockstep-token", "worker.x.0.1." + "0" * 64),
+                  http2.header("authorization", "Bearer " + self.token)]
+        connection = http2.Connection(self.address)
+        stream = 1
+        for call in calls:
+            for more in forged:
+                connection.send(http2.call(call, stream, more) + http2.message(b"", stream))
+                self.assertIn(b"asks for a token", connection.status_of(stream), (call, more))
+                stream += 2
+        connection.send(http2.call("/lockstep.Coordinator/GetCluster", stream, http2.header("lockstep-token", self.token))
+                        + http2.message(b"", stream))
+        self.assertNotIn(b"asks for a token", connection.status_of(stream), "the right one is taken")
+        connection.close()
+        self.assert_serves()
+
+    def test_a_flood_of_resets(self):
+        self.serve()
+        connections = [http2.Connection(self.address) for _ in range(4)]
+        started, stream, sent = time.monotonic(), 1, 0
+        while sent < 20000 and time.monotonic() - started < 5:
+            for connection in list(connections):
+                burst = b"".join(
+                    http2.call("/lockstep.Coordinator/ListJobs", stream + 2 * i, http2.header("x", "y" * 100))
+                    + http2.frame(http2.RST_STREAM, 0, stream + 2 * i, b"\0\0\0\x08") for i in range(100))
+                try:
+                    connection.send(burst)
+                    alive = connection.drain()
+                except OSError:
+                    alive = False
+                if not alive:  # cut off, as it should be: the attacker comes again
+                    connection.close()
+                    connections.remove(connection)
+                sent += 100
+            stream += 200
+            if not connections:
+                connections, stream = [http2.Connection(self.address) for _ in range(4)], 1
+        self.assertGreaterEqual(sent, 2000, "it was a flood")
+        self.assert_serves()
+        for connection in connections:
+            connection.close()
+
+    def test_malformed_and_oversized(self):
+        self.serve()
+        path = "/lockstep.Coordinator/SubmitJob"
+        known = http2.header("lockstep-token", self.token)
+        noise = random.Random(1)
+        streams = {
+            "no HTTP/2": (False, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+            "noise": (False, noise.randbytes(4096)),
+            "noise after the preface": (True, noise.randbytes(4096)),
+            "a frame of 16 MiB": (True, b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + b"x" * 100000),
+            "headers without an end": (True, http2.frame(http2.HEADERS, 0, 1, b"\x83\x86")
+                                       + 200 * http2.frame(http2.CONTINUATION, 0, 1, b"\x00" + http2.text("a") + http2.text("b" * 16000))),
+            "64 KiB of metadata": (True, http2.call(path, 1, b"".join(http2.header(f"k{i}", "v" * 4000) for i in range(4)), True)),
+            "a message that says 4 GiB": (True, http2.call(path, 1, known) + http2.message(b"x", 1, length=0xffffffff)),
+            "a message that is none": (True, http2.call(path, 1, known) + http2.message(b"\xff" * 1000, 1)),
+            "a message cut short": (True, http2.call(path, 1, known) + http2.message(b"x" * 10, 1, length=1000)),
+            "nesting without an end": (True, http2.call(path, 1, known) + http2.message(b"\x0b" * 5000, 1)),
+            "data on a stream that is not there": (True, http2.message(b"x", 77)),
+            "settings that cannot be": (True, http2.frame(http2.SETTINGS, 0, 0, b"\0\x05\0\0\0\0")),
+            "a ping flood": (True, 20000 * http2.frame(http2.PING, 0, 0, b"12345678")),
+        }
+        for name, (preface, data) in streams.items():
+            with self.subTest(name):
+                connection = http2.Connection(self.address, preface)
+                try:
+                    connection.send(data)
+                    connection.socket.shutdown(socket.SHUT_WR)
+                except OSError:
+                    pass  # it has hung up already
+                connection.read_to_end()  # it ends, and nobody hangs
+                connection.close()
+                self.assertIsNone(self.coordinator.poll())
+        self.assert_serves()
+        code, out, _ = self.launch("list", f"--coordinator={self.address}", "-o", "json")
+        self.assertEqual((code, json.loads(out).get("jobs", [])), (0, []))
+
+    def test_against_tls(self):
+        code, _, err = self.run_program("coordinator", "init", f"--state-dir={self.state}", "--host=127.0.0.1")
+        self.assertEqual(code, 0, err)
+        self.serve()
+        host, port = self.address.rsplit(":", 1)
+        # In the clear: not a byte of HTTP/2 is answered.
+        for data in (http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0), b"GET / HTTP/1.1\r\n\r\n",
+                     random.Random(2).randbytes(5000), b"\x16\x03\x01\xff\xff" + b"\x01" * 20000):
+            connection = http2.Connection(self.address, preface=False)
+            connection.send(data)
+            connection.socket.shutdown(socket.SHUT_WR)
+            self.assertNotIn(http2.frame(http2.SETTINGS, 0, 0)[3:5] + b"\0\0\0\0", connection.read_to_end()[:9])
+            connection.close()
+        # TLS, and then what is no HTTP/2.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        with context.wrap_socket(socket.create_connection((host, int(port)), timeout=10)) as secure:
+            secure.sendall(b"x" * 1000)
+            while True:
+                try:
+                    if not secure.recv(65536):
+                        break
+                except (ssl.SSLError, ConnectionError):
+                    break
+        # Of versions that are broken, none is spoken.
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        try:
+            old.minimum_version = ssl.TLSVersion.TLSv1
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        except ValueError:
+            old = None  # this Python's library does not know them
+        if old is not None:
+            with self.assertRaises((ssl.SSLError, ConnectionError)):
+                old.wrap_socket(socket.create_connection((host, int(port)), timeout=10))
+        self.assert_serves()
+
+    def test_names_and_files_that_lead_elsewhere(self):
+        self.serve()
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=1", f"--state-dir={self.dir}/node")
+        outside = os.path.join(self.dir, "outside")
+        for name in ("../outside", "a/../../outside", "/outside", "..", "a\\nb", "$(touch outside)", "a;touch outside"):
+            job = self.write("job.yaml", harness.synthetic_job(name=f'"{name}"', nproc=1, shards=1))
+            code, out, err = self.launch("submit", f"--coordinator={self.address}", job)
+            self.assertEqual(code, 3, f"{name}: {out}{err}")
+            self.assertIn("job.yaml", err)
+        # Past the launcher's own check, straight to the coordinator: JobSpec.name = "../outside".
+        spec = b"\x0a\x0a../outside"
+        body = b"\x0a" + bytes([len(spec)]) + spec + b"\x1a\x04/tmp"
+        connection = http2.Connection(self.address)
+        connection.send(http2.call("/lockstep.Coordinator/SubmitJob", 1, http2.header("lockstep-token", self.token))
+                        + http2.message(body, 1))
+        self.assertIn(b"grpc-status", connection.status_of(1))
+        connection.close()
+        code, out, _ = self.launch("list", f"--coordinator={self.address}", "-o", "json")
+        self.assertEqual((code, json.loads(out).get("jobs", [])), (0, []))
+        self.assertFalse(os.path.exists(outside))
+        self.assert_serves()
+
+    def test_a_bomb_of_aliases(self):
+        lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+        lines += [f"a{i}: &a{i} [" + ", ".join([f"*a{i - 1}"] * 9) + "]" for i in range(1, 12)]
+        job = self.write("bomb.yaml", "\n".join(lines) + "\nname: *a11\n")
+        began = time.monotonic()
+        code, _, err = self.launch("validate", job, seconds=20)
+        self.assertEqual(code, 3, err)
+        self.assertLess(len(err), 20000)
+        self.assertLess(time.monotonic() - began, 10 * harness.PATIENCE)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

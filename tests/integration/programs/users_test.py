@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users of one coordinator: tokens with roles, each their own jobs, and jobs that run as their users."""
+
+import json
+import os
+import pwd
+import shutil
+import socket
+import stat
+import tempfile
+import unittest
+
+import harness
+from harness import wait_until
+
+
+class Users(harness.ProgramTest):
+    """A coordinator over TCP, whose administrator has the cluster's token."""
+
+    def setUp(self):
+        super().setUp()
+        self.state = os.path.join(self.dir, "state-dir")
+        self.coordinator, self.address = self.start_coordinator(f"--state-dir={self.state}", listen="127.0.0.1:0")
+
+    def verb(self, token, *arguments, code=0):
+        """One verb with a token's file; its output."""
+        with_token = [f"--token-file={token}"] if token else []
+        got, out, err = self.launch(*arguments, f"--coordinator={self.address}", *with_token)
+        self.assertEqual(got == 0, code == 0, out + err)
+        return out + err
+
+    def token(self, user, role, *more):
+        path = os.path.join(self.dir, f"token-of-{user}")
+        said = self.verb(None, "token", "create", f"--user={user}", f"--role={role}", f"--save-as={path}", *more)
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        return path, said.split()[1]
+
+    def audit(self):
+        with open(os.path.join(self.state, "audit.jsonl"), encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    def test_each_user_has_their_own(self):
+        ann, ann_id = self.token("ann", "submit", "--note=laptop")
+        bob, _ = self.token("bob", "submit", "--valid-for=1h")
+        olga, _ = self.token("olga", "operate")
+        node, node_id = self.token("node1", "join")
+        who = json.loads(self.verb(ann, "token", "whoami"))
+        self.assertEqual((who["user"], who["role"], who["token"]), ("ann", "submit", ann_id))
+        listed = json.loads(self.verb(None, "token", "list", "-o", "json"))["tokens"]
+        self.assertEqual([t["user"] for t in listed], ["ann", "bob", "olga", "node1"])
+        self.assertIn("expires", listed[1])
+        self.assertEqual([t["user"] for t in json.loads(self.verb(bob, "token", "list", "-o", "json"))["tokens"]],
+                         ["bob"])
+
+        agent = self.start("launcher", "join", f"--coordinator={self.address}", f"--token-file={node}", "--slots=1",
+                           f"--state-dir={self.dir}/node")
+        job = self.write("job.yaml", harness.synthetic_job(nproc=1, shards=1, steps=100000)
+                         + "secrets: {KEY: the-secret-of-ann}\n")
+        self.verb(ann, "submit", "--no-follow", job)
+        wait_until(lambda: json.loads(self.verb(ann, "list", "-o", "json"))["jobs"][0]["state"] == "RUNNING", 20,
+                   "the job runs")
+        # No command line shows a secret, and workers do not get the node's.
+        secrets = [open(path, encoding="ascii").read().strip() for path in (ann, bob, olga, node)]
+        for process in self.processes():
+            for secret in secrets + ["the-secret-of-ann"]:
+                self.assertNotIn(secret, " ".join(process.argv))
+        worker, = self.processes("worker")
+        with open(f"/proc/{worker.pid}/environ", encoding="utf-8", errors="replace") as file:
+            self.assertNotIn("LOCKSTEP_TOKEN", file.read())
+
+        # Others see that it is there, and no more.
+        seen = json.loads(self.verb(bob, "list", "-o", "json"))["jobs"][0]
+        self.assertEqual((seen["name"], seen["user"]), ("tiny", "ann"))
+        self.assertNotIn("run_dir", seen)
+        for refused in (["describe", "tiny"], ["cancel", "tiny"], ["logs", "tiny"], ["scale", "tiny", "1"],
+                        ["hold", "tiny"], ["fetch", "tiny"], ["describe", seen.get("job_id", "tiny")]):
+            said = self.verb(bob, *refused, code=1)
+            self.assertIn("is ann's", said)
+            self.assertIn("operate or admin", said)
+        for token in (ann, bob):
+            self.assertIn("that takes the role operate or admin", self.verb(token, "drain", "n", code=1))
+            self.assertIn("that takes the role admin",
+                          self.verb(token, "token", "create", "--user=x", "--role=admin", code=1))
+        self.assertIn("the role join may not", self.verb(node, "list", code=1))
+        self.assertIn("there is no token", self.verb(bob, "token", "revoke", ann_id, code=1))
+
+        # A node whose token is revoked is one no more.
+        self.verb(None, "token", "revoke", node_id)
+        wait_until(lambda: not json.loads(self.verb(olga, "nodes", "-o", "json"))["nodes"][0].get("connected"), 20,
+                   "the node is away")
+        agent.kill()
+        self.verb(olga, "cancel", "--kill", "tiny")
+        self.verb(ann, "token", "revoke", ann_id)
+        self.assertIn("shown none or a wrong one", self.verb(ann, "list", code=1))
+
+        lines = self.audit()
+        with open(os.path.join(self.state, "audit.jsonl"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertEqual(stat.S_IMODE(os.stat(os.path.join(self.state, "audit.jsonl")).st_mode), 0o600)
+        for secret in secrets + ["the-secret-of-ann"]:
+            self.assertNotIn(secret, text)
+        done = [(line["user"], line["what"], line["outcome"]) for line in lines]
+        for expected in (("ann", "submit", "ok"), ("bob", "cancel", "permission_denied"), ("olga", "cancel", "ok"),
+                         ("node1", "join", "ok"), ("ann", "revoke_token", "ok"),
+                         ("bob", "Coordinator/DrainNode", "permission_denied")):
+            self.assertIn(expected, done)
+
+    def test_tokens_outlive_the_coordinator_as_hashes(self):
+        ann, _ = self.token("ann", "submit")
+        with open(ann, encoding="ascii") as file:
+            secret = file.read().strip()
+        self.coordinator.kill()
+        self.coordinator.wait()
+        for name in os.listdir(self.state):
+            path = os.path.join(self.state, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    self.assertNotIn(secret.encode(), file.read(), name)
+        port = self.address.rsplit(":", 1)[1]
+        self.start_coordinator(f"--state-dir={self.state}", listen=f"127.0.0.1:{port}")
+        self.assertEqual(json.loads(self.verb(ann, "token", "whoami"))["user"], "ann")
+
+
+@unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: jobs as other users need root")
+class AsUsers(harness.ProgramTest):
+    """An agent of root's that runs jobs as those who submitted them."""
+
+    def setUp(self):
+        super().setUp()
+        # Folders above the built programs may be closed to others.
+        self.public = tempfile.mkdtemp(prefix="lockstep-public-")
+        os.chmod(self.public, 0o755)
+        for program in ("launcher", "worker"):
+            shutil.copy(os.path.join(harness.BIN, program), self.public)
+        self.nobody = pwd.getpwnam("nobody")
+        self.home = os.path.join(self.public, "home")
+        os.mkdir(self.home, 0o755)
+        os.chown(self.home, self.nobody.pw_uid, self.nobody.pw_gid)
+        os.chmod(self.dir, 0o755)
+        _, self.address = self.start_coordinator("--local-users", listen=f"unix:{self.public}/socket",
+                                                 preexec_fn=lambda: os.umask(0o077))
+
+    def tearDown(self):
+        super().tearDown()
+        shutil.rmtree(self.public, ignore_errors=True)
+
+    def environment(self, **more):
+        return dict(super().environment(**more), LOCKSTEP_WORKER=os.path.join(self.public, "worker"))
+
+    def as_nobody(self, *arguments):
+        child = self.start(os.path.join(self.public, "launcher"), *arguments, f"--coordinator={self.address}",
+                           cwd=self.home, user=self.nobody.pw_uid, group=self.nobody.pw_gid, extra_groups=[],
+                           env={"XDG_RUNTIME_DIR": "", "LOCKSTEP_WORKER": ""})
+        return self.finish(child, 60)
+
+    def join(self, *more):
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=1", f"--state-dir={self.dir}/node",
+                   "--as-users", *more)
+
+    def test_a_job_is_its_users(self):
+        self.join()
+        self.assertEqual(stat.S_IMODE(os.stat(f"{self.public}/socket").st_mode), 0o666)
+        code, out, err = self.as_nobody("submit", "--", "/bin/sh", "-c",
+                                        "id -u; id -G; echo $HOME; touch made; cat /proc/$PPID/environ | tr '\\0' '\\n'")
+        self.assertEqual(code, 0, out + err)
+        said = out + err
+        self.assertIn(str(self.nobody.pw_uid), said)
+        self.assertNotIn("LOCKSTEP_TOKEN", said)
+        for folder, _, files in os.walk(self.home):
+            for path in [folder] + [os.path.join(folder, name) for name in files]:
+                self.assertEqual(os.stat(path).st_uid, self.nobody.pw_uid, path)
+        self.assertTrue(any("logs" in folder for folder, _, _ in os.walk(self.home)))
+
+    def test_training_as_a_user(self):
+        self.join()
+        path = os.path.join(self.home, "job.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(harness.synthetic_job(nproc=1, shards=1))
+        code, out, err = self.as_nobody("submit", "-o", "json", path)
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["state"], "SUCCEEDED")
+
+    def test_roots_jobs_need_a_flag(self):
+        self.join()
+        code, out, err = self.launch("submit", f"--coordinator={self.address}", "--", "/bin/true", cwd=self.public)
+        self.assertNotEqual(code, 0)
+        self.assertIn("would run as root", out + err)
+
+    def test_a_user_cannot_drain_or_take_others(self):
+        code, _, err = self.as_nobody("token", "create", "--user=x", "--role=admin")
+        self.assertNotEqual(code, 0)
+        self.assertIn("that takes the role admin", err)
+        code, out, _ = self.as_nobody("token", "whoami")
+        self.assertEqual((code, json.loads(out)["user"]), (0, "nobody"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
