@@ -3,7 +3,8 @@
 // coordinator/core/access.h is what the server does.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/support/sync_stream.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -17,6 +18,7 @@
 #include "coordinator/client/channel.h"
 #include "coordinator/core/access.h"
 #include "coordinator/service/server.h"
+#include "proto/coordinator.grpc.pb.h"
 #include "proto/files.pb.h"
 #include "proto/package.pb.h"
 #include "tests/integration/coordinator/test_peers.h"
