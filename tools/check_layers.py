@@ -36,8 +36,10 @@ UNRESTRICTED = ("tests", "bench", "tools", "examples")
 
 # Header prefix -> the folders that may include it. Sets the walls inside and around the layers.
 LIBRARIES = {
-    "grpcpp/": ["coordinator/service", "coordinator/client", "coordinator/main.cc"],
+    "grpcpp/": ["coordinator/service", "coordinator/client", "coordinator/store/etcd",
+                "coordinator/main.cc"],
     "grpc/": ["coordinator/service", "coordinator/client", "coordinator/main.cc"],
+    "proto/etcd.grpc.pb.h": ["coordinator/store/etcd"],
     "proto/coordinator.grpc.pb.h": ["coordinator/service", "coordinator/client"],
     "yaml-cpp/": ["job"],
     "cuda": ["engine/cuda", "collectives/nccl"],
@@ -91,7 +93,10 @@ WALL_CLOCK_FILES = {
     "coordinator/client/client.cc": "gRPC's deadline of a single call",
     "coordinator/client/files.cc": "gRPC's deadline of a single call",
     "coordinator/client/packages.cc": "gRPC's deadline of a single call",
+    "coordinator/client/route.cc": "gRPC's deadline of a single call",
+    "coordinator/store/etcd/client.cc": "gRPC's deadline of a single call",
     "coordinator/service/server.cc": "gRPC's deadline of the shutdown",
+    "coordinator/service/standby_server.cc": "gRPC's deadline of the shutdown",
     "launcher/agent/agent.cc": "when a process died",
     "launcher/agent/host.cc": "random bits where the kernel gives none",
     "launcher/spawner/spawner_process.cc": "when a process began and ended",

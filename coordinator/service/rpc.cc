@@ -23,6 +23,9 @@ class RefusedStream : public grpc::ServerBidiReactor<Message, Command> {
 }  // namespace
 
 grpc::Status RpcService::CheckToken(const std::string& peer, const Metadata& metadata) const {
+  if (!hub_->Leads()) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator leads no more");
+  }
   const auto found = metadata.find(kTokenKey);
   const absl::string_view token =
       found == metadata.end() ? absl::string_view()

@@ -81,7 +81,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
 class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
-      : hub_(clock, store, std::move(beginning), options.on_broken),
+      : hub_(clock, store, std::move(beginning), options.on_broken, options.on_later),
         door_(Secrets(options), ConnectionLimits(), clock),
         packages_(PackageSettings(options)),
         service_(&hub_, &door_, &packages_),
@@ -103,7 +103,7 @@ class GrpcServer : public Server {
     server_->Wait();
   }
 
-  absl::Status Serve(std::unique_ptr<Listener> listener) {
+  absl::Status Serve(Listener* listener, std::unique_ptr<Listener> own) {
     grpc::ServerBuilder builder;
     SetLimits(builder);
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
@@ -113,7 +113,8 @@ class GrpcServer : public Server {
     builder.RegisterService(&package_service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC's server does not start");
-    listener_ = std::move(listener);
+    own_listener_ = std::move(own);
+    listener_ = listener;
     listener_->Start(
         [this](UniqueFd fd) {
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
@@ -160,7 +161,8 @@ class GrpcServer : public Server {
   const std::optional<Certified> tls_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Listener> own_listener_;
+  Listener* listener_ = nullptr;
 };
 
 }  // namespace
@@ -175,8 +177,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
                      "needs a token; listen on a Unix socket or give one"));
   }
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
-                      Listener::Bind(options.listen, reachable));
+  std::unique_ptr<Listener> own;
+  if (options.listener == nullptr) {
+    LS_ASSIGN_OR_RETURN(own, Listener::Bind(options.listen, reachable));
+  }
+  Listener* const listener = own == nullptr ? options.listener : own.get();
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "
@@ -184,7 +189,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                 << beginning.speaker.epoch << " of it";
   }
   auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(beginning));
-  LS_RETURN_IF_ERROR(server->Serve(std::move(listener)));
+  LS_RETURN_IF_ERROR(server->Serve(listener, std::move(own)));
   return server;
 }
 
