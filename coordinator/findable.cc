@@ -23,15 +23,15 @@ absl::Status Findable::Choose(Flags& flags) {
     flags.server.listen = DefaultAddressIn(folder);
   }
   if (flags.tls_of_token) return DeriveTls(flags);
-  if (!flags.state.folder.empty() && IsTcpAddress(flags.server.listen)) {
-    LS_ASSIGN_OR_RETURN(flags.server.tls, ReadServerCertificate(flags.state.folder));
+  if (!flags.store.state.folder.empty() && IsTcpAddress(flags.server.listen)) {
+    LS_ASSIGN_OR_RETURN(flags.server.tls, ReadServerCertificate(flags.store.state.folder));
   }
   const bool reachable = flags.server.plaintext || flags.server.tls.has_value();
   LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen, reachable));
   token_file_ = flags.token_file;
   if (token_file_.empty() && !IsTcpAddress(flags.server.listen)) return absl::OkStatus();
   if (token_file_.empty()) {
-    std::string folder = flags.state.folder;
+    std::string folder = flags.store.state.folder;
     if (folder.empty()) {
       LS_ASSIGN_OR_RETURN(folder, MakeRuntimeFolder());
     }
@@ -91,7 +91,7 @@ absl::Status Findable::DeriveTls(Flags& flags) {
 // That the certificate and the token belong together, and suit the address.
 absl::Status Findable::CheckTls(const Flags& flags, const Token& token) {
   if (!IsTcpAddress(flags.server.listen)) return absl::OkStatus();
-  const std::string& folder = flags.state.folder;
+  const std::string& folder = flags.store.state.folder;
   if (!flags.server.tls.has_value()) {
     if (token.authority.empty()) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(

@@ -19,6 +19,8 @@ namespace lockstep::coordinator {
 const char kUsage[] =
     R"(Usage: coordinator [flags]
        coordinator init [--state-dir DIR] [--host NAME_OR_IP]...   certificates and a token for TLS
+       coordinator backup FILE [--state-dir DIR | --store ADDRESS]   a copy of the journal, any time
+       coordinator restore FILE [--state-dir DIR | --store ADDRESS]  an empty journal made of a copy
 Takes jobs, finds them nodes, and keeps their workers together.
 
   --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one.
@@ -33,6 +35,15 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        without it jobs end with the coordinator
   --state-sync MODE    full: on the disk before anybody is told (default); off: safe from the end of
                        the process, but not of the machine
+  --store ADDRESS      keep it in etcd, for several coordinators of which one leads and the others
+                       stand by: etcd://host:2379[,host:2379]...[/prefix], or etcds:// with TLS.
+                       --state-dir then holds the token, the certificates and jobs' workdirs
+  --store-ca FILE, --store-cert FILE, --store-key FILE
+                       certificates towards etcd (PEM)
+  --store-user NAME, --store-password-file FILE
+                       who it is to etcd
+  --store-lease T      how long the others wait for a leader that is silent (default 2s)
+  --advertise ADDRESS  with --store: where clients reach this coordinator, when that is not --listen
   --token-file FILE    callers must show the token in FILE, which is made when it is missing. With
                        host:port the default is DIR/token, or `token` in the runtime folder
   --local-users        the Unix socket is open to all users of this machine: each may submit, and
@@ -93,18 +104,11 @@ absl::Status SetQuota(absl::string_view value, Options& limits) {
 }
 
 absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& flags) {
+  if (IsStoreFlag(name)) return SetStoreFlag(name, value, flags.store);
   if (name == "listen") {
     flags.server.listen = std::string(value);
   } else if (name == "token-file") {
     flags.token_file = std::string(value);
-  } else if (name == "state-dir") {
-    flags.state.folder = std::string(value);
-  } else if (name == "state-sync") {
-    if (value != "full" && value != "off") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--state-sync is full or off, not '", value, "'"));
-    }
-    flags.state.sync = value == "full";
   } else if (name == "quota") {
     return SetQuota(value, flags.server.limits);
   } else if (name == "fair-share-half-life") {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/service/server.h"
-#include "coordinator/store/sqlite_store.h"
+#include "coordinator/store_flags.h"
 
 namespace lockstep::coordinator {
 
@@ -17,10 +17,11 @@ struct Flags {
   ServerOptions server;
   std::string token_file;
   bool tls_of_token = false;  // the certificate is derived from the token
-  SqliteOptions state;        // folder empty: nothing is kept
+  StoreFlags store;
   int ready_fd = -1;
   bool parent_death = false;
-  int parent = 0;     // 0: whoever it is
+  int parent = 0;  // 0: whoever it is
+  bool told_serving = false;
   bool done = false;  // --help, --version
 };
 

@@ -36,9 +36,11 @@ UNRESTRICTED = ("tests", "bench", "tools", "examples")
 
 # Header prefix -> the folders that may include it. Sets the walls inside and around the layers.
 LIBRARIES = {
-    "grpcpp/": ["coordinator/service", "coordinator/client", "coordinator/main.cc"],
+    "grpcpp/": ["coordinator/service", "coordinator/client", "coordinator/store/etcd",
+                "coordinator/main.cc"],
     "grpc/": ["coordinator/service", "coordinator/client", "coordinator/main.cc"],
     "proto/access.grpc.pb.h": ["coordinator/service", "coordinator/client"],
+    "proto/etcd.grpc.pb.h": ["coordinator/store/etcd"],
     "proto/coordinator.grpc.pb.h": ["coordinator/service", "coordinator/client"],
     "yaml-cpp/": ["job"],
     "cuda": ["engine/cuda", "collectives/nccl"],
@@ -94,6 +96,9 @@ WALL_CLOCK_FILES = {
     "coordinator/client/files.cc": "gRPC's deadline of a single call",
     "coordinator/client/packages.cc": "gRPC's deadline of a single call",
     "coordinator/service/front.cc": "gRPC's deadline of the shutdown",
+    "coordinator/client/route.cc": "gRPC's deadline of a single call",
+    "coordinator/store/etcd/client.cc": "gRPC's deadline of a single call",
+    "coordinator/service/standby_server.cc": "gRPC's deadline of the shutdown",
     "launcher/agent/agent.cc": "when a process died",
     "launcher/agent/host.cc": "random bits where the kernel gives none",
     "launcher/spawner/spawner_process.cc": "when a process began and ended",

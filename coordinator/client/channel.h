@@ -21,8 +21,11 @@ namespace lockstep::coordinator {
 inline constexpr absl::Duration kSilence = absl::Seconds(5);
 
 // A channel of its own (no shared subchannels), with a reconnect backoff of 20 to 500 ms. TLS,
-// where the token asks for it. REQUIRES: the token is one that ParseToken takes.
-std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options);
+// where the token asks for it. `one_of_several`: there are other coordinators to turn to, so that
+// one whose host has vanished is given up sooner. REQUIRES: one address; the token is one that
+// ParseToken takes.
+std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
+                                           bool one_of_several = false);
 
 // What a call shows: the token's secret.
 void ShowToken(const ClientOptions& options, grpc::ClientContext* context);

@@ -18,15 +18,19 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/route.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace lockstep::coordinator {
 namespace {
 
+// How long a call waits until one of several coordinators leads, and for one of them.
+constexpr absl::Duration kUntilOneLeads = absl::Seconds(10);
+constexpr absl::Duration kPatienceWithOne = absl::Seconds(2);
+
 class GrpcClient : public Client {
  public:
-  explicit GrpcClient(const ClientOptions& options)
-      : options_(options), stub_(Coordinator::NewStub(MakeChannel(options))) {}
+  explicit GrpcClient(const ClientOptions& options) : options_(options), route_(options) {}
 
   absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                               absl::Duration timeout) override {
@@ -88,27 +92,40 @@ class GrpcClient : public Client {
                                                                           Response*),
                                 const Request& request, absl::Duration timeout) {
     Clock* const clock = Clock::Real();
+    // When one of several has ended it takes the next one a while to lead.
+    if (route_.several()) timeout = std::max(timeout, kUntilOneLeads);
     const absl::Time deadline = clock->Now() + timeout;
     grpc::Status status;
     std::string refusal;  // the coordinator's own
     for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
+      const Route::Way way = route_.Now();
+      const absl::Duration left = deadline - clock->Now();
       grpc::ClientContext context;
       ShowToken(options_, &context);
-      context.set_wait_for_ready(attempt > 0 || !IsTcpAddress(options_.address));
+      context.set_wait_for_ready(!route_.several() &&
+                                 (attempt > 0 || !IsTcpAddress(way.options.address)));
       // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that
       // no later change of the wall clock matters.
-      context.set_deadline(std::chrono::system_clock::now() +
-                           absl::ToChronoNanoseconds(deadline - clock->Now()));
+      context.set_deadline(
+          std::chrono::system_clock::now() +
+          absl::ToChronoNanoseconds(route_.several() ? std::min(left, kPatienceWithOne) : left));
       Response response;
-      status = ((*stub_).*method)(&context, request, &response);
+      status = ((*Coordinator::NewStub(way.channel)).*method)(&context, request, &response);
       if (status.ok()) return response;
-      if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
+      route_.Ended(way, status, context);
+      const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+      if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !(late && route_.several())) {
+        break;
+      }
       if (absl::StartsWith(status.error_message(), "the coordinator ")) {
         refusal = absl::StrCat(": ", status.error_message());
       } else if (attempt == 0) {
-        LS_RETURN_IF_ERROR(ExplainConnection(options_, deadline - clock->Now()));
+        LS_RETURN_IF_ERROR(ExplainConnection(
+            way.options, route_.several() ? std::min(left, kPatienceWithOne) : left));
       }
-      const absl::Duration backoff = absl::Milliseconds(BackoffMillis(attempt));
+      // Somebody else may lead at any moment.
+      const absl::Duration backoff =
+          absl::Milliseconds(BackoffMillis(route_.several() ? std::min(attempt, 2) : attempt));
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
@@ -125,7 +142,7 @@ class GrpcClient : public Client {
                           const std::function<bool(const JobEvent&)>& on_event, bool& heard);
 
   const ClientOptions options_;
-  const std::unique_ptr<Coordinator::Stub> stub_;
+  Route route_;
   absl::Mutex mu_;
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
@@ -142,7 +159,9 @@ absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
     if (stopped_) return absl::OkStatus();
     following_ = &context;
   }
-  auto reader = stub_->FollowJob(&context, request);
+  const Route::Way way = route_.Now();
+  const auto stub = Coordinator::NewStub(way.channel);
+  auto reader = stub->FollowJob(&context, request);
   JobEvent event;
   bool enough = false;
   while (!enough && reader->Read(&event)) {
@@ -152,6 +171,7 @@ absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
   }
   if (enough) context.TryCancel();
   const grpc::Status status = reader->Finish();
+  if (!enough) route_.Ended(way, status, context);
   absl::MutexLock lock(&mu_);
   following_ = nullptr;
   return enough || stopped_ ? absl::OkStatus() : FromGrpc(status);

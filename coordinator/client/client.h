@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the other programs speak to a coordinator. No gRPC type is visible here.
 //
-// Addresses: "unix:/path", "unix-abstract:name" or "host:port".
+// Addresses: "unix:/path", "unix-abstract:name" or "host:port"; several with commas between them,
+// when several coordinators take turns to lead: calls and sessions follow the leader.
 // Channels reconnect with a backoff of 20 ms to 500 ms with jitter.
 // Thread-safety: thread-safe unless said otherwise.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_CLIENT_H_

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 
@@ -123,6 +124,12 @@ absl::StatusOr<std::string> FindDefaultAddress(const RuntimePlaces& places) {
   return fallback;
 }
 
+std::vector<std::string> AddressesOf(absl::string_view list) {
+  std::vector<std::string> addresses = absl::StrSplit(list, ',', absl::SkipEmpty());
+  if (addresses.empty()) addresses.emplace_back(list);
+  return addresses;
+}
+
 bool IsTcpAddress(absl::string_view address) {
   return !absl::StartsWith(address, "unix:") && !absl::StartsWith(address, "unix-abstract:");
 }
@@ -140,6 +147,13 @@ std::string TokenLink(const std::string& folder, const std::string& address) {
 }
 
 absl::StatusOr<std::string> FindToken(const std::string& address, const RuntimePlaces& places) {
+  if (const std::vector<std::string> all = AddressesOf(address); all.size() > 1) {
+    for (const std::string& one : all) {
+      absl::StatusOr<std::string> token = FindToken(one, places);
+      if (!token.ok() || !token->empty()) return token;
+    }
+    return std::string();
+  }
   if (!IsTcpAddress(address) || absl::StrContains(address, "/")) return std::string();
   std::vector<std::string> why_not;
   for (const auto& [folder, made] : Candidates(places, why_not)) {

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -41,6 +42,9 @@ std::string DefaultAddressIn(const std::string& folder);
 // or, when there is none, that in which a coordinator would make it. Errors: as MakeRuntimeFolder.
 absl::StatusOr<std::string> FindDefaultAddress(const RuntimePlaces& places = RuntimePlaces::Here());
 
+// The addresses of a list with commas between them; at least one.
+std::vector<std::string> AddressesOf(absl::string_view list);
+
 // "host:port", in contrast to "unix:/path" and "unix-abstract:name".
 bool IsTcpAddress(absl::string_view address);
 
@@ -51,8 +55,8 @@ std::string HostOf(absl::string_view tcp_address);
 // token; in the runtime folder `folder`.
 std::string TokenLink(const std::string& folder, const std::string& address);
 
-// The token that a verb shows at `address` when it is told none: that of the user's own coordinator
-// there. Empty: there is none, or none is needed. Errors: as ReadToken (token.h).
+// The token that a verb shows at `address`, one or a list, when it is told none: that of the user's
+// own coordinator there. Empty: there is none, or none is needed. Errors: as ReadToken (token.h).
 absl::StatusOr<std::string> FindToken(const std::string& address,
                                       const RuntimePlaces& places = RuntimePlaces::Here());
 

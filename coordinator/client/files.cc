@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/route.h"
 #include "proto/files.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -18,8 +19,7 @@ namespace {
 
 class GrpcFilesClient : public FilesClient {
  public:
-  explicit GrpcFilesClient(const ClientOptions& options)
-      : options_(options), stub_(Files::NewStub(MakeChannel(options))) {}
+  explicit GrpcFilesClient(const ClientOptions& options) : options_(options), route_(options) {}
 
   absl::StatusOr<FindFilesResponse> FindFiles(const FindFilesRequest& request,
                                               absl::Duration timeout) override {
@@ -28,7 +28,8 @@ class GrpcFilesClient : public FilesClient {
     context.set_wait_for_ready(true);
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
     FindFilesResponse response;
-    const grpc::Status status = stub_->FindFiles(&context, request, &response);
+    const auto stub = Files::NewStub(route_.ToLeader(timeout));
+    const grpc::Status status = stub->FindFiles(&context, request, &response);
     if (status.ok()) return response;
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return absl::UnimplementedError("this coordinator is older and carries no files");
@@ -49,7 +50,8 @@ class GrpcFilesClient : public FilesClient {
       if (stopped_) return absl::CancelledError("stopped");
       fetching_ = &context;
     }
-    const auto reader = stub_->Fetch(&context, request);
+    const auto stub = Files::NewStub(route_.ToLeader());
+    const auto reader = stub->Fetch(&context, request);
     FilePiece piece;
     absl::Status taken;
     while (taken.ok() && reader->Read(&piece)) taken = on_piece(piece);
@@ -69,7 +71,7 @@ class GrpcFilesClient : public FilesClient {
 
  private:
   const ClientOptions options_;
-  const std::unique_ptr<Files::Stub> stub_;
+  Route route_;
   absl::Mutex mu_;
   grpc::ClientContext* fetching_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
@@ -78,7 +80,7 @@ class GrpcFilesClient : public FilesClient {
 class GrpcFileStream : public FileStream {
  public:
   explicit GrpcFileStream(const ClientOptions& options)
-      : stub_(Files::NewStub(MakeChannel(options))) {
+      : stub_(Files::NewStub(Route(options).ToLeader())) {
     ShowToken(options, &context_);
     writer_ = stub_->Send(&context_, &response_);
   }

@@ -15,6 +15,7 @@
 #include "coordinator/client/channel.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/package_store.h"
+#include "coordinator/client/route.h"
 #include "proto/package.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -24,21 +25,20 @@ constexpr size_t kPiece = size_t{1} << 20;
 
 class GrpcPackagesClient : public PackagesClient {
  public:
-  explicit GrpcPackagesClient(const ClientOptions& options)
-      : options_(options), stub_(Packages::NewStub(MakeChannel(options))) {}
+  explicit GrpcPackagesClient(const ClientOptions& options) : options_(options), route_(options) {}
 
   absl::StatusOr<bool> Put(const std::string& id, const std::string& bytes,
                            absl::Duration timeout) override {
     HasPackageRequest request;
     request.set_id(id);
     HasPackageResponse response;
-    LS_RETURN_IF_ERROR(Call(timeout, [&](grpc::ClientContext* context) {
-      return stub_->HasPackage(context, request, &response);
+    LS_RETURN_IF_ERROR(Call(timeout, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+      return stub->HasPackage(context, request, &response);
     }));
     if (response.has()) return false;
-    LS_RETURN_IF_ERROR(Call(timeout, [&](grpc::ClientContext* context) {
+    LS_RETURN_IF_ERROR(Call(timeout, [&](Packages::Stub* stub, grpc::ClientContext* context) {
       PutPackageResponse done;
-      const auto writer = stub_->PutPackage(context, &done);
+      const auto writer = stub->PutPackage(context, &done);
       PackagePiece piece;
       piece.set_id(id);
       for (size_t at = 0; at < bytes.size() || at == 0; at += kPiece) {
@@ -56,8 +56,8 @@ class GrpcPackagesClient : public PackagesClient {
     GetPackageRequest request;
     request.set_id(id);
     std::string bytes;
-    LS_RETURN_IF_ERROR(Call(timeout, [&](grpc::ClientContext* context) {
-      const auto reader = stub_->GetPackage(context, request);
+    LS_RETURN_IF_ERROR(Call(timeout, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+      const auto reader = stub->GetPackage(context, request);
       PackagePiece piece;
       while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes && reader->Read(&piece)) {
         bytes += piece.data();
@@ -78,6 +78,7 @@ class GrpcPackagesClient : public PackagesClient {
  private:
   template <typename Body>
   absl::Status Call(absl::Duration timeout, Body body) {
+    const auto stub = Packages::NewStub(route_.ToLeader(timeout));
     grpc::ClientContext context;
     ShowToken(options_, &context);
     context.set_wait_for_ready(true);
@@ -91,7 +92,7 @@ class GrpcPackagesClient : public PackagesClient {
       absl::MutexLock lock(&mu_);
       calls_.erase(&context);
     };
-    const grpc::Status status = body(&context);
+    const grpc::Status status = body(stub.get(), &context);
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return absl::UnimplementedError(
           "this coordinator is older and takes no job with a workdir of its own");
@@ -100,7 +101,7 @@ class GrpcPackagesClient : public PackagesClient {
   }
 
   const ClientOptions options_;
-  const std::unique_ptr<Packages::Stub> stub_;
+  Route route_;
   absl::Mutex mu_;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

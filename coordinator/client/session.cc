@@ -18,6 +18,7 @@
 #include "coordinator/client/client.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/route.h"
 #include "coordinator/client/session_machine.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -77,7 +78,14 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
  public:
   using Machine = SessionMachine<Out, In>;
 
-  explicit Stream(std::shared_ptr<Box<Out, In>> box) : box_(std::move(box)) {}
+  Stream(std::shared_ptr<Box<Out, In>> box, std::shared_ptr<Route> route)
+      : box_(std::move(box)),
+        route_(std::move(route)),
+        way_(route_->Now()),
+        stub_(Coordinator::NewStub(way_.channel)) {}
+
+  Coordinator::Stub& stub() { return *stub_; }
+  const Route::Way& way() const { return way_; }
 
   grpc::ClientContext& context() { return context_; }
 
@@ -106,6 +114,7 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
   void OnDone(const grpc::Status& status) override {
     // The owner may free this object as soon as the machine has heard of it.
     const std::shared_ptr<Box<Out, In>> box = box_;
+    route_->Ended(way_, status, context_);
     const std::string reason =
         status.ok() ? "the coordinator ended the connection" : status.error_message();
     box->Feed([&reason](Machine& machine) { return machine.Done(reason, Clock::Real()->Now()); });
@@ -113,6 +122,9 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
 
  private:
   const std::shared_ptr<Box<Out, In>> box_;
+  const std::shared_ptr<Route> route_;
+  const Route::Way way_;
+  const std::unique_ptr<Coordinator::Stub> stub_;
   grpc::ClientContext context_;
   In in_;
   Out out_;
@@ -129,7 +141,7 @@ class GrpcSession : public Session<Out, In> {
       : options_(options),
         callbacks_(std::move(callbacks)),
         open_(open),
-        stub_(Coordinator::NewStub(MakeChannel(options))),
+        route_(std::make_shared<Route>(options)),
         thread_(name, [this] { Run(); }) {}
   ~GrpcSession() override { Close(absl::ZeroDuration()); }
 
@@ -159,10 +171,10 @@ class GrpcSession : public Session<Out, In> {
   }
 
   void CarryOut(const session_action::Open& open) {
-    stream_ = std::make_unique<Stream<Out, In>>(box_);
+    stream_ = std::make_unique<Stream<Out, In>>(box_, route_);
     ShowToken(options_, &stream_->context());
-    stream_->context().set_wait_for_ready(open.wait_for_ready);
-    open_(*stub_, &stream_->context(), stream_.get());
+    stream_->context().set_wait_for_ready(open.wait_for_ready && !route_->several());
+    open_(stream_->stub(), &stream_->context(), stream_.get());
     stream_->Start();
     stream_->Write(callbacks_.hello());
   }
@@ -186,13 +198,13 @@ class GrpcSession : public Session<Out, In> {
     if (!why.empty()) callbacks_.on_connection(false, why);
   }
   std::string Explanation() const {
-    return std::string(ExplainConnection(options_, kExplainWithin).message());
+    return std::string(ExplainConnection(route_->Now().options, kExplainWithin).message());
   }
 
   const ClientOptions options_;
   const Callbacks callbacks_;
   const OpenStream open_;
-  const std::unique_ptr<Coordinator::Stub> stub_;
+  const std::shared_ptr<Route> route_;
   const std::shared_ptr<Box<Out, In>> box_ = std::make_shared<Box<Out, In>>();
   std::unique_ptr<Stream<Out, In>> stream_;  // the newest one; the thread's own
   Thread thread_;                            // last: starts when the rest is there

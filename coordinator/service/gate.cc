@@ -23,6 +23,7 @@ std::optional<Requester> Gate::WhoCalls(absl::string_view token) const {
 
 absl::StatusOr<Requester> Gate::Admit(absl::string_view call,
                                       const grpc::ServerContextBase& context) const {
+  if (!hub_->Leads()) return absl::UnavailableError("the coordinator leads no more");
   const auto found = context.client_metadata().find(kTokenKey);
   const absl::string_view token =
       found == context.client_metadata().end()

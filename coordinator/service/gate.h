@@ -29,7 +29,8 @@ class Gate {
   Gate(Hub* hub, Door* door, Audit* audit, std::optional<Requester> by_socket)
       : hub_(hub), door_(door), audit_(audit), by_socket_(std::move(by_socket)) {}
 
-  // Who makes `call` ("Coordinator/SubmitJob"), if they may. Errors: PermissionDenied.
+  // Who makes `call` ("Coordinator/SubmitJob"), if they may. Errors: PermissionDenied;
+  // Unavailable when another coordinator leads by now.
   absl::StatusOr<Requester> Admit(absl::string_view call,
                                   const grpc::ServerContextBase& context) const;
 

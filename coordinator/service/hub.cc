@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -52,10 +53,12 @@ std::vector<JobEvent> WhereItStands(const State& state, const Job& job, absl::Ti
 }  // namespace
 
 Hub::Hub(Clock* clock, Store* store, Beginning beginning,
-         std::function<void(const absl::Status&)> on_broken)
+         std::function<void(const absl::Status&)> on_broken, std::function<void(int64_t)> on_later)
     : clock_(clock),
       store_(store),
       on_broken_(std::move(on_broken)),
+      on_later_(std::move(on_later)),
+      speaker_(beginning.speaker),
       registry_((beginning.speaker.epoch - 1) << kLifeShift),
       outbox_(std::move(beginning.speaker), std::move(beginning.state)) {
   {
@@ -175,7 +178,18 @@ void Hub::HandleLocked(const Event& event, Done done, Calls& calls) {
   CarryOut(outbox_.Handle(event, ticket, clock_->Now()), calls);
 }
 
+// An agent obeys no coordinator that is older than the newest that it has obeyed.
+void Hub::NoteEpoch(const Event& event) {
+  const auto* said = std::get_if<AgentSaid>(&event);
+  if (said == nullptr || !said->message.has_hello() || !on_later_) return;
+  const AgentHello& hello = said->message.hello();
+  if (hello.cluster_id() == speaker_.cluster_id && hello.epoch() > speaker_.epoch) {
+    on_later_(hello.epoch());
+  }
+}
+
 void Hub::Post(const Event& event, Done done) {
+  NoteEpoch(event);
   Calls calls;
   {
     absl::MutexLock lock(&mu_);

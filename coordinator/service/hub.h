@@ -37,9 +37,11 @@ class Hub {
   // Goes on from `beginning`, which is what `store` holds. Followers know events of a later
   // coordinator by their higher sequence numbers. `on_broken` is called, once and without the lock,
   // when the journal has failed for good, with the reason: nothing is said any more, and the
-  // process is to end. `clock` and `store` outlive the hub.
+  // process is to end. `on_later` is called when an agent has obeyed a later coordinator of the
+  // same cluster, with its epoch. `clock` and `store` outlive the hub.
   Hub(Clock* clock, Store* store, Beginning beginning,
-      std::function<void(const absl::Status&)> on_broken = nullptr);
+      std::function<void(const absl::Status&)> on_broken = nullptr,
+      std::function<void(int64_t epoch)> on_later = nullptr);
   ~Hub();  // writes what is not written yet; stops the threads
 
   // What an event's sender is told.
@@ -67,6 +69,9 @@ class Hub {
   // The connection is over; the core hears of it.
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
+
+  // Whether this coordinator still leads, if there are several (store.h).
+  bool Leads() const { return store_->Leads(); }
 
   // In these `who` asks: PermissionDenied where it is not theirs (core/access.h).
   // The id of the job that `reference` names, to follow it. Errors: NotFound.
@@ -108,6 +113,7 @@ class Hub {
     absl::Status broken;
   };
 
+  void NoteEpoch(const Event& event) ABSL_LOCKS_EXCLUDED(mu_);
   void HandleLocked(const Event& event, Done done, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CarryOut(Outgoing outgoing, Calls& calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Make(Calls calls) ABSL_LOCKS_EXCLUDED(mu_);
@@ -121,6 +127,8 @@ class Hub {
   Clock* const clock_;
   Store* const store_;
   const std::function<void(const absl::Status&)> on_broken_;
+  const std::function<void(int64_t)> on_later_;
+  const Speaker speaker_;
   absl::Mutex mu_;
   Registry registry_ ABSL_GUARDED_BY(mu_);
   Outbox outbox_ ABSL_GUARDED_BY(mu_);

@@ -225,6 +225,10 @@ void Listener::Stop() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t told = ::write(stop_.get(), &one, sizeof(one));
   thread_.Join();
+  uint64_t told_before = 0;
+  while (::read(stop_.get(), &told_before, sizeof(told_before)) > 0) {
+  }
+  on_connection_ = nullptr;
 }
 
 void Listener::Run() {

@@ -36,7 +36,7 @@ class Listener {
   ~Listener();  // stops; removes its socket file
 
   // Calls `on_connection` with each connection that `door` lets in, on a thread of its own. `door`
-  // outlives the listener.
+  // outlives that thread. May be called again after Stop; connections wait meanwhile.
   void Start(std::function<void(UniqueFd)> on_connection, Door* door);
   // No connection comes any more. Blocks for the thread.
   void Stop();

@@ -66,7 +66,7 @@ std::string NameOf(uid_t uid) {
 class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
-      : hub_(clock, store, std::move(beginning), options.on_broken),
+      : hub_(clock, store, std::move(beginning), options.on_broken, options.on_later),
         door_(Secrets(options), ConnectionLimits(), options.local_users, clock),
         audit_(options.audit, clock),
         packages_(PackageSettings(options)),
@@ -80,12 +80,13 @@ class GrpcServer : public Server {
     fronts_.clear();
   }
 
-  absl::Status Serve(std::unique_ptr<Listener> listener) {
+  absl::Status Serve(Listener* listener, std::unique_ptr<Listener> own) {
     // The one that most need is there before anybody comes.
     if (FrontFor(is_tcp_ ? kAnybody : ::geteuid()) == nullptr) {
       return absl::InternalError("gRPC's server does not start");
     }
-    listener_ = std::move(listener);
+    own_listener_ = std::move(own);
+    listener_ = listener;
     listener_->Start([this](UniqueFd fd) { Take(std::move(fd)); }, &door_);
     return absl::OkStatus();
   }
@@ -155,7 +156,8 @@ class GrpcServer : public Server {
   const std::optional<Certified> tls_;
   // By who is at the other end (kAnybody: of TCP).
   std::map<uid_t, std::unique_ptr<Front>> fronts_;
-  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Listener> own_listener_;
+  Listener* listener_ = nullptr;
 };
 
 }  // namespace
@@ -170,8 +172,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         absl::StrCat("'", options.listen, "' can be reached by every user of this machine: that ",
                      "needs a token; listen on a Unix socket or give one"));
   }
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
-                      Listener::Bind(options.listen, reachable, options.local_users));
+  std::unique_ptr<Listener> own;
+  if (options.listener == nullptr) {
+    LS_ASSIGN_OR_RETURN(own, Listener::Bind(options.listen, reachable, options.local_users));
+  }
+  Listener* const listener = own == nullptr ? options.listener : own.get();
   LS_ASSIGN_OR_RETURN(Beginning beginning, Begin(store, options.limits, clock->Now()));
   if (beginning.speaker.epoch > 1) {
     LS_LOG_INFO << "goes on from the journal: " << beginning.state.jobs.size() << " jobs, "
@@ -179,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                 << beginning.speaker.epoch << " of it";
   }
   auto server = std::make_unique<GrpcServer>(options, clock, store, std::move(beginning));
-  LS_RETURN_IF_ERROR(server->Serve(std::move(listener)));
+  LS_RETURN_IF_ERROR(server->Serve(listener, std::move(own)));
   return server;
 }
 

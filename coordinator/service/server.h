@@ -18,6 +18,8 @@
 
 namespace lockstep::coordinator {
 
+class Listener;
+
 struct ServerOptions {
   // "unix:/path", "unix-abstract:name" or "host:port" (port 0: any free one). On Unix sockets only
   // the coordinator's own user and root are let in, unless `local_users`.
@@ -43,8 +45,13 @@ struct ServerOptions {
   // Where workdirs of jobs are kept; empty: in memory, and fewer of them.
   std::string packages;
   Options limits;
+  // Bound already to `listen`, and outlives the server; null: the server binds one of its own.
+  Listener* listener = nullptr;
   // Called once when the journal has failed for good: the process is to end. May be empty.
   std::function<void(const absl::Status&)> on_broken;
+  // Called when somebody has obeyed a later coordinator of this cluster than this one, with its
+  // number: the journal is an old copy (`RaiseEpoch` in beginning.h helps). May be empty.
+  std::function<void(int64_t epoch)> on_later;
 };
 
 class Server {

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/sqlite.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/fd.h"
 #include "common/status.h"
 
 namespace lockstep::coordinator {
@@ -72,12 +69,14 @@ void SqliteStatement::Reset() {
 }
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
-                                                                     int busy_millis) {
+                                                                     int busy_millis,
+                                                                     bool read_only) {
   std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path));
   sqlite3* raw = nullptr;
-  const int rc =
-      sqlite3_open_v2(path.c_str(), &raw,
-                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+  const int rc = sqlite3_open_v2(path.c_str(), &raw,
+                                 (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE) |
+                                     SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+                                 nullptr);
   database->database_.reset(raw);
   if (rc != SQLITE_OK) return database->Failure(rc);
   sqlite3_busy_timeout(raw, busy_millis);
@@ -109,6 +108,16 @@ absl::StatusOr<SqliteStatement> SqliteDatabase::Prepare(const std::string& sql) 
   return statement;
 }
 
+absl::Status SqliteDatabase::CopyTo(const SqliteDatabase& to) const {
+  sqlite3_backup* const copy =
+      sqlite3_backup_init(to.database_.get(), "main", database_.get(), "main");
+  if (copy == nullptr) return to.Failure(sqlite3_extended_errcode(to.database_.get()));
+  // All at once: a reader of a write-ahead log hinders nobody.
+  const int rc = sqlite3_backup_step(copy, -1);
+  sqlite3_backup_finish(copy);
+  return rc == SQLITE_DONE ? absl::OkStatus() : Failure(rc);
+}
+
 void SqliteDatabase::Rollback() const {
   if (sqlite3_get_autocommit(database_.get()) != 0) return;  // SQLite has ended it already
   sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
@@ -125,13 +134,10 @@ absl::Status SqliteDatabase::Failure(int rc) const {
           absl::StrCat(said, "; the file is damaged: put a copy back, or move it and its '-wal' ",
                        "away to begin anew without the jobs that it holds"));
     case SQLITE_BUSY:
-    case SQLITE_LOCKED: {
-      const int holder = LockHolder(path_);
-      return absl::FailedPreconditionError(
-          absl::StrCat("'", path_, "' is used by another coordinator",
-                       holder == 0 ? "" : absl::StrCat(" (process ", holder, ")"),
-                       ": stop that one or use another folder"));
-    }
+    case SQLITE_LOCKED:
+      return absl::FailedPreconditionError(absl::StrCat(
+          "'", path_, "' is used by another program, or by an older coordinator: stop ",
+          "that one or use another folder"));
     case SQLITE_FULL:
       return absl::ResourceExhaustedError(absl::StrCat(said, "; make room on its disk"));
     case SQLITE_NOMEM:
@@ -151,16 +157,6 @@ absl::Status SqliteDatabase::Failure(int rc) const {
     default:
       return absl::InternalError(said);
   }
-}
-
-int LockHolder(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return 0;
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  if (::fcntl(fd.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
-  return static_cast<int>(lock.l_pid);
 }
 
 }  // namespace lockstep::coordinator

@@ -48,7 +48,12 @@ class SqliteDatabase {
   // Opens an existing file, empty or not. A lock that somebody holds is waited for at most
   // `busy_millis`. Errors: as Failure.
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path,
-                                                              int busy_millis);
+                                                              int busy_millis,
+                                                              bool read_only = false);
+
+  // Makes `to` what this is at one moment, while others go on to write here. Errors: as Failure, of
+  // either.
+  absl::Status CopyTo(const SqliteDatabase& to) const;
 
   // Runs one statement without results. Errors: as Failure.
   absl::Status Run(const std::string& sql) const;
@@ -73,9 +78,6 @@ class SqliteDatabase {
   const std::string path_;
   std::unique_ptr<sqlite3, Close> database_;
 };
-
-// A process that holds a lock on the file; 0: none.
-int LockHolder(const std::string& path);
 
 }  // namespace lockstep::coordinator
 

@@ -7,8 +7,11 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
@@ -24,12 +27,26 @@ struct SqliteOptions {
 
 // The database's file in its folder; beside it lies the write-ahead log, `journal.db-wal`.
 inline constexpr const char* kJournalFile = "journal.db";
+// Beside it, too: locked while a coordinator has the database, and names its process.
+inline constexpr const char* kLockFile = "journal.lock";
 
 // Opens the database, or makes a new one, and keeps it locked until the store is gone. Blocks for
 // the disk, and a moment for a lock that may be given up. Errors: FailedPrecondition (another
 // process has it, naming the process; it is no journal, or one of a newer version; permission),
 // DataLoss (damaged), ResourceExhausted (disk full), Unavailable (the disk fails).
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options);
+
+// Copies the database of `folder` to the new file `file` as it is at one moment, also while a
+// coordinator writes to it. Blocks for the disk. Errors: AlreadyExists (there is such a file, which
+// stays as it is), NotFound (there is no database), and as OpenSqliteStore.
+absl::Status CopySqliteStore(const std::string& folder, const std::string& file);
+
+// Makes the new database `file` of rows. Errors: as CopySqliteStore.
+absl::Status WriteJournalFile(const std::string& file, absl::Span<const StoredRow> rows);
+
+// The rows of a database that no coordinator uses, by key; checked as OpenSqliteStore does. Errors:
+// as that.
+absl::StatusOr<std::vector<StoredRow>> ReadJournalFile(const std::string& file);
 
 }  // namespace lockstep::coordinator
 

@@ -40,9 +40,13 @@ class Store {
   // Writes all rows or none; returns the batch's revision, which is higher than that of any row.
   // They are durable, as far as this store is, when it returns. Of rows with one key the last
   // counts; an empty batch writes nothing and returns the newest revision. Errors: Aborted when a
-  // row's revision before the batch is not the expected one; ResourceExhausted (disk full),
-  // Unavailable.
+  // row's revision before the batch is not the expected one, or when another coordinator leads;
+  // ResourceExhausted (disk full), Unavailable.
   virtual absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) = 0;
+
+  // Of a store that several coordinators share: whether this one still leads, so that what it knows
+  // is the newest. Does not block.
+  virtual bool Leads() { return true; }
 };
 
 // Rows that live as long as the process.

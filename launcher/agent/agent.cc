@@ -460,7 +460,10 @@ void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem, 
 
 // Anew for each worker: networks come and go.
 void AgentImpl::FindDataAddresses(const std::string& seen) {
-  if (!coordinator::IsTcpAddress(options_.coordinator.address)) {
+  // Of several coordinators any one: all are reached the same way, or the coordinator's word
+  // counts.
+  const std::string address = coordinator::AddressesOf(options_.coordinator.address).front();
+  if (!coordinator::IsTcpAddress(address)) {
     if (options_.private_agent) return;
     // All agents of a Unix socket are on this machine.
     if (options_.interfaces.empty()) {
@@ -468,8 +471,8 @@ void AgentImpl::FindDataAddresses(const std::string& seen) {
       return;
     }
   }
-  node_.data_addresses = ChooseDataAddresses(SystemAddresses(), options_.interfaces,
-                                             OwnEndTowards(options_.coordinator.address), seen);
+  node_.data_addresses =
+      ChooseDataAddresses(SystemAddresses(), options_.interfaces, OwnEndTowards(address), seen);
   if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;
   WarnOnce(
       "no address of this host is among --interfaces: its workers join no job of several hosts");

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/store.h"
+#include "tests/conformance/etcd_process.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -62,6 +63,11 @@ using Make = std::function<std::unique_ptr<Store>(const Folder&)>;
 
 class StoreTest : public testing::TestWithParam<std::pair<const char*, Make>> {
  protected:
+  void SetUp() override {
+    if (store_ == nullptr) {
+      GTEST_SKIP() << "SKIPPED: there is no program `etcd` here (Debian's etcd-server)";
+    }
+  }
   Folder folder_;
   std::unique_ptr<Store> store_ = GetParam().second(folder_);
 };
@@ -99,6 +105,21 @@ TEST_P(StoreTest, ComparesRevisions) {
   EXPECT_THAT(Texts(*store_), testing::ElementsAre("a=2@2", "new=x@2"));
 }
 
+// More rows and bytes than etcd takes at once.
+TEST_P(StoreTest, TakesLargeBatches) {
+  std::vector<Put> puts;
+  for (int i = 0; i < 300; ++i) puts.push_back({absl::StrCat("row", i), std::string(10000, 'v')});
+  puts.push_back({"huge", std::string(3 << 20, 'h')});
+  EXPECT_EQ(*store_->PutBatch(puts), 1);
+  EXPECT_EQ(*store_->PutBatch({{"huge", "small"}, {"row7", "", 1, true}}), 2);
+  const auto rows = store_->GetAll();
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  ASSERT_EQ(rows->size(), 300);
+  EXPECT_EQ(rows->front().value, "small");
+  EXPECT_EQ(rows->front().revision, 2);
+  EXPECT_EQ(rows->back().value, std::string(10000, 'v'));
+}
+
 TEST_P(StoreTest, ErasesRows) {
   ASSERT_TRUE(store_->PutBatch({{"a", "1"}, {"b", "2"}}).ok());
   EXPECT_EQ(*store_->PutBatch({{"a", "", -1, true}, {"none", "", -1, true}, {"c", "3"}}), 2);
@@ -117,7 +138,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(std::make_pair("memory", Make([](const Folder&) { return MakeMemoryStore(); })),
                     std::make_pair("sqlite", Make([](const Folder& f) { return Open(f); })),
                     std::make_pair("sqlite_sync",
-                                   Make([](const Folder& f) { return Open(f, true); }))),
+                                   Make([](const Folder& f) { return Open(f, true); })),
+                    std::make_pair("etcd", Make([](const Folder&) -> std::unique_ptr<Store> {
+                                     EtcdProcess* const etcd = EtcdProcess::Shared();
+                                     if (etcd == nullptr) return nullptr;
+                                     return std::make_unique<LeadingStore>(etcd->NewOptions());
+                                   }))),
     [](const auto& info) { return std::string(info.param.first); });
 
 TEST(SqliteStore, GoesOnWhereItWas) {
@@ -232,6 +258,25 @@ TEST(SqliteStore, KnowsFilesOfOthersAndOfLaterVersions) {
   patch(71, 'x');  // the application's
   EXPECT_THAT(OpenSqliteStore({folder.path(), false}).status().message(),
               HasSubstr("of another program"));
+}
+
+TEST(SqliteStore, IsCopiedWhileItIsUsed) {
+  const Folder folder;
+  const auto store = Open(folder, true);
+  ASSERT_TRUE(store->PutBatch({{"a", "1"}, {"b", "2"}}).ok());
+  const std::string copy = folder.path() + "/copy.db";
+  ASSERT_TRUE(CopySqliteStore(folder.path(), copy).ok());
+  ASSERT_TRUE(store->PutBatch({{"a", "3"}}).ok());
+  const auto rows = ReadJournalFile(copy);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  ASSERT_EQ(rows->size(), 2);
+  EXPECT_EQ(rows->front().value, "1");
+  EXPECT_EQ(CopySqliteStore(folder.path(), copy).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(WriteJournalFile(copy, *rows).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(CopySqliteStore(folder.path() + "/none", copy + "2").code(),
+            absl::StatusCode::kNotFound);
+  ASSERT_TRUE(WriteJournalFile(copy + "3", *rows).ok());
+  EXPECT_EQ(ReadJournalFile(copy + "3")->back().value, "2");
 }
 
 // Wherever a byte is changed, nothing wrong is read: it is noticed, or nothing depends on it.

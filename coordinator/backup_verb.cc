@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/backup_verb.h"
+
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "coordinator/service/beginning.h"
+#include "coordinator/store/etcd/client.h"
+#include "coordinator/store/etcd/election.h"
+#include "coordinator/store/etcd/etcd_store.h"
+#include "coordinator/store/sqlite_store.h"
+#include "coordinator/store_flags.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+struct Arguments {
+  std::string file;
+  StoreFlags store;
+};
+
+// Errors: InvalidArgument.
+absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words) {
+  Arguments arguments;
+  for (size_t i = 0; i < words.size(); ++i) {
+    absl::string_view word = words[i];
+    if (!absl::ConsumePrefix(&word, "--")) {
+      if (!arguments.file.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", words[i], "'"));
+      }
+      arguments.file = words[i];
+      continue;
+    }
+    const size_t equals = word.find('=');
+    std::string name(word.substr(0, equals));
+    for (char& c : name) c = c == '_' ? '-' : c;
+    if (!IsStoreFlag(name))
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
+    if (equals == absl::string_view::npos && ++i == words.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
+    }
+    const absl::string_view value =
+        equals == absl::string_view::npos ? absl::string_view(words[i]) : word.substr(equals + 1);
+    LS_RETURN_IF_ERROR(SetStoreFlag(name, value, arguments.store));
+  }
+  if (arguments.file.empty()) return absl::InvalidArgumentError("a FILE is needed");
+  if (arguments.store.address.empty() && arguments.store.state.folder.empty()) {
+    return absl::InvalidArgumentError(
+        "--state-dir DIR or --store ADDRESS says where the journal is");
+  }
+  return arguments;
+}
+
+int Usage(const absl::Status& status, const char* verb) {
+  std::cerr << "coordinator: " << status.message() << "\n\nUsage: coordinator " << verb
+            << " FILE [--state-dir DIR | --store ADDRESS]   (flags as of the coordinator)\n";
+  return 2;
+}
+
+int Fail(const absl::Status& status) {
+  std::cerr << "coordinator: " << status.message() << "\n";
+  return 1;
+}
+
+absl::Status Backup(const Arguments& arguments) {
+  if (arguments.store.address.empty()) {
+    return CopySqliteStore(arguments.store.state.folder, arguments.file);
+  }
+  LS_ASSIGN_OR_RETURN(const EtcdOptions options, EtcdOptionsOf(arguments.store));
+  EtcdClient etcd(options);
+  LS_ASSIGN_OR_RETURN(const std::vector<StoredRow> rows,
+                      ReadEtcdRows(&etcd, EtcdLayout{options.prefix}, kPatience));
+  if (rows.empty()) {
+    return absl::NotFoundError(absl::StrCat("etcd holds no journal below ", options.prefix));
+  }
+  return WriteJournalFile(arguments.file, rows);
+}
+
+// One batch, so that all of it is there or nothing.
+absl::Status Fill(Store& store, const std::vector<StoredRow>& rows) {
+  LS_ASSIGN_OR_RETURN(const std::vector<StoredRow> there, store.GetAll());
+  if (!there.empty()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "there is a journal of ", there.size(), " rows, which stays as it is: move it away (",
+        kJournalFile, " with its -wal; in etcd the prefix), or name another place"));
+  }
+  std::vector<Put> puts;
+  for (const StoredRow& row : rows) puts.push_back({row.key, row.value});
+  return store.PutBatch(puts).status();
+}
+
+absl::Status FillEtcd(const StoreFlags& flags, const std::vector<StoredRow>& rows) {
+  LS_ASSIGN_OR_RETURN(const EtcdOptions options, EtcdOptionsOf(flags));
+  EtcdClient etcd(options);
+  absl::Notification won;
+  std::string leader;
+  absl::Notification taken;
+  Election::Callbacks callbacks;
+  callbacks.on_won = [&] { won.Notify(); };
+  callbacks.on_leader = [&](const std::string& address) {
+    if (address.empty() || taken.HasBeenNotified() || address == "coordinator restore") return;
+    leader = address;
+    taken.Notify();
+  };
+  Clock* const clock = Clock::Real();
+  Election election(&etcd, clock, EtcdLayout{options.prefix}, "coordinator restore", options.lease,
+                    std::move(callbacks));
+  const absl::Time deadline = clock->Now() + kPatience;
+  while (!won.HasBeenNotified() && !taken.HasBeenNotified() && clock->Now() < deadline) {
+    clock->Sleep(absl::Milliseconds(20));
+  }
+  if (taken.HasBeenNotified()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a coordinator leads (", leader, "): stop all of them first"));
+  }
+  if (!won.HasBeenNotified()) {
+    return absl::UnavailableError(absl::StrCat("etcd (", etcd.Name(), ") does not answer"));
+  }
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenEtcdStore(&election));
+  return Fill(*store, rows);
+}
+
+absl::Status Restore(const Arguments& arguments) {
+  LS_ASSIGN_OR_RETURN(std::vector<StoredRow> rows, ReadJournalFile(arguments.file));
+  if (absl::Status made = MakeRestored(rows); !made.ok()) {
+    return Annotate(made, absl::StrCat("'", arguments.file, "'"));
+  }
+  if (!arguments.store.address.empty()) return FillEtcd(arguments.store, rows);
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenSqliteStore(arguments.store.state));
+  return Fill(*store, rows);
+}
+
+}  // namespace
+
+int RunBackup(const std::vector<std::string>& words) {
+  const absl::StatusOr<Arguments> arguments = Parse(words);
+  if (!arguments.ok()) return Usage(arguments.status(), "backup");
+  if (absl::Status done = Backup(*arguments); !done.ok()) return Fail(done);
+  return 0;
+}
+
+int RunRestore(const std::vector<std::string>& words) {
+  const absl::StatusOr<Arguments> arguments = Parse(words);
+  if (!arguments.ok()) return Usage(arguments.status(), "restore");
+  if (absl::Status done = Restore(*arguments); !done.ok()) return Fail(done);
+  return 0;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/etcd/election.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::etcdserverpb::Compare;
+using ::etcdserverpb::TxnRequest;
+
+// How often it is looked whether somebody leads.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
+constexpr absl::Duration kTryAgain = absl::Milliseconds(50);
+// How long one endpoint may take.
+constexpr absl::Duration kPatience = absl::Milliseconds(500);
+constexpr absl::Duration kFarewell = absl::Milliseconds(500);
+
+// Of the time that etcd gives, what this clock may not count wrongly.
+absl::Duration Usable(absl::Duration granted) { return granted * 9 / 10; }
+
+}  // namespace
+
+Election::Election(EtcdClient* etcd, Clock* clock, EtcdLayout layout, std::string address,
+                   absl::Duration lease, Callbacks callbacks)
+    : etcd_(etcd),
+      clock_(clock),
+      layout_(std::move(layout)),
+      address_(std::move(address)),
+      lease_time_(lease),
+      callbacks_(std::move(callbacks)),
+      thread_("coord-election", [this] { Run(); }) {}
+
+Election::~Election() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    until_ = absl::InfinitePast();
+  }
+  changed_.NotifyAll();
+  thread_.Join();
+  // Best effort: it ends by itself.
+  if (lease_ != 0) etcd_->Revoke(lease_, kFarewell).IgnoreError();
+}
+
+absl::Time Election::Until() const {
+  absl::MutexLock lock(&mu_);
+  return until_;
+}
+
+bool Election::Leads() const { return clock_->Now() < Until(); }
+
+int64_t Election::created() const {
+  absl::MutexLock lock(&mu_);
+  return created_;
+}
+
+void Election::Deposed() {
+  absl::MutexLock lock(&mu_);
+  deposed_ = true;
+  until_ = absl::InfinitePast();
+  changed_.NotifyAll();
+}
+
+bool Election::Wait(absl::Duration time) {
+  const absl::Time end = clock_->Now() + time;
+  absl::MutexLock lock(&mu_);
+  while (!stopping_ && !deposed_ && clock_->Now() < end) {
+    changed_.WaitFor(&mu_, end - clock_->Now());
+  }
+  return !stopping_;
+}
+
+void Election::Say(const std::string& trouble) {
+  if (trouble != said_ && !trouble.empty()) {
+    LS_LOG_WARNING << trouble;
+  }
+  said_ = trouble;
+}
+
+void Election::TellLeader(const std::string& address) {
+  if (told_leader_ && address == known_leader_) return;
+  told_leader_ = true;
+  known_leader_ = address;
+  if (callbacks_.on_leader) callbacks_.on_leader(address);
+}
+
+bool Election::Look() {
+  etcdserverpb::RangeRequest request;
+  request.set_key(layout_.Leader());
+  const auto found = etcd_->Range(request, kPatience);
+  if (!found.ok()) {
+    Say(absl::StrCat("cannot see who leads: ", found.status().message()));
+    return false;
+  }
+  Say("");
+  if (found->kvs().empty()) return true;
+  EtcdLeader leader;
+  TellLeader(leader.ParseFromString(found->kvs(0).value()) ? leader.address() : "");
+  return false;
+}
+
+absl::Status Election::Stand() {
+  const absl::Time sent = clock_->Now();
+  LS_ASSIGN_OR_RETURN(const auto granted,
+                      etcd_->Grant(absl::ToInt64Seconds(lease_time_), kPatience));
+  lease_ = granted.id();
+  granted_ = absl::Seconds(granted.ttl());
+  TxnRequest request;
+  Compare* const none = request.add_compare();
+  none->set_key(layout_.Leader());
+  none->set_target(Compare::CREATE);
+  none->set_create_revision(0);
+  EtcdLeader leader;
+  leader.set_address(address_);
+  auto* const put = request.add_success()->mutable_request_put();
+  put->set_key(layout_.Leader());
+  put->set_value(leader.SerializeAsString());
+  put->set_lease(lease_);
+  request.add_failure()->mutable_request_range()->set_key(layout_.Leader());
+  // Tried again when the reply is lost: the second answer says what became of the first.
+  absl::StatusOr<etcdserverpb::TxnResponse> answer;
+  do {
+    answer = etcd_->Txn(request, kPatience);
+  } while (absl::IsUnavailable(answer.status()) && clock_->Now() < sent + Usable(granted_) &&
+           Wait(kTryAgain));
+  LS_RETURN_IF_ERROR(answer.status());
+  int64_t created = answer->header().revision();
+  if (!answer->succeeded()) {
+    const auto& kvs = answer->responses(0).response_range().kvs();
+    if (kvs.empty() || kvs[0].lease() != lease_) {
+      return absl::AbortedError("another coordinator was faster");
+    }
+    created = kvs[0].create_revision();
+  }
+  absl::MutexLock lock(&mu_);
+  created_ = created;
+  until_ = sent + Usable(granted_);
+  return absl::OkStatus();
+}
+
+absl::Status Election::Renew() {
+  const absl::Time sent = clock_->Now();
+  const absl::Time until = Until();
+  if (sent >= until) return absl::DeadlineExceededError("its lease could not be renewed in time");
+  const auto left = etcd_->KeepAlive(lease_, std::min(kPatience, until - sent));
+  if (absl::IsNotFound(left.status())) return left.status();
+  if (!left.ok()) {
+    Say(absl::StrCat("the leader's lease is not renewed: ", left.status().message()));
+    return absl::OkStatus();  // while there is time
+  }
+  Say("");
+  absl::MutexLock lock(&mu_);
+  // Once it was over it stays over.
+  if (!deposed_ && clock_->Now() < until_) until_ = sent + Usable(absl::Seconds(*left));
+  return absl::OkStatus();
+}
+
+void Election::Lose(const std::string& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return;
+    until_ = absl::InfinitePast();
+  }
+  if (callbacks_.on_lost) callbacks_.on_lost(absl::AbortedError(why));
+}
+
+void Election::Run() {
+  for (;;) {
+    if (Look()) {
+      const absl::Status stood = Stand();
+      if (stood.ok()) break;
+      if (lease_ != 0) etcd_->Revoke(lease_, kFarewell).IgnoreError();
+      lease_ = 0;
+      if (!absl::IsAborted(stood)) {
+        Say(absl::StrCat("cannot stand for election: ", stood.message()));
+        TellLeader("");
+      }
+    }
+    if (!Wait(kLookEvery)) return;
+  }
+  TellLeader(address_);
+  if (callbacks_.on_won) callbacks_.on_won();
+  for (;;) {
+    const absl::Time before = Until();
+    if (!Wait(kTryAgain)) return;
+    {
+      absl::MutexLock lock(&mu_);
+      if (deposed_) break;
+    }
+    // Renewed when a quarter of it is over.
+    if (clock_->Now() < before - Usable(granted_) * 3 / 4) continue;
+    if (const absl::Status renewed = Renew(); !renewed.ok()) {
+      return Lose(absl::StrCat("this coordinator leads no more: ", renewed.message()));
+    }
+  }
+  Lose("this coordinator leads no more: etcd has another leader's key");
+}
+
+}  // namespace lockstep::coordinator

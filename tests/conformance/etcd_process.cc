@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/etcd_process.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/clock.h"
+#include "common/fd.h"
+#include "coordinator/store/etcd/etcd_store.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// A port that was free a moment ago.
+int FreePort() {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return 0;
+  }
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+EtcdProcess* EtcdProcess::Shared() {
+  static const std::unique_ptr<EtcdProcess> shared = [] {
+    std::unique_ptr<EtcdProcess> etcd(new EtcdProcess());
+    for (int i = 0; i < 3; ++i) {  // somebody may take a port first
+      if (etcd->Start()) return etcd;
+    }
+    return std::unique_ptr<EtcdProcess>();
+  }();
+  return shared.get();
+}
+
+bool EtcdProcess::Start() {
+  if (::system("command -v etcd >/dev/null") != 0) return false;
+  folder_ = testing::TempDir() + "etcd-XXXXXX";
+  if (::mkdtemp(folder_.data()) == nullptr) return false;
+  endpoint_ = absl::StrCat("127.0.0.1:", FreePort());
+  const std::string peer = absl::StrCat("http://127.0.0.1:", FreePort());
+  const std::string client = absl::StrCat("http://", endpoint_);
+  std::vector<std::string> words = {"etcd",
+                                    "--data-dir",
+                                    folder_ + "/data",
+                                    "--listen-client-urls",
+                                    client,
+                                    "--advertise-client-urls",
+                                    client,
+                                    "--listen-peer-urls",
+                                    peer,
+                                    "--initial-advertise-peer-urls",
+                                    peer,
+                                    "--initial-cluster",
+                                    absl::StrCat("default=", peer)};
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int log = ::open((folder_ + "/log").c_str(), O_WRONLY | O_CREAT, 0600);
+    ::dup2(log, 1);
+    ::dup2(log, 2);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    ::execvp("etcd", argv.data());
+    ::_exit(127);
+  }
+  EtcdClient etcd(options("/probe/"));
+  return etcd.ReadAll("/probe/", absl::Seconds(20)).ok();
+}
+
+EtcdProcess::~EtcdProcess() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  std::filesystem::remove_all(folder_);
+}
+
+EtcdOptions EtcdProcess::options(const std::string& prefix) const {
+  EtcdOptions options;
+  options.endpoints = {endpoint_};
+  options.prefix = prefix;
+  return options;
+}
+
+EtcdOptions EtcdProcess::NewOptions() { return options(absl::StrCat("/test", ++prefixes_, "/")); }
+
+LeadingStore::LeadingStore(const EtcdOptions& options) : etcd_(options) {
+  absl::Notification won;
+  Election::Callbacks callbacks;
+  callbacks.on_won = [&won] { won.Notify(); };
+  election_ = std::make_unique<Election>(&etcd_, Clock::Real(), EtcdLayout{options.prefix}, "test",
+                                         options.lease, std::move(callbacks));
+  won.WaitForNotification();
+  auto store = OpenEtcdStore(election_.get());
+  EXPECT_TRUE(store.ok()) << store.status();
+  if (store.ok()) store_ = *std::move(store);
+}
+
+LeadingStore::~LeadingStore() {
+  store_.reset();
+  election_.reset();
+}
+
+}  // namespace lockstep::coordinator
