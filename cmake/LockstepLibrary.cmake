@@ -1,6 +1,7 @@
 # One target per folder, explicit sources.
 #
 #   lockstep_library(NAME common HDRS a.h SRCS a.cc DEPS absl::status)   -> target lockstep_common, alias lockstep::common
+#     LIGHT: what it does takes no time (it asks, answers, prints); compiled with -O1, a quarter sooner
 #   lockstep_program(NAME worker SRCS main.cc DEPS lockstep::worker)    -> bin/worker
 #   lockstep_test(NAME common_clock_test SRCS clock_test.cc DEPS lockstep::common LABELS unit [TIMEOUT 30])
 #
@@ -19,16 +20,19 @@ add_custom_target(benchmarks)
 add_custom_target(lockstep_generated)
 
 # Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
-# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of three sets: base, proto
-# (base and the protocol) or test (base and GoogleTest). Each source still includes what it uses. Sources
-# with flags of their own (SIMD variants, -O3) leave it out, or gcc 12 crashes: their folder sets
-# SKIP_PRECOMPILE_HEADERS.
+# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of five sets: base, proto
+# (base and the protocol), grpc (that and gRPC, which has flags of its own), test (base and GoogleTest) or
+# conformance (the same with the flags of those tests).
+# Each source still includes what it uses. Sources with flags of their own (SIMD variants, -O3) leave it out,
+# or gcc 12 crashes: their folder sets SKIP_PRECOMPILE_HEADERS.
 set(LOCKSTEP_PRECOMPILED_base <algorithm> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map>
     <memory> <optional> <string> <string_view> <utility> <variant> <vector> <absl/status/status.h>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/time.h>
     <absl/types/span.h>)
 set(LOCKSTEP_PRECOMPILED_proto ${LOCKSTEP_PRECOMPILED_base} <proto/job.pb.h> <proto/coordinator.pb.h>)
+set(LOCKSTEP_PRECOMPILED_grpc ${LOCKSTEP_PRECOMPILED_proto} <proto/coordinator.grpc.pb.h> <grpcpp/grpcpp.h>)
 set(LOCKSTEP_PRECOMPILED_test ${LOCKSTEP_PRECOMPILED_base} <gmock/gmock.h> <gtest/gtest.h>)
+set(LOCKSTEP_PRECOMPILED_conformance ${LOCKSTEP_PRECOMPILED_test})
 function(lockstep_precompile target headers)
   if(NOT LOCKSTEP_PCH)
     return()
@@ -37,18 +41,21 @@ function(lockstep_precompile target headers)
   if(NOT TARGET ${owner})
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() { return 0; }\n")
     # Of the users' kind: code of programs and of libraries is generated with other flags.
-    if(headers STREQUAL "test")
+    if(headers MATCHES "test|conformance")
       add_executable(${owner} EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
       target_link_libraries(${owner} PRIVATE GTest::gmock)
-      target_compile_options(${owner} PRIVATE ${LOCKSTEP_TEST_OPTIONS})
+      target_compile_options(${owner} PRIVATE ${LOCKSTEP_${headers}_OPTIONS})
     else()
       add_library(${owner} STATIC EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
     endif()
     target_link_libraries(${owner} PRIVATE absl::statusor absl::strings absl::synchronization absl::time absl::span)
-    if(headers STREQUAL "proto")
+    if(headers MATCHES "proto|grpc")
       target_compile_options(${owner} PRIVATE ${LOCKSTEP_PROTOCOL_OPTIONS})
       target_link_libraries(${owner} PRIVATE lockstep_proto)
       add_dependencies(${owner} lockstep_proto_files)
+    endif()
+    if(headers STREQUAL "grpc")
+      target_link_libraries(${owner} PRIVATE lockstep_proto_grpc)
     endif()
     target_precompile_headers(${owner} PRIVATE ${LOCKSTEP_PRECOMPILED_${headers}})
   endif()
@@ -63,7 +70,7 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 function(lockstep_library)
-  cmake_parse_arguments(ARG "" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   set(target lockstep_${ARG_NAME})
   if(ARG_SRCS)
     add_library(${target} STATIC ${ARG_SRCS} ${ARG_HDRS})
@@ -77,8 +84,11 @@ function(lockstep_library)
       set(speaks_protocol ON)
       target_compile_options(${target} PRIVATE ${LOCKSTEP_PROTOCOL_OPTIONS})
     endif()
-    if("${ARG_PRIVATE_DEPS}" MATCHES "proto_grpc")
-      # gRPC's flags are not those that the headers were precompiled with.
+    if(ARG_LIGHT)
+      target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
+    if("${ARG_DEPS};${ARG_PRIVATE_DEPS}" MATCHES "proto_grpc|coordinator_etcd")
+      lockstep_precompile(${target} grpc)
     elseif(speaks_protocol)
       lockstep_precompile(${target} proto)
     else()
@@ -110,9 +120,13 @@ function(lockstep_program)
   endif()
 endfunction()
 
-# Tests run for moments and are compiled by everybody: they are optimised less than what they test. (Not less than that:
-# the references of the operators' conformance take five times as long then.)
-set(LOCKSTEP_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+# Tests run for moments and are compiled by everybody: they are optimised less than what they test. Conformance tests
+# compute: without optimisation their references take five times as long.
+set(LOCKSTEP_conformance_OPTIONS $<$<CONFIG:Release>:-O1>)
+set(LOCKSTEP_test_OPTIONS ${LOCKSTEP_conformance_OPTIONS})
+if(LOCKSTEP_SANITIZE STREQUAL "address")
+  set(LOCKSTEP_test_OPTIONS -O0)
+endif()
 
 function(lockstep_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
@@ -126,8 +140,13 @@ function(lockstep_test)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
-  target_compile_options(${ARG_NAME} PRIVATE ${LOCKSTEP_TEST_OPTIONS})
-  lockstep_precompile(${ARG_NAME} test)
+  set(kind test)
+  if("${ARG_LABELS}" MATCHES "conformance")
+    set(kind conformance)
+  endif()
+  target_compile_options(${ARG_NAME} PRIVATE ${LOCKSTEP_${kind}_OPTIONS})
+  set_target_properties(${ARG_NAME} PROPERTIES LOCKSTEP_KIND ${kind})
+  lockstep_precompile(${ARG_NAME} ${kind})
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   if(LOCKSTEP_SANITIZE AND NOT "${ARG_LABELS}" MATCHES "${LOCKSTEP_SANITIZED_LABELS}")

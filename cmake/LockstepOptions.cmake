@@ -39,6 +39,9 @@ if(LOCKSTEP_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
                       -fno-sanitize=null,alignment,vptr,object-size,pointer-overflow
                       -fno-sanitize=nonnull-attribute,returns-nonnull-attribute)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # libraries that are loaded at run time have types of their own
+    add_compile_options(-fno-sanitize=function)
+  endif()
   add_link_options(-fsanitize=address,undefined)
 elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g1)
