@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/fd_passing.h"
 #include "common/status.h"
 #include "launcher/spawner/spawner_process.h"
@@ -176,7 +177,8 @@ void Spawner::HandleEvent(const SpawnerEvent& event) {
         callbacks->on_exit({.code = event.exit_code,
                             .signal = event.signal,
                             .peak_rss_bytes = event.peak_rss_bytes,
-                            .time = absl::FromUnixNanos(event.unix_nanos)});
+                            .time = Clock::Real()->Now() -
+                                    absl::Nanoseconds(MonotonicNanos() - event.monotonic_nanos)});
       }
       break;
   }

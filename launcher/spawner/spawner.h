@@ -48,7 +48,7 @@ class Spawner {
     int code = 0;
     int signal = 0;  // not 0: killed by it
     int64_t peak_rss_bytes = 0;
-    absl::Time time;
+    absl::Time time;  // of Clock::Real()
   };
   // Called on the spawner's reader thread, one at a time; must not block. Exactly one of
   // {on_failed} and {on_started, on_exit} is called, in this order. Any may be empty.

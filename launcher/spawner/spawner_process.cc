@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/descendants.h"
 #include "common/fd.h"
@@ -150,7 +149,7 @@ void SpawnerProcess::HandleMessage(FdMessage message) {
 void SpawnerProcess::HandleSpawn(const SpawnerCommand& command, std::vector<UniqueFd> fds) {
   SpawnerEvent event;
   event.id = command.id;
-  event.unix_nanos = absl::ToUnixNanos(absl::Now());
+  event.monotonic_nanos = MonotonicNanos();
   const ChildStart start = StartChild(command, std::move(fds));
   if (start.pid < 0) {
     event.kind = SpawnerEvent::Kind::kFailed;
@@ -188,7 +187,7 @@ void SpawnerProcess::Reap() {
       event.exit_code = WEXITSTATUS(status);
     }
     event.peak_rss_bytes = static_cast<int64_t>(usage.ru_maxrss) * 1024;
-    event.unix_nanos = absl::ToUnixNanos(absl::Now());
+    event.monotonic_nanos = MonotonicNanos();
     Report(event);
     pids_.erase(it->second);
     ids_.erase(it);

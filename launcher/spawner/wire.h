@@ -5,6 +5,8 @@
 #ifndef LOCKSTEP_LAUNCHER_SPAWNER_WIRE_H_
 #define LOCKSTEP_LAUNCHER_SPAWNER_WIRE_H_
 
+#include <time.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,6 +44,13 @@ std::string EncodeCommand(const SpawnerCommand& command);
 // Errors: Internal when the text was not made by EncodeCommand.
 absl::StatusOr<SpawnerCommand> DecodeCommand(std::string_view text);
 
+// The time of CLOCK_MONOTONIC, which all processes of a host share.
+inline int64_t MonotonicNanos() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 // What the spawner reports. Sent as its bytes.
 struct SpawnerEvent {
   enum class Kind : uint32_t { kStarted = 1, kFailed = 2, kExited = 3 };
@@ -51,8 +60,8 @@ struct SpawnerEvent {
   int32_t exit_code = 0;
   int32_t signal = 0;
   int64_t peak_rss_bytes = 0;
-  int64_t unix_nanos = 0;
-  int32_t error_number = 0;  // kFailed
+  int64_t monotonic_nanos = 0;  // when it was: see MonotonicNanos
+  int32_t error_number = 0;     // kFailed
   char failed_call[20] = {};
 };
 static_assert(std::is_trivially_copyable_v<SpawnerEvent>);

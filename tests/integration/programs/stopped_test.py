@@ -20,8 +20,8 @@ STANDS = float(os.environ.get("LOCKSTEP_TEST_STANDS", "5"))
 PRELOADED = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
 
 
-def job_text(seconds, **more):
-    extra = f"failure_detection: {DETECTION:g}s\nrestart: {{max_restarts: 0}}\nelastic: {{min_workers: 1}}\n"
+def job_text(seconds, detection=f"failure_detection: {DETECTION:g}s\n", **more):
+    extra = f"{detection}restart: {{max_restarts: 0}}\nelastic: {{min_workers: 1}}\n"
     return harness.synthetic_job(steps=steps_that_last(seconds), nproc=2, shards=2, hidden="[64]",
                                  train_extra="  eval: {every: never}\n", extra=extra + more.pop("extra", ""), **more)
 
@@ -114,7 +114,7 @@ class ToldToGo(Nodes, Metrics):
     SAVING = "checkpoint: {dir: saved}\n"
 
     def test_a_launcher_saves_and_says_so(self):
-        path = self.write("tiny.yaml", job_text(60, extra=self.SAVING))
+        path = self.write("tiny.yaml", job_text(60, detection="", extra=self.SAVING))
         child = self.start("launcher", path, env=PACED)
         wait_until(lambda: self.lines() > 0, 30, "it trains")
         child.terminate()
@@ -125,7 +125,7 @@ class ToldToGo(Nodes, Metrics):
 
     def test_an_agents_jobs_go_on_elsewhere_from_their_checkpoint(self):
         # 'launcher drain' is what lets them save first.
-        path = self.write("tiny.yaml", job_text(6, extra="checkpoint: {dir: saved, every: 50 steps}\n").replace(
+        path = self.write("tiny.yaml", job_text(6, detection="", extra="checkpoint: {dir: saved, every: 50 steps}\n").replace(
             "max_restarts: 0", "max_restarts: 1"))
         wanted = self.undisturbed(path)
         self.join("one", 2)
@@ -144,7 +144,7 @@ class ToldToGo(Nodes, Metrics):
         self.assertIn(f"goes on after step {saved} from the checkpoint", self.ask("logs", job))
 
     def test_a_worker_is_replaced_and_no_step_is_lost(self):
-        path = self.write("tiny.yaml", job_text(6).replace("max_restarts: 0", "max_restarts: 3"))
+        path = self.write("tiny.yaml", job_text(6, detection="").replace("max_restarts: 0", "max_restarts: 3"))
         wanted = self.undisturbed(path)
         self.join("one", 2)
         job = self.submit(path)

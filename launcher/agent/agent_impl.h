@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent itself, which agent.h offers: it carries out what the pure machine decides (machine.h).
+// The sources: agent.cc (the node, the session, the machine's steps) and agent_workers.cc (how
+// workers start and end, and what they say). Thread-safety: as Agent; the rest as noted.
+#ifndef LOCKSTEP_LAUNCHER_AGENT_AGENT_IMPL_H_
+#define LOCKSTEP_LAUNCHER_AGENT_AGENT_IMPL_H_
+
+#include <signal.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/cond_var.h"
+#include "common/farewell.h"
+#include "common/life.h"
+#include "launcher/agent/agent.h"
+#include "launcher/agent/event_loop.h"
+#include "launcher/agent/file_sender.h"
+#include "launcher/agent/gpus.h"
+#include "launcher/agent/health_watch.h"
+#include "launcher/agent/host.h"
+#include "launcher/agent/identity.h"
+#include "launcher/agent/life_watch.h"
+#include "launcher/agent/log_forwarder.h"
+#include "launcher/agent/machine.h"
+#include "launcher/agent/start_gate.h"
+#include "launcher/agent/usage.h"
+#include "launcher/agent/workdirs.h"
+#include "launcher/agent/worker_process.h"
+
+namespace lockstep::launcher {
+
+class AgentImpl : public Agent {
+ public:
+  explicit AgentImpl(AgentOptions options)
+      : options_(std::move(options)), incarnation_(RandomId()) {}
+  ~AgentImpl() override;
+  // Identifies the node, and begins to speak to the coordinator. Errors: those of the state folder.
+  absl::Status Init();
+
+  void Stop(bool kill) override;
+  bool WaitStopped(absl::Duration timeout) override;
+  void SaveAndStop() override;
+  Farewell farewell() override;
+
+ private:
+  // On the session's thread.
+  AgentMessage Hello();
+
+  // On the loop's thread.
+  absl::Status Identify();
+  void WatchHealth();
+  AgentMachineOptions MachineOptions() const;
+  void SetUpNode();
+  void OpenSession();
+  absl::Time AfterEvents();
+  // Steps the machine and carries out what it says; events that arise from that come after it.
+  void Feed(AgentEvent event);
+  void Do(const agent_action::Start& action);
+  void Do(const agent_action::Terminate& action) { Signal(action.incarnation, SIGTERM); }
+  void Do(const agent_action::SaveAndLeave& action) { Signal(action.incarnation, kFarewellSignal); }
+  void Do(const agent_action::Kill& action) { Signal(action.incarnation, SIGKILL); }
+  void Do(const agent_action::Forget& action) { workers_.erase(action.incarnation); }
+  void Do(const agent_action::Send& action) { Send(action.message); }
+  void Do(const agent_action::Heartbeat& action);
+  void Do(const agent_action::CloseSession& action);
+  void Do(const agent_action::OpenSession&) { OpenSession(); }
+  void Do(const agent_action::Report& action);
+  void Do(const agent_action::Warn& action) { Say(action.text); }
+
+  void FindDataAddresses(const std::string& seen);
+  // Whether the worker waits for a look at the host, as a job's first one does.
+  bool AwaitsLook(const WorkerProcess& worker);
+  void OnLooked(const std::string& job_id, const std::string& problem, bool of_node);
+  // What it starts in is there, or cannot be had.
+  void OnWorkdir(const std::string& incarnation, const absl::Status& made);
+  void StartWhenWell(WorkerProcess* worker);
+  void StartNow(WorkerProcess* worker, const absl::Status& checked);
+  absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
+  absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
+  void Signal(const std::string& incarnation, int signal);
+  void OnStarted(WorkerProcess* worker, pid_t pid);
+  void OnDied(uint64_t id, absl::Time seen);
+  void OnExit(WorkerProcess* worker, const Spawner::Exit& exit);
+  void OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit = false);
+  void OnLines(WorkerProcess* worker, bool is_stderr, const std::vector<std::string>& lines);
+  // Closes what the worker has open. Returns its place among the deaths of its job here.
+  int64_t Conclude(WorkerProcess* worker);
+  void Send(const AgentMessage& message);
+  // Said at most once.
+  void WarnOnce(const std::string& message);
+  void Say(const std::string& message);
+  void Publish();
+  // How a worker left that was told to save.
+  void NoteFarewell(const WorkerProcess& worker, const Spawner::Exit& exit);
+
+  const AgentOptions options_;
+  const std::string incarnation_;
+  const std::string host_ = HostName();
+  const std::vector<Gpu> gpus_ = UsableGpus();
+  int64_t file_limit_ = 0;
+  NodeIdentity identity_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<LifeWatch> life_watch_;  // posts to the loop, so it goes first
+  std::unique_ptr<FileSender> files_;
+  WorkerProcess::Node node_;
+  std::unique_ptr<UsageSampler> usage_;
+  std::string state_folder_;
+
+  // The loop's.
+  std::unique_ptr<AgentMachine> machine_;
+  std::deque<AgentEvent> events_;
+  bool feeding_ = false;
+  bool saving_ = false;  // SaveAndStop was called
+  absl::Time next_ = absl::InfinitePast();
+  std::unique_ptr<coordinator::AgentSession> session_;  // null: closed
+  int session_number_ = 0;
+  std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;  // by incarnation
+  std::map<std::string, std::weak_ptr<LifePage>> pages_;           // by job
+  uint64_t next_worker_id_ = 1;
+  LogForwarder forwarder_{host_};
+  std::set<std::string> warned_;
+  StartGate gate_;
+  std::set<std::string> preparing_;  // incarnations that wait for their workdir
+  std::string problem_;              // of the host, as it was said last
+
+  absl::Mutex mu_;
+  CondVar changed_;
+  AgentHello known_ ABSL_GUARDED_BY(mu_);  // the machine's part of the hello
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  Farewell farewell_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<HealthWatch> health_;  // null: nobody looks; posts to the loop
+  std::unique_ptr<Workdirs> workdirs_;   // posts to the loop
+};
+
+}  // namespace lockstep::launcher
+
+#endif  // LOCKSTEP_LAUNCHER_AGENT_AGENT_IMPL_H_

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's workers: how they start and end, and what they say.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/farewell.h"
+#include "common/status.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/client/package_store.h"
+#include "launcher/agent/agent_impl.h"
+#include "launcher/agent/data_addresses.h"
+#include "launcher/agent/devices.h"
+#include "launcher/agent/limits.h"
+#include "launcher/agent/run_folder.h"
+
+namespace lockstep::launcher {
+
+void AgentImpl::Do(const agent_action::Start& action) {
+  WorkerAssignment assignment = action.assignment;
+  const absl::Status checked = CheckAssignment(assignment);
+  if (checked.ok()) {
+    assignment.set_run_dir(
+        ChosenRunFolder(options_.run_dir, options_.runs_dir, assignment.run_dir()));
+  }
+  FindDataAddresses(action.seen_address);
+  auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++);
+  WorkerProcess* worker = owned.get();
+  workers_[assignment.incarnation()] = std::move(owned);
+  if (!checked.ok()) return StartNow(worker, checked);
+  if (coordinator::PackageOf(assignment.spec().workdir()).empty()) return StartWhenWell(worker);
+  preparing_.insert(worker->incarnation());
+  workdirs_->Prepare(worker->assignment(),
+                     [this, incarnation = worker->incarnation()](const absl::Status& made) {
+                       loop_->Post([=, this] { OnWorkdir(incarnation, made); });
+                     });
+}
+
+void AgentImpl::OnWorkdir(const std::string& incarnation, const absl::Status& made) {
+  if (preparing_.erase(incarnation) == 0) return;  // it was ended meanwhile
+  WorkerProcess* const worker = workers_.at(incarnation).get();
+  if (!made.ok()) return OnStartFailed(worker, made);
+  StartWhenWell(worker);
+}
+
+void AgentImpl::StartWhenWell(WorkerProcess* worker) {
+  if (!AwaitsLook(*worker)) StartNow(worker, absl::OkStatus());
+}
+
+void AgentImpl::StartNow(WorkerProcess* worker, const absl::Status& checked) {
+  if (absl::Status started = StartWorker(worker, checked); !started.ok()) {
+    OnStartFailed(worker, started);
+  }
+}
+
+bool AgentImpl::AwaitsLook(const WorkerProcess& worker) {
+  if (health_ == nullptr) return false;
+  const std::string& job_id = worker.assignment().job_id();
+  const bool others_run = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const WorkerProcess& other = *entry.second;
+    return &other != &worker && !other.ended && other.assignment().job_id() == job_id;
+  });
+  const StartGate::Answer answer = gate_.Add(job_id, worker.incarnation(), others_run);
+  if (answer != StartGate::Answer::kAsk) return answer == StartGate::Answer::kWait;
+  health_->Ask(RunFolder(worker.assignment()),
+               [this, job_id](const std::string& problem, bool of_node) {
+                 loop_->Post([=, this] { OnLooked(job_id, problem, of_node); });
+               });
+  return true;
+}
+
+void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem, bool of_node) {
+  for (const std::string& incarnation : gate_.Open(job_id)) {
+    const auto found = workers_.find(incarnation);
+    if (found == workers_.end() || found->second->ended) continue;
+    if (problem.empty()) {
+      StartNow(found->second.get(), absl::OkStatus());
+    } else {
+      OnStartFailed(found->second.get(), absl::UnavailableError(problem), of_node);
+    }
+  }
+}
+
+// Anew for each worker: networks come and go.
+void AgentImpl::FindDataAddresses(const std::string& seen) {
+  // Of several coordinators any one: all are reached the same way, or the coordinator's word
+  // counts.
+  const std::string address = coordinator::AddressesOf(options_.coordinator.address).front();
+  if (!coordinator::IsTcpAddress(address)) {
+    if (options_.private_agent) return;
+    // All agents of a Unix socket are on this machine.
+    if (options_.interfaces.empty()) {
+      node_.data_addresses = {"127.0.0.1"};
+      return;
+    }
+  }
+  node_.data_addresses =
+      ChooseDataAddresses(SystemAddresses(), options_.interfaces, OwnEndTowards(address), seen);
+  if (!node_.data_addresses.empty() || options_.interfaces.empty()) return;
+  WarnOnce(
+      "no address of this host is among --interfaces: its workers join no job of several hosts");
+}
+
+absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& checked) {
+  LS_RETURN_IF_ERROR(checked);
+  LS_RETURN_IF_ERROR(CheckOpenFiles(static_cast<int>(workers_.size()), file_limit_));
+  LS_RETURN_IF_ERROR(CheckDevice(worker->assignment(), gpus_));
+  std::vector<const WorkerAssignment*> others;
+  for (const auto& [incarnation, other] : workers_) {
+    if (!other->ended) others.push_back(&other->assignment());
+  }
+  if (const std::string shared = SharedWithAnotherJob(worker->assignment(), others);
+      !shared.empty()) {
+    WarnOnce(shared);
+  }
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, PageOf(worker->assignment().job_id()));
+  LS_RETURN_IF_ERROR(worker->Start(page));
+  life_watch_->Add(worker->id(), page, worker->life_slot());
+  for (int stream = 0; stream < 2; ++stream) {
+    const int fd = worker->output_fd(stream);
+    const absl::Status watched = loop_->Watch(fd, [this, worker, stream, fd] {
+      // Forgotten first: the descriptor is closed at the stream's end.
+      if (!worker->ReadOutput(stream)) loop_->Forget(fd);
+    });
+    if (!watched.ok()) {
+      WarnOnce(absl::StrCat("cannot read a worker's output: ", watched.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& job_id) {
+  std::erase_if(pages_, [](const auto& entry) { return entry.second.expired(); });
+  if (std::shared_ptr<LifePage> page = pages_[job_id].lock()) return page;
+  LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, LifePage::Create(options_.life_words));
+  pages_[job_id] = page;
+  return page;
+}
+
+void AgentImpl::Signal(const std::string& incarnation, int signal) {
+  if (preparing_.erase(incarnation) > 0 || gate_.Leave(incarnation)) {
+    return OnStartFailed(workers_.at(incarnation).get(),
+                         absl::CancelledError("it was ended before it was started"));
+  }
+  if (const auto it = workers_.find(incarnation); it != workers_.end()) it->second->Signal(signal);
+}
+
+void AgentImpl::OnStarted(WorkerProcess* worker, pid_t pid) {
+  worker->pid = pid;
+  Feed(agent_event::Started{worker->incarnation(), pid});
+}
+
+void AgentImpl::OnDied(uint64_t id, absl::Time seen) {
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker->id() != id || worker->page() == nullptr) continue;
+    return Feed(agent_event::Died{incarnation, worker->page()->DeathOrder(worker->life_slot()),
+                                  Clock::Real()->Now() - seen});
+  }
+}
+
+int64_t AgentImpl::Conclude(WorkerProcess* worker) {
+  for (int stream = 0; stream < 2; ++stream) {
+    if (const int fd = worker->output_fd(stream); fd >= 0) loop_->Forget(fd);
+  }
+  worker->FinishOutput();
+  worker->ended = true;
+  life_watch_->Remove(worker->id());
+  return worker->EndLife();
+}
+
+void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
+  agent_event::Exited event;
+  event.incarnation = worker->incarnation();
+  event.order = Conclude(worker);
+  event.exit_code = exit.code;
+  event.signal = exit.signal;
+  event.peak_rss_bytes = exit.peak_rss_bytes;
+  event.ago = std::max(absl::ZeroDuration(), Clock::Real()->Now() - exit.time);
+  event.last_lines = worker->LastOutput();
+  event.died_before_signal = worker->died_before_signal();
+  if (saving_) NoteFarewell(*worker, exit);
+  Feed(std::move(event));
+}
+
+void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit) {
+  agent_event::StartFailed event;
+  event.node_unfit = node_unfit;
+  event.incarnation = worker->incarnation();
+  event.order = Conclude(worker);
+  event.why = ExplainStartFailure(why);
+  event.last_lines = worker->LastOutput();
+  Feed(std::move(event));
+}
+
+void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr,
+                        const std::vector<std::string>& lines) {
+  const auto message = forwarder_.Forward(worker->assignment(), is_stderr, lines);
+  if (message.has_value()) Send(*message);
+}
+
+void AgentImpl::NoteFarewell(const WorkerProcess& worker, const Spawner::Exit& exit) {
+  absl::MutexLock lock(&mu_);
+  ++farewell_.workers;
+  farewell_.folder = WorkFolder(worker.assignment());
+  if (exit.signal == 0 && exit.code == kFarewellSaved) {
+    ++farewell_.saved;
+  } else if (const std::vector<std::string> lines = worker.LastOutput(); !lines.empty()) {
+    farewell_.last_line = lines.back();
+  }
+}
+
+}  // namespace lockstep::launcher
