@@ -8,6 +8,8 @@
 
 #include <filesystem>
 
+#include "coordinator/core/tokens.h"
+#include "proto/journal.pb.h"
 #include "tests/integration/coordinator/test_peers.h"
 
 namespace lockstep::coordinator {
@@ -180,6 +182,17 @@ TEST_F(CoordinatorServiceTest, SendsUnknownWorkersAway) {
   WorkerAssignment assignment;
   assignment.set_job_id("nojob");
   assignment.set_incarnation("nojob.0.1");
+  // As an earlier life of this coordinator made it.
+  State earlier;
+  const auto rows = store_->GetAll();
+  ASSERT_TRUE(rows.ok());
+  for (const StoredRow& row : *rows) {
+    CoordinatorRecord record;
+    if (row.key == "coordinator" && record.ParseFromString(row.value)) {
+      earlier.secret = record.secret();
+    }
+  }
+  assignment.set_token(WorkerToken(earlier, "nojob.0.1"));
   FakeWorker worker(server_->address(), assignment, /*token=*/"", /*epoch=*/1);
   EXPECT_THAT(worker.WaitFor(WorkerCommand::kExit).exit().reason(), HasSubstr("not wanted"));
 }

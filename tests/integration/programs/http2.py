@@ -47,7 +47,7 @@ class Connection:
 
     def __init__(self, address, preface=True):
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         if preface:
             self.send(PREFACE + frame(SETTINGS, 0, 0))
 
@@ -66,7 +66,7 @@ class Connection:
         except ConnectionError:
             return False
         finally:
-            self.socket.settimeout(10)
+            self.socket.settimeout(60)
 
     def read_to_end(self):
         """All that comes until the other end closes."""

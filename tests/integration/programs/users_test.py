@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import shutil
-import socket
 import stat
 import tempfile
 import unittest
@@ -60,7 +59,10 @@ class Users(harness.ProgramTest):
         wait_until(lambda: json.loads(self.verb(ann, "list", "-o", "json"))["jobs"][0]["state"] == "RUNNING", 20,
                    "the job runs")
         # No command line shows a secret, and workers do not get the node's.
-        secrets = [open(path, encoding="ascii").read().strip() for path in (ann, bob, olga, node)]
+        secrets = []
+        for path in (ann, bob, olga, node):
+            with open(path, encoding="ascii") as file:
+                secrets.append(file.read().strip())
         for process in self.processes():
             for secret in secrets + ["the-secret-of-ann"]:
                 self.assertNotIn(secret, " ".join(process.argv))
@@ -71,7 +73,7 @@ class Users(harness.ProgramTest):
         # Others see that it is there, and no more.
         seen = json.loads(self.verb(bob, "list", "-o", "json"))["jobs"][0]
         self.assertEqual((seen["name"], seen["user"]), ("tiny", "ann"))
-        self.assertNotIn("run_dir", seen)
+        self.assertEqual((seen["run_dir"], seen["reason"], seen.get("result")), ("", "", None))
         for refused in (["describe", "tiny"], ["cancel", "tiny"], ["logs", "tiny"], ["scale", "tiny", "1"],
                         ["hold", "tiny"], ["fetch", "tiny"], ["describe", seen.get("job_id", "tiny")]):
             said = self.verb(bob, *refused, code=1)
@@ -148,9 +150,8 @@ class AsUsers(harness.ProgramTest):
         return dict(super().environment(**more), LOCKSTEP_WORKER=os.path.join(self.public, "worker"))
 
     def as_nobody(self, *arguments):
-        child = self.start(os.path.join(self.public, "launcher"), *arguments, f"--coordinator={self.address}",
-                           cwd=self.home, user=self.nobody.pw_uid, group=self.nobody.pw_gid, extra_groups=[],
-                           env={"XDG_RUNTIME_DIR": "", "LOCKSTEP_WORKER": ""})
+        child = self.start(os.path.join(self.public, "launcher"), *arguments, cwd=self.home, user=self.nobody.pw_uid, group=self.nobody.pw_gid, extra_groups=[],
+                           env={"XDG_RUNTIME_DIR": "", "LOCKSTEP_WORKER": "", "LOCKSTEP_COORDINATOR": self.address})
         return self.finish(child, 60)
 
     def join(self, *more):

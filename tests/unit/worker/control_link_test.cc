@@ -56,10 +56,9 @@ class ControlLinkTest : public ::testing::Test {
   ControlLink link_{Bootstrap(), FakeSession::On(&wire_)};
 };
 
-TEST_F(ControlLinkTest, TheTokenIsShownOnTheConnectionAndInHello) {
+TEST_F(ControlLinkTest, TheTokenIsShownOnTheConnection) {
   EXPECT_EQ(wire_.options.address, "unix:here");
   EXPECT_EQ(wire_.options.token, "secret");
-  EXPECT_EQ(wire_.callbacks.hello().hello().token(), "secret");
 }
 
 TEST_F(ControlLinkTest, AWaitEndsWithTheGenerationThatComes) {

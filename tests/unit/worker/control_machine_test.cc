@@ -55,14 +55,13 @@ class ControlMachineTest : public ::testing::Test {
   ControlMachine machine_{Bootstrap(), 77};
 };
 
-TEST_F(ControlMachineTest, HelloSaysWhoAndShowsTheToken) {
+TEST_F(ControlMachineTest, HelloSaysWho) {
   const WorkerMessage message = machine_.Hello();
   EXPECT_EQ(message.job_id(), "job");
   EXPECT_EQ(message.incarnation(), "life");
   EXPECT_EQ(message.hello().pid(), 77);
   EXPECT_EQ(message.hello().slot(), 3);
   EXPECT_EQ(message.hello().node_id(), "node");
-  EXPECT_EQ(message.hello().token(), "secret");
   EXPECT_EQ(message.hello().cluster_id(), "");
 }
 
