@@ -149,6 +149,39 @@ void OnDied(Context& context, const std::string& node_id, const WorkerDied& died
   context.touched_jobs.insert(job->id);
 }
 
+// A finished worker may leave by itself for a while; one that gave up may say its last lines.
+bool Desired(const Context& context, const Job& job, const Worker& worker) {
+  if (worker.gone() || job.state == PENDING) return false;
+  const Options& options = context.state.options;
+  if (worker.leaving()) return context.now < worker.since + options.leave;
+  if (job.ending && job.ending->kill) {
+    return worker.failed && job.ending->target == FAILED && !job.final() &&
+           context.now < job.ending->since + options.settle / 2;
+  }
+  return !job.final() || context.now < job.ended + options.leave;
+}
+
+// Its agent has ended it although it is wanted here: the agent was told to stop.
+bool EndedWithAgent(const Context& context, const Job& job, const Worker& worker,
+                    const WorkerExited& exited) {
+  return exited.wanted() && exited.start_error().empty() && worker.serves() && !worker.finished &&
+         worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed &&
+         Desired(context, job, worker);
+}
+
+// Says nothing about the job, as a node that is lost; it gets nothing more until it comes anew.
+void NoteAgentStops(Context& context, Worker& worker) {
+  const auto node = context.state.nodes.find(worker.node_id);
+  worker.verdict_serial = context.state.serial;
+  worker.verdict =
+      absl::StrCat("ended with the agent on ", worker.host, ", which was told to stop");
+  worker.node_lost = true;
+  if (node == context.state.nodes.end()) return;
+  NodeHealth health;
+  health.set_problem("its agent is stopping");
+  NoteHealth(context, node->second, health);
+}
+
 void OnExited(Context& context, SessionId session, const std::string& node_id,
               const WorkerExited& exited) {
   ToAgent reply;
@@ -159,6 +192,7 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, exited.worker_incarnation());
   if (worker == nullptr && job != nullptr) worker = FindFormer(*job, exited.worker_incarnation());
   if (!IsOn(worker, node_id)) return;
+  if (EndedWithAgent(context, *job, *worker, exited)) NoteAgentStops(context, *worker);
   if (exited.node_unfit()) {
     // Before its agent says so of the node itself.
     worker->node_lost = true;
@@ -195,18 +229,6 @@ void VacateLeft(Job& job, const Worker& worker) {
     slot.worker.reset();
     return;
   }
-}
-
-// A finished worker may leave by itself for a while; one that gave up may say its last lines.
-bool Desired(const Context& context, const Job& job, const Worker& worker) {
-  if (worker.gone() || job.state == PENDING) return false;
-  const Options& options = context.state.options;
-  if (worker.leaving()) return context.now < worker.since + options.leave;
-  if (job.ending && job.ending->kill) {
-    return worker.failed && job.ending->target == FAILED && !job.final() &&
-           context.now < job.ending->since + options.settle / 2;
-  }
-  return !job.final() || context.now < job.ended + options.leave;
 }
 
 void Assign(const State& state, const Job& job, const Worker& worker, DesiredWorkers& desired) {
