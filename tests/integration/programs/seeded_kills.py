@@ -67,8 +67,15 @@ class SeededKills(harness.ProgramTest):
             code, out, err = self.verb("list", "-o", "json")
             self.assertEqual(code, 0, err)
             return {job["job_id"]: job for job in json.loads(out)["jobs"]}
-        wait_until(lambda: all(j["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") for j in jobs().values()),
-                   60, f"seed {seed}: all jobs end")
+        try:
+            found_last = jobs()
+            wait_until(lambda: all(j["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") for j in jobs().values()),
+                       60, f"seed {seed}: all jobs end")
+        except AssertionError as error:
+            agent.kill()
+            coordinator.kill()
+            said = agent.communicate()[1] + coordinator.communicate()[1]
+            raise AssertionError(f"{error}: {found_last}\n{said}") from None
         found = jobs()
         self.assertLessEqual(set(taken), set(found), f"seed {seed}: acknowledged jobs")
         self.assertLessEqual(len(found), 2, f"seed {seed}: one job for each request")
