@@ -36,7 +36,7 @@ class Attacks(harness.ProgramTest):
     def assert_serves(self):
         """It lives, serves its owner, and has not grown beyond reason."""
         self.assertIsNone(self.coordinator.poll())
-        wait_until(lambda: self.launch("list", f"--coordinator={self.address}", "-o", "json")[0] == 0, 30,
+        wait_until(lambda: self.launch("list", f"--coordinator={self.address}", "-o", "json")[0] == 0, 5,
                    "its owner is served")
         if not harness.SANITIZED:
             self.assertLess(self.rss() - self.before, MOST_GROWTH)

@@ -4,6 +4,8 @@
 import socket
 import struct
 
+import harness
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -47,7 +49,7 @@ class Connection:
 
     def __init__(self, address, preface=True):
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self.socket = socket.create_connection((host, int(port)), timeout=10 * harness.PATIENCE)
         if preface:
             self.send(PREFACE + frame(SETTINGS, 0, 0))
 
@@ -66,7 +68,7 @@ class Connection:
         except ConnectionError:
             return False
         finally:
-            self.socket.settimeout(60)
+            self.socket.settimeout(10 * harness.PATIENCE)
 
     def read_to_end(self):
         """All that comes until the other end closes."""
