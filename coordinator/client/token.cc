@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& file) {
 absl::StatusOr<Token> ParseToken(absl::string_view token) {
   absl::string_view rest = token;
   if (!absl::ConsumePrefix(&rest, kPrefix)) return Token{std::string(token), ""};
-  const size_t dot = rest.find('.');
+  const size_t dot = rest.rfind('.');  // the secret of a worker's life has some, too
   std::string der;
   if (dot != rest.npos && dot > 0 && absl::WebSafeBase64Unescape(rest.substr(dot + 1), &der)) {
     absl::StatusOr<std::string> authority = PemOf(der);

@@ -87,6 +87,11 @@ TEST(TokenTest, CarriesTheAuthorityAndShowsOnlyTheSecret) {
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << damaged;
     EXPECT_THAT(std::string(CheckToken(damaged, "FILE").status().message()), HasSubstr("FILE"));
   }
+  // The secret of a worker's life has dots.
+  const auto worker = ParseToken(*TokenOf({"worker.j.0.1.c0ffee", authority->certificate}));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->secret, "worker.j.0.1.c0ffee");
+  EXPECT_EQ(worker->authority, authority->certificate);
   EXPECT_EQ(ParseToken("anything.else")->secret, "anything.else");
   EXPECT_EQ(ParseToken("anything.else")->authority, "");
 }
