@@ -161,27 +161,6 @@ bool Desired(const Context& context, const Job& job, const Worker& worker) {
   return !job.final() || context.now < job.ended + options.leave;
 }
 
-// Its agent has ended it although it is wanted here: the agent was told to stop.
-bool EndedWithAgent(const Context& context, const Job& job, const Worker& worker,
-                    const WorkerExited& exited) {
-  return exited.wanted() && exited.start_error().empty() && worker.serves() && !worker.finished &&
-         worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed &&
-         Desired(context, job, worker);
-}
-
-// Says nothing about the job, as a node that is lost; it gets nothing more until it comes anew.
-void NoteAgentStops(Context& context, Worker& worker) {
-  const auto node = context.state.nodes.find(worker.node_id);
-  worker.verdict_serial = context.state.serial;
-  worker.verdict =
-      absl::StrCat("ended with the agent on ", worker.host, ", which was told to stop");
-  worker.node_lost = true;
-  if (node == context.state.nodes.end()) return;
-  NodeHealth health;
-  health.set_problem("its agent is stopping");
-  NoteHealth(context, node->second, health);
-}
-
 void OnExited(Context& context, SessionId session, const std::string& node_id,
               const WorkerExited& exited) {
   ToAgent reply;
@@ -192,7 +171,6 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, exited.worker_incarnation());
   if (worker == nullptr && job != nullptr) worker = FindFormer(*job, exited.worker_incarnation());
   if (!IsOn(worker, node_id)) return;
-  if (EndedWithAgent(context, *job, *worker, exited)) NoteAgentStops(context, *worker);
   if (exited.node_unfit()) {
     // Before its agent says so of the node itself.
     worker->node_lost = true;

@@ -350,9 +350,12 @@ absl::Status Cancel(Context& context, const CancelRequested& event) {
         absl::StrCat("job ", job->id, " has already ended: ", job->reason));
   }
   if (job->preempted) DoNotRequeue(*job);
-  if (event.kill || job->generation.message.generation() == 0) {
-    const std::string reason = event.kill ? "cancelled: killed as asked"
-                                          : "cancelled before its first step; nothing to save";
+  // One that was preempted has saved what it has.
+  const bool never_ran = job->generation.message.generation() == 0;
+  if (event.kill || never_ran || job->state == PENDING) {
+    const std::string reason = event.kill  ? "cancelled: killed as asked"
+                               : never_ran ? "cancelled before its first step; nothing to save"
+                                           : "cancelled while it waited to go on";
     BeginEnding(context, *job, CANCELLED, reason, kExitCancelled, /*kill=*/true);
   } else if (!job->drain && !job->ending) {
     job->drain = absl::StrCat("cancelled: ", HowToStop(*job));

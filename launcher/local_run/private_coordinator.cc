@@ -31,6 +31,7 @@ constexpr size_t kMaxFolder = 80;  // a Unix socket's path has 107 characters
 
 constexpr const char* kPipe = "/pipe";
 constexpr const char* kPackages = "/packages";
+constexpr const char* kJournalLock = "/journal.lock";
 
 // A new folder of mode 0700 for the socket.
 absl::StatusOr<std::string> MakeSocketFolder() {
@@ -138,8 +139,9 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
   life->journal = absl::StrCat(life->folder, "/journal.db");
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder + kPackages));  // before what it is in
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder));
-  for (const std::string& file : {socket, token, life->journal, life->journal + "-wal",
-                                  life->journal + "-journal", life->folder + kPipe}) {
+  for (const std::string& file :
+       {socket, token, life->journal, life->journal + "-wal", life->journal + "-shm",
+        life->journal + "-journal", life->folder + kJournalLock, life->folder + kPipe}) {
     LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(file));
   }
   if (network.has_value()) {

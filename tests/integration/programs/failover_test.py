@@ -107,6 +107,7 @@ class Failover(EtcdTest):
                     acknowledged.append(json.loads(out.strip().splitlines()[-1])["job"])
                 elif code != 4:
                     problems.append(err)
+                time.sleep(0.5)  # as many jobs as two slots do in seconds
 
         clients = [threading.Thread(target=submit_again_and_again, args=(who,)) for who in range(3)]
         for client in clients:

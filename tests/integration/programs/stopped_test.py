@@ -125,8 +125,8 @@ class ToldToGo(Nodes, Metrics):
 
     def test_an_agents_jobs_go_on_elsewhere_from_their_checkpoint(self):
         # 'launcher drain' is what lets them save first.
-        # Without a restart to spend: an agent that is told to go says nothing about the job.
-        path = self.write("tiny.yaml", job_text(6, detection="", extra="checkpoint: {dir: saved, every: 50 steps}\n"))
+        path = self.write("tiny.yaml", job_text(6, detection="", extra="checkpoint: {dir: saved, every: 50 steps}\n").replace(
+            "max_restarts: 0", "max_restarts: 1"))
         wanted = self.undisturbed(path)
         self.join("one", 2)
         job = self.submit(path)
