@@ -146,7 +146,8 @@ TEST(FarewellsTest, APeerThatIsGoneOrLostIsNotWaitedFor) {
 
 TEST(FarewellsTest, APeerThatReadsNothingIsWaitedForNoLongerThanAllowed) {
   Ends ends;
-  ends.Fill(std::string(kPart, 'x'));
+  const std::string part(kPart, 'x');  // a link sends what its callers keep
+  ends.Fill(part);
   Farewells farewells;
   farewells.Say(kReason, {ends.mine.get()}, -1);
   farewells.AwaitTaken(Clock::Real()->Now());
