@@ -84,8 +84,9 @@ grpc::ServerUnaryReactor* RpcService::DescribeJob(grpc::CallbackServerContext* c
                                                   DescribeJobResponse* response) {
   return Serve(context, "Coordinator/DescribeJob", [&](auto* reactor, const Requester& who) {
     absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id(), who);
-    if (described.ok()) *response = *std::move(described);
-    reactor->Finish(ToGrpc(described.status()));
+    if (!described.ok()) return reactor->Finish(ToGrpc(described.status()));
+    *response = *std::move(described);
+    reactor->Finish(grpc::Status::OK);
   });
 }
 

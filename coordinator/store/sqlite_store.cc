@@ -236,7 +236,7 @@ absl::StatusOr<UniqueFd> Lock(const std::string& folder) {
 // is replaced.
 absl::Status MakeNewFile(const std::string& file,
                          const std::function<absl::Status(SqliteDatabase&)>& fill) {
-  const absl::Status exists = absl::AlreadyExistsError(
+  absl::Status exists = absl::AlreadyExistsError(
       absl::StrCat("'", file, "' is there already: name another file, or remove it"));
   if (::access(file.c_str(), F_OK) == 0) return exists;
   const std::string part = absl::StrCat(file, ".", RandomHex(4), ".part");

@@ -102,7 +102,11 @@ absl::StatusOr<Command> ParseToken(const Line& line) {
                           "shows it"
                         : absl::StrCat("'launcher token ", action, "' takes no further argument"));
   }
-  TokenArgs args{line.common, line.coordinator, action, revoke ? given[1] : ""};
+  TokenArgs args;
+  args.common = line.common;
+  args.coordinator = line.coordinator;
+  args.action = action;
+  if (revoke) args.id = given[1];
   for (const char* flag : {"user", "role", "valid-for", "note", "save-as"}) {
     if (line.words.Has(flag) && !create) {
       return Usage(absl::StrCat("--", flag, " is for 'launcher token create'"));

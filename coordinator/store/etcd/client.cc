@@ -106,7 +106,7 @@ grpc::Status EtcdClient::Try(absl::Duration timeout, const Do& call) {
   // With one endpoint alone there is none to go to instead.
   context.set_wait_for_ready(channels_.size() == 1);
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
-  const grpc::Status status = call(channels_[used], &context);
+  grpc::Status status = call(channels_[used], &context);
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     absl::MutexLock lock(&mu_);

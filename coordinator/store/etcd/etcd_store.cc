@@ -253,7 +253,7 @@ absl::Status EtcdStore::WriteInParts(const std::map<std::string, EtcdChange>& ch
   // From here on it counts, whatever becomes of the move.
   unmoved_.Clear();
   for (const auto& [key, change] : changes) *unmoved_.add_changes() = change;
-  if (const absl::Status moved = Move(); absl::IsAborted(moved)) return moved;
+  if (absl::Status moved = Move(); absl::IsAborted(moved)) return moved;
   return absl::OkStatus();
 }
 
