@@ -120,16 +120,16 @@ function(lockstep_program)
   endif()
 endfunction()
 
-# Tests run for moments and are compiled by everybody: they are optimised less than what they test. Conformance tests
+# Tests run for moments and are compiled by everybody: they are not optimised, what they test is. Conformance tests
 # compute: without optimisation their references take five times as long.
 set(LOCKSTEP_conformance_OPTIONS $<$<CONFIG:Release>:-O1>)
-set(LOCKSTEP_test_OPTIONS ${LOCKSTEP_conformance_OPTIONS})
-if(LOCKSTEP_SANITIZE STREQUAL "address" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # GCC gains nothing by it
+set(LOCKSTEP_test_OPTIONS $<$<CONFIG:Release>:-O0>)
+if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_test_OPTIONS -O0)
 endif()
 
 function(lockstep_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT LOCKSTEP_TESTS)
     return()
   endif()
@@ -170,4 +170,7 @@ function(lockstep_test)
     set_property(DIRECTORY APPEND PROPERTY LOCKSTEP_TESTS_HERE ${ARG_NAME})
   endif()
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LONG)  # begins before the others, so that nobody waits for it at the end
+    set_tests_properties(${ARG_NAME} PROPERTIES COST 900)
+  endif()
 endfunction()

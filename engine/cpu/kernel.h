@@ -68,7 +68,10 @@ struct RunContext {
 
   template <typename T>
   T* At(const Storage& storage) const {
-    return reinterpret_cast<T*>(base[static_cast<int>(storage.region)] + storage.offset);
+    // As integers: kAbsolute's base is null, and a pointer that is made by adding to a null pointer
+    // may be taken for null by the compiler.
+    const auto from = reinterpret_cast<uintptr_t>(base[static_cast<int>(storage.region)]);
+    return reinterpret_cast<T*>(from + storage.offset);
   }
   // Whether an output at `storage` is to be added to.
   bool Adds(const Storage& storage) const {
