@@ -53,10 +53,10 @@ function(lockstep_package_notes package)
 endfunction()
 lockstep_package_notes(lockstep)
 
-# lockstep_service(NAME lockstep-agent USER .. GECOS .. STATE /var/lib/.. [ALSO_PURGED ..] AFTER_UPGRADE <shell>)
+# lockstep_service(NAME lockstep-agent USER .. GECOS .. STATE /var/lib/.. [ALSO_PURGED ..] STOP_SIGNAL ..)
 function(lockstep_service)
-  cmake_parse_arguments(ARG "" "NAME;USER;GECOS;STATE;ALSO_PURGED;AFTER_UPGRADE" "" ${ARGN})
-  foreach(word USER GECOS STATE ALSO_PURGED AFTER_UPGRADE)
+  cmake_parse_arguments(ARG "" "NAME;USER;GECOS;STATE;ALSO_PURGED;STOP_SIGNAL" "" ${ARGN})
+  foreach(word USER GECOS STATE ALSO_PURGED STOP_SIGNAL)
     set(${word} "${ARG_${word}}")
   endforeach()
   set(UNIT ${ARG_NAME}.service)
@@ -79,10 +79,10 @@ function(lockstep_service)
   set(CPACK_DEBIAN_${upper}_PACKAGE_SHLIBDEPS OFF PARENT_SCOPE)
 endfunction()
 lockstep_service(NAME lockstep-coordinator USER lockstep GECOS "Lockstep coordinator" STATE /var/lib/lockstep
-                 AFTER_UPGRADE "deb-systemd-invoke try-restart lockstep-coordinator.service >/dev/null || true")
+                 STOP_SIGNAL SIGTERM)
 lockstep_service(NAME lockstep-agent USER lockstep-agent GECOS "Lockstep agent" STATE /var/lib/lockstep-agent
                  ALSO_PURGED /var/cache/lockstep-agent
-                 AFTER_UPGRADE "echo 'lockstep-agent goes on as it is, because its workers end with it: drain the node, then systemctl restart lockstep-agent'")
+                 STOP_SIGNAL SIGINT)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)

@@ -162,6 +162,28 @@ absl::StatusOr<int> LifePage::Issue() {
   return slot;
 }
 
+void LifePage::TakeOver(absl::Span<const int> live) {
+  std::vector<bool> in_use(static_cast<size_t>(impl_->count));
+  for (const int slot : live) {
+    if (impl_->Owns(slot)) in_use[static_cast<size_t>(impl_->IndexOf(slot))] = true;
+  }
+  // Words were given away in their order at first, and those of lives that were over say so.
+  impl_->fresh = 0;
+  impl_->released.clear();
+  for (int index = 0; index < impl_->count; ++index) {
+    const bool used = in_use[static_cast<size_t>(index)] || impl_->words[index].load() != 0 ||
+                      impl_->turns[index].load() != 0;
+    if (used) impl_->fresh = index + 1;
+  }
+  for (int index = 0; index < impl_->fresh; ++index) {
+    if (in_use[static_cast<size_t>(index)]) continue;
+    const int slot =
+        static_cast<int>(impl_->turns[index].load() >> kPlaceBits) * impl_->count + index;
+    End(slot);
+    Release(slot);
+  }
+}
+
 void LifePage::End(int slot) const {
   uint32_t empty = 0;
   if (!impl_->Owns(slot)) return;
@@ -171,6 +193,7 @@ void LifePage::End(int slot) const {
 
 void LifePage::Release(int slot) {
   LS_CHECK(IsDead(impl_->Read(slot))) << slot;
+  if (!impl_->Owns(slot)) return;  // released by who had the page before
   if (slot <= std::numeric_limits<int>::max() - impl_->count) impl_->released.push_back(slot);
 }
 

@@ -16,8 +16,8 @@
 // happened. So whoever sees a death first, mostly a peer that waits for the dead one, gives it the
 // next number of the page: who fails because of a death has seen it, and gets a later one.
 //
-// Thread-safety: Take is called once, by the main thread of a worker; Issue and Release belong to
-// one thread of the page's creator; the rest is thread-safe.
+// Thread-safety: Take is called once, by the main thread of a worker; Issue, TakeOver and Release
+// belong to one thread of the page's creator, or of who took it over; the rest is thread-safe.
 #ifndef LOCKSTEP_COMMON_LIFE_H_
 #define LOCKSTEP_COMMON_LIFE_H_
 
@@ -62,6 +62,9 @@ class LifePage {
   // A slot for a worker that is about to be started. Words that were released longest ago come
   // first. Errors: ResourceExhausted while every word belongs to a slot that was not released.
   absl::StatusOr<int> Issue();
+  // For who has opened a page whose creator is gone, before it issues slots itself: `live` are
+  // those whose processes may still run, and will be released.
+  void TakeOver(absl::Span<const int> live);
   // The process that was given `slot` has ended, or was never started: marks the slot dead if
   // nobody had taken it, so that whoever waits for that process is told.
   void End(int slot) const;

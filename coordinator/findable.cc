@@ -2,6 +2,7 @@
 #include "coordinator/findable.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@ absl::Status Findable::Choose(Flags& flags) {
   }
   if (flags.tls_of_token) return DeriveTls(flags);
   if (!flags.store.state.folder.empty() && IsTcpAddress(flags.server.listen)) {
-    LS_ASSIGN_OR_RETURN(flags.server.tls, ReadServerCertificate(flags.store.state.folder));
+    LS_RETURN_IF_ERROR(ReadTls(flags));
   }
   const bool reachable = flags.server.plaintext || flags.server.tls.has_value();
   LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen, reachable));
@@ -41,7 +42,9 @@ absl::Status Findable::Choose(Flags& flags) {
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, ReadTokens(token_file_));
   LS_ASSIGN_OR_RETURN(const Token token, ParseToken(tokens.front()));
   flags.server.token = token.secret;
-  flags.server.authority = token.authority;
+  if (flags.server.tls.has_value()) {
+    flags.server.issuer = TokenIssuer(flags.store.state.folder, token_file_);
+  }
   for (size_t i = 1; i < tokens.size(); ++i) {
     LS_ASSIGN_OR_RETURN(Token old, ParseToken(tokens[i]));
     flags.server.old_tokens.push_back(std::move(old.secret));
@@ -53,10 +56,38 @@ absl::Status Findable::Choose(Flags& flags) {
   return CheckTls(flags, token);
 }
 
+// What the certificate is by now.
 std::string Findable::Warning() const {
-  return certificate_ends_ == absl::InfiniteFuture()
-             ? ""
-             : ExpiryWarning(certificate_ends_, Clock::Real()->Now());
+  if (certificates_.empty()) return "";
+  const auto server = ReadServerCertificate(certificates_);
+  if (!server.ok() || !server->has_value()) return "";
+  const absl::StatusOr<CertificateFacts> facts = ReadCertificate((*server)->certificate);
+  return facts.ok() ? ExpiryWarning(facts->ends, Clock::Real()->Now()) : "";
+}
+
+// What `coordinator init` left in the state folder, if it was there.
+absl::Status Findable::ReadTls(Flags& flags) {
+  const std::string& folder = flags.store.state.folder;
+  LS_ASSIGN_OR_RETURN(const std::optional<Certified> server, ReadServerCertificate(folder));
+  if (!server.has_value()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(const std::optional<Callers> callers, ReadCallers(folder));
+  if (!callers.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder,
+        " is of an earlier version, in which callers had no certificates: run `coordinator ",
+        "init --state-dir ", folder, "`, which keeps all else, and start the coordinator with ",
+        "--admit-without-certificate until nodes and users have renewed their tokens"));
+  }
+  ServerTls tls;
+  tls.server = *server;
+  tls.callers = callers->all;
+  tls.folder = folder;
+  tls.optional = flags.admit_without_certificate;
+  if (tls.optional) {
+    LS_LOG_WARNING << "callers without a certificate are let in (--admit-without-certificate)";
+  }
+  flags.server.tls = std::move(tls);
+  return absl::OkStatus();
 }
 
 void Findable::Announce(const std::string& address) {
@@ -80,11 +111,14 @@ absl::Status Findable::DeriveTls(Flags& flags) {
   LS_ASSIGN_OR_RETURN(const RunCredentials run, CredentialsOfRun(shared));
   LS_ASSIGN_OR_RETURN(const Token token, ParseToken(run.token));
   flags.server.token = token.secret;
-  flags.server.authority = token.authority;
+  flags.server.issuer = TokenIssuer({token.authority, run.authority});
   std::vector<std::string> names = OwnNames();
   names.push_back(HostOf(flags.server.listen));
-  LS_ASSIGN_OR_RETURN(flags.server.tls,
+  ServerTls tls;
+  LS_ASSIGN_OR_RETURN(tls.server,
                       IssueServer(run.authority, names, Clock::Real()->Now(), kServerValidity));
+  tls.callers = run.authority.certificate;
+  flags.server.tls = std::move(tls);
   return absl::OkStatus();
 }
 
@@ -102,14 +136,14 @@ absl::Status Findable::CheckTls(const Flags& flags, const Token& token) {
     return absl::FailedPreconditionError(absl::StrCat(
         folder, " has certificates, and who has its token speaks TLS: leave --plaintext out"));
   }
-  const std::string& certificate = flags.server.tls->certificate;
+  const std::string& certificate = flags.server.tls->server.certificate;
   if (token.authority.empty() || !CheckIssued(certificate, token.authority).ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the token in ", token_file_, " does not belong to the certificate in ",
                      folder, ": run `coordinator init` again with --state-dir ", folder));
   }
   LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(certificate));
-  certificate_ends_ = facts.ends;
+  certificates_ = folder;
   const std::string host = HostOf(flags.server.listen);
   const bool any = host == "0.0.0.0" || host == "::";
   if (!any && std::find(facts.names.begin(), facts.names.end(), host) == facts.names.end()) {

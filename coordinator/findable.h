@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "coordinator/client/token.h"
 #include "coordinator/flags.h"
 #include "coordinator/service/token_file.h"
@@ -29,12 +28,13 @@ class Findable {
   std::string Warning() const;
 
  private:
+  absl::Status ReadTls(Flags& flags);
   absl::Status DeriveTls(Flags& flags);
   absl::Status CheckTls(const Flags& flags, const Token& token);
 
   std::string token_file_;
   TokenLinkFile link_;
-  absl::Time certificate_ends_ = absl::InfiniteFuture();
+  std::string certificates_;  // the folder that they are in; empty: there are none
 };
 
 }  // namespace lockstep::coordinator

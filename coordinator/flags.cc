@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/log.h"
+#include "common/protocol_version.h"
 #include "common/status.h"
 #include "job/meaning/units.h"
 
@@ -55,6 +56,10 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        whose job is next; 0: it does not count
   --tls-of-token       the token is a secret that all sides share, who derive TLS's certificates from
                        it; `launcher --rdzv-endpoint` starts its coordinator like this
+  --admit-without-certificate
+                       after `coordinator init` callers over TCP need a certificate, which their
+                       tokens carry; this lets in those whose tokens are of an earlier version, too,
+                       until they are renewed (`launcher token renew`)
   --ready-fd N         write the address and a newline to descriptor N when serving, then close it
   --parent-death[=PID] end (SIGKILL) when the parent process (PID, to be sure that it is it) ends
   --log-level LEVEL    debug, info, warning or error (default info)
@@ -137,6 +142,7 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
 
 absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
+  flags.server.limits.protocol_version = SpokenProtocolVersion();
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
     if (argument == "--help" || argument == "-h") {
@@ -166,6 +172,10 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     }
     if (name == "tls-of-token" && equals == absl::string_view::npos) {
       flags.tls_of_token = true;
+      continue;
+    }
+    if (name == "admit-without-certificate" && equals == absl::string_view::npos) {
+      flags.admit_without_certificate = true;
       continue;
     }
     if (name == "parent-death" && equals == absl::string_view::npos) {

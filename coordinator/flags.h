@@ -17,6 +17,8 @@ struct Flags {
   ServerOptions server;
   std::string token_file;
   bool tls_of_token = false;  // the certificate is derived from the token
+  // TLS's callers need no certificate of their own.
+  bool admit_without_certificate = false;
   StoreFlags store;
   int ready_fd = -1;
   bool parent_death = false;

@@ -25,14 +25,18 @@ constexpr int kPort = 7070;  // of the printed commands
 
 constexpr char kUsage[] =
     R"(Usage: coordinator init [flags]
-Makes what a coordinator needs that other machines reach over TLS: an authority, a certificate, and
-the one token that nodes and users show. Run again, it renews the certificate and keeps the rest.
+Makes what a coordinator needs that other machines reach over TLS: an authority, a certificate, an
+authority of callers' certificates, and the one token that nodes and users show. Run again, it renews
+the certificate and keeps the rest. A running coordinator takes the new one within seconds.
 
   --state-dir DIR      the coordinator's; default ~/.local/state/lockstep (root: /var/lib/lockstep)
   --host NAME_OR_IP    where the coordinator is reached; may be given more than once. Default: where
                        it was so far, or all addresses of this host and its name
   --new-token          make another token; the coordinator takes those so far, too, until they are
                        removed from the file (the lines below the first)
+  --rotate             make new authorities. Those so far are trusted, too; nodes and workers take
+                       the new ones by themselves, users by `launcher token renew`
+  --finish-rotation    trust the new authorities alone: who has not taken them is let in no more
   --help
 )";
 
@@ -58,6 +62,15 @@ absl::StatusOr<InitFlags> Parse(const std::vector<std::string>& arguments) {
     std::replace(name.begin(), name.end(), '_', '-');
     if (name == "new-token" && equals == rest.npos) {
       flags.options.new_token = true;
+      continue;
+    }
+    if ((name == "rotate" || name == "finish-rotation") && equals == rest.npos) {
+      using Rotation = InitOptions::Rotation;
+      const Rotation wanted = name == "rotate" ? Rotation::kBegin : Rotation::kFinish;
+      if (flags.options.rotation != Rotation::kNone && flags.options.rotation != wanted) {
+        return absl::InvalidArgumentError("a rotation is begun and finished by two commands");
+      }
+      flags.options.rotation = wanted;
       continue;
     }
     if (name != "state-dir" && name != "host") {
@@ -94,6 +107,20 @@ std::string Address(const std::vector<std::string>& names) {
                                       : absl::StrCat(host, ":", kPort);
 }
 
+void SayRotation(InitOptions::Rotation rotation, const InitResult& made) {
+  if (made.new_callers && !made.new_cluster) {
+    std::cerr << "made the authority of callers' certificates, which the coordinator asks for from "
+                 "its next start on: tokens of earlier versions have none, and until they are "
+                 "renewed it needs --admit-without-certificate\n";
+  }
+  if (made.rotating) {
+    std::cerr << "new authorities are trusted beside those so far; when nodes, workers and users "
+                 "have taken them, finish with `coordinator init --finish-rotation`\n";
+  } else if (rotation == InitOptions::Rotation::kFinish) {
+    std::cerr << "the former authorities are trusted no more\n";
+  }
+}
+
 absl::Status Init(const InitFlags& flags) {
   std::string folder = flags.state_dir;
   if (folder.empty()) {
@@ -104,11 +131,12 @@ absl::Status Init(const InitFlags& flags) {
   LS_ASSIGN_OR_RETURN(const InitResult made,
                       InitCluster(folder, flags.options, Clock::Real()->Now()));
   const std::string address = Address(made.names);
+  SayRotation(flags.options.rotation, made);
   std::cerr << (made.new_cluster ? "made a new cluster in " : "renewed the certificate in ")
             << folder << "\n"
             << "the coordinator is known as " << absl::StrJoin(made.names, ", ") << " until "
             << absl::FormatTime("%Y-%m-%d", made.ends, absl::UTCTimeZone()) << "\n"
-            << "start it, or start it again:\n"
+            << "start it, or let it run: it takes what is new within seconds\n"
             << "  coordinator --state-dir " << folder << " --listen " << address << "\n"
             << "copy " << made.token_file
             << " to each node, where nobody but its user reads it (it is a secret), and there:\n";

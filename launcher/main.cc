@@ -11,6 +11,8 @@
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/text.h"
+#include "launcher/supervisor/supervisor_process.h"
+#include "launcher/supervisor/wire.h"
 #include "launcher/verbs/run_verb.h"
 
 namespace lockstep::launcher {
@@ -60,6 +62,10 @@ int Main(const std::string& program, const std::vector<std::string>& arguments) 
 }  // namespace lockstep::launcher
 
 int main(int argc, char** argv) {
+  // What an agent starts for each job.
+  if (argc > 1 && std::string(argv[1]) == lockstep::launcher::kSupervisorFlag) {
+    return lockstep::launcher::RunSupervisorProcess();
+  }
   const std::string program = argc > 0 ? argv[0] : "";
   return lockstep::launcher::Main(program.substr(program.rfind('/') + 1),
                                   std::vector<std::string>(argv + 1, argv + argc));

@@ -97,6 +97,7 @@ WALL_CLOCK_FILES = {
     "coordinator/client/packages.cc": "gRPC's deadline of a single call",
     "coordinator/service/front.cc": "gRPC's deadline of the shutdown",
     "coordinator/client/route.cc": "gRPC's deadline of a single call",
+    "coordinator/client/renewal.cc": "gRPC's deadline of a single call",
     "coordinator/store/etcd/client.cc": "gRPC's deadline of a single call",
     "coordinator/service/standby_server.cc": "gRPC's deadline of the shutdown",
     "launcher/agent/agent.cc": "when a process died",

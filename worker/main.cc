@@ -5,6 +5,7 @@
 // agent's life page. A verb that needs the engine for one answer starts it as
 //   worker --offline-fd=N
 // where N holds a serialised OfflineRequest.
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,7 +66,8 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is an error of the write
+  ::prctl(PR_SET_NAME, "worker");  // started from a descriptor it would be called by its number
+  ::signal(SIGXFSZ, SIG_IGN);      // a file at its limit (ulimit -f) is an error of the write
   const lockstep::UniqueFd offline_fd(NumberFlag(argc, argv, "--offline-fd"));
   lockstep::OfflineRequest request;
   if (offline_fd.valid() && ReadMessage(offline_fd.get(), &request)) {

@@ -10,6 +10,7 @@
 #include "coordinator/client/channel.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/renewal.h"
 #include "proto/access.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -58,6 +59,15 @@ absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
 
 absl::StatusOr<Requester> WhoAmI(const ClientOptions& options, absl::Duration timeout) {
   return Call(options, &Access::Stub::WhoAmI, WhoAmIRequest(), timeout);
+}
+
+absl::StatusOr<std::optional<std::string>> RenewToken(const ClientOptions& options, bool whatever,
+                                                      absl::Duration timeout) {
+  LS_ASSIGN_OR_RETURN(RenewTokenRequest request, RenewalOf(options));
+  if (whatever) request.clear_authorities_hash();
+  LS_ASSIGN_OR_RETURN(const RenewTokenResponse response,
+                      Call(options, &Access::Stub::RenewToken, request, timeout));
+  return Renewed(options, response);
 }
 
 }  // namespace lockstep::coordinator

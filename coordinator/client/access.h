@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// An administrator's calls about tokens (proto/access.proto).
+// The calls about tokens (proto/access.proto): an administrator's, and those of a token's holder.
 // Thread-safety: thread-safe. Each call blocks until the reply or `timeout`.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
+
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -21,6 +24,10 @@ absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
                                                 const RevokeTokenRequest& request,
                                                 absl::Duration timeout);
 absl::StatusOr<Requester> WhoAmI(const ClientOptions& options, absl::Duration timeout);
+// The same token with a new certificate and the authorities of now; none: it has these already, or
+// has none and needs none. `whatever`: a new certificate in any case.
+absl::StatusOr<std::optional<std::string>> RenewToken(const ClientOptions& options, bool whatever,
+                                                      absl::Duration timeout);
 
 }  // namespace lockstep::coordinator
 

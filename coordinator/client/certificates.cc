@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <openssl/ec.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
@@ -23,11 +24,11 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kSerialBytes = 16;
-constexpr absl::Duration kClocksDiffer = absl::Hours(24);
 constexpr absl::Duration kAuthorityLasts = absl::Hours(24 * 365 * 20);
 constexpr absl::Duration kExpiresSoon = absl::Hours(24 * 30);
 constexpr size_t kSeedBytes = 32;
-constexpr size_t kMaxName = 253;  // of DNS
+constexpr size_t kMaxName = 253;       // of DNS
+constexpr size_t kMaxCommonName = 64;  // of X.509
 
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using Cert = std::unique_ptr<X509, Free<X509_free>>;
@@ -134,6 +135,17 @@ absl::StatusOr<Certified> SelfSigned(EVP_PKEY* key, const std::string& name,
   return ToPem(raw, key);
 }
 
+// Signs a certificate that is no authority's, with what all of them have.
+bool SignLeaf(X509* cert, X509* issuer, EVP_PKEY* issuer_key, const char* usage) {
+  return X509_set_issuer_name(cert, X509_get_subject_name(issuer)) == 1 &&
+         AddExtension(cert, issuer, NID_basic_constraints, "critical,CA:FALSE") &&
+         AddExtension(cert, issuer, NID_key_usage, "critical,digitalSignature") &&
+         AddExtension(cert, issuer, NID_ext_key_usage, usage) &&
+         AddExtension(cert, issuer, NID_subject_key_identifier, "hash") &&
+         AddExtension(cert, issuer, NID_authority_key_identifier, "keyid:always") &&
+         X509_sign(cert, issuer_key, DigestFor(issuer_key)) != 0;
+}
+
 std::string RandomSerial() {
   std::string bytes(kSerialBytes, '\0');
   LS_CHECK_EQ(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), kSerialBytes), 1);
@@ -189,10 +201,10 @@ std::string NameText(const GENERAL_NAME* name) {
 
 }  // namespace
 
-absl::StatusOr<Certified> MakeAuthority(absl::Time now) {
+absl::StatusOr<Certified> MakeAuthority(absl::Time now, absl::string_view of) {
   const Key key(EVP_EC_gen("P-256"));
   if (key == nullptr) return Failed("make a key");
-  return SelfSigned(key.get(), absl::StrCat("Lockstep cluster ", RandomHex(4)), RandomSerial(),
+  return SelfSigned(key.get(), absl::StrCat("Lockstep ", of, " ", RandomHex(4)), RandomSerial(),
                     now - kClocksDiffer, now + kAuthorityLasts);
 }
 
@@ -217,28 +229,40 @@ absl::StatusOr<Certified> IssueServer(const Certified& authority,
   LS_ASSIGN_OR_RETURN(const Cert cert,
                       NewCertificate(key.get(), "Lockstep coordinator", RandomSerial(),
                                      now - kClocksDiffer, now + validity));
-  X509* const raw = cert.get();
   const Names alternatives(GENERAL_NAMES_new());
   for (const std::string& name : names) {
     if (!AddName(alternatives.get(), name)) return Failed("take a name");
   }
-  if (X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) != 1 ||
-      !AddExtension(raw, issuer.get(), NID_basic_constraints, "critical,CA:FALSE") ||
-      !AddExtension(raw, issuer.get(), NID_key_usage, "critical,digitalSignature") ||
-      !AddExtension(raw, issuer.get(), NID_ext_key_usage, "serverAuth") ||
-      !AddExtension(raw, issuer.get(), NID_subject_key_identifier, "hash") ||
-      !AddExtension(raw, issuer.get(), NID_authority_key_identifier, "keyid:always") ||
-      X509_add1_ext_i2d(raw, NID_subject_alt_name, alternatives.get(), 0, X509V3_ADD_DEFAULT) !=
-          1 ||
-      X509_sign(raw, issuer_key.get(), DigestFor(issuer_key.get())) == 0) {
+  if (X509_add1_ext_i2d(cert.get(), NID_subject_alt_name, alternatives.get(), 0,
+                        X509V3_ADD_DEFAULT) != 1 ||
+      !SignLeaf(cert.get(), issuer.get(), issuer_key.get(), "serverAuth")) {
     return Failed("issue a certificate");
   }
-  return ToPem(raw, key.get());
+  return ToPem(cert.get(), key.get());
+}
+
+absl::StatusOr<Certified> IssueClient(const Certified& authority, const std::string& name,
+                                      absl::Time begins, absl::Time ends) {
+  LS_ASSIGN_OR_RETURN(const Cert issuer, ParseCertificate(authority.certificate));
+  LS_ASSIGN_OR_RETURN(const Key issuer_key, ParseKey(authority.key));
+  const Key key(EVP_EC_gen("P-256"));
+  if (key == nullptr) return Failed("make a key");
+  begins = std::max(begins, ToTime(X509_get0_notBefore(issuer.get())));
+  ends = std::min(ends, ToTime(X509_get0_notAfter(issuer.get())));
+  LS_ASSIGN_OR_RETURN(const Cert cert,
+                      NewCertificate(key.get(), name, RandomSerial(), begins, ends));
+  if (!SignLeaf(cert.get(), issuer.get(), issuer_key.get(), "clientAuth")) {
+    return Failed("issue a certificate");
+  }
+  return ToPem(cert.get(), key.get());
 }
 
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view certificate) {
   LS_ASSIGN_OR_RETURN(const Cert cert, ParseCertificate(certificate));
   CertificateFacts facts;
+  char name[kMaxCommonName + 1] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(cert.get()), NID_commonName, name, sizeof(name));
+  facts.name = name;
   facts.begins = ToTime(X509_get0_notBefore(cert.get()));
   facts.ends = ToTime(X509_get0_notAfter(cert.get()));
   const Names names(static_cast<GENERAL_NAMES*>(
@@ -258,14 +282,35 @@ absl::StatusOr<Certified> ReadCertified(absl::string_view text) {
   return ToPem(cert.get(), key.get());
 }
 
-absl::Status CheckIssued(absl::string_view certificate, absl::string_view authority) {
-  LS_ASSIGN_OR_RETURN(const Cert issuer, ParseCertificate(authority));
-  LS_ASSIGN_OR_RETURN(const Cert cert, ParseCertificate(certificate));
-  if (X509_check_issued(issuer.get(), cert.get()) != X509_V_OK ||
-      X509_verify(cert.get(), X509_get0_pubkey(issuer.get())) != 1) {
-    return absl::FailedPreconditionError("the certificate is of another authority");
+absl::StatusOr<std::vector<std::string>> CertificatesIn(absl::string_view text) {
+  const Bio reader = Reader(text);
+  std::vector<std::string> all;
+  while (const Cert cert{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+    const Bio pem(BIO_new(BIO_s_mem()));
+    if (PEM_write_bio_X509(pem.get(), cert.get()) != 1) return Failed("write a certificate");
+    all.push_back(TextOf(pem.get()));
   }
-  return absl::OkStatus();
+  const unsigned long why = ERR_peek_last_error();
+  const bool at_end = ERR_GET_LIB(why) == ERR_LIB_PEM && ERR_GET_REASON(why) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (all.empty() || !at_end) {
+    return absl::DataLossError("there is no whole certificate in it");
+  }
+  return all;
+}
+
+absl::Status CheckIssued(absl::string_view certificate, absl::string_view authorities) {
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> issuers, CertificatesIn(authorities));
+  LS_ASSIGN_OR_RETURN(const Cert cert, ParseCertificate(certificate));
+  for (const std::string& pem : issuers) {
+    LS_ASSIGN_OR_RETURN(const Cert issuer, ParseCertificate(pem));
+    if (X509_check_issued(issuer.get(), cert.get()) == X509_V_OK &&
+        X509_verify(cert.get(), X509_get0_pubkey(issuer.get())) == 1) {
+      return absl::OkStatus();
+    }
+  }
+  ERR_clear_error();
+  return absl::FailedPreconditionError("the certificate is of another authority");
 }
 
 std::string ExpiryWarning(absl::Time ends, absl::Time now) {
@@ -273,8 +318,7 @@ std::string ExpiryWarning(absl::Time ends, absl::Time now) {
   if (left > kExpiresSoon) return "";
   const std::string day = absl::FormatTime("%Y-%m-%d", ends, absl::UTCTimeZone());
   const std::string advice =
-      ": run `coordinator init` again with its --state-dir, which keeps the token, and start the "
-      "coordinator again";
+      ": run `coordinator init` again with its --state-dir, which keeps the token";
   if (left <= absl::ZeroDuration()) {
     return absl::StrCat("the coordinator's certificate expired on ", day, advice);
   }
@@ -282,24 +326,68 @@ std::string ExpiryWarning(absl::Time ends, absl::Time now) {
                       " days, on ", day, advice);
 }
 
-absl::StatusOr<std::string> DerOf(absl::string_view certificate) {
-  LS_ASSIGN_OR_RETURN(const Cert cert, ParseCertificate(certificate));
-  unsigned char* bytes = nullptr;
-  const int size = i2d_X509(cert.get(), &bytes);
-  if (size <= 0) return Failed("write a certificate");
-  std::string der(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
-  OPENSSL_free(bytes);
+bool EndsSoon(const CertificateFacts& facts, absl::Time now) {
+  const absl::Duration left = facts.ends - now;
+  return left <= kExpiresSoon && left <= (facts.ends - facts.begins) / 3;
+}
+
+std::string AdmissionWarning(const CertificateFacts& shown, absl::Time now) {
+  if (!EndsSoon(shown, now)) return "";
+  const std::string day = absl::FormatTime("%Y-%m-%d %H:%M UTC", shown.ends, absl::UTCTimeZone());
+  return absl::StrCat("the token that is shown here ", shown.ends <= now ? "expired" : "expires",
+                      " on ", day,
+                      ": ask an administrator for another one (`launcher token create`)");
+}
+
+absl::StatusOr<std::string> DerOf(absl::string_view certificates) {
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> all, CertificatesIn(certificates));
+  std::string der;
+  for (const std::string& pem : all) {
+    LS_ASSIGN_OR_RETURN(const Cert cert, ParseCertificate(pem));
+    unsigned char* bytes = nullptr;
+    const int size = i2d_X509(cert.get(), &bytes);
+    if (size <= 0) return Failed("write a certificate");
+    der.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+    OPENSSL_free(bytes);
+  }
   return der;
 }
 
 absl::StatusOr<std::string> PemOf(absl::string_view der) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(der.data());
   const unsigned char* const end = bytes + der.size();
-  const Cert cert(d2i_X509(nullptr, &bytes, static_cast<long>(der.size())));
-  if (cert == nullptr || bytes != end) return absl::DataLossError("it is no whole certificate");
   const Bio text(BIO_new(BIO_s_mem()));
-  if (PEM_write_bio_X509(text.get(), cert.get()) != 1) return Failed("write a certificate");
+  do {
+    const Cert cert(d2i_X509(nullptr, &bytes, static_cast<long>(end - bytes)));
+    if (cert == nullptr) return absl::DataLossError("it is no whole certificate");
+    if (PEM_write_bio_X509(text.get(), cert.get()) != 1) return Failed("write a certificate");
+  } while (bytes != end);
   return TextOf(text.get());
+}
+
+absl::StatusOr<std::string> DerOfCertified(const Certified& certified) {
+  LS_ASSIGN_OR_RETURN(std::string der, DerOf(certified.certificate));
+  LS_ASSIGN_OR_RETURN(const Key key, ParseKey(certified.key));
+  unsigned char* bytes = nullptr;
+  const int size = i2d_PrivateKey(key.get(), &bytes);
+  if (size <= 0) return Failed("write a key");
+  der.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+  OPENSSL_clear_free(bytes, static_cast<size_t>(size));
+  return der;
+}
+
+absl::StatusOr<Certified> CertifiedOf(absl::string_view der) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(der.data());
+  const unsigned char* const end = bytes + der.size();
+  const Cert cert(d2i_X509(nullptr, &bytes, static_cast<long>(end - bytes)));
+  const Key key(cert == nullptr
+                    ? nullptr
+                    : d2i_AutoPrivateKey(nullptr, &bytes, static_cast<long>(end - bytes)));
+  if (key == nullptr || bytes != end || X509_check_private_key(cert.get(), key.get()) != 1) {
+    ERR_clear_error();
+    return absl::DataLossError("it is no whole certificate with its key");
+  }
+  return ToPem(cert.get(), key.get());
 }
 
 }  // namespace lockstep::coordinator

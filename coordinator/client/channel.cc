@@ -20,7 +20,7 @@ namespace lockstep::coordinator {
 namespace {
 
 Token PartsOf(const ClientOptions& options) {
-  absl::StatusOr<Token> token = ParseToken(options.token);
+  absl::StatusOr<Token> token = ParseToken(CurrentToken(options));
   LS_CHECK(token.ok()) << "a token that was not looked at";
   return *std::move(token);
 }
@@ -32,10 +32,27 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const ClientOptions& op
   }
   grpc::SslCredentialsOptions tls;
   tls.pem_root_certs = token.authority;
+  tls.pem_private_key = token.client.key;
+  tls.pem_cert_chain = token.client.certificate;
   return grpc::SslCredentials(tls);
 }
 
 }  // namespace
+
+void RenewedToken::Set(const std::string& token) {
+  absl::MutexLock lock(&mu_);
+  token_ = token;
+}
+
+std::string RenewedToken::Get() const {
+  absl::MutexLock lock(&mu_);
+  return token_;
+}
+
+std::string CurrentToken(const ClientOptions& options) {
+  std::string renewed = options.renewed == nullptr ? "" : options.renewed->Get();
+  return renewed.empty() ? options.token : renewed;
+}
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options, bool one_of_several) {
   QuietGrpc();

@@ -12,18 +12,38 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::coordinator {
 
+// A token whose certificate is renewed while it is used: the newest one, for all who have the cell.
+// Thread-safety: thread-safe.
+class RenewedToken {
+ public:
+  // From now on it is this one, with the same secret.
+  void Set(const std::string& token) ABSL_LOCKS_EXCLUDED(mu_);
+  // Empty: it was not renewed yet.
+  std::string Get() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  std::string token_ ABSL_GUARDED_BY(mu_);
+};
+
 struct ClientOptions {
   std::string address;
   // One that ParseToken (token.h) takes: it says, too, whether the connection is encrypted.
-  std::string token;
+  std::string token = {};
+  // What new connections use in its place once there is one; null: nothing does.
+  std::shared_ptr<RenewedToken> renewed = nullptr;
 };
+// The token that is to be used now.
+std::string CurrentToken(const ClientOptions& options);
 
 // The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody
 // answers at the address; PermissionDenied when the token is not the coordinator's;
@@ -94,6 +114,8 @@ class Session {
     std::function<void(const In&)> on_command;
     // The connection came or went, or the first attempt failed (with the reason). May be empty.
     std::function<void(bool connected, const std::string& reason)> on_connection;
+    // The token has another certificate (renewal.h). Called on a thread of its own. May be empty.
+    std::function<void(const std::string& token)> on_renewed = {};
   };
   virtual ~Session() = default;  // closes and joins
   // Queues `message`; does not block.

@@ -81,9 +81,13 @@ class Handshake {
 
   Handshake(int fd, absl::Time deadline) : fd_(fd), deadline_(deadline) {}
 
-  // `authority`: PEM; empty: whoever it is.
-  bool Prepare(const std::string& authority, const std::string& host);
+  // Of `token` the certificates; without an authority whoever answers will do.
+  bool Prepare(const Token& token, const std::string& host);
   End Run();
+  // After Run: whether the other side wants to see a certificate, and whether it closed the
+  // connection when it had seen what there is. Blocks until it speaks or closes.
+  bool AsksForCertificate() const { return asks_; }
+  bool TurnsAway();
   SSL* ssl() const { return ssl_.get(); }
 
  private:
@@ -91,33 +95,52 @@ class Handshake {
   bool Flush();
   // Takes what came. Whether anything did.
   bool Take();
+  static int OnAsked(SSL* ssl, X509** cert, EVP_PKEY** key);
 
   const int fd_;
   const absl::Time deadline_;
+  bool asks_ = false;
+  bool closed_ = false;  // by the other side
+  Certified shown_;
   Context context_;
   Ssl ssl_;
   BIO* in_ = nullptr;  // the connection's
   BIO* out_ = nullptr;
 };
 
-bool Handshake::Prepare(const std::string& authority, const std::string& host) {
+// Certificates come from here, so that it is known that they were asked for.
+int Handshake::OnAsked(SSL* ssl, X509** cert, EVP_PKEY** key) {
+  auto* const self = static_cast<Handshake*>(SSL_get_app_data(ssl));
+  self->asks_ = true;
+  if (self->shown_.certificate.empty()) return 0;
+  const Bio cert_text(BIO_new_mem_buf(self->shown_.certificate.data(), -1));
+  const Bio key_text(BIO_new_mem_buf(self->shown_.key.data(), -1));
+  *cert = PEM_read_bio_X509(cert_text.get(), nullptr, nullptr, nullptr);
+  *key = PEM_read_bio_PrivateKey(key_text.get(), nullptr, nullptr, nullptr);
+  return *cert != nullptr && *key != nullptr ? 1 : 0;
+}
+
+bool Handshake::Prepare(const Token& token, const std::string& host) {
   context_.reset(SSL_CTX_new(TLS_client_method()));
   if (context_ == nullptr) return false;
+  shown_ = token.client;
+  SSL_CTX_set_client_cert_cb(context_.get(), OnAsked);
   // It is looked at when the handshake is through.
   SSL_CTX_set_verify(context_.get(), SSL_VERIFY_NONE, nullptr);
-  if (!authority.empty()) {
-    const Bio text(BIO_new_mem_buf(authority.data(), static_cast<int>(authority.size())));
-    const Cert cert(PEM_read_bio_X509(text.get(), nullptr, nullptr, nullptr));
-    if (cert == nullptr ||
-        X509_STORE_add_cert(SSL_CTX_get_cert_store(context_.get()), cert.get()) != 1) {
-      return false;
-    }
+  const std::string& authorities = token.authority;
+  const Bio text(BIO_new_mem_buf(authorities.data(), static_cast<int>(authorities.size())));
+  while (const Cert cert{PEM_read_bio_X509(text.get(), nullptr, nullptr, nullptr)}) {
+    if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context_.get()), cert.get()) != 1) return false;
   }
+  ERR_clear_error();
   ssl_.reset(SSL_new(context_.get()));
   in_ = BIO_new(BIO_s_mem());
   out_ = BIO_new(BIO_s_mem());
   if (ssl_ == nullptr || in_ == nullptr || out_ == nullptr) return false;
   SSL_set_bio(ssl_.get(), in_, out_);
+  SSL_set_app_data(ssl_.get(), this);
+  constexpr unsigned char kProtocols[] = {2, 'h', '2'};  // without it gRPC hangs up
+  if (SSL_set_alpn_protos(ssl_.get(), kProtocols, sizeof(kProtocols)) != 0) return false;
   X509_VERIFY_PARAM* const wanted = SSL_get0_param(ssl_.get());
   if (X509_VERIFY_PARAM_set1_ip_asc(wanted, host.c_str()) != 1) {
     X509_VERIFY_PARAM_set1_host(wanted, host.data(), host.size());
@@ -144,7 +167,8 @@ bool Handshake::Take() {
   if (!Await(fd_, POLLIN, deadline_)) return false;
   char bytes[4096];
   const ssize_t n = ::recv(fd_, bytes, sizeof(bytes), 0);
-  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  closed_ = n <= 0;
   return n > 0 && BIO_write(in_, bytes, static_cast<int>(n)) == n;
 }
 
@@ -164,6 +188,18 @@ Handshake::End Handshake::Run() {
   }
 }
 
+bool Handshake::TurnsAway() {
+  for (;;) {
+    ERR_clear_error();
+    char byte;
+    const int got = SSL_peek(ssl_.get(), &byte, 1);
+    if (got > 0) return false;  // HTTP/2's settings
+    const int error = SSL_get_error(ssl_.get(), got);
+    if (closed_ || (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_NONE)) return true;
+    if (!Take()) return closed_;
+  }
+}
+
 std::string Day(absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone()); }
 
 std::string PemOfPeer(SSL* ssl) {
@@ -175,6 +211,35 @@ std::string PemOfPeer(SSL* ssl) {
   return std::string(data, static_cast<size_t>(size));
 }
 
+// What is wrong with the token's certificate, which the coordinator asks for.
+absl::Status ExplainAdmission(const Token& token, const std::string& address) {
+  const std::string another = ": ask an administrator for another one (`launcher token create`)";
+  if (token.client.certificate.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", address,
+                     " lets in who shows a certificate, and the token has none, as those of "
+                     "earlier versions",
+                     another));
+  }
+  const absl::Time now = Clock::Real()->Now();
+  LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(token.client.certificate));
+  if (facts.ends <= now) {
+    return absl::FailedPreconditionError(absl::StrCat("the token's certificate expired on ",
+                                                      Day(facts.ends), ", and so did the ", "token",
+                                                      another));
+  }
+  if (facts.begins > now) {
+    return absl::FailedPreconditionError(absl::StrCat("the token's certificate is valid from ",
+                                                      Day(facts.begins),
+                                                      " on: look at the clocks of both hosts"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the coordinator at ", address,
+                   " does not take the token's certificate: the token was revoked or has expired, "
+                   "or the cluster has a new authority",
+                   another));
+}
+
 absl::Status ExplainCertificate(SSL* ssl, const std::string& address, const std::string& host) {
   const long result = SSL_get_verify_result(ssl);
   if (result == X509_V_OK) return absl::OkStatus();
@@ -184,8 +249,7 @@ absl::Status ExplainCertificate(SSL* ssl, const std::string& address, const std:
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return absl::FailedPreconditionError(
           absl::StrCat(its, " expired on ", Day(facts.ends),
-                       ": run `coordinator init` again on its host, which keeps the token, and "
-                       "start the coordinator again"));
+                       ": run `coordinator init` again on its host, which keeps the token"));
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return absl::FailedPreconditionError(absl::StrCat(its, " is valid from ", Day(facts.begins),
                                                         " on: look at the clocks of both hosts"));
@@ -194,7 +258,7 @@ absl::Status ExplainCertificate(SSL* ssl, const std::string& address, const std:
       return absl::FailedPreconditionError(
           absl::StrCat(its, " is for ", absl::StrJoin(facts.names, ", "), ", not for ", host,
                        ": name one of these, or run `coordinator init --host ", host,
-                       "` on its host with all its names, and start the coordinator again"));
+                       "` on its host with all its names"));
     default:
       return absl::FailedPreconditionError(
           absl::StrCat("the coordinator at ", address,
@@ -212,11 +276,13 @@ class Knock {
     if (place.has_value()) fd_ = Dial(*place, deadline);
     if (!fd_.valid()) return;
     handshake_.emplace(fd_.get(), deadline);
-    if (!handshake_->Prepare(token.authority, place->host)) handshake_.reset();
+    if (!handshake_->Prepare(token, place->host)) handshake_.reset();
   }
   Handshake::End Run() {
     return handshake_.has_value() ? handshake_->Run() : Handshake::End::kUnknown;
   }
+  Handshake& handshake() { return *handshake_; }
+  bool asked() const { return handshake_.has_value() && handshake_->AsksForCertificate(); }
   SSL* ssl() const { return handshake_->ssl(); }
 
  private:
@@ -227,10 +293,14 @@ class Knock {
 }  // namespace
 
 absl::Status ExplainConnection(const ClientOptions& options, absl::Duration timeout) {
-  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(options.token));
+  LS_ASSIGN_OR_RETURN(const Token token, ParseToken(CurrentToken(options)));
   Knock knock(options, token, Clock::Real()->Now() + timeout);
   const Handshake::End end = knock.Run();
-  if (end == Handshake::End::kUnknown) return absl::OkStatus();
+  if (end == Handshake::End::kUnknown) {
+    // TLS 1.2 asks before its handshake is through.
+    const bool turned_away = knock.asked() && !token.authority.empty();
+    return turned_away ? ExplainAdmission(token, options.address) : absl::OkStatus();
+  }
   const bool tls = end == Handshake::End::kThrough;
   if (token.authority.empty()) {
     if (!tls) return absl::OkStatus();
@@ -240,7 +310,11 @@ absl::Status ExplainConnection(const ClientOptions& options, absl::Duration time
         ": give the token file that `coordinator init` made on its host (--token-file); a run over "
         "several hosts has --plaintext on all of them or on none"));
   }
-  if (tls) return ExplainCertificate(knock.ssl(), options.address, HostOf(options.address));
+  if (tls) {
+    LS_RETURN_IF_ERROR(ExplainCertificate(knock.ssl(), options.address, HostOf(options.address)));
+    if (!knock.asked() || !knock.handshake().TurnsAway()) return absl::OkStatus();
+    return ExplainAdmission(token, options.address);
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "what listens at ", options.address,
       " does not speak TLS, which the token asks for: start the coordinator there with the state "
@@ -249,12 +323,15 @@ absl::Status ExplainConnection(const ClientOptions& options, absl::Duration time
 }
 
 std::string CertificateWarning(const ClientOptions& options, absl::Duration timeout) {
-  const absl::StatusOr<Token> token = ParseToken(options.token);
+  const absl::StatusOr<Token> token = ParseToken(CurrentToken(options));
   if (!token.ok() || token->authority.empty()) return "";
   Knock knock(options, *token, Clock::Real()->Now() + timeout);
   if (knock.Run() != Handshake::End::kThrough) return "";
   const absl::StatusOr<CertificateFacts> facts = ReadCertificate(PemOfPeer(knock.ssl()));
-  return facts.ok() ? ExpiryWarning(facts->ends, Clock::Real()->Now()) : "";
+  std::string warning = facts.ok() ? ExpiryWarning(facts->ends, Clock::Real()->Now()) : "";
+  if (!warning.empty() || token->client.certificate.empty()) return warning;
+  const absl::StatusOr<CertificateFacts> own = ReadCertificate(token->client.certificate);
+  return own.ok() ? AdmissionWarning(*own, Clock::Real()->Now()) : "";
 }
 
 }  // namespace lockstep::coordinator

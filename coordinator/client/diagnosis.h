@@ -13,13 +13,15 @@
 
 namespace lockstep::coordinator {
 
-// Connects once to see what speaks there, and shows nothing. FailedPrecondition when that explains
-// it and does not change by itself: one side encrypts and the other does not; the certificate is of
-// another cluster, expired, or for other names. OK: it does not, as when nobody listens. Blocks for
-// at most `timeout`, and for the resolver when the address is a name.
+// Connects once to see what speaks there, and shows nothing but the token's certificate.
+// FailedPrecondition when that explains it and does not change by itself: one side encrypts and the
+// other does not; the coordinator's certificate is of another cluster, expired, or for other names;
+// the token's own is missing, expired or refused. OK: it does not, as when nobody listens. Blocks
+// for at most `timeout`, and for the resolver when the address is a name.
 absl::Status ExplainConnection(const ClientOptions& options, absl::Duration timeout);
 
-// That the certificate of the coordinator there expires soon; empty: it does not, or there is none.
+// That the certificate of the coordinator there, or of the token, expires soon; empty: they do not,
+// or there are none.
 // Blocks as ExplainConnection.
 std::string CertificateWarning(const ClientOptions& options, absl::Duration timeout);
 

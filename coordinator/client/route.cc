@@ -36,6 +36,11 @@ Route::Way Route::Now() {
   absl::MutexLock lock(&mu_);
   Way way{number_, options_, nullptr};
   way.options.address = current_;
+  // A renewed certificate is shown by new connections; those that are up stay up.
+  if (std::string token = CurrentToken(options_); token != token_) {
+    token_ = std::move(token);
+    channels_.clear();
+  }
   std::shared_ptr<grpc::Channel>& channel = channels_[current_];
   if (channel == nullptr) channel = MakeChannel(way.options, several());
   way.channel = channel;

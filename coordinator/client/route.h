@@ -56,6 +56,7 @@ class Route {
   int64_t number_ ABSL_GUARDED_BY(mu_) = 0;
   size_t place_ ABSL_GUARDED_BY(mu_) = 0;     // in addresses_
   std::string current_ ABSL_GUARDED_BY(mu_);  // may be one that was named
+  std::string token_ ABSL_GUARDED_BY(mu_);    // of the channels
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -18,6 +18,7 @@
 #include "coordinator/client/client.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/renewal.h"
 #include "coordinator/client/route.h"
 #include "coordinator/client/session_machine.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -138,10 +139,13 @@ class GrpcSession : public Session<Out, In> {
                               grpc::ClientBidiReactor<Out, In>*);
 
   GrpcSession(const ClientOptions& options, const char* name, Callbacks callbacks, OpenStream open)
-      : options_(options),
+      : options_(WithCell(options)),
         callbacks_(std::move(callbacks)),
         open_(open),
-        route_(std::make_shared<Route>(options)),
+        route_(std::make_shared<Route>(options_)),
+        renewal_(IsRenewable(options_)
+                     ? std::make_unique<Renewal>(options_, route_, callbacks_.on_renewed)
+                     : nullptr),
         thread_(name, [this] { Run(); }) {}
   ~GrpcSession() override { Close(absl::ZeroDuration()); }
 
@@ -154,10 +158,16 @@ class GrpcSession : public Session<Out, In> {
     const absl::Time now = Clock::Real()->Now();
     box_->Feed([&](Machine& machine) { return machine.Close(now + timeout, now); });
     thread_.Join();
+    renewal_.reset();
   }
 
  private:
   using Machine = SessionMachine<Out, In>;
+
+  static ClientOptions WithCell(ClientOptions options) {
+    if (options.renewed == nullptr) options.renewed = std::make_shared<RenewedToken>();
+    return options;
+  }
 
   void Run() {
     box_->Feed([](Machine& machine) { return machine.Begin(); });
@@ -188,6 +198,7 @@ class GrpcSession : public Session<Out, In> {
     callbacks_.on_command(deliver.command);
   }
   void CarryOut(const session_action::Announce& announce) {
+    if (announce.connected && renewal_ != nullptr) renewal_->Connected();
     if (!callbacks_.on_connection) return;
     const std::string better = announce.explain ? Explanation() : "";
     callbacks_.on_connection(announce.connected, better.empty() ? announce.reason : better);
@@ -205,6 +216,7 @@ class GrpcSession : public Session<Out, In> {
   const Callbacks callbacks_;
   const OpenStream open_;
   const std::shared_ptr<Route> route_;
+  std::unique_ptr<Renewal> renewal_;  // null: there is nothing to renew
   const std::shared_ptr<Box<Out, In>> box_ = std::make_shared<Box<Out, In>>();
   std::unique_ptr<Stream<Out, In>> stream_;  // the newest one; the thread's own
   Thread thread_;                            // last: starts when the rest is there

@@ -107,7 +107,9 @@ class SessionMachine {
   Actions Up() {
     if (phase_ != Phase::kOpen || up_) return {};
     up_ = told_ = true;
-    return {session_action::Announce{true, ""}};
+    Actions actions = {session_action::Announce{true, ""}};
+    WriteNext(&actions);
+    return actions;
   }
   // A command came on it.
   Actions Received(In command) {
@@ -194,6 +196,8 @@ class SessionMachine {
   void WriteNext(Actions* actions) {
     if (phase_ != Phase::kOpen || writing_ || half_closed_) return;
     if (!queue_.empty()) {
+      // What a stream takes that nobody answers on, a standby's or that of one who dies, is lost.
+      if (!up_) return;
       in_flight_ = std::move(queue_.front());
       queue_.pop_front();
       writing_ = true;

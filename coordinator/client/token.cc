@@ -11,13 +11,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/hmac.h"
 #include "common/status.h"
 #include "coordinator/client/private_file.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-constexpr absl::string_view kPrefix = "lockstep1.";
+constexpr absl::string_view kPrefix = "lockstep2.";
+constexpr absl::string_view kFormerPrefix = "lockstep1.";
+constexpr absl::string_view kHashLabel = "lockstep token";  // as core/tokens.cc
 constexpr size_t kMaxToken = 4096;
 // Of a secret that hosts share; what they derive from it can be tried out by whoever connects.
 constexpr size_t kMinShared = 16;
@@ -25,6 +28,14 @@ constexpr size_t kKeyBytes = 32;
 constexpr uint64_t kScryptN = 1 << 15, kScryptR = 8, kScryptP = 1;
 constexpr uint64_t kScryptMemory = uint64_t{64} << 20;
 constexpr absl::string_view kScryptSalt = "lockstep run over several hosts";
+
+// Takes what follows the last dot off `rest`. The secret of a worker's life has dots, too.
+bool CutLast(absl::string_view& rest, std::string& bytes) {
+  const size_t dot = rest.rfind('.');
+  if (dot == rest.npos || !absl::WebSafeBase64Unescape(rest.substr(dot + 1), &bytes)) return false;
+  rest = rest.substr(0, dot);
+  return true;
+}
 
 }  // namespace
 
@@ -60,23 +71,57 @@ absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& file) {
   return absl::FailedPreconditionError(absl::StrCat("there is no token in '", file, "'"));
 }
 
+std::string NameOfToken(absl::string_view secret) {
+  return absl::BytesToHexString(HmacSha256(std::string_view(kHashLabel.data(), kHashLabel.size()),
+                                           std::string_view(secret.data(), secret.size())));
+}
+
 absl::StatusOr<Token> ParseToken(absl::string_view token) {
   absl::string_view rest = token;
-  if (!absl::ConsumePrefix(&rest, kPrefix)) return Token{std::string(token), ""};
-  const size_t dot = rest.rfind('.');  // the secret of a worker's life has some, too
-  std::string der;
-  if (dot != rest.npos && dot > 0 && absl::WebSafeBase64Unescape(rest.substr(dot + 1), &der)) {
-    absl::StatusOr<std::string> authority = PemOf(der);
-    if (authority.ok()) return Token{std::string(rest.substr(0, dot)), *std::move(authority)};
+  const bool former = absl::ConsumePrefix(&rest, kFormerPrefix);
+  if (!former && !absl::ConsumePrefix(&rest, kPrefix)) {
+    Token plain;
+    plain.secret = std::string(token);
+    return plain;
   }
-  return absl::FailedPreconditionError(
-      "it is damaged or cut short: copy the whole file from the coordinator's host");
+  Token parts;
+  std::string der;
+  bool whole = true;
+  if (!former) {
+    whole = CutLast(rest, der);
+    absl::StatusOr<Certified> client = CertifiedOf(der);
+    whole = whole && client.ok();
+    if (whole) parts.client = *std::move(client);
+  }
+  whole = whole && CutLast(rest, der);
+  absl::StatusOr<std::string> authority = whole ? PemOf(der) : std::string();
+  if (!whole || !authority.ok() || rest.empty()) {
+    return absl::FailedPreconditionError(
+        "it is damaged or cut short: copy the whole file from the coordinator's host");
+  }
+  parts.authority = *std::move(authority);
+  parts.secret = std::string(rest);
+  return parts;
 }
 
 absl::StatusOr<std::string> TokenOf(const Token& parts) {
   if (parts.authority.empty()) return parts.secret;
   LS_ASSIGN_OR_RETURN(const std::string der, DerOf(parts.authority));
-  return absl::StrCat(kPrefix, parts.secret, ".", absl::WebSafeBase64Escape(der));
+  const std::string authority = absl::WebSafeBase64Escape(der);
+  if (parts.client.certificate.empty()) {
+    return absl::StrCat(kFormerPrefix, parts.secret, ".", authority);
+  }
+  LS_ASSIGN_OR_RETURN(const std::string client, DerOfCertified(parts.client));
+  return absl::StrCat(kPrefix, parts.secret, ".", authority, ".",
+                      absl::WebSafeBase64Escape(client));
+}
+
+absl::StatusOr<std::string> HashOfAuthorities(absl::string_view authorities) {
+  std::string der;
+  if (!authorities.empty()) {
+    LS_ASSIGN_OR_RETURN(der, DerOf(authorities));
+  }
+  return HmacSha256("lockstep authorities", der);
 }
 
 absl::StatusOr<RunCredentials> CredentialsOfRun(const std::string& shared) {
@@ -94,8 +139,13 @@ absl::StatusOr<RunCredentials> CredentialsOfRun(const std::string& shared) {
   }
   RunCredentials credentials;
   LS_ASSIGN_OR_RETURN(credentials.authority, AuthorityOf(bytes.substr(0, kKeyBytes)));
-  LS_ASSIGN_OR_RETURN(credentials.token, TokenOf({absl::BytesToHexString(bytes.substr(kKeyBytes)),
-                                                  credentials.authority.certificate}));
+  Token token;
+  token.secret = absl::BytesToHexString(bytes.substr(kKeyBytes));
+  token.authority = credentials.authority.certificate;
+  // Who can make the authority's key makes a certificate of it; it is valid as long as that.
+  LS_ASSIGN_OR_RETURN(token.client, IssueClient(credentials.authority, NameOfToken(token.secret),
+                                                absl::InfinitePast(), absl::InfiniteFuture()));
+  LS_ASSIGN_OR_RETURN(credentials.token, TokenOf(token));
   return credentials;
 }
 

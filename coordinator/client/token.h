@@ -3,9 +3,11 @@
 //
 // A token is one line of plain letters, digits and signs, kept in a file that nobody but its owner
 // reads. That of a cluster with certificates (`coordinator init`) is
-//   lockstep1.<secret>.<certificate of the cluster's authority, base64url>
-// and whoever has it speaks TLS, to a coordinator with a certificate of this authority alone. Only
-// the secret is shown, inside. Any other token is shown as it is, without encryption.
+//   lockstep2.<secret>.<authorities>.<certificate and key>    (base64url of DER)
+// Whoever has it speaks TLS, to a coordinator with a certificate of one of these authorities alone,
+// and shows the certificate in the handshake, without which nobody passes it. What the holder may
+// do hangs on the secret, which is shown inside. `lockstep1.<secret>.<authorities>`, which earlier
+// versions made, has no certificate. Any other token is shown as it is, without encryption.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_TOKEN_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_TOKEN_H_
@@ -20,9 +22,14 @@
 namespace lockstep::coordinator {
 
 struct Token {
-  std::string secret;     // what is shown; empty: nothing is
-  std::string authority;  // PEM; empty: the connection is not encrypted
+  std::string secret = {};     // what is shown; empty: nothing is
+  std::string authority = {};  // PEM, of one or two; empty: the connection is not encrypted
+  Certified client = {};       // what opens TLS's handshake; empty: nothing is shown there
 };
+
+// The name of the certificate that a token with this secret carries: 64 hexadecimal digits, which
+// are the hash that the coordinator keeps.
+std::string NameOfToken(absl::string_view secret);
 
 // The token in `text` without blanks around it, or none when `text` is empty; `where` names its
 // place in messages. The one rule of what a token may be. Errors: FailedPrecondition.
@@ -39,14 +46,17 @@ absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& file);
 // The parts of a token. Errors: FailedPrecondition, when it begins as one of a cluster with
 // certificates and does not go on like that.
 absl::StatusOr<Token> ParseToken(absl::string_view token);
-// The token of these parts. Errors: DataLoss (`authority` is no certificate).
+// The token of these parts. Errors: DataLoss (`authority` or `client` is no certificate).
 absl::StatusOr<std::string> TokenOf(const Token& parts);
+
+// A hash of the authorities of a token; of none it is not empty either. Errors: DataLoss.
+absl::StatusOr<std::string> HashOfAuthorities(absl::string_view authorities);
 
 // What the hosts of a run without a daemon make out of the one secret that they share
 // (LOCKSTEP_TOKEN), each by itself.
 struct RunCredentials {
-  std::string token;    // that callers show
-  Certified authority;  // which the coordinator's certificate is of
+  std::string token;    // that callers show; its certificate is this host's own
+  Certified authority;  // of the coordinator and its callers
 };
 // Takes about 0.1 s on purpose, so that short secrets are not found out by trying. Errors:
 // FailedPrecondition (it is too short).

@@ -37,6 +37,7 @@ const std::vector<AccessRule>& AccessTable() {
       {"Access/ListTokens", "list tokens", kOwn, kOwn, kAll},
       {"Access/RevokeToken", "revoke a token", kOwn, kOwn, kAll},
       {"Access/WhoAmI", "ask who one is", kAll, kAll, kAll, kAll, kAll},
+      {"Access/RenewToken", "renew one's certificate", kAll, kAll, kAll, kAll, kAll},
   };
   return *table;
 }

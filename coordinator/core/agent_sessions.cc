@@ -39,9 +39,17 @@ void MarkStarted(Context& context, const std::string& node_id, const WorkerStart
   context.touched_jobs.insert(job->id);
 }
 
-// Workers that ran under an earlier life of the agent ended with it, unless it says that they run.
-void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
-  std::set<std::string> running;
+// Whoever ends now was ended by its agent, and nothing is said against the worker.
+void NoteEndedByAgent(Context& context, const Node& node, Worker& worker) {
+  if (!node.stopping || worker.verdict_serial != 0 || worker.failed || worker.leaving()) return;
+  worker.verdict_serial = context.state.serial;
+  worker.verdict = absl::StrCat("ended by the agent on ", node.host, ", which left");
+}
+
+// Workers that ran under an earlier life of the agent ended with it, unless it says that they run,
+// or that how they ended follows.
+void MarkLost(Context& context, const Node& node, const AgentHello& hello, bool was_stopping) {
+  std::set<std::string> running(hello.ended().begin(), hello.ended().end());
   for (const WorkerStarted& worker : hello.running()) running.insert(worker.worker_incarnation());
   for (auto& [id, job] : context.state.jobs) {
     for (Slot& slot : job.slots) {
@@ -56,8 +64,11 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello) {
         worker.verdict_serial = context.state.serial;
         worker.verdict = absl::StrCat("ended when the agent on ", node.host, " ended");
         worker.node_lost = true;
-        if (!job.final()) NoteNodeFailure(context, node.id, "its agent ended with work on it", "");
+        if (!job.final() && !was_stopping) {
+          NoteNodeFailure(context, node.id, "its agent ended with work on it", "");
+        }
       }
+      worker.node_lost |= was_stopping;
       MarkExited(context, job, worker, record);
     }
     for (Worker& worker : job.former) {
@@ -85,13 +96,21 @@ void NoteHealth(Context& context, Node& node, const NodeHealth& health, bool joi
   if (was_well && !joins) NoteNodeFailure(context, node.id, node.problem, "");
 }
 
+std::string WhyNotServed(const AgentHello& hello, int own) {
+  const int oldest = OldestServed(own);
+  return absl::StrCat(
+      "the agent", hello.version().empty() ? "" : " (version ", hello.version(),
+      hello.version().empty() ? "" : ")", " speaks protocol ", hello.protocol_version(),
+      ", the coordinator ", own, oldest == own ? std::string() : absl::StrCat(" and ", oldest),
+      hello.protocol_version() > own ? ": upgrade the coordinator first" : ": upgrade the agent");
+}
+
 void OnHello(Context& context, const AgentSaid& event) {
   const AgentHello& hello = event.message.hello();
   const SessionId session = event.session;
-  if (hello.protocol_version() != kProtocolVersion) {
-    Reject(context, session, Rejected::VERSION,
-           absl::StrCat("the agent speaks protocol ", hello.protocol_version(),
-                        ", the coordinator ", kProtocolVersion, "; install the same version"));
+  if (const int own = context.state.options.protocol_version;
+      !IsServed(hello.protocol_version(), own)) {
+    Reject(context, session, Rejected::VERSION, WhyNotServed(hello, own));
     return;
   }
   if (hello.node_id().empty()) {
@@ -126,7 +145,8 @@ void OnHello(Context& context, const AgentSaid& event) {
   node.told.reset();
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
-  if (restarted) MarkLost(context, node, hello);
+  const bool was_stopping = std::exchange(node.stopping, false);
+  if (restarted) MarkLost(context, node, hello, was_stopping);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
   context.wish_nodes.insert(node.id);
@@ -143,6 +163,7 @@ void OnDied(Context& context, const std::string& node_id, const WorkerDied& died
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
   if (!IsOn(worker, node_id) || worker->dead()) return;
   if (!worker->leaving()) worker->phase = Worker::Phase::kDied;
+  NoteEndedByAgent(context, context.state.nodes[node_id], *worker);
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
   worker->failed_at = std::min(worker->failed_at, TimeOf(context, *job, died.ago()));
@@ -153,7 +174,10 @@ void OnDied(Context& context, const std::string& node_id, const WorkerDied& died
 bool Desired(const Context& context, const Job& job, const Worker& worker) {
   if (worker.gone() || job.state == PENDING) return false;
   const Options& options = context.state.options;
-  if (worker.leaving()) return context.now < worker.since + options.leave;
+  // What it is told is held as well, so it may not know yet that it shall leave.
+  if (worker.leaving()) {
+    return context.state.held_since || context.now < worker.since + options.leave;
+  }
   if (job.ending && job.ending->kill) {
     return worker.failed && job.ending->target == FAILED && !job.final() &&
            context.now < job.ending->since + options.settle / 2;
@@ -179,7 +203,20 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
     const auto node = context.state.nodes.find(worker->node_id);
     if (node != context.state.nodes.end()) NoteHealth(context, node->second, health);
   }
+  const Node& node = context.state.nodes[node_id];
+  NoteEndedByAgent(context, node, *worker);
+  worker->node_lost |= node.stopping;
   MarkExited(context, *job, *worker, exited);
+}
+
+// It gets nothing new, and what ends there costs no job anything.
+void OnStopping(Context& context, Node& node) {
+  node.stopping = true;
+  context.schedule = true;
+  for (const std::string& id : JobsOn(node)) {
+    const Job* job = FindJob(context.state, id);
+    if (job != nullptr && !job->final()) context.touched_jobs.insert(id);
+  }
 }
 
 // Whether the job has, or had, a worker on the node whose lines may still come.
@@ -336,6 +373,9 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
       if (message.heartbeat().has_health()) {
         NoteHealth(context, context.state.nodes[known->second], message.heartbeat().health());
       }
+      break;
+    case AgentMessage::kStopping:
+      OnStopping(context, context.state.nodes[known->second]);
       break;
     default:
       break;

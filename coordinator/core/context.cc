@@ -80,6 +80,30 @@ int PlaceOf(const std::string& incarnation) {
 
 }  // namespace
 
+void SetCheck(State& state, Job& job, absl::Time at) {
+  if (job.next_check == at) return;
+  if (job.next_check != absl::InfiniteFuture()) state.checks.erase({job.next_check, job.id});
+  job.next_check = at;
+  if (at != absl::InfiniteFuture()) state.checks.emplace(at, job.id);
+}
+
+void RemoveJob(State& state, const std::string& job_id) {
+  const auto found = state.jobs.find(job_id);
+  if (found == state.jobs.end()) return;
+  Job& job = found->second;
+  SetCheck(state, job, absl::InfiniteFuture());
+  state.slots -= job.noted_slots;
+  state.job_of_request.erase(RequestName(job.request));
+  state.owed_jobs.erase(job_id);
+  state.unsettled.jobs.erase(job_id);
+  state.jobs.erase(found);
+}
+
+std::string RequestName(const SubmitJobRequest& request) {
+  if (request.request_id().empty()) return "";
+  return absl::StrCat(request.user(), "\n", request.request_id());
+}
+
 Job* FindJob(State& state, const std::string& job_id) {
   auto it = state.jobs.find(job_id);
   return it == state.jobs.end() ? nullptr : &it->second;

@@ -46,6 +46,13 @@ int MaxRestarts(const Job& job);
 void AppendEvent(Context& context, const Job& job, JobEvent event);
 void AppendNotice(Context& context, const Job& job, const std::string& text);
 
+// When the job is to be looked at again though nothing happens; InfiniteFuture: never.
+void SetCheck(State& state, Job& job, absl::Time at);
+// Takes the job out of the state and of what finds it there. Its rows are another matter.
+void RemoveJob(State& state, const std::string& job_id);
+// By what a repeated request is known as the one that made a job; empty: it is not.
+std::string RequestName(const SubmitJobRequest& request);
+
 // Null: no such one.
 Job* FindJob(State& state, const std::string& job_id);
 Worker* FindWorker(Job& job, const std::string& incarnation);

@@ -136,37 +136,50 @@ bool SettlesAtOnce(const Event& event) {
          !std::holds_alternative<WorkerSaid>(event) && !std::holds_alternative<WorkerGone>(event);
 }
 
+// A pass over the queue takes its time for each job that waits, so many events have one together.
+// Jobs that recover do not wait for it.
+void LookAtQueue(Context& context, const std::set<std::string>& looked_at) {
+  State& state = context.state;
+  const absl::Duration spacing = state.options.pass_spacing * state.waiting;
+  const absl::Time due = state.scheduled + spacing;
+  if (spacing < kLeastSpacing || context.now >= due) return Schedule(context);
+  state.schedule_at = due;
+  for (const std::string& id : looked_at) PlaceRecovering(context, state.jobs.at(id));
+}
+
 // Returns what is to be done now, with what waited for it.
 Effects Settle(Context& context) {
   State& state = context.state;
   TouchOwed(context);
-  for (auto& [id, job] : state.jobs) {
-    if (job.next_check <= context.now) context.touched_jobs.insert(id);
+  for (const auto& [at, id] : state.checks) {
+    if (at > context.now) break;
+    context.touched_jobs.insert(id);
   }
   std::set<std::string> looked_at;
   AdvanceTouched(context, looked_at);
   for (const std::string& id : looked_at) LookForNode(context, state.jobs.at(id));
   if (context.schedule || context.now >= state.schedule_at) {
-    Schedule(context);
+    LookAtQueue(context, looked_at);
     AdvanceTouched(context, looked_at);
   }
   for (const std::string& id : looked_at) {
     Job& job = state.jobs.at(id);
     SendProgress(context, job);
     PushWorkers(context, job);
-    job.next_check = NextCheck(context, job);
+    SetCheck(state, job, NextCheck(context, job));
     CountUse(context, job);
+    const auto slots = static_cast<int64_t>(job.slots.size());
+    state.slots += slots - std::exchange(job.noted_slots, slots);
   }
   CollectRows(context, looked_at);
   for (const std::string& id : looked_at) NoteWishes(context, state.jobs.at(id));
   ForgetOld(context);
   PushAgents(context);
   state.settled = context.now;
-  state.size = static_cast<int64_t>(state.nodes.size());
+  state.size = static_cast<int64_t>(state.nodes.size() + state.jobs.size()) + state.slots;
   state.wake_at = state.schedule_at;
-  for (const auto& [id, job] : state.jobs) {
-    state.size += 1 + static_cast<int64_t>(job.slots.size());
-    state.wake_at = std::min(state.wake_at, job.next_check);
+  if (!state.checks.empty()) {
+    state.wake_at = std::min(state.wake_at, state.checks.begin()->first);
   }
   // Time must pass for a silent node to be known as silent when the next job comes.
   if (!state.agent_sessions.empty()) {

@@ -2,8 +2,8 @@
 #include "coordinator/core/generation.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -237,15 +237,18 @@ void LetGo(Context& context, Job& job) {
 // Ranks of one host are neighbours, so that it holds one range of shards. Hosts come in the order
 // of their first places, but for the one that rank 0 is to be on.
 void OrderByHost(const Job& job, Members& members) {
-  std::map<std::string, int> order;
-  for (const Worker* worker : members) {
+  std::unordered_map<std::string, int> order;
+  std::vector<std::pair<int, Worker*>> sorted;
+  sorted.reserve(members.size());
+  for (Worker* worker : members) {
     const std::string& wanted = job.ask->rank_zero;
     const bool first = !wanted.empty() && (wanted == worker->node_id || wanted == worker->host);
-    order.try_emplace(worker->node_id, first ? -1 : static_cast<int>(order.size()));
+    const int next = first ? -1 : static_cast<int>(order.size());
+    sorted.emplace_back(order.try_emplace(worker->node_id, next).first->second, worker);
   }
-  std::stable_sort(members.begin(), members.end(), [&](const Worker* a, const Worker* b) {
-    return order.at(a->node_id) < order.at(b->node_id);
-  });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < members.size(); ++i) members[i] = sorted[i].second;
 }
 
 // Nobody has any state, and there may be a checkpoint: the workers look for one.

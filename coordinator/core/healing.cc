@@ -142,10 +142,16 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
                             " no worker of this job is started on ", worker.host));
 }
 
+// Whether the worker's agent leaves, and ends it.
+bool IsStopping(const State& state, const Worker& worker) {
+  const auto node = state.nodes.find(worker.node_id);
+  return node != state.nodes.end() && node->second.stopping;
+}
+
 // The same end twice before the first step comes again. Remembers the first one.
-bool IsPoison(Job& job, const Slot& slot) {
+bool IsPoison(Job& job, const Slot& slot, bool node_lost) {
   const Worker& worker = *slot.worker;
-  if (job.stepped || IsAccident(worker) || worker.node_lost) return false;
+  if (job.stepped || IsAccident(worker) || node_lost) return false;
   const std::string cause = Cause(worker);
   const int64_t lives = slot.lives - job.lives;
   if (lives > 1 && job.first_cause == cause) return true;
@@ -202,19 +208,20 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     Refill(context, job, slot);
     return true;
   }
-  // A node that is lost says nothing about the job, and costs no restart.
-  if ((MaxRestarts(job) == 0 && !worker.node_lost) || IsForGood(worker)) {
+  // A node that is lost, or that leaves, says nothing about the job, and costs no restart.
+  const bool node_lost = worker.node_lost || IsStopping(context.state, worker);
+  if ((MaxRestarts(job) == 0 && !node_lost) || IsForGood(worker)) {
     End(context, job, worker, "");
     return false;
   }
-  if (IsPoison(job, slot)) {
+  if (IsPoison(job, slot, node_lost)) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
   }
   // What fails together is one failure; a replacement that fails is another.
   OpenFault* fault = member || slot.lives == job.lives + 1 ? Unfollowed(job) : nullptr;
   if (fault == nullptr) {
-    if (!worker.node_lost && !SpendRestart(job)) {
+    if (!node_lost && !SpendRestart(job)) {
       End(context, job, worker,
           absl::StrCat("that was failure ", job.restarts,
                        " without a step between them "

@@ -38,7 +38,8 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
 // first asked for, as many may be silent at once.
 class PeerCommits {
  public:
-  explicit PeerCommits(const Job& job) : job_(job) {}
+  explicit PeerCommits(const Job& job) : job_(job), detection_(FailureDetection(job)) {}
+  absl::Duration detection() const { return detection_; }
   // The newest commit of a member that is not `worker`.
   absl::Time NewestBut(const Worker& worker) {
     if (!looked_) Look();
@@ -65,6 +66,7 @@ class PeerCommits {
   }
 
   const Job& job_;
+  const absl::Duration detection_;
   bool looked_ = false;
   absl::Time newest_ = absl::InfinitePast();
   const Worker* newest_of_ = nullptr;
@@ -76,12 +78,12 @@ class PeerCommits {
 bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker,
                     PeerCommits& commits) {
   return HasActiveGeneration(job) && IsMember(job, worker) &&
-         context.now - commits.NewestBut(worker) <= FailureDetection(job);
+         context.now - commits.NewestBut(worker) <= commits.detection();
 }
 
 // Who was heard of lately is not, wherever its node is: that is asked last.
 bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerCommits& commits) {
-  const absl::Duration limit = FailureDetection(job);
+  const absl::Duration limit = commits.detection();
   return Watched(worker) && context.now - worker.last_heard > limit &&
          Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker, commits);
 }
@@ -150,8 +152,18 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
          node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
 
+// Whether anybody who should speak was last heard of before `then`.
+bool AnyHeardBefore(const Job& job, absl::Time then) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && slot.worker->last_heard < then && Watched(*slot.worker);
+  });
+}
+
 void CheckSilence(Context& context, Job& job) {
   PeerCommits commits(job);
+  if (!AnyHeardBefore(job, context.now - commits.detection())) {
+    return NoteSight(context, job, /*out_of_sight=*/false, commits);
+  }
   const bool nobody_in_sight = NobodyInSight(context, job, commits);
   NoteSight(context, job, nobody_in_sight, commits);
   absl::Duration limit = FailureDetection(job);
@@ -160,8 +172,9 @@ void CheckSilence(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
+    if (!IsSilent(context, job, worker, commits)) continue;
     const absl::Duration own = std::max(limit, SilenceLimit(context, job, worker));
-    if (!IsSilent(context, job, worker, commits) || Silence(context, worker) <= own) continue;
+    if (Silence(context, worker) <= own) continue;
     if (MayBeItsHost(context, job, worker)) continue;
     if (silent == nullptr || worker.last_heard < silent->last_heard) silent = &worker;
   }
@@ -290,6 +303,7 @@ void CheckNodes(Context& context, Job& job) {
     if (slot.vacant() || slot.unplaced()) continue;
     Worker& worker = *slot.worker;
     if (!worker.serves() || worker.last_heard != absl::InfinitePast()) continue;
+    if (context.now - worker.since <= limit) continue;
     const auto node = context.state.nodes.find(worker.node_id);
     if (node == context.state.nodes.end() || InSight(context.state, node->second, context.now)) {
       continue;

@@ -297,14 +297,11 @@ absl::Status Submit(Context& context, const Submitted& event) {
       !may.ok()) {
     return may;
   }
-  if (!request.request_id().empty()) {
-    for (const auto& [id, job] : state.jobs) {
-      if (job.request.request_id() != request.request_id()) continue;
-      if (job.request.user() != request.user()) continue;
-      context.effects.submitted.set_job_id(id);
-      context.effects.submitted.set_run_dir(job.run_dir);
-      return absl::OkStatus();
-    }
+  const std::string name = RequestName(request);
+  if (const auto known = state.job_of_request.find(name); known != state.job_of_request.end()) {
+    context.effects.submitted.set_job_id(known->second);
+    context.effects.submitted.set_run_dir(state.jobs.at(known->second).run_dir);
+    return absl::OkStatus();
   }
   if (absl::Status status = CheckRequest(request); !status.ok()) return status;
   if (absl::Status status = CheckSpec(request.spec()); !status.ok()) return status;
@@ -314,6 +311,7 @@ absl::Status Submit(Context& context, const Submitted& event) {
   asked.request = request;
   if (absl::Status status = TakeQueueRequest(state, asked); !status.ok()) return status;
   Job& job = state.jobs[event.job_id] = std::move(asked);
+  if (!name.empty()) state.job_of_request[name] = job.id;
   job.submit_order = ++state.submits;
   job.submitted = context.now;
   job.ask = AskOf(job);

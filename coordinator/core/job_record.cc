@@ -13,8 +13,7 @@
 namespace lockstep::coordinator {
 namespace {
 
-WorkerRecord ToRecord(const Worker& worker) {
-  WorkerRecord record;
+void FillIn(const Worker& worker, WorkerRecord& record) {
   record.set_incarnation(worker.incarnation);
   record.set_slot(worker.slot);
   record.set_local_rank(worker.local_rank);
@@ -39,16 +38,19 @@ WorkerRecord ToRecord(const Worker& worker) {
   record.set_node_lost(worker.node_lost);
   record.set_refused(worker.refused);
   *record.mutable_allocation() = worker.allocation;
+}
+
+WorkerRecord ToRecord(const Worker& worker) {
+  WorkerRecord record;
+  FillIn(worker, record);
   return record;
 }
 
 // The row of a vacant place is that of one who left it and has exited.
-WorkerRecord ToVacancy(const Slot& slot, int index) {
-  WorkerRecord record;
+void FillInVacancy(const Slot& slot, int index, WorkerRecord& record) {
   record.set_slot(index);
   record.set_left(true);
   record.mutable_exited()->set_peak_rss_bytes(slot.last_peak_rss_bytes);
-  return record;
 }
 
 OpenFaultRecord ToRecord(const OpenFault& fault) {
@@ -118,7 +120,18 @@ void FromRecord(const OpenFaultRecord& record, OpenFault& fault) {
 }  // namespace
 
 WorkerRecord ToRecord(const Slot& slot, int index) {
-  WorkerRecord record = slot.worker ? ToRecord(*slot.worker) : ToVacancy(slot, index);
+  WorkerRecord record;
+  FillIn(slot, index, record);
+  return record;
+}
+
+void FillIn(const Slot& slot, int index, WorkerRecord& record) {
+  record.Clear();
+  if (slot.worker) {
+    FillIn(*slot.worker, record);
+  } else {
+    FillInVacancy(slot, index, record);
+  }
   record.set_node_id(slot.node_id);
   record.set_local_rank(slot.local_rank);
   record.set_lives(slot.lives);
@@ -127,30 +140,31 @@ WorkerRecord ToRecord(const Slot& slot, int index) {
   record.set_relieves(slot.relieves + 1);
   record.set_returns(slot.returns);
   record.set_lent(slot.lent);
-  return record;
 }
 
-RowStamp StampOf(const Slot& slot) {
+namespace {
+
+using Numbers = decltype(RowStamp::numbers);
+
+Numbers NumbersOf(const Slot& slot) {
   const auto flags = [](std::initializer_list<bool> all) {
     int64_t bits = 0;
     for (const bool flag : all) bits = 2 * bits + static_cast<int64_t>(flag);
     return bits;
   };
-  RowStamp stamp;
-  stamp.node_id = slot.node_id;
-  std::array<int64_t, 13>& numbers = stamp.numbers;
+  Numbers numbers{};
   numbers[0] = slot.lives;
   numbers[1] = slot.local_rank;
   numbers[2] = slot.relieves;
   numbers[3] = flags({slot.wanted, slot.standby, slot.returns, slot.lent, slot.vacant()});
   if (slot.vacant()) {
     numbers[4] = slot.last_peak_rss_bytes;
-    return stamp;
+    return numbers;
   }
   const Worker& worker = *slot.worker;
   numbers[4] = static_cast<int64_t>(worker.phase);
   numbers[5] = worker.pid;
-  numbers[6] = worker.said;
+  numbers[6] = worker.reports;
   numbers[7] = worker.died_serial;
   numbers[8] = worker.died_order;
   numbers[9] = worker.failed_serial;
@@ -159,7 +173,25 @@ RowStamp StampOf(const Slot& slot) {
   numbers[12] = flags({worker.last_heard != absl::InfinitePast(), worker.finished.has_value(),
                        worker.exited.has_value(), worker.peer_lost.has_value(), worker.node_lost,
                        worker.refused});
-  return stamp;
+  return numbers;
+}
+
+}  // namespace
+
+RowStamp StampOf(const Slot& slot) { return {slot.node_id, NumbersOf(slot)}; }
+
+bool IsStampOf(const RowStamp& stamp, const Slot& slot) {
+  return stamp.numbers == NumbersOf(slot) && stamp.node_id == slot.node_id;
+}
+
+bool IsWishedAlike(const RowStamp& before, const RowStamp& now) {
+  const auto serves = [](const RowStamp& stamp) {
+    return stamp.numbers[4] < static_cast<int64_t>(Worker::Phase::kLeaving);
+  };
+  // The node, the life, and whether the place is vacant.
+  return before.node_id == now.node_id && before.numbers[0] == now.numbers[0] &&
+         before.numbers[3] == now.numbers[3] && serves(before) && serves(now) &&
+         before.numbers[4] > 0 && now.numbers[4] > 0;
 }
 
 JobRecord ToRecord(const Job& job) {
@@ -284,7 +316,6 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.result = record.result();
   job.progress = record.progress();
   FromQueueRecord(record.queue(), job);
-  job.next_check = absl::InfinitePast();
 }
 
 void FillAllocation(const JobSpec& spec, Worker& worker) {

@@ -17,12 +17,18 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now);
 
 // The place `index` of a job and its worker.
 WorkerRecord ToRecord(const Slot& slot, int index);
+// The same into a record that was used before, which saves making its parts.
+void FillIn(const Slot& slot, int index, WorkerRecord& record);
 void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now);
 
 // Everything that a place's row is made of and that changes within a life: what a worker has said
-// of its work and its end by the number of its messages, what its agent and the core said by their
-// serials, where it was put by its phase. Equal stamps are equal rows, without making them.
+// of its peers and its result by the number of these messages, what its agent and the core said by
+// their serials, where it was put by its phase. Equal stamps are equal rows, without making them.
 RowStamp StampOf(const Slot& slot);
+bool IsStampOf(const RowStamp& stamp, const Slot& slot);
+// Whether an agent is to know the same of the place: its worker is there to stay, before and now.
+// That its job ends is no part of this.
+bool IsWishedAlike(const RowStamp& before, const RowStamp& now);
 
 // A row of a version that did not write down what a worker has of its node: as it was dealt out.
 void FillAllocation(const JobSpec& spec, Worker& worker);

@@ -32,11 +32,11 @@ std::string WorkerKey(const std::string& id, int slot) {
 std::string NodeKey(const std::string& id) { return absl::StrCat("node/", id); }
 
 // Returns whether it is another value.
-bool WriteIfChanged(Context& context, const std::string& key, const std::string& value) {
+bool WriteIfChanged(Context& context, std::string key, std::string value) {
   auto [row, fresh] = context.state.saved.try_emplace(key);
   if (!fresh && row->second == value) return false;
   row->second = value;
-  context.effects.rows.push_back({key, value});
+  context.effects.rows.push_back({std::move(key), std::move(value)});
   return true;
 }
 
@@ -45,18 +45,24 @@ void CollectGeneration(Context& context, Job& job) {
   GenerationState& generation = job.generation;
   if (generation.message.generation() == 0) return;
   if (generation.row.empty()) generation.row = Bytes(generation.message);
-  WriteIfChanged(context, GenerationKey(job.id), generation.row);
+  std::string key = GenerationKey(job.id);
+  const auto saved = context.state.saved.find(key);
+  if (saved != context.state.saved.end() && saved->second == generation.row) return;
+  WriteIfChanged(context, std::move(key), generation.row);
 }
 
 void CollectWorkers(Context& context, Job& job) {
+  WorkerRecord record;
   for (size_t i = 0; i < job.slots.size(); ++i) {
     Slot& slot = job.slots[i];
+    if (slot.written && IsStampOf(*slot.written, slot)) continue;
     RowStamp stamp = StampOf(slot);
-    if (slot.written == stamp) continue;
+    const bool wished_so = slot.written && IsWishedAlike(*slot.written, stamp);
     slot.written = std::move(stamp);
     const int index = static_cast<int>(i);
-    if (!WriteIfChanged(context, WorkerKey(job.id, index), Bytes(ToRecord(slot, index)))) continue;
-    if (slot.worker) context.wish_nodes.insert(slot.worker->node_id);
+    FillIn(slot, index, record);
+    if (!WriteIfChanged(context, WorkerKey(job.id, index), Bytes(record))) continue;
+    if (slot.worker && !wished_so) context.wish_nodes.insert(slot.worker->node_id);
   }
 }
 
@@ -121,9 +127,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
 
 // A job whose submission could not be written was never accepted.
 void Withdraw(State& state, Effects& effects, const std::string& id) {
-  state.jobs.erase(id);
-  state.owed_jobs.erase(id);
-  state.unsettled.jobs.erase(id);
+  RemoveJob(state, id);
   for (auto& [node_id, node] : state.nodes) {
     if (node.private_job != id) continue;
     node.private_job.clear();
@@ -137,12 +141,11 @@ void Withdraw(State& state, Effects& effects, const std::string& id) {
 }  // namespace
 
 std::string Bytes(const google::protobuf::MessageLite& message) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
+  std::string bytes(message.ByteSizeLong(), '\0');
+  google::protobuf::io::ArrayOutputStream stream(bytes.data(), static_cast<int>(bytes.size()));
   google::protobuf::io::CodedOutputStream coded(&stream);
   coded.SetSerializationDeterministic(true);
-  message.SerializeToCodedStream(&coded);
-  coded.Trim();
+  message.SerializeWithCachedSizes(&coded);
   return bytes;
 }
 
@@ -294,6 +297,10 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
     job.ask = AskOf(job);
+    SetCheck(state, job, absl::InfinitePast());
+    if (std::string name = RequestName(job.request); !name.empty()) {
+      state.job_of_request[std::move(name)] = id;
+    }
     MarkMembers(job);
     MarkPlaces(state, job);
     state.submits = std::max(state.submits, job.submit_order);

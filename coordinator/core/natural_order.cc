@@ -35,4 +35,21 @@ bool NaturalLess(const std::string& a, const std::string& b) {
   return a < b;  // they differ in leading zeros alone
 }
 
+NaturalName::NaturalName(const std::string* name) : name_(name) {
+  constexpr size_t kMostDigits = 18;
+  size_t at = 0;
+  while (at < name->size() && !IsDigit((*name)[at])) ++at;
+  prefix_ = at;
+  int64_t number = 0;
+  while (at < name->size() && IsDigit((*name)[at])) number = 10 * number + ((*name)[at++] - '0');
+  if (at > prefix_ && at - prefix_ <= kMostDigits) number_ = number;
+}
+
+bool NaturalName::operator<(const NaturalName& other) const {
+  const bool alike = number_ >= 0 && other.number_ >= 0 && prefix_ == other.prefix_ &&
+                     number_ != other.number_ &&
+                     name_->compare(0, prefix_, *other.name_, 0, prefix_) == 0;
+  return alike ? number_ < other.number_ : NaturalLess(*name_, *other.name_);
+}
+
 }  // namespace lockstep::coordinator

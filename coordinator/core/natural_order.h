@@ -4,6 +4,8 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_NATURAL_ORDER_H_
 #define LOCKSTEP_COORDINATOR_CORE_NATURAL_ORDER_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace lockstep::coordinator {
@@ -11,6 +13,20 @@ namespace lockstep::coordinator {
 // Whether `a` comes before `b` when runs of digits count as numbers: host2 before host10. A total
 // order: of two different names one comes first.
 bool NaturalLess(const std::string& a, const std::string& b);
+
+// One of many names that are sorted so: what compares them without reading their numbers again.
+class NaturalName {
+ public:
+  explicit NaturalName(const std::string* name);  // which outlives it
+  const std::string& name() const { return *name_; }
+  bool operator<(const NaturalName& other) const;
+
+ private:
+  const std::string* name_;
+  // What is before its first number, of up to 18 digits, and that number; -1: it has none such.
+  size_t prefix_ = 0;
+  int64_t number_ = -1;
+};
 
 }  // namespace lockstep::coordinator
 

@@ -133,6 +133,7 @@ std::string WhyNoWork(const Node& node, absl::Time now) {
     return absl::StrCat("it is drained", node.drain->reason.empty() ? "" : ": ",
                         node.drain->reason);
   }
+  if (node.stopping) return "its agent leaves";
   if (!node.problem.empty()) return node.problem;
   if (!IsLeftOut(node.trust, now)) return "";
   return absl::StrCat("left out until ",
@@ -161,12 +162,20 @@ void NoteNodeFailure(Context& context, const std::string& node_id, const std::st
   }
 }
 
+namespace {
+
+bool TakesWork(const State& state, const Node& node, absl::Time now) {
+  return InSight(state, node, now) && !node.drain && !node.stopping && node.problem.empty() &&
+         !IsLeftOut(node.trust, now);
+}
+
+}  // namespace
+
 NodeFacts FactsOf(const State& state, const Node& node, absl::Time now) {
   NodeFacts facts;
   facts.id = node.id;
   facts.host = node.host;
-  facts.open = InSight(state, node, now) && !node.drain && node.problem.empty() &&
-               !IsLeftOut(node.trust, now);
+  facts.open = TakesWork(state, node, now);
   facts.is_private = node.is_private;
   facts.slots = node.slots;
   facts.gpus = static_cast<int>(GpusOf(node).size());
@@ -188,6 +197,7 @@ Free FreeOn(const State& state, const Node& node, const Job* job) {
 }
 
 int Room(const State& state, const Job& job, const Node& node, absl::Time now) {
+  if (!TakesWork(state, node, now)) return 0;
   if (IsExcluded(job, node.id, now)) return 0;
   if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return 0;
   const std::map<std::string, std::string>& labels = job.ask->labels;

@@ -190,6 +190,8 @@ void AddState(const State& state, const Node& node, absl::Time now, NodeStatus& 
     status.set_state(HasProcesses(state, node) ? "draining" : "drained");
   } else if (away) {
     status.set_state("away");
+  } else if (node.stopping) {
+    status.set_state("leaving");
   } else if (!node.problem.empty()) {
     status.set_state("unhealthy");
   } else {

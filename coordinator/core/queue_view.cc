@@ -19,16 +19,22 @@ namespace {
 constexpr char kRack[] = "rack";
 // Others of less use do not overtake a job that has waited for so long, or it might never start.
 constexpr absl::Duration kOverdueAfter = absl::Hours(24);
+// A process that is there so long after its job's end is not counted upon to go.
+constexpr absl::Duration kEndedSoon = absl::Minutes(1);
+constexpr char kNobody[] = "\n";  // no user's name
 
 // The nodes in the order of their hosts.
 std::vector<const Node*> SortedNodes(const State& state) {
-  std::vector<const Node*> nodes;
-  nodes.reserve(state.nodes.size());
-  for (const auto& [id, node] : state.nodes) nodes.push_back(&node);
-  std::sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) {
-    if (a->host != b->host) return NaturalLess(a->host, b->host);
-    return NaturalLess(a->id, b->id);
+  std::vector<std::pair<NaturalName, const Node*>> sorted;
+  sorted.reserve(state.nodes.size());
+  for (const auto& [id, node] : state.nodes) sorted.emplace_back(NaturalName(&node.host), &node);
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    if (a.second->host != b.second->host) return a.first < b.first;
+    return NaturalLess(a.second->id, b.second->id);
   });
+  std::vector<const Node*> nodes;
+  nodes.reserve(sorted.size());
+  for (const auto& [name, node] : sorted) nodes.push_back(node);
   return nodes;
 }
 
@@ -118,6 +124,46 @@ void AddRunning(const Job& job, QueueView& view) {
   view.queue.running.push_back(std::move(running));
   view.running.push_back(&job);
   view.spare.push_back(std::move(spare));
+}
+
+// Processes that jobs have left behind, by job: their agents end them, so their places are as good
+// as free. They count against no quota.
+void AddLeftBehind(const State& state, absl::Time now, QueueView& view) {
+  std::map<std::string, std::map<int, Taken>> left;
+  const auto add = [&](const std::string& id, const Node& node, const Worker& worker) {
+    if (worker.node_id != node.id || worker.gone()) return;
+    const Taken hold = HoldOf(view, worker);
+    Taken& sum = left[id].try_emplace(hold.node, Taken{hold.node, 0, 0}).first->second;
+    sum.slots += hold.slots;
+    sum.gpus += hold.gpus;
+  };
+  const auto has_ended = [&](const std::string& id) {
+    const auto job = state.jobs.find(id);
+    return job != state.jobs.end() && job->second.final() && now < job->second.ended + kEndedSoon;
+  };
+  for (const auto& [node_id, node] : state.nodes) {
+    for (const auto& [id, place] : node.places) {
+      if (!has_ended(id)) continue;
+      const Job& job = state.jobs.at(id);
+      const auto index = static_cast<size_t>(place);
+      if (index < job.slots.size() && job.slots[index].worker) {
+        add(id, node, *job.slots[index].worker);
+      }
+    }
+    for (const std::string& id : JobsOn(node)) {
+      if (!has_ended(id)) continue;
+      for (const Worker& former : state.jobs.at(id).former) add(id, node, former);
+    }
+  }
+  for (const auto& [id, holds] : left) {
+    Running part;
+    part.user = kNobody;
+    part.part = part.leaving = true;
+    for (const auto& [node, hold] : holds) part.holds.push_back(hold);
+    view.queue.running.push_back(std::move(part));
+    view.running.push_back(&state.jobs.at(id));
+    view.spare.emplace_back();
+  }
 }
 
 // Nodes that the job may not use besides those that are closed to all; `special` when not only for
@@ -228,6 +274,7 @@ QueueView ViewQueue(const State& state, absl::Time now) {
       view.waiting.push_back(&job);
     }
   }
+  AddLeftBehind(state, now, view);
   return view;
 }
 

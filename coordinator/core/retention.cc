@@ -23,9 +23,7 @@ void ForgetJob(Context& context, const std::string& id) {
   EraseJobRows(context, job);
   context.effects.forgotten_jobs.push_back(id);
   state.unsettled.all_wishes = true;
-  state.owed_jobs.erase(id);
-  state.unsettled.jobs.erase(id);
-  state.jobs.erase(id);
+  RemoveJob(state, id);
 }
 
 void ForgetJobs(Context& context) {

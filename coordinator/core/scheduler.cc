@@ -2,6 +2,8 @@
 #include "coordinator/core/scheduler.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -165,10 +167,42 @@ bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
   });
 }
 
+// Whether the node has room for one more worker of the job; when the job can do without it for a
+// while, a node that is kept for another has none.
+bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_wait) {
+  if (may_wait && context.state.kept_nodes.count(node.id) != 0) return false;
+  return Room(context.state, job, node, context.now) > 0;
+}
+
+// Puts the worker on its place's node, or on one that `find` knows to have room. Whether the job
+// can do without it for a while is said to `find`.
+template <typename Find>
+void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
+  State& state = context.state;
+  const auto own = state.nodes.find(slot.node_id);
+  if (own != state.nodes.end() && Room(state, job, own->second, context.now) > 0) {
+    return PutOn(context, job, slot, own->second);
+  }
+  // A place that never had a worker, a spare's or one that was lent is no loss to the job.
+  const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
+  if (Node* node = find(may_wait)) return PutOn(context, job, slot, *node);
+  slot.node_id.clear();
+}
+
+// All of them take room, so a node that has none is not asked twice.
 void PlaceUnplaced(Context& context, Job& job) {
   if (job.ending || job.drain || !WaitsForNode(job)) return;
+  State& state = context.state;
+  std::array<std::map<std::string, Node>::iterator, 2> next{state.nodes.begin(),
+                                                            state.nodes.begin()};
+  const auto find = [&](bool may_wait) -> Node* {
+    for (auto& it = next[may_wait ? 1 : 0]; it != state.nodes.end(); ++it) {
+      if (HasRoom(context, job, it->second, may_wait)) return &it->second;
+    }
+    return nullptr;
+  };
   for (Slot& slot : job.slots) {
-    if (slot.unplaced()) PlaceLife(context, job, slot);
+    if (slot.unplaced()) PlaceBy(context, job, slot, find);
   }
   context.touched_jobs.insert(job.id);
 }
@@ -197,10 +231,11 @@ void SetNextLook(Context& context, const QueueView& view) {
   });
   bool waits = false;
   for (size_t i = 0; i < view.waiting.size(); ++i) {
-    Job& job = state.jobs.at(view.waiting[i]->id);
+    const Job& job = *view.waiting[i];
     if (job.state != PENDING) continue;
     waits = true;
-    job.starts_at = view.queue.waiting[i].starts_at;
+    const absl::Time starts_at = view.queue.waiting[i].starts_at;
+    if (job.starts_at != starts_at) state.jobs.at(job.id).starts_at = starts_at;
     ends = ends || !job.excluded.empty() || job.starts_at <= context.now;
     if (job.starts_at > context.now) state.schedule_at = std::min(state.schedule_at, job.starts_at);
   }
@@ -234,27 +269,22 @@ void LookAtUnready(Context& context) {
 
 }  // namespace
 
+void PlaceRecovering(Context& context, Job& job) {
+  if (job.state == RECOVERING) PlaceUnplaced(context, job);
+}
+
 bool WaitsForNode(const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(),
                      [](const Slot& slot) { return slot.unplaced(); });
 }
 
 void PlaceLife(Context& context, const Job& job, Slot& slot) {
-  State& state = context.state;
-  const auto own = state.nodes.find(slot.node_id);
-  if (own != state.nodes.end() && Room(state, job, own->second, context.now) > 0) {
-    return PutOn(context, job, slot, own->second);
-  }
-  // A place that never had a worker, a spare's or one that was lent is no loss to the job.
-  const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
-  if (Node* node = FindRoom(context, job, may_wait)) return PutOn(context, job, slot, *node);
-  slot.node_id.clear();
+  PlaceBy(context, job, slot, [&](bool may_wait) { return FindRoom(context, job, may_wait); });
 }
 
 Node* FindRoom(Context& context, const Job& job, bool may_wait) {
   for (auto& [id, node] : context.state.nodes) {
-    if (may_wait && context.state.kept_nodes.count(id) != 0) continue;
-    if (Room(context.state, job, node, context.now) > 0) return &node;
+    if (HasRoom(context, job, node, may_wait)) return &node;
   }
   return nullptr;
 }
@@ -273,10 +303,10 @@ Slot* AddSlot(Context& context, Job& job, bool may_wait) {
 void Schedule(Context& context) {
   LookAtUnready(context);
   // Those that stand without a worker come before those that have not begun.
-  for (auto& [id, job] : context.state.jobs) {
-    if (job.state == RECOVERING) PlaceUnplaced(context, job);
-  }
+  for (auto& [id, job] : context.state.jobs) PlaceRecovering(context, job);
   QueueView view = ViewQueue(context.state, context.now);
+  context.state.scheduled = context.now;
+  context.state.waiting = static_cast<int64_t>(view.waiting.size());
   const Decisions decisions = RunPass(RulesOf(context.state.options), view.queue);
   CarryOutStarts(context, view, decisions);
   CarryOutRoom(context, view, decisions);

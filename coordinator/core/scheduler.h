@@ -14,6 +14,9 @@ namespace lockstep::coordinator {
 // short wait for more; the others follow.
 void Schedule(Context& context);
 
+// The workers of a job that has lost some come before all that wait; no pass is needed for them.
+void PlaceRecovering(Context& context, Job& job);
+
 // Whether a worker of the job waits for a node with room (Slot::unplaced).
 bool WaitsForNode(const Job& job);
 

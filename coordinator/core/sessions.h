@@ -9,8 +9,6 @@
 
 namespace lockstep::coordinator {
 
-inline constexpr int kProtocolVersion = 1;
-
 // One message of a session, or its end. Messages of a session that a newer one of the same node or
 // incarnation has replaced are ignored; a connection that is gone is not yet a death: the process
 // may come back until its failure detection runs out.

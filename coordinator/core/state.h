@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/protocol_version.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/node_trust.h"
 #include "coordinator/core/queue_pass.h"
@@ -69,6 +70,8 @@ struct Node {
   // Why its agent's checks say that no work can be done there; empty: it can. Not journaled, as
   // the agent says it again.
   std::string problem;
+  // Its agent leaves and ends its workers; not journaled, as the next thing heard is a hello.
+  bool stopping = false;
 };
 
 // One life of one worker process.
@@ -102,7 +105,7 @@ struct Worker {
   // When it was heard of again after a silence. It has not had the time to do anything before.
   absl::Time back_since = absl::InfinitePast();
   int64_t progress_counter = -1;
-  int64_t said = 0;           // messages of it, but for heartbeats
+  int64_t reports = 0;        // times that it said that it lost a peer or has finished
   bool waits = false;         // in a collective, for another
   WorkerHeartbeat heartbeat;  // the newest
   Progress progress;
@@ -356,7 +359,8 @@ struct Job {
   Progress progress;  // newest of rank 0
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
-  absl::Time next_check = absl::InfiniteFuture();
+  absl::Time next_check = absl::InfiniteFuture();  // SetCheck (context.h)
+  int64_t noted_slots = 0;                         // how many of State::slots are its own
   // Hosts that cannot reach each other (reachability.h); not journaled, as they are met again.
   std::vector<Cut> cuts;
   absl::Time cuts_since = absl::InfinitePast();
@@ -386,6 +390,8 @@ struct Job {
 
 // Limits that do not belong to a job.
 struct Options {
+  // That the coordinator speaks, and the one before (common/protocol_version.h).
+  int protocol_version = kProtocolVersion;
   // A node whose agent, which speaks once a second, was silent for this long is out of sight, as is
   // one without a connection: nothing is started there.
   absl::Duration node_silent_after = absl::Seconds(3);
@@ -425,6 +431,9 @@ struct Options {
   // What follows from events is looked at once in so long for each job, worker and node that there
   // is, if that is long enough to matter (core.h).
   absl::Duration settle_spacing = absl::Microseconds(5);
+  // A pass over the queue is made at once, and then not again before so long has passed for each
+  // job that waits, if that is long enough to matter.
+  absl::Duration pass_spacing = absl::Microseconds(50);
 };
 
 // What events have touched since the state was last settled (core.h).
@@ -474,8 +483,15 @@ struct State {
   std::map<std::string, RecentUse> recent_use;  // by user
   // Nodes that are kept for a job which waits: nothing is started there that can wait.
   std::set<std::string> kept_nodes;
-  // When time alone may let a job start.
+  // When time alone may let a job start, or a pass over the queue that was put off is due.
   absl::Time schedule_at = absl::InfiniteFuture();
+  absl::Time scheduled = absl::InfinitePast();  // when the newest pass was
+  int64_t waiting = 0;                          // jobs that waited then
+  // When jobs are to be looked at again though nothing happens (SetCheck, context.h).
+  std::set<std::pair<absl::Time, std::string>> checks;
+  int64_t slots = 0;  // of all jobs, as each of them has noted (Job::noted_slots)
+  // Jobs by what their submitters gave with a retry (RequestName, context.h).
+  std::unordered_map<std::string, std::string> job_of_request;
 
   Unsettled unsettled;
   absl::Time settled = absl::InfinitePast();  // when that was

@@ -88,9 +88,6 @@ std::string SayAfter(const Job& job) {
 
 WaitingTexts::WaitingTexts(const State& state, const QueueView& view, const Decisions& decisions)
     : state_(state), view_(view), decisions_(decisions), whole_(Whole(view.queue.cluster)) {
-  for (size_t i = 0; i < view.waiting.size(); ++i) {
-    places_[view.waiting[i]->id] = static_cast<int>(i);
-  }
   ranks_.resize(view.waiting.size());
   for (size_t i = 0; i < decisions.order.size(); ++i) {
     ranks_[static_cast<size_t>(decisions.order[i])] = static_cast<int>(i);
@@ -195,8 +192,10 @@ std::string WaitingTexts::Of(int place) {
     absl::StrAppend(&text, "; ", WhatWouldHelp(job, counts.nodes, counts.largest));
   }
   if (ahead != place) return text;
-  for (const Job* other : view_.running) {
-    if (other->preempted) absl::StrAppend(&text, "; job ", other->id, " stops for it");
+  for (size_t i = 0; i < view_.running.size(); ++i) {
+    const Job& other = *view_.running[i];
+    if (view_.queue.running[i].part || !other.preempted) continue;
+    absl::StrAppend(&text, "; job ", other.id, " stops for it");
   }
   return text;
 }
@@ -204,7 +203,12 @@ std::string WaitingTexts::Of(int place) {
 std::string WaitingTexts::Of(const Job& job) {
   if (job.held) return "held; 'launcher release' lets it start";
   if (!job.after.empty() || !job.after_any.empty()) return SayAfter(job);
-  const auto place = places_.find(job.id);
+  if (places_.empty()) {  // the front of the queue is told without
+    for (size_t i = 0; i < view_.waiting.size(); ++i) {
+      places_[view_.waiting[i]] = static_cast<int>(i);
+    }
+  }
+  const auto place = places_.find(&job);
   return place == places_.end() ? job.reason : Of(place->second);
 }
 

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_map>
 
 #include "absl/time/time.h"
 #include "coordinator/core/queue_view.h"
@@ -35,9 +36,9 @@ class WaitingTexts {
   const QueueView& view_;
   const Decisions& decisions_;
   std::vector<Free> whole_;
-  std::map<std::string, int> places_;     // of the jobs that are ready
-  std::vector<int> ranks_;                // of each of them, how many come before it
-  std::map<std::string, Counts> counts_;  // by shape
+  std::unordered_map<const Job*, int> places_;  // of the jobs that are ready
+  std::vector<int> ranks_;                      // of each of them, how many come before it
+  std::map<std::string, Counts> counts_;        // by shape
   Counts special_;
   std::string closed_;  // why nodes take no work
   int silent_ = 0;

@@ -51,12 +51,13 @@ bool WasStarted(const Job& job, const std::string& incarnation) {
 
 void OnHello(Context& context, SessionId session, const WorkerMessage& message) {
   const WorkerHello& hello = message.hello();
-  if (hello.protocol_version() != kProtocolVersion) {
+  const int own = context.state.options.protocol_version;
+  if (!IsServed(hello.protocol_version(), own)) {
     // One that obeyed another coordinator goes on without this one, until its agent ends it.
     if (hello.epoch() > 0) return CutOff(context, session);
     return SendAway(context, session,
                     absl::StrCat("the worker speaks protocol ", hello.protocol_version(),
-                                 ", the coordinator ", kProtocolVersion));
+                                 ", the coordinator ", own, " and ", OldestServed(own)));
   }
   Job* job = FindJob(context.state, message.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, message.incarnation());
@@ -120,7 +121,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
   if (context.now >= due) {
     context.touched_jobs.insert(job.id);
   } else {
-    job.next_check = std::min(job.next_check, due);
+    SetCheck(context.state, job, std::min(job.next_check, due));
     context.state.wake_at = std::min(context.state.wake_at, due);
   }
 }
@@ -220,7 +221,7 @@ void OnWorkerSaid(Context& context, const WorkerSaid& event) {
   if (worker == nullptr)
     return SendAway(context, event.session, "this worker is not wanted any more");
   NoteLife(context, *job, *worker);
-  if (!message.has_heartbeat()) ++worker->said;
+  if (message.has_peer_lost() || message.has_finished()) ++worker->reports;
   switch (message.message_case()) {
     case WorkerMessage::kHello:
       context.touched_jobs.insert(job->id);

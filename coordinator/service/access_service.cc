@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/access_service.h"
 
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_context.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/random_hex.h"
+#include "common/status.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/token.h"
 #include "coordinator/core/access.h"
@@ -16,6 +25,14 @@ namespace {
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kIdBytes = 6;
 
+// What the handshake of the caller's connection has found out; empty: nothing.
+std::string Property(const grpc::CallbackServerContext& context, const std::string& name) {
+  const std::shared_ptr<const grpc::AuthContext> found = context.auth_context();
+  if (found == nullptr) return "";
+  const std::vector<grpc::string_ref> values = found->FindPropertyValues(name);
+  return values.empty() ? "" : std::string(values[0].data(), values[0].size());
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext* context,
@@ -24,7 +41,11 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::StatusOr<Requester> who = gate_->Admit("Access/CreateToken", *context);
   const std::string secret = RandomHex(kSecretBytes);
-  const absl::StatusOr<std::string> token = TokenOf({secret, authority_});
+  const absl::Time now = Clock::Real()->Now();
+  const absl::Time ends =
+      request->has_valid_for() ? now + FromProto(request->valid_for()) : absl::InfiniteFuture();
+  const absl::StatusOr<std::string> token =
+      issuer_->TokenFor(secret, NameOfToken(secret), ends, now);
   if (!who.ok() || !token.ok()) {
     reactor->Finish(ToGrpc(who.ok() ? token.status() : who.status()));
     return reactor;
@@ -37,9 +58,7 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
   info.set_user(request->user());
   info.set_role(request->role());
   info.set_note(request->note());
-  if (request->has_valid_for()) {
-    *info.mutable_expires() = ToProto(Clock::Real()->Now() + FromProto(request->valid_for()));
-  }
+  if (request->has_valid_for()) *info.mutable_expires() = ToProto(ends);
   AuditEntry entry{*who, "create_token", info.id(),
                    absl::StrCat(RoleName(info.role()), " for ", info.user())};
   hub_->Post(event, [=, audit = audit_](Hub::Reply reply) {
@@ -87,6 +106,46 @@ grpc::ServerUnaryReactor* AccessService::WhoAmI(grpc::CallbackServerContext* con
   if (who.ok()) *response = *who;
   reactor->Finish(ToGrpc(who.status()));
   return reactor;
+}
+
+grpc::ServerUnaryReactor* AccessService::RenewToken(grpc::CallbackServerContext* context,
+                                                    const RenewTokenRequest* request,
+                                                    RenewTokenResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Requester> who = gate_->Admit("Access/RenewToken", *context);
+  absl::Status status = who.status();
+  if (status.ok()) {
+    absl::StatusOr<std::string> token = Renew(*context, *who, request->authorities_hash());
+    status = token.status();
+    if (status.ok() && !token->empty()) {
+      response->set_token(*std::move(token));
+      audit_->Note({*who, "renew_token", who->token_id(), ""}, status);
+    }
+  }
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// The caller's token anew; empty: that of now will do.
+absl::StatusOr<std::string> AccessService::Renew(const grpc::CallbackServerContext& context,
+                                                 const Requester& who,
+                                                 const std::string& authorities_hash) {
+  const auto shown = context.client_metadata().find(kTokenKey);
+  if (shown == context.client_metadata().end() || !issuer_->IssuesCertificates()) return "";
+  const absl::string_view secret(shown->second.data(), shown->second.size());
+  const absl::Time now = Clock::Real()->Now();
+  const std::string certificate = Property(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  // A worker passes the handshake as a part of its node.
+  const std::string name = who.role() == ROLE_WORKER ? Property(context, GRPC_X509_CN_PROPERTY_NAME)
+                                                     : NameOfToken(secret);
+  const absl::Time ends = hub_->EndOfToken(name).value_or(absl::InfiniteFuture());
+  if (name.empty()) return "";
+  if (!authorities_hash.empty()) {
+    LS_ASSIGN_OR_RETURN(const bool current,
+                        issuer_->IsCurrent(certificate, authorities_hash, ends, now));
+    if (current) return "";
+  }
+  return issuer_->TokenFor(secret, name, ends, now);
 }
 
 }  // namespace lockstep::coordinator

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The service Access (proto/access.proto): tokens are made, listed and revoked.
+// The service Access (proto/access.proto): tokens are made, listed, revoked and
+// given new certificates.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_ACCESS_SERVICE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_ACCESS_SERVICE_H_
 
-#include <string>
-#include <utility>
-
 #include "coordinator/service/audit.h"
 #include "coordinator/service/gate.h"
 #include "coordinator/service/hub.h"
+#include "coordinator/service/token_issuer.h"
 #include "proto/access.grpc.pb.h"
 
 namespace lockstep::coordinator {
 
 class AccessService : public Access::CallbackService {
  public:
-  // All of them outlive the service. `authority`: what tokens carry so that their holders speak
-  // TLS; empty: nothing.
-  AccessService(Hub* hub, const Gate* gate, Audit* audit, std::string authority)
-      : hub_(hub), gate_(gate), audit_(audit), authority_(std::move(authority)) {}
+  // All of them outlive the service.
+  AccessService(Hub* hub, const Gate* gate, Audit* audit, const TokenIssuer* issuer)
+      : hub_(hub), gate_(gate), audit_(audit), issuer_(issuer) {}
 
   grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
                                         const CreateTokenRequest* request,
@@ -32,12 +30,18 @@ class AccessService : public Access::CallbackService {
                                         RevokeTokenResponse* response) override;
   grpc::ServerUnaryReactor* WhoAmI(grpc::CallbackServerContext* context,
                                    const WhoAmIRequest* request, Requester* response) override;
+  grpc::ServerUnaryReactor* RenewToken(grpc::CallbackServerContext* context,
+                                       const RenewTokenRequest* request,
+                                       RenewTokenResponse* response) override;
 
  private:
+  absl::StatusOr<std::string> Renew(const grpc::CallbackServerContext& context,
+                                    const Requester& who, const std::string& authorities_hash);
+
   Hub* const hub_;
   const Gate* const gate_;
   Audit* const audit_;
-  const std::string authority_;
+  const TokenIssuer* const issuer_;
 };
 
 }  // namespace lockstep::coordinator

@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,7 +32,9 @@ constexpr const char* kLoopback[] = {"localhost", "127.0.0.1", "::1"};
 std::string AuthorityFile(const std::string& folder) {
   return absl::StrCat(folder, "/authority.pem");
 }
-std::string ServerFile(const std::string& folder) { return absl::StrCat(folder, "/server.pem"); }
+std::string NextAuthorityFile(const std::string& folder) {
+  return absl::StrCat(folder, "/next-authority.pem");
+}
 std::string TokenFile(const std::string& folder) { return absl::StrCat(folder, "/token"); }
 
 absl::StatusOr<std::optional<Certified>> ReadPair(const std::string& file, absl::string_view what) {
@@ -83,15 +86,99 @@ absl::StatusOr<Certified> ReadOrMakeAuthority(const std::string& folder, const T
   return authority;
 }
 
+// The authority that is to follow, in a rotation.
+absl::StatusOr<std::optional<Certified>> ReadNextAuthority(const std::string& folder) {
+  return ReadPair(NextAuthorityFile(folder), "next authority's file");
+}
+
+absl::Status WriteCallers(const std::string& folder, const Callers& callers) {
+  return WritePrivateFile(CallersFile(folder), "callers' authority's file",
+                          absl::StrCat(callers.newest.key, callers.all), /*replace=*/true);
+}
+
+// The authorities of callers as they are to be from now on.
+absl::StatusOr<Callers> RenewCallers(const std::string& folder, InitOptions::Rotation rotation,
+                                     absl::Time now, bool& made) {
+  LS_ASSIGN_OR_RETURN(const std::optional<Callers> before, ReadCallers(folder));
+  made = !before.has_value();
+  Callers callers = before.value_or(Callers());
+  if (made || rotation == InitOptions::Rotation::kBegin) {
+    LS_ASSIGN_OR_RETURN(callers.newest, MakeAuthority(now, "callers"));
+    callers.all = callers.newest.certificate + callers.all;
+  } else if (rotation == InitOptions::Rotation::kFinish) {
+    callers.all = callers.newest.certificate;
+  } else {
+    return callers;
+  }
+  LS_RETURN_IF_ERROR(WriteCallers(folder, callers));
+  return callers;
+}
+
+// Begins or ends the replacement of the coordinator's authority. What signs and what tokens carry
+// afterwards: `signer` and `trusted` (PEM).
+absl::Status Rotate(const std::string& folder, InitOptions::Rotation rotation, absl::Time now,
+                    Certified& signer, std::string& trusted, bool& rotating) {
+  LS_ASSIGN_OR_RETURN(std::optional<Certified> next, ReadNextAuthority(folder));
+  trusted = signer.certificate;
+  if (rotation == InitOptions::Rotation::kFinish) {
+    if (!next.has_value()) {
+      return absl::FailedPreconditionError(
+          "no rotation is under way: `coordinator init --rotate` begins one");
+    }
+    signer = *next;
+    trusted = next->certificate;
+    return absl::OkStatus();
+  }
+  if (rotation == InitOptions::Rotation::kBegin) {
+    if (next.has_value()) {
+      return absl::FailedPreconditionError(
+          "a rotation is under way already: `coordinator init --finish-rotation` ends it");
+    }
+    LS_ASSIGN_OR_RETURN(next, MakeAuthority(now));
+    LS_RETURN_IF_ERROR(WriteCertified(NextAuthorityFile(folder), "next authority's file", *next));
+  }
+  rotating = next.has_value();
+  if (rotating) trusted += next->certificate;
+  return absl::OkStatus();
+}
+
+// The one that followed is the authority now.
+absl::Status ReplaceAuthority(const std::string& folder) {
+  if (::rename(NextAuthorityFile(folder).c_str(), AuthorityFile(folder).c_str()) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, absl::StrCat("cannot replace ", AuthorityFile(folder)));
+}
+
+// The token with these authorities and a certificate of these callers'; as it was when it has them.
+absl::StatusOr<std::string> Equipped(Token token, const std::string& trusted,
+                                     const Certified& callers, absl::Time now) {
+  token.authority = trusted;
+  const bool has_one = !token.client.certificate.empty() &&
+                       CheckIssued(token.client.certificate, callers.certificate).ok();
+  if (!has_one) {
+    LS_ASSIGN_OR_RETURN(token.client, IssueClient(callers, NameOfToken(token.secret),
+                                                  now - kClocksDiffer, absl::InfiniteFuture()));
+  }
+  return TokenOf(token);
+}
+
 // The newest token first. One that was made before there were certificates keeps its secret.
-absl::Status WriteTokens(const std::string& file, std::vector<std::string> tokens, Token newest,
-                         const Certified& authority, bool another) {
-  const std::vector<std::string> before = tokens;
-  if (!tokens.empty() && !another) tokens.erase(tokens.begin());
-  if (newest.secret.empty() || another) newest.secret = RandomHex(kSecretBytes);
-  newest.authority = authority.certificate;
-  LS_ASSIGN_OR_RETURN(std::string line, TokenOf(newest));
-  tokens.insert(tokens.begin(), std::move(line));
+absl::Status WriteTokens(const std::string& file, const std::vector<std::string>& before,
+                         const std::string& trusted, const Certified& callers, bool another,
+                         absl::Time now) {
+  std::vector<std::string> tokens;
+  if (before.empty() || another) {
+    Token newest;
+    newest.secret = RandomHex(kSecretBytes);
+    LS_ASSIGN_OR_RETURN(std::string line, Equipped(std::move(newest), trusted, callers, now));
+    tokens.push_back(std::move(line));
+  }
+  for (const std::string& text : before) {
+    LS_ASSIGN_OR_RETURN(Token token, ParseToken(text));
+    LS_ASSIGN_OR_RETURN(std::string line, Equipped(std::move(token), trusted, callers, now));
+    tokens.push_back(std::move(line));
+  }
   if (tokens == before) return absl::OkStatus();
   return WritePrivateFile(file, "token file", absl::StrCat(absl::StrJoin(tokens, "\n"), "\n"),
                           /*replace=*/true);
@@ -142,8 +229,10 @@ absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOpti
     LS_ASSIGN_OR_RETURN(token, ParseToken(tokens->front()));
   }
   LS_ASSIGN_OR_RETURN(const auto before, ReadServerCertificate(folder));
-  LS_ASSIGN_OR_RETURN(const Certified authority,
+  LS_ASSIGN_OR_RETURN(Certified authority,
                       ReadOrMakeAuthority(folder, token, now, result.new_cluster));
+  std::string trusted;
+  LS_RETURN_IF_ERROR(Rotate(folder, options.rotation, now, authority, trusted, result.rotating));
   result.names = options.hosts;
   if (result.names.empty() && before.has_value()) {
     LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(before->certificate));
@@ -156,9 +245,32 @@ absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOpti
   LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(server.certificate));
   result.ends = facts.ends;
   LS_RETURN_IF_ERROR(WriteCertified(ServerFile(folder), "certificate's file", server));
+  if (options.rotation == InitOptions::Rotation::kFinish) {
+    LS_RETURN_IF_ERROR(ReplaceAuthority(folder));
+  }
+  LS_ASSIGN_OR_RETURN(const Callers callers,
+                      RenewCallers(folder, options.rotation, now, result.new_callers));
   LS_RETURN_IF_ERROR(
-      WriteTokens(result.token_file, *std::move(tokens), token, authority, options.new_token));
+      WriteTokens(result.token_file, *tokens, trusted, callers.newest, options.new_token, now));
   return result;
+}
+
+std::string ServerFile(const std::string& folder) { return absl::StrCat(folder, "/server.pem"); }
+std::string CallersFile(const std::string& folder) { return absl::StrCat(folder, "/callers.pem"); }
+
+absl::StatusOr<std::optional<Callers>> ReadCallers(const std::string& folder) {
+  const std::string file = CallersFile(folder);
+  absl::StatusOr<std::string> text = ReadPrivateFile(file, "callers' authority's file");
+  if (absl::IsNotFound(text.status())) return std::optional<Callers>();
+  if (!text.ok()) return text.status();
+  Callers callers;
+  absl::StatusOr<Certified> newest = ReadCertified(*text);
+  LS_RETURN_IF_ERROR(Annotate(newest.status(), file));
+  callers.newest = *std::move(newest);
+  const absl::StatusOr<std::vector<std::string>> all = CertificatesIn(*text);
+  LS_RETURN_IF_ERROR(Annotate(all.status(), file));
+  callers.all = absl::StrJoin(*all, "");
+  return std::make_optional(std::move(callers));
 }
 
 absl::StatusOr<std::optional<Certified>> ReadServerCertificate(const std::string& folder) {

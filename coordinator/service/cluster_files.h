@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `coordinator init` leaves in the coordinator's state directory, each its owner's alone:
-//   authority.pem  the key that certificates are issued with, and its certificate; needed by init
-//                  alone
+//   authority.pem  the key that the coordinator's certificate is issued with, and its certificate;
+//                  needed by init alone
 //   server.pem     the coordinator's key and certificate
-//   token          what nodes and users show (client/token.h); it carries the authority's
-//   certificate
+//   callers.pem    the key with which the coordinator issues the certificates of tokens, and its
+//                  certificate; below it those of former ones, while they are taken, too
+//   token          what nodes and users show (client/token.h)
+// While the authorities are being replaced there is next-authority.pem, too, which tokens carry
+// beside the one so far and which becomes authority.pem in the end.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_CLUSTER_FILES_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_CLUSTER_FILES_H_
@@ -24,6 +27,8 @@ inline constexpr absl::Duration kServerValidity = absl::Hours(24 * 365);
 
 struct InitResult {
   bool new_cluster = false;
+  bool new_callers = false;        // the authority of callers was missing, and is there now
+  bool rotating = false;           // the authorities are being replaced
   std::vector<std::string> names;  // that the server's certificate is for
   absl::Time ends;                 // of it
   std::string token_file;
@@ -37,19 +42,39 @@ struct InitOptions {
   // Makes another token; those so far stay below it in the file, and are taken until they are
   // removed.
   bool new_token = false;
+  // New authorities, of the coordinator and of callers. Those so far are trusted, too, until the
+  // rotation is finished: then the coordinator's certificate is of the new one alone, and callers'
+  // certificates of the former one are taken no more.
+  enum class Rotation { kNone, kBegin, kFinish };
+  Rotation rotation = Rotation::kNone;
 };
 
-// Makes what is missing and issues a new certificate to the server; the authority stays, and the
-// token unless told otherwise.
+// The authorities of callers.
+struct Callers {
+  Certified newest;  // which issues
+  std::string all;   // the certificates of all that are taken, the newest first
+};
+
+// Makes what is missing and issues a new certificate to the server; the authorities stay, and the
+// token unless told otherwise. A running coordinator takes what it needs of it within seconds.
 // Errors: FailedPrecondition (the folder is another user's; a token is there without its
-// authority; a file that others can read); InvalidArgument (a host's name is none); DataLoss (a
-// damaged file); as mkdir(2).
+// authority; a file that others can read; a rotation is, or is not, under way); InvalidArgument (a
+// host's name is none); DataLoss (a damaged file); as mkdir(2).
 absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOptions& options,
                                        absl::Time now);
 
 // The server's certificate in `folder`; none: `init` has not been there.
 // Errors: FailedPrecondition (others can read it), DataLoss (damaged).
 absl::StatusOr<std::optional<Certified>> ReadServerCertificate(const std::string& folder);
+
+// The authorities of callers in `folder`; none: `init` of this version has not been there. Errors:
+// as ReadServerCertificate.
+absl::StatusOr<std::optional<Callers>> ReadCallers(const std::string& folder);
+
+// Where they lie in `folder`.
+std::string ServerFile(const std::string& folder);
+// As ServerFile.
+std::string CallersFile(const std::string& folder);
 
 // Names and addresses of this host at which others may reach it, and its loopback's.
 std::vector<std::string> OwnNames();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/front.h"
 
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
@@ -38,19 +37,12 @@ void SetLimits(grpc::ServerBuilder& builder) {
                              Millis(kSilence / 2));
 }
 
-std::shared_ptr<grpc::ServerCredentials> Credentials(const std::optional<Certified>& tls) {
-  if (!tls.has_value()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-  options.pem_key_cert_pairs.push_back({tls->key, tls->certificate});
-  return grpc::SslServerCredentials(options);
-}
-
 }  // namespace
 
-Front::Front(const Shared& shared, std::optional<Requester> by_socket, const std::string& authority)
+Front::Front(const Shared& shared, std::optional<Requester> by_socket)
     : gate_(shared.hub, shared.door, shared.audit, std::move(by_socket)),
       service_(shared.hub, &gate_, shared.audit, shared.packages),
-      access_(shared.hub, &gate_, shared.audit, authority),
+      access_(shared.hub, &gate_, shared.audit, shared.issuer),
       files_(shared.hub, shared.transfers, &gate_),
       package_service_(shared.packages, shared.busy, &gate_) {}
 
@@ -61,11 +53,11 @@ Front::~Front() {
   server_->Wait();
 }
 
-bool Front::Serve(const std::optional<Certified>& tls) {
+bool Front::Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   grpc::ServerBuilder builder;
   SetLimits(builder);
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, Credentials(tls));
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.RegisterService(&service_);
   builder.RegisterService(&access_);
   builder.RegisterService(&files_);

@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_FRONT_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_FRONT_H_
 
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -14,7 +15,6 @@
 #include <string>
 
 #include "common/fd.h"
-#include "coordinator/client/certificates.h"
 #include "coordinator/service/access_service.h"
 #include "coordinator/service/audit.h"
 #include "coordinator/service/file_exchange.h"
@@ -34,13 +34,14 @@ class Front {
     PackageStore* packages = nullptr;
     Transfers* transfers = nullptr;
     PackageService::Busy* busy = nullptr;
+    const TokenIssuer* issuer = nullptr;
   };
-  // `by_socket`: as of Gate; `authority`: as of AccessService.
-  Front(const Shared& shared, std::optional<Requester> by_socket, const std::string& authority);
+  // `by_socket`: as of Gate.
+  Front(const Shared& shared, std::optional<Requester> by_socket);
   ~Front();  // cuts all connections
 
   // Begins to serve. False: gRPC's server does not start.
-  bool Serve(const std::optional<Certified>& tls);
+  bool Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials);
   // Serves a connection. REQUIRES: Serve has returned true.
   void Take(UniqueFd connection);
 

@@ -6,6 +6,8 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/log.h"
@@ -24,7 +26,7 @@ constexpr absl::Duration kLongestSleep = absl::Minutes(1);
 // Six letters and digits that are not mistaken for one another.
 std::string RandomId() {
   static constexpr char kAlphabet[] = "23456789abcdefghjkmnpqrstuvwxyz";
-  std::random_device random;
+  thread_local std::random_device random;  // to open one takes longer than all the rest
   std::string id;
   for (int i = 0; i < 6; ++i) id += kAlphabet[random() % (sizeof(kAlphabet) - 1)];
   return id;
@@ -38,14 +40,15 @@ bool IsPrivate(const State& state, const Job& job) {
 }
 
 // What followers of a job that was there before this coordinator begin with.
-std::vector<JobEvent> WhereItStands(const State& state, const Job& job, absl::Time now) {
+std::vector<JobEvent> WhereItStands(const State& state, const Job& job, const JobStatus& status,
+                                    absl::Time now) {
   std::vector<JobEvent> events;
   if (!job.final() && !job.slots.empty() && !IsPrivate(state, job)) {
     events.emplace_back().set_notice(
         absl::StrCat("the coordinator was started again and goes on from its journal; what the ",
                      "workers printed before is in ", job.run_dir, "/logs"));
   }
-  *events.emplace_back().mutable_state() = DescribeJob(state, job.id, now)->status();
+  *events.emplace_back().mutable_state() = status;
   for (JobEvent& event : events) *event.mutable_time() = ToProto(now);
   return events;
 }
@@ -63,9 +66,13 @@ Hub::Hub(Clock* clock, Store* store, Beginning beginning,
       outbox_(std::move(beginning.speaker), std::move(beginning.state)) {
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [id, job] : outbox_.state().jobs) {
-      for (JobEvent& event : WhereItStands(outbox_.state(), job, clock_->Now())) {
-        registry_.Append(id, std::move(event));
+    const State& state = outbox_.state();
+    const absl::Time now = clock_->Now();
+    // All at once: of each alone it would take a look at the whole queue.
+    const ListJobsResponse all = ListJobs(state, /*include_ended=*/true, now);
+    for (const JobStatus& status : all.jobs()) {
+      for (JobEvent& event : WhereItStands(state, state.jobs.at(status.job_id()), status, now)) {
+        registry_.Append(status.job_id(), std::move(event));
       }
     }
     Calls nobody_is_there;
@@ -326,6 +333,19 @@ std::optional<Requester> Hub::WhoShows(absl::string_view token) {
   who.set_role(info->role());
   who.set_token_id(info->id());
   return who;
+}
+
+std::optional<absl::Time> Hub::EndOfToken(absl::string_view name) {
+  if (!std::all_of(name.begin(), name.end(), absl::ascii_isxdigit)) return std::nullopt;
+  const std::string hash = absl::HexStringToBytes(name);
+  absl::MutexLock lock(&mu_);
+  const State& state = outbox_.state();
+  const auto found = state.token_of_hash.find(hash);
+  if (found == state.token_of_hash.end()) return std::nullopt;
+  const TokenInfo& info = state.tokens.at(found->second).info();
+  if (!info.has_expires()) return absl::InfiniteFuture();
+  const absl::Time ends = FromProto(info.expires());
+  return ends > clock_->Now() ? std::make_optional(ends) : std::nullopt;
 }
 
 ListTokensResponse Hub::Tokens(const Requester& who) {

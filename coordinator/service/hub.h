@@ -94,6 +94,9 @@ class Hub {
                            const Requester& who);
   // Whose token this is: a user's, a node's or a worker's. Nothing: nobody's, or it has expired.
   std::optional<Requester> WhoShows(absl::string_view token);
+  // When the token ends whose certificate bears this name (client/token.h). Nothing: it is no
+  // user's or node's, or is over.
+  std::optional<absl::Time> EndOfToken(absl::string_view name);
   // The tokens that `who` may see.
   ListTokensResponse Tokens(const Requester& who);
 

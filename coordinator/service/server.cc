@@ -19,6 +19,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/package_store.h"
 #include "coordinator/client/quiet.h"
+#include "coordinator/client/token.h"
 #include "coordinator/service/beginning.h"
 #include "coordinator/service/door.h"
 #include "coordinator/service/front.h"
@@ -39,6 +40,12 @@ std::vector<std::string> Secrets(const ServerOptions& options) {
   secrets.push_back(options.token);
   secrets.insert(secrets.end(), options.old_tokens.begin(), options.old_tokens.end());
   return secrets;
+}
+
+std::set<std::string> NamesOf(const std::vector<std::string>& secrets) {
+  std::set<std::string> names;
+  for (const std::string& secret : secrets) names.insert(NameOfToken(secret));
+  return names;
 }
 
 Admission::Limits ConnectionLimits() {
@@ -72,7 +79,8 @@ class GrpcServer : public Server {
         packages_(PackageSettings(options)),
         is_tcp_(IsTcpAddress(options.listen)),
         needs_token_(is_tcp_ || !options.token.empty()),
-        authority_(options.authority),
+        issuer_(options.issuer),
+        names_(NamesOf(Secrets(options))),
         tls_(is_tcp_ ? options.tls : std::nullopt) {}
 
   ~GrpcServer() override {
@@ -121,10 +129,18 @@ class GrpcServer : public Server {
       who->set_role(uid == ::geteuid() || uid == 0 ? ROLE_ADMIN : ROLE_SUBMIT);
     }
     auto front = std::make_unique<Front>(
-        Front::Shared{&hub_, &door_, &audit_, &packages_, &transfers_, &busy_}, std::move(who),
-        authority_);
-    if (!front->Serve(tls_)) return nullptr;
+        Front::Shared{&hub_, &door_, &audit_, &packages_, &transfers_, &busy_, &issuer_},
+        std::move(who));
+    if (!front->Serve(TlsCredentials(tls_, TokenIsGood()))) return nullptr;
     return (fronts_[uid] = std::move(front)).get();
+  }
+
+  // Whose certificates pass the handshake: those of tokens that are good now, workers' being their
+  // nodes'.
+  Admits TokenIsGood() {
+    return [this](absl::string_view name) {
+      return names_.contains(std::string(name)) || hub_.EndOfToken(name).has_value();
+    };
   }
 
   // Jobs that have not ended need theirs.
@@ -152,8 +168,9 @@ class GrpcServer : public Server {
   PackageService::Busy busy_;
   const bool is_tcp_;
   const bool needs_token_;
-  const std::string authority_;
-  const std::optional<Certified> tls_;
+  const TokenIssuer issuer_;
+  const std::set<std::string> names_;  // of the cluster's tokens' certificates
+  const std::optional<ServerTls> tls_;
   // By who is at the other end (kAnybody: of TCP).
   std::map<uid_t, std::unique_ptr<Front>> fronts_;
   std::unique_ptr<Listener> own_listener_;

@@ -12,8 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
-#include "coordinator/client/certificates.h"
 #include "coordinator/core/state.h"
+#include "coordinator/service/tls.h"
+#include "coordinator/service/token_issuer.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
@@ -31,12 +32,11 @@ struct ServerOptions {
   std::string token;
   // These are taken, too, while they are being replaced.
   std::vector<std::string> old_tokens;
-  // What TCP is encrypted with; without it loopback is not, and other addresses are refused unless
-  // `plaintext`.
-  std::optional<Certified> tls;
-  // What tokens carry that are made here, so that their holders speak TLS: the certificate of the
-  // cluster's authority. Empty: nothing.
-  std::string authority;
+  // What TCP is encrypted with, and whose certificates it takes; without it loopback is not, and
+  // other addresses are refused unless `plaintext`.
+  std::optional<ServerTls> tls;
+  // What tokens are made with here, so that their holders speak TLS.
+  TokenIssuer issuer;
   // Other users of this machine may use a Unix socket, each with the role submit and what their
   // tokens give them.
   bool local_users = false;

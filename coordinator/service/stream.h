@@ -20,6 +20,38 @@
 
 namespace lockstep::coordinator {
 
+// The command that is being written. A generation, which many are told at once and which is large,
+// is not copied for each of them: it is lent to the command until it is written.
+template <typename Told>
+class Written {
+ public:
+  ~Written() { Clear(); }
+  // What is to be written next. REQUIRES: nothing is being written.
+  void Set(Told told) {
+    Clear();
+    command_ = std::move(told.command);
+    if constexpr (requires { told.generation; }) {
+      lent_ = std::move(told.generation);
+      // It is only read.
+      if (lent_)
+        command_.unsafe_arena_set_allocated_generation(const_cast<Generation*>(lent_.get()));
+    }
+  }
+  // It is written: gives the generation back.
+  void Clear() {
+    if constexpr (requires(Told told) { told.generation; }) {
+      if (lent_) command_.unsafe_arena_release_generation();
+      lent_.reset();
+    }
+    command_.Clear();
+  }
+  const decltype(Told::command)& command() const { return command_; }
+
+ private:
+  decltype(Told::command) command_;
+  std::shared_ptr<const Generation> lent_;
+};
+
 // What is told stays as small as it came from the core until it is written.
 template <typename Message, typename Told>
 class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::command)>,
@@ -56,14 +88,14 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::comm
     {
       absl::MutexLock lock(&mu_);
       next = machine_.Pump();
-      if (next.write) out_ = Whole(*std::move(next.write));
+      if (next.write) out_.Set(*std::move(next.write));
     }
     if (next.finish) {
       this->Finish(next.too_slow
                        ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the peer is too slow")
                        : grpc::Status::OK);
     } else if (next.write) {
-      this->StartWrite(&out_);
+      this->StartWrite(&out_.command());
     }
   }
 
@@ -76,6 +108,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::comm
   void OnWriteDone(bool ok) override {
     {
       absl::MutexLock lock(&mu_);
+      out_.Clear();
       machine_.WriteDone(ok);
     }
     Pump();
@@ -99,7 +132,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::comm
   SessionId session_ = 0;
   std::shared_ptr<ServerStream> self_;
   Message in_;
-  Command out_;
+  Written<Told> out_;
 
   absl::Mutex mu_;
   StreamMachine<Told> machine_ ABSL_GUARDED_BY(mu_);

@@ -13,18 +13,20 @@
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/protocol_version.h"
 #include "common/status.h"
 #include "coordinator/client/packages.h"
 #include "launcher/agent/agent_impl.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/gpu_trial.h"
+#include "launcher/agent/kept_token.h"
 #include "launcher/agent/limits.h"
+#include "launcher/cli/version.h"
 
 namespace lockstep::launcher {
 namespace {
 
 constexpr int kHeartbeatKind = 1;
-constexpr int kProtocolVersion = 1;
 // A host that is well says so in milliseconds.
 constexpr absl::Duration kFirstLook = absl::Seconds(2);
 
@@ -33,6 +35,7 @@ constexpr absl::Duration kFirstLook = absl::Seconds(2);
 absl::Status AgentImpl::Init() {
   file_limit_ = RaiseFileLimit();
   LS_RETURN_IF_ERROR(Identify());
+  options_.coordinator.renewed = std::make_shared<coordinator::RenewedToken>();
   if (!options_.private_agent) {  // nobody watches a run's own coordinator
     std::vector<std::string> uuids;
     for (const Gpu& gpu : gpus_) uuids.push_back(gpu.uuid);
@@ -56,6 +59,7 @@ absl::Status AgentImpl::Init() {
   workdirs.as_users = options_.as_users;
   workdirs.allow_root = options_.allow_root;
   workdirs_ = std::make_unique<Workdirs>(std::move(workdirs));
+  LS_RETURN_IF_ERROR(AdoptWorkers());
   OpenSession();
   loop_->Start("agent", [this] { return AfterEvents(); });
   return absl::OkStatus();
@@ -75,6 +79,7 @@ absl::Status AgentImpl::Identify() {
   }
   LS_ASSIGN_OR_RETURN(identity_, OpenNodeIdentity(folder, host_));
   state_folder_ = folder;
+  options_.coordinator.token = NewerToken(folder, options_.coordinator.token);
   return absl::OkStatus();
 }
 
@@ -92,6 +97,7 @@ void AgentImpl::WatchHealth() {
 AgentMachineOptions AgentImpl::MachineOptions() const {
   AgentMachineOptions options;
   options.orphan_grace = options_.orphan_grace;
+  options.announce_leaving = !options_.private_agent;
   if (!identity_.file.empty()) {
     options.taken_advice =
         absl::StrCat("if this host is a copy of another one, stop this agent and remove ",
@@ -102,7 +108,11 @@ AgentMachineOptions AgentImpl::MachineOptions() const {
 }
 
 void AgentImpl::SetUpNode() {
-  node_.spawner = options_.spawner;
+  node_.starter =
+      [this](const std::string& job_id) -> absl::StatusOr<std::shared_ptr<ProcessStarter>> {
+    if (supervisors_ != nullptr) return supervisors_->Of(job_id);
+    return std::shared_ptr<ProcessStarter>(options_.spawner, [](ProcessStarter*) {});
+  };
   node_.program = options_.worker_program;
   node_.coordinator_address = options_.coordinator.address;
   node_.token = options_.coordinator.token;
@@ -113,7 +123,7 @@ void AgentImpl::SetUpNode() {
   node_.own_run_folder = !options_.run_dir.empty() || !options_.runs_dir.empty();
   node_.post = [this](std::function<void()> function) { loop_->Post(std::move(function)); };
   node_.on_started = [this](WorkerProcess* worker, pid_t pid) { OnStarted(worker, pid); };
-  node_.on_exit = [this](WorkerProcess* w, const Spawner::Exit& exit) { OnExit(w, exit); };
+  node_.on_exit = [this](WorkerProcess* w, const ProcessStarter::Exit& exit) { OnExit(w, exit); };
   node_.on_start_failed = [this](WorkerProcess* w, const absl::Status& s) { OnStartFailed(w, s); };
   node_.on_lines = [this](WorkerProcess* worker, bool is_stderr,
                           const std::vector<std::string>& lines) {
@@ -144,19 +154,39 @@ void AgentImpl::OpenSession() {
   callbacks.on_connection = [post](bool connected, const std::string& reason) {
     post(connected ? AgentEvent(agent_event::Connected{}) : agent_event::Disconnected{reason});
   };
+  callbacks.on_renewed = [this](const std::string& token) {
+    loop_->Post([this, token] { node_.token = token; });
+    if (state_folder_.empty()) return;
+    if (absl::Status kept = KeepToken(state_folder_, token); !kept.ok()) {
+      LS_LOG_WARNING << "the token's new certificate is lost with this process: " << kept.message();
+    }
+  };
   session_ = options_.open_session(options_.coordinator, std::move(callbacks));
 }
 
 AgentImpl::~AgentImpl() {
   if (loop_ == nullptr || machine_ == nullptr) return;  // Init failed
-  Stop(/*kill=*/true);
-  // The exits come as soon as the kernel is done with the processes.
-  const absl::Time give_up = Clock::Real()->Now() + absl::Seconds(10);
-  while (!WaitStopped(absl::Milliseconds(100)) && Clock::Real()->Now() < give_up) {
-    if (options_.spawner->lost()) break;
+  if (!detached_) {
+    Stop(/*kill=*/true);
+    // The exits come as soon as the kernel is done with the processes.
+    const absl::Time give_up = Clock::Real()->Now() + absl::Seconds(10);
+    while (!WaitStopped(absl::Milliseconds(100)) && Clock::Real()->Now() < give_up) {
+      if (options_.spawner->lost()) break;
+    }
   }
   loop_->Stop();
+  if (!detached_) {
+    for (const auto& [incarnation, worker] : workers_) worker->Forget();  // nobody comes for them
+  }
   if (session_ != nullptr) session_->Close(absl::ZeroDuration());
+  // Nobody calls back after this.
+  workers_.clear();
+  supervisors_.reset();
+}
+
+void AgentImpl::Detach() {
+  detached_ = true;
+  loop_->Stop();
 }
 
 void AgentImpl::Stop(bool kill) {
@@ -197,7 +227,8 @@ AgentMessage AgentImpl::Hello() {
   hello->set_memory(TotalMemory());
   AddDevices(gpus_, hello);
   if (health_ != nullptr) hello->mutable_health()->set_problem(health_->problem());
-  hello->set_protocol_version(kProtocolVersion);
+  hello->set_protocol_version(SpokenProtocolVersion());
+  hello->set_version(kVersion);
   hello->set_private_agent(options_.private_agent);
   return message;
 }

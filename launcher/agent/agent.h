@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node agent: makes this host's workers what the coordinator says they shall be, reads their
-// output, and reports starts, deaths and exits. machine.h decides; this is what carries it out: one
+// output, and reports starts, deaths and exits. Supervisors have the workers, so that they outlive
+// it, and it adopts those of the agent before. machine.h decides; this is what carries it out: one
 // loop thread owns all state; the session, the spawner and the life words hand it events.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
@@ -24,6 +25,10 @@ namespace lockstep::launcher {
 struct AgentOptions {
   coordinator::ClientOptions coordinator;
   Spawner* spawner = nullptr;  // outlives the agent
+  // What becomes the supervisor of a job, which has the workers: they outlive this agent, and the
+  // next one with the same state folder finds them there. A private agent's workers are the
+  // spawner's.
+  std::string supervisor_program = "/proc/self/exe";
   std::string worker_program;
   int slots = 1;
   std::map<std::string, std::string> labels;
@@ -42,7 +47,8 @@ struct AgentOptions {
   // At which of this host's addresses other hosts' workers may reach its workers. Of no matter
   // where a private agent's coordinator is on a Unix socket: its workers are all here.
   InterfaceFilter interfaces;
-  // How long workers go on that another cluster's coordinator gave and this one does not know.
+  // How long workers go on that another cluster's coordinator gave and this one does not know, and
+  // how long those of an agent that is gone wait for the next one.
   absl::Duration orphan_grace = absl::Minutes(5);
   // How soon the host is looked at again when it is not well (health_watch.h). A private agent
   // does not look: its run does.
@@ -73,8 +79,12 @@ class Agent {
   // Errors: ResourceExhausted when a descriptor or a thread cannot be had; FailedPrecondition when
   // another agent lives with this state folder, or it cannot be used.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options);
-  // Kills what still runs and leaves.
+  // Kills what still runs, unless it was detached, and leaves.
   virtual ~Agent() = default;
+
+  // Leaves the workers to the next agent with this state folder, and does nothing more. Not of a
+  // private agent.
+  virtual void Detach() = 0;
 
   // Ends all workers, whatever the coordinator wants: SIGTERM and SIGKILL after the grace, or
   // SIGKILL at once. No new ones are started. Does not block.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent itself, which agent.h offers: it carries out what the pure machine decides (machine.h).
-// The sources: agent.cc (the node, the session, the machine's steps) and agent_workers.cc (how
-// workers start and end, and what they say). Thread-safety: as Agent; the rest as noted.
+// The sources: agent.cc (the node, the session, the machine's steps), agent_workers.cc (how
+// workers start and end, and what they say) and agent_adopts.cc (those of the agent before).
+// Thread-safety: as Agent; the rest as noted.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_AGENT_IMPL_H_
 #define LOCKSTEP_LAUNCHER_AGENT_AGENT_IMPL_H_
 
@@ -38,6 +39,8 @@
 #include "launcher/agent/usage.h"
 #include "launcher/agent/workdirs.h"
 #include "launcher/agent/worker_process.h"
+#include "launcher/supervisor/supervisors.h"
+#include "proto/supervisor.pb.h"
 
 namespace lockstep::launcher {
 
@@ -49,6 +52,7 @@ class AgentImpl : public Agent {
   // Identifies the node, and begins to speak to the coordinator. Errors: those of the state folder.
   absl::Status Init();
 
+  void Detach() override;
   void Stop(bool kill) override;
   bool WaitStopped(absl::Duration timeout) override;
   void SaveAndStop() override;
@@ -63,6 +67,10 @@ class AgentImpl : public Agent {
   void WatchHealth();
   AgentMachineOptions MachineOptions() const;
   void SetUpNode();
+  // The workers of the agents before. Errors: those of the folder of the supervisors.
+  absl::Status AdoptWorkers();
+  void Adopt(const std::shared_ptr<SupervisorClient>& supervisor, SupervisorClient::Kept kept,
+             const WorkerNote& note, std::shared_ptr<LifePage> page);
   void OpenSession();
   absl::Time AfterEvents();
   // Steps the machine and carries out what it says; events that arise from that come after it.
@@ -71,7 +79,7 @@ class AgentImpl : public Agent {
   void Do(const agent_action::Terminate& action) { Signal(action.incarnation, SIGTERM); }
   void Do(const agent_action::SaveAndLeave& action) { Signal(action.incarnation, kFarewellSignal); }
   void Do(const agent_action::Kill& action) { Signal(action.incarnation, SIGKILL); }
-  void Do(const agent_action::Forget& action) { workers_.erase(action.incarnation); }
+  void Do(const agent_action::Forget& action);
   void Do(const agent_action::Send& action) { Send(action.message); }
   void Do(const agent_action::Heartbeat& action);
   void Do(const agent_action::CloseSession& action);
@@ -89,10 +97,12 @@ class AgentImpl : public Agent {
   void StartNow(WorkerProcess* worker, const absl::Status& checked);
   absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
+  // Watches its life and its output.
+  void WatchWorker(WorkerProcess* worker);
   void Signal(const std::string& incarnation, int signal);
   void OnStarted(WorkerProcess* worker, pid_t pid);
   void OnDied(uint64_t id, absl::Time seen);
-  void OnExit(WorkerProcess* worker, const Spawner::Exit& exit);
+  void OnExit(WorkerProcess* worker, const ProcessStarter::Exit& exit);
   void OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit = false);
   void OnLines(WorkerProcess* worker, bool is_stderr, const std::vector<std::string>& lines);
   // Closes what the worker has open. Returns its place among the deaths of its job here.
@@ -103,9 +113,9 @@ class AgentImpl : public Agent {
   void Say(const std::string& message);
   void Publish();
   // How a worker left that was told to save.
-  void NoteFarewell(const WorkerProcess& worker, const Spawner::Exit& exit);
+  void NoteFarewell(const WorkerProcess& worker, const ProcessStarter::Exit& exit);
 
-  const AgentOptions options_;
+  AgentOptions options_;  // fixed after Init
   const std::string incarnation_;
   const std::string host_ = HostName();
   const std::vector<Gpu> gpus_ = UsableGpus();
@@ -115,6 +125,8 @@ class AgentImpl : public Agent {
   std::unique_ptr<LifeWatch> life_watch_;  // posts to the loop, so it goes first
   std::unique_ptr<FileSender> files_;
   WorkerProcess::Node node_;
+  std::unique_ptr<Supervisors> supervisors_;  // null: a private agent
+  bool detached_ = false;
   std::unique_ptr<UsageSampler> usage_;
   std::string state_folder_;
 

@@ -118,8 +118,14 @@ absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& c
     WarnOnce(shared);
   }
   LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, PageOf(worker->assignment().job_id()));
-  LS_RETURN_IF_ERROR(worker->Start(page));
-  life_watch_->Add(worker->id(), page, worker->life_slot());
+  const AgentHello known = machine_->Hello();
+  LS_RETURN_IF_ERROR(worker->Start(page, {known.cluster_id(), known.epoch()}));
+  WatchWorker(worker);
+  return absl::OkStatus();
+}
+
+void AgentImpl::WatchWorker(WorkerProcess* worker) {
+  life_watch_->Add(worker->id(), worker->page(), worker->life_slot());
   for (int stream = 0; stream < 2; ++stream) {
     const int fd = worker->output_fd(stream);
     const absl::Status watched = loop_->Watch(fd, [this, worker, stream, fd] {
@@ -130,7 +136,6 @@ absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& c
       WarnOnce(absl::StrCat("cannot read a worker's output: ", watched.message()));
     }
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& job_id) {
@@ -139,6 +144,13 @@ absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& j
   LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, LifePage::Create(options_.life_words));
   pages_[job_id] = page;
   return page;
+}
+
+void AgentImpl::Do(const agent_action::Forget& action) {
+  const auto found = workers_.find(action.incarnation);
+  if (found == workers_.end()) return;
+  found->second->Forget();
+  workers_.erase(found);
 }
 
 void AgentImpl::Signal(const std::string& incarnation, int signal) {
@@ -172,7 +184,7 @@ int64_t AgentImpl::Conclude(WorkerProcess* worker) {
   return worker->EndLife();
 }
 
-void AgentImpl::OnExit(WorkerProcess* worker, const Spawner::Exit& exit) {
+void AgentImpl::OnExit(WorkerProcess* worker, const ProcessStarter::Exit& exit) {
   agent_event::Exited event;
   event.incarnation = worker->incarnation();
   event.order = Conclude(worker);
@@ -202,7 +214,7 @@ void AgentImpl::OnLines(WorkerProcess* worker, bool is_stderr,
   if (message.has_value()) Send(*message);
 }
 
-void AgentImpl::NoteFarewell(const WorkerProcess& worker, const Spawner::Exit& exit) {
+void AgentImpl::NoteFarewell(const WorkerProcess& worker, const ProcessStarter::Exit& exit) {
   absl::MutexLock lock(&mu_);
   ++farewell_.workers;
   farewell_.folder = WorkFolder(worker.assignment());

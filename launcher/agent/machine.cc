@@ -14,7 +14,6 @@ namespace {
 using google::protobuf::util::TimeUtil;
 using Phase = WorkerView::Phase;
 
-constexpr absl::Duration kDefaultGrace = absl::Seconds(10);
 // A large state takes a slow disk so long.
 constexpr absl::Duration kSaveGrace = absl::Minutes(10);
 constexpr absl::Duration kFirstRetry = absl::Seconds(1);
@@ -26,11 +25,6 @@ constexpr int64_t kNoOrder = int64_t{1} << 40;
 
 google::protobuf::Duration ToProto(absl::Duration duration) {
   return TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(duration));
-}
-
-absl::Duration Grace(const JobSpec& spec) {
-  if (!spec.has_preemption() || !spec.preemption().has_grace()) return kDefaultGrace;
-  return absl::Nanoseconds(TimeUtil::DurationToNanoseconds(spec.preemption().grace()));
 }
 
 std::string Count(size_t n, const std::string& what) {
@@ -50,7 +44,10 @@ AgentMachine::Output AgentMachine::Step(const AgentEvent& event, absl::Time now)
 AgentHello AgentMachine::Hello() const {
   AgentHello hello;
   for (const auto& [incarnation, worker] : workers_) {
-    if (worker.view.phase == Phase::kExited) continue;
+    if (worker.view.phase == Phase::kExited) {
+      if (!worker.view.acknowledged) hello.add_ended(incarnation);
+      continue;
+    }
     WorkerStarted* started = hello.add_running();
     started->set_job_id(worker.view.job_id);
     started->set_worker_incarnation(incarnation);
@@ -64,6 +61,7 @@ AgentHello AgentMachine::Hello() const {
 void AgentMachine::Handle(const agent_event::Connected&) {
   connected_ = true;
   next_heartbeat_ = now_;
+  if (stopping_) AnnounceLeaving();
   for (const auto& [incarnation, worker] : workers_) {
     if (worker.view.phase != Phase::kExited || worker.view.acknowledged) continue;
     SendRecord(worker);
@@ -132,6 +130,9 @@ void AgentMachine::OnDesired(const DesiredWorkers& desired) {
   }
   if (stopping_) return;
   desired_ = desired;
+  for (auto& [incarnation, worker] : workers_) {
+    if (std::exchange(worker.adopted, false)) worker.view.spared_until = absl::InfinitePast();
+  }
   SpareOrphans();
   for (const std::string& incarnation : desired.kill_workers()) {
     if (Find(incarnation) == nullptr) SayNeverStarted(incarnation);
@@ -254,8 +255,27 @@ void AgentMachine::SayNeverStarted(const std::string& incarnation) {
   Send(std::move(message));
 }
 
+void AgentMachine::Handle(const agent_event::Adopted& event) {
+  Worker& worker = Add(event.assignment, event.cluster);
+  worker.pid = event.pid;
+  worker.wanted_end = event.wanted_end;
+  worker.adopted = true;
+  worker.view.spared_until = absl::InfiniteFuture();
+  int64_t& epoch = epochs_.try_emplace(event.cluster, event.epoch).first->second;
+  epoch = std::max(epoch, event.epoch);
+  cluster_ = event.cluster;
+}
+
+// Heard before the deaths that follow.
+void AgentMachine::AnnounceLeaving() {
+  if (!options_.announce_leaving) return;
+  AgentMessage message;
+  message.mutable_stopping();
+  Send(std::move(message));
+}
+
 void AgentMachine::Handle(const agent_event::Stop& event) {
-  stopping_ = true;
+  if (!std::exchange(stopping_, true)) AnnounceLeaving();
   desired_.clear_workers();
   for (auto& [incarnation, worker] : workers_) {
     worker.view.spared_until = absl::InfinitePast();
@@ -308,14 +328,20 @@ void AgentMachine::CarryOut(const ReconcileActions& todo) {
   for (const std::string& incarnation : todo.kill) Kill(*Find(incarnation));
   for (const int i : todo.start) {
     const WorkerAssignment& assignment = desired_.workers(i);
-    Worker& worker = workers_[assignment.incarnation()];
-    worker.view.incarnation = assignment.incarnation();
-    worker.view.job_id = assignment.job_id();
-    worker.job_name = assignment.spec().name();
-    worker.cluster = cluster_;
-    worker.grace = Grace(assignment.spec());
+    Add(assignment, cluster_);
     out_.actions.push_back(agent_action::Start{assignment, desired_.seen_address()});
   }
+}
+
+AgentMachine::Worker& AgentMachine::Add(const WorkerAssignment& assignment,
+                                        const std::string& cluster) {
+  Worker& worker = workers_[assignment.incarnation()];
+  worker.view.incarnation = assignment.incarnation();
+  worker.view.job_id = assignment.job_id();
+  worker.job_name = assignment.spec().name();
+  worker.cluster = cluster;
+  worker.grace = EndGrace(assignment.spec());
+  return worker;
 }
 
 void AgentMachine::Terminate(Worker& worker) {

@@ -12,6 +12,10 @@
 // coordinator that gave a worker leaves out or names to be killed is ended at once. A coordinator
 // that refuses the agent changes nothing: all workers go on, and the agent tries again.
 //
+// Workers outlive their agent where a supervisor has them. The next agent adopts them: it knows
+// whose they are, obeys no older life of that coordinator than they do, and says of each that it
+// runs, or how it ended. An agent that ends its workers because it leaves says so before.
+//
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_MACHINE_H_
 #define LOCKSTEP_LAUNCHER_AGENT_MACHINE_H_
@@ -69,6 +73,15 @@ struct StartFailed {
   std::vector<std::string> last_lines = {};
   bool node_unfit = false;  // it is the node that is not well
 };
+// Of a worker that an agent before this one has started, before anything else happens. One that has
+// ended is adopted, too, and then exits.
+struct Adopted {
+  WorkerAssignment assignment;
+  std::string cluster;  // whose coordinator gave it
+  int64_t epoch = 0;
+  int64_t pid = 0;
+  bool wanted_end = false;  // it was to end
+};
 // The user wants to leave.
 struct Stop {
   bool kill = false;  // at once
@@ -78,10 +91,10 @@ struct Stop {
 // The time that the last step asked for has come.
 struct Tick {};
 }  // namespace agent_event
-using AgentEvent =
-    std::variant<agent_event::Connected, agent_event::Disconnected, agent_event::Command,
-                 agent_event::Started, agent_event::Died, agent_event::Exited,
-                 agent_event::StartFailed, agent_event::Stop, agent_event::Tick>;
+using AgentEvent = std::variant<agent_event::Connected, agent_event::Disconnected,
+                                agent_event::Command, agent_event::Started, agent_event::Died,
+                                agent_event::Exited, agent_event::StartFailed, agent_event::Adopted,
+                                agent_event::Stop, agent_event::Tick>;
 
 // What is to be done, in this order.
 namespace agent_action {
@@ -127,6 +140,8 @@ using AgentAction =
 struct AgentMachineOptions {
   absl::Duration orphan_grace = absl::Minutes(5);
   absl::Duration heartbeat_every = absl::Seconds(1);
+  // It says when it leaves; a run's own agent does not, as its coordinator leaves with it.
+  bool announce_leaving = true;
   // What to do when another agent has this node's id, for its message.
   std::string taken_advice = {};
   // The wall time to show for a time of the machine.
@@ -162,6 +177,7 @@ class AgentMachine {
     int64_t pid = 0;
     int64_t order = 0;        // of its death; 0: not seen
     bool wanted_end = false;  // the agent itself ended it
+    bool adopted = false;     // and no coordinator has said yet what it wants
     absl::Time ended_at;
     WorkerExited record;
   };
@@ -173,9 +189,13 @@ class AgentMachine {
   void Handle(const agent_event::Died& event);
   void Handle(const agent_event::Exited& event);
   void Handle(const agent_event::StartFailed& event);
+  void Handle(const agent_event::Adopted& event);
   void Handle(const agent_event::Stop& event);
   void Handle(const agent_event::Tick&) {}
 
+  void AnnounceLeaving();
+  // A worker that is, or was, to run; not announced.
+  Worker& Add(const WorkerAssignment& assignment, const std::string& cluster);
   // Whether the command's coordinator is obeyed; it is the present one then.
   bool Accept(const AgentCommand& command);
   void OnRejected(const Rejected& rejected);

@@ -4,7 +4,21 @@
 #include <algorithm>
 #include <set>
 
+#include "google/protobuf/util/time_util.h"
+
 namespace lockstep::launcher {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+
+constexpr absl::Duration kDefaultGrace = absl::Seconds(10);
+
+}  // namespace
+
+absl::Duration EndGrace(const JobSpec& spec) {
+  if (!spec.has_preemption() || !spec.preemption().has_grace()) return kDefaultGrace;
+  return absl::Nanoseconds(TimeUtil::DurationToNanoseconds(spec.preemption().grace()));
+}
 
 ReconcileActions Reconcile(const DesiredWorkers& desired, const std::vector<WorkerView>& workers,
                            absl::Time now) {

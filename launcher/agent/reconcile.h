@@ -13,6 +13,9 @@
 
 namespace lockstep::launcher {
 
+// How long a worker of the job may take between SIGTERM and SIGKILL.
+absl::Duration EndGrace(const JobSpec& spec);
+
 // One worker that the agent knows.
 struct WorkerView {
   enum class Phase {

@@ -15,7 +15,9 @@
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "launcher/agent/account.h"
+#include "launcher/agent/reconcile.h"
 #include "launcher/agent/run_folder.h"
+#include "proto/supervisor.pb.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -58,7 +60,7 @@ std::string OwnToken(const std::string& of_agent, const std::string& secret) {
 }
 
 // Runs it as the account, with what a login would set.
-void TakeAccount(const Account& account, Spawner::Request& request) {
+void TakeAccount(const Account& account, ProcessStarter::Request& request) {
   request.uid = account.uid;
   request.gid = account.gid;
   request.groups.assign(account.groups.begin(), account.groups.end());
@@ -93,25 +95,77 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
   return bootstrap;
 }
 
-absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
+std::string WorkerProcess::Note(const Origin& origin) const {
+  WorkerNote note;
+  note.set_assignment(assignment_.SerializeAsString());
+  note.set_life_slot(life_slot_);
+  note.set_cluster_id(origin.cluster_id);
+  note.set_epoch(origin.epoch);
+  return note.SerializeAsString();
+}
+
+ProcessStarter::Callbacks WorkerProcess::Callbacks() {
+  ProcessStarter::Callbacks callbacks;
+  callbacks.on_started = [this](pid_t pid) {
+    node_->post([this, pid] { node_->on_started(this, pid); });
+  };
+  callbacks.on_failed = [this](const absl::Status& why) {
+    node_->post([this, why] { node_->on_start_failed(this, why); });
+  };
+  callbacks.on_exit = [this](const ProcessStarter::Exit& exit) {
+    node_->post([this, exit] { node_->on_exit(this, exit); });
+  };
+  return callbacks;
+}
+
+ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient> supervisor,
+                                               SupervisorClient::Kept kept,
+                                               std::shared_ptr<LifePage> page, int life_slot) {
+  starter_ = std::move(supervisor);
+  spawn_id_ = kept.process.id();
+  page_ = std::move(page);
+  life_slot_ = life_slot;
+  pid = static_cast<pid_t>(kept.process.pid());
+  signalled_ = kept.process.signalled();
+  for (int i = 0; i < 2; ++i) {
+    streams_[i].fd = std::move(kept.fds[static_cast<size_t>(i)]);
+    if (i >= kept.process.partial_size()) continue;
+    std::vector<std::string> none;
+    streams_[i].splitter.Feed(kept.process.partial(i), &none);
+  }
+  log_.Use(std::move(kept.fds[2]),
+           absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
+  for (const PrintedLine& line : kept.process.lines()) {  // they are in the log
+    last_lines_.Add(line.is_stderr(), line.text());
+    node_->on_lines(this, line.is_stderr(), {line.text()});
+  }
+  return Callbacks();
+}
+
+void WorkerProcess::Forget() {
+  if (starter_ != nullptr) starter_->Forget(spawn_id_);
+}
+
+absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, const Origin& origin) {
   LS_ASSIGN_OR_RETURN(life_slot_, page->Issue());
   page_ = std::move(page);
   std::optional<Account> account;
   if (node_->as_users) {
     LS_ASSIGN_OR_RETURN(account, FindAccount(assignment_.user(), node_->allow_root));
   }
-  UniqueFd log;
+  UniqueFd log, log_too;
   {
     const AsAccount as(account);
     LS_ASSIGN_OR_RETURN(log, OpenRunLog(assignment_, node_->own_run_folder));
   }
+  log_too.reset(::fcntl(log.get(), F_DUPFD_CLOEXEC, 0));
   log_.Use(std::move(log),
            absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
   LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(Bootstrap()));
   UniqueFd write_ends[2];
   for (int i = 0; i < 2; ++i) LS_RETURN_IF_ERROR(MakePipe(&streams_[i].fd, &write_ends[i]));
 
-  Spawner::Request request;
+  ProcessStarter::Request request;
   request.argv = {node_->program, absl::StrCat("--bootstrap-fd=", kBootstrapFd),
                   absl::StrCat("--life-fd=", kLifeFd)};
   // What the agent shows is not the job's to see.
@@ -127,17 +181,11 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   request.stdout_fd = write_ends[0].get();
   request.stderr_fd = write_ends[1].get();
   request.fds = {bootstrap_file.get(), page_->fd()};
-  Spawner::Callbacks callbacks;
-  callbacks.on_started = [this](pid_t pid) {
-    node_->post([this, pid] { node_->on_started(this, pid); });
-  };
-  callbacks.on_failed = [this](const absl::Status& why) {
-    node_->post([this, why] { node_->on_start_failed(this, why); });
-  };
-  callbacks.on_exit = [this](const Spawner::Exit& exit) {
-    node_->post([this, exit] { node_->on_exit(this, exit); });
-  };
-  LS_ASSIGN_OR_RETURN(spawn_id_, node_->spawner->Spawn(request, std::move(callbacks)));
+  request.legacy = {.note = Note(origin),
+                    .fds = {streams_[0].fd.get(), streams_[1].fd.get(), log_too.get(), page_->fd()},
+                    .grace = EndGrace(assignment_.spec())};
+  LS_ASSIGN_OR_RETURN(starter_, node_->starter(assignment_.job_id()));
+  LS_ASSIGN_OR_RETURN(spawn_id_, starter_->Spawn(request, Callbacks()));
   return absl::OkStatus();
 }
 
@@ -146,7 +194,7 @@ void WorkerProcess::Signal(int signal) {
     // The word says so before anybody has told the agent.
     died_before_signal_ = page_ != nullptr && page_->Get(life_slot_) == LifePage::State::kDead;
   }
-  node_->spawner->Kill(spawn_id_, signal).IgnoreError();
+  if (starter_ != nullptr) starter_->Kill(spawn_id_, signal).IgnoreError();
 }
 
 int64_t WorkerProcess::EndLife() {

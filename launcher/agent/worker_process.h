@@ -9,7 +9,9 @@
 //                  WorkerBootstrap.life_slot
 //   folder         the job's workdir, or the folder it was submitted from
 //   environment    the agent's, with the job's env and secrets
-//   signals        SIGTERM: leave within the grace; SIGKILL follows, and also when the agent dies
+//   signals        SIGTERM: leave within the grace; SIGKILL follows, and also when its supervisor
+//   dies, or
+//                 in a run on this machine the launcher
 //
 // Thread-safety: lives on the agent's loop thread; what other threads see is handed over by `post`.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_WORKER_PROCESS_H_
@@ -22,10 +24,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/fd.h"
 #include "common/life.h"
 #include "launcher/agent/output.h"
-#include "launcher/spawner/spawner.h"
+#include "launcher/spawner/process_starter.h"
+#include "launcher/supervisor/supervisor_client.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
@@ -34,7 +38,9 @@ class WorkerProcess {
  public:
   // What all workers of an agent share. Must outlive them.
   struct Node {
-    Spawner* spawner = nullptr;
+    // Who starts a job's processes.
+    std::function<absl::StatusOr<std::shared_ptr<ProcessStarter>>(const std::string& job_id)>
+        starter;
     std::string program;
     std::string coordinator_address;
     std::string token;  // the agent's own; workers get one of theirs
@@ -50,10 +56,16 @@ class WorkerProcess {
     std::function<void(std::function<void()>)> post;
     // On the loop thread:
     std::function<void(WorkerProcess*, pid_t)> on_started;
-    std::function<void(WorkerProcess*, const Spawner::Exit&)> on_exit;
+    std::function<void(WorkerProcess*, const ProcessStarter::Exit&)> on_exit;
     std::function<void(WorkerProcess*, const absl::Status&)> on_start_failed;
     std::function<void(WorkerProcess*, bool is_stderr, const std::vector<std::string>&)> on_lines;
     std::function<void(const absl::Status&)> on_warning;
+  };
+
+  // What the next agent finds with the process, beside its pipes, its log and its life page.
+  struct Origin {
+    std::string cluster_id;  // whose coordinator gave it
+    int64_t epoch = 0;
   };
 
   // `id` names this life among all that the agent starts.
@@ -63,9 +75,16 @@ class WorkerProcess {
   // Makes the run's folder, opens log and pipes and asks the spawner for a process with `page`, of
   // which it takes a slot. Errors: whatever hinders the start; what hinders it later comes as
   // on_start_failed.
-  absl::Status Start(std::shared_ptr<LifePage> page);
+  absl::Status Start(std::shared_ptr<LifePage> page, const Origin& origin);
+  // Takes over a process that a former agent has started, with what of its output nobody has read.
+  // Its supervisor calls back as for one that Start asked for. Returns what is to be called.
+  ProcessStarter::Callbacks Adopt(std::shared_ptr<SupervisorClient> supervisor,
+                                  SupervisorClient::Kept kept, std::shared_ptr<LifePage> page,
+                                  int life_slot);
   // Signals the process and its group.
   void Signal(int signal);
+  // Nobody wants to know any more how it ended.
+  void Forget();
   // The process has ended, or was never started: its life is over, and the page's word is free for
   // others. Returns its place among the deaths of the page; 0: it had no life there.
   int64_t EndLife();
@@ -98,12 +117,15 @@ class WorkerProcess {
   };
   void HandleLines(int stream, const std::vector<std::string>& lines);
   WorkerBootstrap Bootstrap() const;
+  std::string Note(const Origin& origin) const;
+  ProcessStarter::Callbacks Callbacks();
 
   Node* const node_;
   const WorkerAssignment assignment_;
   const uint64_t id_;
   std::shared_ptr<LifePage> page_;
   int life_slot_ = -1;
+  std::shared_ptr<ProcessStarter> starter_;
   uint64_t spawn_id_ = 0;
   bool signalled_ = false;
   bool died_before_signal_ = false;

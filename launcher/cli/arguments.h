@@ -170,8 +170,9 @@ struct JoinArgs {
   std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
   std::map<std::string, std::string> labels = {};
-  bool as_users = false;    // jobs run as those who submitted them
-  bool allow_root = false;  // root's jobs, too
+  bool leave_on_sigterm = false;  // as with SIGINT; else the workers wait for the next agent
+  bool as_users = false;          // jobs run as those who submitted them
+  bool allow_root = false;        // root's jobs, too
 };
 struct PlanArgs {
   CommonArgs common;
@@ -262,12 +263,12 @@ struct HoldArgs {
 struct TokenArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
-  std::string action;   // create, list, revoke or whoami
+  std::string action;   // create, list, renew, revoke or whoami
   std::string id;       // of revoke
   std::string user;     // of create
   std::string role;     // of create, as on the command line
   std::string note;     // of create
-  std::string save_as;  // of create; empty: stdout
+  std::string save_as;  // of create and renew; empty: stdout, or the token's own file
   std::optional<absl::Duration> valid_for = {};
 };
 struct UsageArgs {

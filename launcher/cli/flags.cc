@@ -351,7 +351,12 @@ const std::vector<Flag>& AllFlags() {
       {.name = "orphan-grace",
        .value = "T",
        .verbs = {"join"},
-       .help = "how long workers go on that a new coordinator does not know (5m)"},
+       .help = "how long workers go on that a new coordinator does not know, or whose agent is "
+               "gone (5m)"},
+      {.name = "leave-on-sigterm",
+       .verbs = {"join"},
+       .help = "SIGTERM ends the workers, too, as Ctrl-C does; without it they wait for the next "
+               "agent"},
       {.name = "as-users",
        .verbs = {"join"},
        .help =

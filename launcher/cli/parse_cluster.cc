@@ -93,9 +93,9 @@ absl::StatusOr<Command> ParseToken(const Line& line) {
   LS_RETURN_IF_ERROR(NoCommand(line));
   const std::vector<std::string>& given = line.words.positional;
   const std::string action = given.empty() ? "" : given[0];
-  const bool create = action == "create", revoke = action == "revoke";
-  if (!create && !revoke && action != "list" && action != "whoami") {
-    return Usage("'launcher token' takes one of create, list, revoke ID and whoami");
+  const bool create = action == "create", revoke = action == "revoke", renew = action == "renew";
+  if (!create && !revoke && !renew && action != "list" && action != "whoami") {
+    return Usage("'launcher token' takes one of create, list, renew, revoke ID and whoami");
   }
   if (given.size() != (revoke ? 2 : 1)) {
     return Usage(revoke ? "'launcher token revoke' takes the token's id, as 'launcher token list' "
@@ -108,15 +108,16 @@ absl::StatusOr<Command> ParseToken(const Line& line) {
   args.action = action;
   if (revoke) args.id = given[1];
   for (const char* flag : {"user", "role", "valid-for", "note", "save-as"}) {
-    if (line.words.Has(flag) && !create) {
+    const bool of_renew = renew && absl::string_view(flag) == "save-as";
+    if (line.words.Has(flag) && !create && !of_renew) {
       return Usage(absl::StrCat("--", flag, " is for 'launcher token create'"));
     }
   }
+  args.save_as = line.words.Last("save-as");
   if (!create) return Command(std::move(args));
   args.user = line.words.Last("user");
   args.role = line.words.Last("role");
   args.note = line.words.Last("note");
-  args.save_as = line.words.Last("save-as");
   static constexpr absl::string_view kRoles[] = {"submit", "operate", "admin", "join"};
   if (std::find(std::begin(kRoles), std::end(kRoles), args.role) == std::end(kRoles)) {
     return Usage(absl::StrCat("--role ", args.role, ": expected ", absl::StrJoin(kRoles, ", ")));
@@ -188,6 +189,7 @@ absl::StatusOr<Command> ParseJoin(const Line& line) {
     args.orphan_grace = absl::Nanoseconds(*grace);
   }
   LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(line.words, "slots", 1));
+  args.leave_on_sigterm = line.words.Has("leave-on-sigterm");
   args.as_users = line.words.Has("as-users");
   args.allow_root = line.words.Has("allow-root");
   if (args.allow_root && !args.as_users) return Usage("--allow-root goes with --as-users");

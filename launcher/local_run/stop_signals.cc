@@ -37,7 +37,10 @@ void StopSignals::Block() {
   ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error that names the file
 }
 
-StopSignals::StopSignals(std::function<void(int count)> on_signal) {
+StopSignals::StopSignals(std::function<void(int count)> on_signal)
+    : StopSignals([on_signal = std::move(on_signal)](int count, int) { on_signal(count); }) {}
+
+StopSignals::StopSignals(std::function<void(int count, int signal)> on_signal) {
   const sigset_t set = StopSet();
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
@@ -51,14 +54,16 @@ StopSignals::~StopSignals() {
   thread_.Join();
 }
 
-void StopSignals::Run(const std::function<void(int)>& on_signal) {
+void StopSignals::Run(const std::function<void(int, int)>& on_signal) {
   int count = 0;
   while (true) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
-    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) on_signal(++count);
+    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      on_signal(++count, static_cast<int>(info.ssi_signo));
+    }
   }
 }
 

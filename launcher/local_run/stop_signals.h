@@ -20,11 +20,13 @@ class StopSignals {
 
   // `on_signal` is called with 1 for the first signal, 2 for the second and so on.
   explicit StopSignals(std::function<void(int count)> on_signal);
+  // The same, with which signal it was.
+  explicit StopSignals(std::function<void(int count, int signal)> on_signal);
   // No call is under way or comes after it.
   ~StopSignals();
 
  private:
-  void Run(const std::function<void(int)>& on_signal);
+  void Run(const std::function<void(int, int)>& on_signal);
 
   UniqueFd signals_, stop_;
   Thread thread_;

@@ -31,6 +31,8 @@ struct Setup {
   const int* fds = nullptr;
   int fd_count = 0;
   int first_target = 1;
+  int program = -1;
+  bool detached = false;
   pid_t parent = 0;
   int64_t uid = -1;
   gid_t gid = 0;
@@ -55,12 +57,33 @@ void BecomeUser(Setup* setup) {
   if (::syscall(SYS_setresuid, uid, uid, uid) != 0) Fail(setup, "setuid");
 }
 
-[[noreturn]] void ChildMain(Setup* setup) {
+// Nothing from `first` on stays open, but for the program, which the exec closes.
+void CloseOthers(const Setup& setup, unsigned int first) {
+  const unsigned int program = static_cast<unsigned int>(setup.program);
+  const bool closed = setup.program < 0 ? ::close_range(first, ~0u, 0) == 0
+                                        : ::close_range(first, program - 1, 0) == 0 &&
+                                              ::close_range(program + 1, ~0u, 0) == 0;
+  if (closed) return;  // else a kernel before 5.9
+  const int limit = static_cast<int>(::sysconf(_SC_OPEN_MAX));
+  for (int fd = static_cast<int>(first); fd < limit; ++fd) {
+    if (fd != setup.program) ::close(fd);
+  }
+}
+
+void BelongToParent(Setup* setup) {
   if (::setpgid(0, 0) != 0) Fail(setup, "setpgid");
   if (setup->uid >= 0) BecomeUser(setup);
   // After the change of user, which takes it back.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) Fail(setup, "prctl");
   if (::getppid() != setup->parent) ::_exit(127);  // it died before the line above
+}
+
+[[noreturn]] void ChildMain(Setup* setup) {
+  if (!setup->detached) {
+    BelongToParent(setup);
+  } else if (::setsid() < 0) {
+    Fail(setup, "setsid");
+  }
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
@@ -70,17 +93,17 @@ void BecomeUser(Setup* setup) {
   for (int i = 0; i < setup->fd_count; ++i) {
     if (::dup2(setup->fds[i], setup->first_target + i) < 0) Fail(setup, "dup2");
   }
-  const unsigned int first_unused =
-      static_cast<unsigned int>(std::max(3, setup->first_target + setup->fd_count));
-  if (::close_range(first_unused, ~0u, 0) != 0) {  // a kernel before 5.9
-    const long limit = ::sysconf(_SC_OPEN_MAX);
-    for (long fd = first_unused; fd < limit; ++fd) ::close(static_cast<int>(fd));
-  }
+  CloseOthers(*setup,
+              static_cast<unsigned int>(std::max(3, setup->first_target + setup->fd_count)));
   if (setup->cwd != nullptr && ::chdir(setup->cwd) != 0) Fail(setup, "chdir");
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execvpe(setup->argv[0], setup->argv, setup->envp);
+  if (setup->program < 0) {
+    ::execvpe(setup->argv[0], setup->argv, setup->envp);
+  } else {
+    ::syscall(SYS_execveat, setup->program, "", setup->argv, setup->envp, AT_EMPTY_PATH);
+  }
   Fail(setup, "exec");
 }
 
@@ -111,11 +134,16 @@ std::vector<char*> Environment(const SpawnerCommand& command) {
   return envp;
 }
 
-}  // namespace
-
-ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds) {
+// Moves the descriptors up and starts what `setup` says.
+ChildStart Start(Setup& setup, const std::vector<std::string>& arguments, std::vector<UniqueFd> fds,
+                 int program) {
   std::vector<UniqueFd> moved;
   std::vector<int> sources;
+  if (program >= 0) {
+    moved.emplace_back(::fcntl(program, F_DUPFD_CLOEXEC, kFirstSourceFd));
+    if (!moved.back().valid()) return {.error_number = errno, .failed_call = "fcntl(F_DUPFD)"};
+    setup.program = moved.back().get();
+  }
   for (UniqueFd& fd : fds) {
     const int source = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstSourceFd);
     if (source < 0) return {.error_number = errno, .failed_call = "fcntl(F_DUPFD)"};
@@ -124,24 +152,13 @@ ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds) 
     fd.reset();
   }
   std::vector<char*> argv;
-  for (const std::string& argument : command.argv) {
+  for (const std::string& argument : arguments) {
     argv.push_back(const_cast<char*>(argument.c_str()));
   }
   argv.push_back(nullptr);
-  const std::vector<char*> envp = Environment(command);
-
-  Setup setup;
   setup.argv = argv.data();
-  setup.envp = envp.data();
-  setup.cwd = command.cwd.empty() ? nullptr : command.cwd.c_str();
   setup.fds = sources.data();
   setup.fd_count = static_cast<int>(sources.size());
-  setup.first_target = command.keep_output ? 3 : 1;
-  setup.parent = ::getpid();
-  setup.uid = command.uid;
-  setup.gid = command.gid;
-  setup.groups = command.groups.data();
-  setup.group_count = command.groups.size();
   const pid_t pid = VforkChild(&setup);
   if (pid < 0) return {.error_number = errno, .failed_call = "vfork"};
   if (setup.error_number != 0) {
@@ -149,6 +166,31 @@ ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds) 
     return {.error_number = setup.error_number, .failed_call = setup.failed_call};
   }
   return {.pid = pid};
+}
+
+}  // namespace
+
+ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds, int program) {
+  const std::vector<char*> envp = Environment(command);
+  Setup setup;
+  setup.envp = envp.data();
+  setup.cwd = command.cwd.empty() ? nullptr : command.cwd.c_str();
+  setup.first_target = command.keep_output ? 3 : 1;
+  setup.parent = ::getpid();
+  setup.uid = command.uid;
+  setup.gid = command.gid;
+  setup.groups = command.groups.data();
+  setup.group_count = command.groups.size();
+  return Start(setup, command.argv, std::move(fds), program);
+}
+
+ChildStart StartDetached(int program, const std::vector<std::string>& argv,
+                         std::vector<UniqueFd> fds) {
+  Setup setup;
+  setup.envp = environ;
+  setup.first_target = 0;
+  setup.detached = true;
+  return Start(setup, argv, std::move(fds), program);
 }
 
 }  // namespace lockstep::launcher

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <string>
 #include <vector>
 
 #include "common/fd.h"
@@ -22,8 +23,14 @@ struct ChildStart {
 // Starts `command` as the leader of its own process group: killed with SIGKILL when the spawner
 // dies, signals as at a program's start (SIGXFSZ ignored), stdin as the spawner's, `fds` as
 // descriptors 1, 2, 3, ... (from 3 on with keep_output), nothing else open. Blocks until the exec
-// has succeeded or failed.
-ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds);
+// has succeeded or failed. `program`: a descriptor of the program to run, whatever argv[0] names by
+// then; -1: what argv[0] names.
+ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds, int program = -1);
+
+// Starts `program` as the leader of a session of its own that nobody's death ends, with `fds` as
+// descriptors 0, 1, 2, 3, ... and nothing else open. From any thread.
+ChildStart StartDetached(int program, const std::vector<std::string>& argv,
+                         std::vector<UniqueFd> fds);
 
 }  // namespace lockstep::launcher
 

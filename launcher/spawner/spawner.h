@@ -23,53 +23,23 @@
 #include "absl/time/time.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "launcher/spawner/process_starter.h"
 #include "launcher/spawner/wire.h"
 
 namespace lockstep::launcher {
 
-class Spawner {
+class Spawner : public ProcessStarter {
  public:
-  struct Request {
-    std::vector<std::string> argv = {};     // argv[0]: a path, or a name that is looked up in PATH
-    std::vector<std::string> set_env = {};  // "NAME=value"; the rest is the launcher's environment
-    std::vector<std::string> unset_env = {};
-    std::string cwd = {};  // empty: the launcher's
-    // As whom it runs: needs root; -1: as the launcher. `groups` are all its groups.
-    int64_t uid = -1;
-    uint32_t gid = 0;
-    std::vector<uint32_t> groups = {};
-    // Descriptors for stdout and stderr; both -1: the launcher's own. stdin is /dev/null.
-    int stdout_fd = -1;
-    int stderr_fd = -1;
-    // Become descriptors 3, 4, ... of the process; at most 12.
-    std::vector<int> fds = {};
-  };
-  struct Exit {
-    int code = 0;
-    int signal = 0;  // not 0: killed by it
-    int64_t peak_rss_bytes = 0;
-    absl::Time time;  // of Clock::Real()
-  };
-  // Called on the spawner's reader thread, one at a time; must not block. Exactly one of
-  // {on_failed} and {on_started, on_exit} is called, in this order. Any may be empty.
-  struct Callbacks {
-    std::function<void(pid_t pid)> on_started;
-    std::function<void(const absl::Status& why)> on_failed;
-    std::function<void(const Exit& exit)> on_exit;
-  };
-
   // Forks the spawner. Called once, first thing in main: the process must have one thread.
   // Errors: as of socketpair(2) and fork(2).
   static absl::StatusOr<std::unique_ptr<Spawner>> Fork();
 
   // Ends the spawner and with it, at once, every process that it started; waits for it.
-  ~Spawner();
+  ~Spawner() override;
 
-  // Asks for a process; returns its id before it has started. The descriptors can be closed after
-  // the call. Errors: Unavailable when the spawner is gone.
-  absl::StatusOr<uint64_t> Spawn(const Request& request, Callbacks callbacks);
-  // Sends `signal` to the process group of `id`. No effect once it has exited.
-  absl::Status Kill(uint64_t id, int signal);
+  absl::StatusOr<uint64_t> Spawn(const Request& request, Callbacks callbacks) override;
+  absl::Status Kill(uint64_t id, int signal) override;
+  void Forget(uint64_t) override {}
   // Remembers a file (or empty folder) to remove when the launcher has ended, even by SIGKILL.
   // Files are removed before folders.
   absl::Status RemoveFileAtEnd(const std::string& path);

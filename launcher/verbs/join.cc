@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verbs/join.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -29,6 +30,7 @@ namespace {
 struct Leaving {
   absl::Mutex mu;
   int signals ABSL_GUARDED_BY(mu) = 0;
+  bool restart ABSL_GUARDED_BY(mu) = false;  // the workers wait for the next agent
   std::string failure ABSL_GUARDED_BY(mu);
   bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return signals > 0 || !failure.empty(); }
   bool Hurried() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return signals > 1 || !failure.empty(); }
@@ -88,9 +90,12 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
   absl::Status enough = CheckLimits(limits, /*workers=*/1, /*local_run=*/false);
   enough.Update(CheckOpenFiles(slots, limits.open_files));
   if (!enough.ok()) return Complain(enough);
-  StopSignals signals([&leaving](int count) {
+  // Where it is the first process of a container, all that runs there ends with it.
+  const bool keeps = !args.leave_on_sigterm && ::getpid() != 1;
+  StopSignals signals([&leaving, keeps](int count, int signal) {
     absl::MutexLock lock(&leaving.mu);
     leaving.signals = count;
+    if (count == 1) leaving.restart = keeps && signal == SIGTERM;
   });
   spawner->SetOnLost([&leaving] { leaving.Fail("the spawner process was killed"); });
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*std::move(options));
@@ -101,13 +106,21 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
                    "users";
   }
   TellServiceManager("READY=1");  // also while the coordinator is away
-  bool hurried;
+  bool hurried, restart;
   {
     absl::MutexLock lock(&leaving.mu);
     leaving.mu.Await(absl::Condition(&leaving, &Leaving::Wanted));
+    restart = leaving.restart;
     hurried = leaving.Hurried();
   }
   TellServiceManager("STOPPING=1");
+  if (restart) {
+    LS_LOG_INFO << "ends; workers go on, and wait " << absl::FormatDuration(args.orphan_grace)
+                << " for the next agent";
+    (*agent)->Detach();
+    agent->reset();
+    return kExitInterrupted;
+  }
   if (!hurried) {
     LS_LOG_INFO << "leaving: the workers get their grace (another signal kills them)";
     (*agent)->Stop(/*kill=*/false);

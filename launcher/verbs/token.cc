@@ -11,6 +11,7 @@
 #include "common/printable.h"
 #include "coordinator/client/access.h"
 #include "coordinator/client/private_file.h"
+#include "coordinator/client/token.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/verbs/connect.h"
 #include "launcher/verbs/run_verb.h"
@@ -87,12 +88,42 @@ int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
                                                                : "; revoke the token")));
 }
 
+// The caller's own token with a new certificate, into the file that it came from.
+int Renew(const TokenArgs& args, const coordinator::ClientOptions& options) {
+  const std::string& file = args.save_as.empty() ? args.coordinator.token_file : args.save_as;
+  const auto before = args.save_as.empty() && !file.empty()
+                          ? coordinator::ReadTokens(file)
+                          : absl::StatusOr<std::vector<std::string>>(std::vector<std::string>(1));
+  if (!before.ok()) return Complain(before.status());
+  if (before->size() > 1) {
+    return Complain(absl::FailedPreconditionError(absl::StrCat(
+        "'", file, "' has several tokens, as that of a cluster's own may: `coordinator ",
+        "init` renews it")));
+  }
+  const auto renewed = coordinator::RenewToken(options, /*whatever=*/true, kReplyTimeout);
+  if (!renewed.ok()) return Complain(renewed.status());
+  if (!renewed->has_value()) {
+    std::cerr << "the token has no certificate, and needs none here\n";
+    return kExitOk;
+  }
+  if (file.empty()) {
+    std::cout << **renewed << std::endl;
+    return kExitOk;
+  }
+  const absl::Status saved = coordinator::WritePrivateFile(
+      file, "token file", absl::StrCat(**renewed, "\n"), /*replace=*/true);
+  if (!saved.ok()) return Complain(saved);
+  std::cerr << "the token in " << file << " has a new certificate\n";
+  return kExitOk;
+}
+
 }  // namespace
 
 int RunVerb(const TokenArgs& args) {
   const auto options = ClientOptionsOf(args.coordinator);
   if (!options.ok()) return Complain(options.status());
   if (args.action == "create") return Create(args, *options);
+  if (args.action == "renew") return Renew(args, *options);
   if (args.action == "revoke") {
     RevokeTokenRequest request;
     request.set_id(args.id);

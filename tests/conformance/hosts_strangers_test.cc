@@ -245,12 +245,14 @@ TEST(HostsStrangersTest, WhoHasNotGotAllKnowsOfNoReduction) {
   constexpr int64_t kCount = 120'000;
   // All that rank 0 sends: the handshake, its call, half of the vector as its part and half as
   // sums.
-  const size_t all = kChallengeBytes + kWelcomeBytes + 11 * kFrameBytes + kCount * sizeof(float);
+  constexpr size_t kAll =
+      kChallengeBytes + kWelcomeBytes + 11 * kFrameBytes + kCount * sizeof(float);
   Pair pair;
   Proxy proxy(
       pair.transports[0]->tcp_port(), [](size_t, const std::string& bytes) { return bytes; },
-      [all](size_t at, const std::string& bytes) {
-        return at >= all ? std::string() : bytes.substr(0, all - 1000 - std::min(at, all - 1000));
+      [](size_t at, const std::string& bytes) {
+        return at >= kAll ? std::string()
+                          : bytes.substr(0, kAll - 1000 - std::min(at, kAll - 1000));
       });
   pair.addresses = {absl::StrCat("127.0.0.1:", proxy.port())};
   std::atomic<bool> reduced{false};

@@ -189,11 +189,7 @@ class PackagesTest(unittest.TestCase):
         self.type(machine, blocks["job"])
         self.assertIn("SUCCEEDED", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token"))
         self.coordinator_again(machine)
-        agent = self.pid(machine, "lockstep-agent")
-        coordinator = self.pid(machine, "lockstep-coordinator")
-        self.type(machine, blocks["upgrade"])
-        self.assertEqual(self.pid(machine, "lockstep-agent"), agent, "the agent goes on")
-        self.assertNotEqual(self.pid(machine, "lockstep-coordinator"), coordinator)
+        self.upgrade(machine, blocks["upgrade"])
         self.assertIn("page", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token"))
         machine.run("systemctl stop lockstep-agent && ! systemctl is-failed lockstep-agent")
         self.type(machine, blocks["purge"])
@@ -201,6 +197,28 @@ class PackagesTest(unittest.TestCase):
                                      "/usr/lib/lockstep /etc/systemd/system/*/lockstep* 2>/dev/null || true"), "")
         self.by_ssh(machine)
         self.assertEqual(machine.run("systemctl --failed --no-legend --plain").strip(), "")
+
+    def upgrade(self, machine, block):
+        """A job does not notice new packages, of the coordinator, the agent and the worker."""
+        common = "--coordinator 10.0.0.1:7070 --token-file token"
+        machine.run(f"launcher submit --no-follow --name upgraded --set train.steps=100000000 {common} job.yaml")
+
+        def status():
+            return json.loads(machine.run(f"launcher describe -o json {common} upgraded"))["job"]["status"]
+
+        def steps():
+            return int(status().get("progress", {}).get("step", 0))
+        harness.wait_until(lambda: steps() > 0, 30, "steps")
+        before = [self.pid(machine, unit) for unit in UNITS]
+        workers = machine.run("pgrep -f bootstrap-fd")
+        self.type(machine, block)
+        for unit, pid in zip(UNITS, before):
+            self.assertNotEqual(self.pid(machine, unit), pid, f"{unit} is started again")
+        self.assertEqual(machine.run("pgrep -f bootstrap-fd"), workers, "no worker is")
+        step = steps()
+        harness.wait_until(lambda: steps() > step, 30, "more steps")
+        self.assertEqual((status()["generation"], int(status().get("restarts", 0))), (1, 0), "nobody left it")
+        machine.run(f"launcher cancel {common} upgraded")
 
     def by_ssh(self, machine):
         """deploy/ssh/lockstep-hosts, on a host without packages; what stands for ssh enters it."""

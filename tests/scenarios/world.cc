@@ -63,6 +63,10 @@ std::vector<std::string> World::Do(const Command& command) {
     Agent(command);
   } else if (verb == "agent-gone") {
     Take(AgentGone{sessions_[command.word(0)]});
+  } else if (verb == "agent-leaves") {
+    AgentMessage message;
+    message.mutable_stopping();
+    Take(AgentSaid{sessions_[command.word(0)], message});
   } else if (verb == "worker-gone") {
     const SessionId newest = sessions_[command.word(0)];
     Take(WorkerGone{command.number("session", newest)});
@@ -183,6 +187,7 @@ void World::CheckRestored() {
     node.session = state_.nodes[id].session;
     node.last_contact = state_.nodes[id].last_contact;
     node.problem = state_.nodes[id].problem;
+    node.stopping = state_.nodes[id].stopping;
   }
   for (auto& [id, job] : connected.jobs) {
     const std::vector<Slot>& slots = state_.jobs[id].slots;
@@ -294,6 +299,7 @@ void World::Agent(const Command& command) {
     running.set_worker_incarnation(Incarnation(worker));
     running.set_pid(Pid(worker));
   }
+  for (const std::string& worker : command.list("ended")) hello.add_ended(Incarnation(worker));
   Take(AgentSaid{session, message});
 }
 

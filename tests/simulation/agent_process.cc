@@ -27,6 +27,35 @@ AgentProcess::AgentProcess(World* world, Host* host, int slots, int life)
 
 void AgentProcess::Start() { OpenSession(); }
 
+void AgentProcess::DieAlone() {
+  alone_ = true;
+  Die();
+}
+
+void AgentProcess::Adopt(const AgentProcess& before) {
+  const AgentHello known = before.machine_.Hello();
+  deaths_ = before.deaths_;
+  obeyed_epoch_ = before.obeyed_epoch_;
+  for (const auto& [incarnation, worker] : before.workers_) {
+    workers_[incarnation] = worker;
+    launcher::agent_event::Adopted adopted;
+    adopted.assignment = worker->assignment();
+    adopted.cluster = known.cluster_id();
+    adopted.epoch = known.epoch();
+    adopted.pid = world_->NextPid();
+    machine_.Step(adopted, Now());
+    const auto end = before.ends_.find(incarnation);
+    if (end == before.ends_.end()) continue;
+    ends_.insert(*end);
+    launcher::agent_event::Exited exited;
+    exited.incarnation = incarnation;
+    exited.order = end->second.order;
+    exited.signal = end->second.signal;
+    exited.exit_code = worker->exit_code();
+    machine_.Step(exited, Now());  // said when it is connected
+  }
+}
+
 AgentHello AgentProcess::Hello() const {
   AgentHello hello = machine_.Hello();
   hello.set_node_id(host()->name);
@@ -90,11 +119,14 @@ void AgentProcess::CarryOut(const launcher::agent_action::Start& start) {
   workers_[incarnation] = worker;
   world_->checker.OnStart(*worker);
   world_->queue_checker.OnProcess(*this);
-  After(random().Between(absl::Milliseconds(2), absl::Milliseconds(50)), [this, worker] {
-    if (!worker->alive()) return;
-    Feed(launcher::agent_event::Started{worker->incarnation(), world_->NextPid()});
-    worker->Start();
-  });
+  // Its supervisor starts it, whatever becomes of the agent.
+  worker->After(random().Between(absl::Milliseconds(2), absl::Milliseconds(50)),
+                [this, worker, weak = weak_from_this()] {
+                  if (const auto self = weak.lock(); self != nullptr && alive()) {
+                    Feed(launcher::agent_event::Started{worker->incarnation(), world_->NextPid()});
+                  }
+                  worker->Start();
+                });
 }
 
 void AgentProcess::CarryOut(const launcher::agent_action::Terminate& terminate) {
@@ -121,6 +153,7 @@ void AgentProcess::CarryOut(const launcher::agent_action::Kill& kill) {
 void AgentProcess::OnWorkerDeath(WorkerProcess& worker, int signal) {
   world_->checker.OnDeath(worker);
   const int64_t order = ++deaths_;
+  ends_[worker.incarnation()] = {signal, order};
   const std::string incarnation = worker.incarnation();
   const int code = worker.exit_code();
   After(absl::Microseconds(200), [this, incarnation, order] {
@@ -140,6 +173,7 @@ void AgentProcess::OnWorkerDeath(WorkerProcess& worker, int signal) {
 void AgentProcess::CarryOut(const launcher::agent_action::Forget& forget) {
   world_->checker.OnForgotten(forget.incarnation);
   workers_.erase(forget.incarnation);
+  ends_.erase(forget.incarnation);
 }
 
 void AgentProcess::CarryOut(const launcher::agent_action::Send& send) {
@@ -161,6 +195,11 @@ void AgentProcess::CarryOut(const launcher::agent_action::OpenSession&) { OpenSe
 
 void AgentProcess::OnDeath() {
   if (session_ != nullptr) session_->Abandon();
+  if (!alone_) EndWorkers();
+}
+
+void AgentProcess::EndWorkers() {
+  alone_ = false;  // nothing is left to adopt
   for (const auto& [incarnation, worker] : workers_) {
     if (!worker->alive()) continue;
     worker->Die();

@@ -22,6 +22,13 @@ class AgentProcess : public Process {
   AgentProcess(World* world, Host* host, int slots, int life);
 
   void Start();
+  // Takes over what the agent before, which died alone, has left (DieAlone); before Start.
+  void Adopt(const AgentProcess& before);
+  // Its processes go on, with their supervisors.
+  void DieAlone();
+  bool died_alone() const { return alone_; }
+  // They end, and nobody is there to tell.
+  void EndWorkers();
   // One of its processes ended, by itself or by a fault.
   void OnWorkerDeath(WorkerProcess& worker, int signal);
   const std::map<std::string, std::shared_ptr<WorkerProcess>>& workers() const { return workers_; }
@@ -56,6 +63,12 @@ class AgentProcess : public Process {
   std::shared_ptr<Session> session_;
   int sessions_ = 0;
   std::map<std::string, std::shared_ptr<WorkerProcess>> workers_;
+  struct End {
+    int signal = 0;
+    int64_t order = 0;
+  };
+  std::map<std::string, End> ends_;  // of its processes
+  bool alone_ = false;
   int64_t deaths_ = 0;
   int64_t obeyed_epoch_ = 0;
   absl::Time armed_ = absl::InfiniteFuture();

@@ -150,8 +150,10 @@ void Faults::KillAgent() {
   if (agent == nullptr || !agent->alive()) return;
   const absl::Duration away = Span(absl::Milliseconds(200), absl::Seconds(60));
   Explain(*world_->hosts[index], away);
-  world_->Say(absl::StrCat("the agent of ", host.name, " dies for ", absl::FormatDuration(away)));
-  agent->Die();
+  const bool alone = world_->timeline.random.Chance(0.5);
+  world_->Say(absl::StrCat("the agent of ", host.name, " dies", alone ? " alone" : "", " for ",
+                           absl::FormatDuration(away)));
+  alone ? agent->DieAlone() : agent->Die();
   world_->timeline.In(away, [this, index] { world_->StartAgent(index); });
 }
 
@@ -163,7 +165,10 @@ void Faults::PowerOff() {
   Explain(host, away);
   world_->Say(absl::StrCat(host.name, " is off for ", absl::FormatDuration(away)));
   host.up = false;
-  if (world_->agents[index] != nullptr) world_->agents[index]->Die();
+  if (world_->agents[index] != nullptr) {
+    world_->agents[index]->Die();
+    world_->agents[index]->EndWorkers();
+  }
   world_->CheckConnectionsLater();
   world_->timeline.In(away, [this, index] {
     world_->hosts[index]->up = true;

@@ -2,6 +2,8 @@
 #include "tests/simulation/queue_checker.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,6 +68,32 @@ bool Fits(const State& state, const Job& job, const std::map<std::string, int>& 
   return nodes >= resources.nodes();
 }
 
+// The nodes' slots for `job` when it is not to delay the one for whom room is kept: `free`, and
+// what those of `others` have, which would start after it. All, if it has ended by then.
+std::map<std::string, int> RoomFor(const Job& job, const std::vector<const Job*>& others,
+                                   const coordinator::QueueView& view,
+                                   const std::optional<coordinator::Reservation>& reservation,
+                                   const std::map<std::string, int>& free) {
+  std::map<std::string, int> room = free, leave;
+  const bool delays = reservation &&
+                      view.waiting[static_cast<size_t>(reservation->waiting)] != &job &&
+                      view.queue.now + job.ask->limit > reservation->when;
+  if (delays) {
+    for (size_t i = 0; i < view.queue.cluster.nodes.size(); ++i) {
+      leave[view.queue.cluster.nodes[i].id] = reservation->leave[i].slots;
+    }
+  }
+  for (const Job* other : others) {
+    for (const auto& [node, slots] : HoldsOf(*other)) {
+      room[node] += slots;
+      // Those that have ended by then have nothing of what it leaves.
+      if (delays && other->started + other->ask->limit > reservation->when) leave[node] += slots;
+    }
+  }
+  for (const auto& [node, slots] : leave) room[node] = std::min(room[node], slots);
+  return room;
+}
+
 bool IsWithinQuota(const State& state, const Job& job) {
   const coordinator::QueueRules rules = coordinator::RulesOf(state.options);
   const Quota& quota = coordinator::QuotaOf(rules, job.request.user());
@@ -84,6 +112,7 @@ bool IsWithinQuota(const State& state, const Job& job) {
 
 void QueueChecker::OnBegin() {
   before_.clear();
+  waited_.clear();
   idle_.clear();
   kept_ = Kept{};
 }
@@ -113,7 +142,11 @@ void QueueChecker::AfterStep(const CoordinatorProcess& coordinator) {
   CheckIdle(state, now);
   if (coordinator.steps() % 8 == 0) CheckKept(state, now);
   before_.clear();
-  for (const auto& [id, job] : state.jobs) before_[id] = job.state;
+  waited_.clear();
+  for (const auto& [id, job] : state.jobs) {
+    before_[id] = job.state;
+    if (coordinator::IsReady(job)) waited_.insert(id);
+  }
 }
 
 void QueueChecker::CheckQuotas(const State& state) const {
@@ -150,17 +183,20 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
   }
   if (started.empty()) return;
   const std::map<std::string, int> free = FreeSlots(state);
+  coordinator::QueueView view = coordinator::ViewQueue(state, now);
+  const std::optional<coordinator::Reservation> reservation =
+      coordinator::RunPass(coordinator::RulesOf(state.options), view.queue).reservation;
   for (const auto& [id, waiting] : state.jobs) {
-    if (!coordinator::IsReady(waiting) || !IsWithinQuota(state, waiting)) continue;
-    std::map<std::string, int> would = free;
-    const Job* lower = nullptr;
-    for (const Job* job : started) {
-      if (job->spec().priority() >= waiting.spec().priority()) continue;
-      lower = job;
-      for (const auto& [node, slots] : HoldsOf(*job)) would[node] += slots;
-    }
-    if (lower == nullptr || !Fits(state, waiting, would, now)) continue;
-    world_->checker.Fail(absl::StrCat("job ", lower->id, " starts where ", id,
+    // Who was held or waited for another one when it was last looked at may have been too late.
+    if (waited_.count(id) == 0 || !coordinator::IsReady(waiting)) continue;
+    if (!IsWithinQuota(state, waiting)) continue;
+    std::vector<const Job*> lower;
+    std::copy_if(started.begin(), started.end(), std::back_inserter(lower), [&](const Job* job) {
+      return job->spec().priority() < waiting.spec().priority();
+    });
+    if (lower.empty()) continue;
+    if (!Fits(state, waiting, RoomFor(waiting, lower, view, reservation, free), now)) continue;
+    world_->checker.Fail(absl::StrCat("job ", lower.back()->id, " starts where ", id,
                                       " of higher priority has room and waits: ", waiting.reason));
   }
 }

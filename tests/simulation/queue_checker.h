@@ -5,8 +5,9 @@
 //   no more slots
 //     and jobs than the quota;
 //   - work-conserving: the first one that waits does not wait for long while there is room for it;
-//   - no starvation: nobody starts in a place where one of higher priority that waits has room; and
-//     whoever starts, the one for whom room is kept has it no later.
+//   - no starvation: nobody starts in a place where one of higher priority that waits has room, and
+//     does not delay by it the one for whom room is kept; and whoever starts, that one has it no
+//     later.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_SIMULATION_QUEUE_CHECKER_H_
 #define LOCKSTEP_TESTS_SIMULATION_QUEUE_CHECKER_H_
@@ -52,7 +53,8 @@ class QueueChecker {
   void CheckKept(const coordinator::State& state, absl::Time now);
 
   World* const world_;
-  std::map<std::string, JobState> before_;  // by job, after the last step
+  std::map<std::string, JobState> before_;  // by job, when it was last looked at
+  std::set<std::string> waited_;            // jobs that might have started then
   std::map<std::string, absl::Time> idle_;  // by job: since when it has room and waits
   Kept kept_;
 };

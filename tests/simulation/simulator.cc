@@ -30,8 +30,14 @@
 namespace lockstep::simulation {
 namespace {
 
+struct Seed {
+  uint64_t seed = 0;
+  int agents = 0;     // 0: as the seed says
+  std::string flags;  // besides those of the command line
+};
+
 struct Arguments {
-  std::vector<std::pair<uint64_t, int>> seeds;  // and agents; 0: as the seed says
+  std::vector<Seed> seeds;
   uint64_t seed = 0;
   uint64_t count = 0;
   int agents = 0;
@@ -43,23 +49,23 @@ struct Arguments {
   bool queue = false;
 };
 
-// Lines "SEED [AGENTS]".
-bool ReadSeeds(const std::string& path, std::vector<std::pair<uint64_t, int>>& seeds) {
+// Lines "SEED [AGENTS [--FLAG]...]".
+bool ReadSeeds(const std::string& path, std::vector<Seed>& seeds) {
   std::ifstream file(path);
   if (!file.good()) return false;
   for (std::string line; std::getline(file, line);) {
     std::stringstream words(line);
-    uint64_t seed = 0;
-    int agents = 0;
-    if (!(words >> seed)) continue;
-    words >> agents;
-    seeds.emplace_back(seed, agents);
+    Seed seed;
+    if (!(words >> seed.seed)) continue;
+    words >> seed.agents;
+    std::getline(words, seed.flags);
+    seeds.push_back(seed);
   }
   return true;
 }
 
 bool Parse(int argc, char** argv, Arguments& arguments) {
-  std::vector<std::pair<uint64_t, int>> except;
+  std::vector<Seed> except;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
     if (word == "--verbose") {
@@ -93,8 +99,8 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
   const uint64_t last = first + std::max<uint64_t>(arguments.count, arguments.seed != 0);
   for (uint64_t seed = first; seed < last; ++seed) {
     const bool left_out = std::any_of(except.begin(), except.end(),
-                                      [seed](const auto& each) { return each.first == seed; });
-    if (!left_out) arguments.seeds.emplace_back(seed, arguments.agents);
+                                      [seed](const auto& each) { return each.seed == seed; });
+    if (!left_out) arguments.seeds.push_back({seed, arguments.agents, ""});
   }
   return true;
 }
@@ -107,7 +113,9 @@ int AgentsOf(uint64_t seed) {
 }
 
 // Returns whether all was well.
-bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
+bool RunSeed(const Seed& run, const Arguments& arguments) {
+  const uint64_t seed = run.seed;
+  const int agents = run.agents;
   SimulationOptions options;
   options.seed = seed;
   options.agents = agents > 0 ? agents : AgentsOf(seed);
@@ -119,9 +127,9 @@ bool RunSeed(uint64_t seed, int agents, const Arguments& arguments) {
   if (options.agents <= 200 && seed % 3 == 0) {
     options.limits.settle_spacing = absl::Microseconds(200 << (seed / 3 % 4));
   }
-  options.drains = arguments.drains;
-  options.users = arguments.users;
-  options.queue = arguments.queue;
+  options.drains = arguments.drains || absl::StrContains(run.flags, "--drains");
+  options.users = arguments.users || absl::StrContains(run.flags, "--users");
+  options.queue = arguments.queue || absl::StrContains(run.flags, "--queue");
   if (options.queue) QueueUsers::SetQuotas(options);
   World world(options);
   const std::string failure = world.Run();
@@ -151,7 +159,7 @@ int Main(int argc, char** argv) {
   }
   const auto began = std::chrono::steady_clock::now();
   size_t failed = 0;
-  for (const auto& [seed, agents] : arguments.seeds) failed += !RunSeed(seed, agents, arguments);
+  for (const Seed& seed : arguments.seeds) failed += !RunSeed(seed, arguments);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   std::cout << arguments.seeds.size() << " seeds, " << failed << " failed, " << took.count()
             << " s\n";

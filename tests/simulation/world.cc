@@ -227,7 +227,7 @@ void World::SaveCheckpoint(const std::string& job_id, int64_t step) {
 
 void World::OnWorkerDeath(WorkerProcess& worker) {
   const auto& agent = agents[static_cast<size_t>(worker.host()->number)];
-  if (agent != nullptr && agent->alive()) agent->OnWorkerDeath(worker, 0);
+  if (agent != nullptr) agent->OnWorkerDeath(worker, 0);
 }
 
 CoordinatorProcess* World::Listener(const Process& client) {
@@ -282,7 +282,9 @@ void World::GiveUpDeadConnections() {
 void World::StartAgent(size_t index) {
   Host* const host = hosts[index].get();
   if (!host->up || (agents[index] != nullptr && agents[index]->alive())) return;
-  agents[index] = std::make_shared<AgentProcess>(this, host, options.slots, ++agent_lives_);
+  const auto before = std::exchange(
+      agents[index], std::make_shared<AgentProcess>(this, host, options.slots, ++agent_lives_));
+  if (before != nullptr && before->died_alone()) agents[index]->Adopt(*before);
   agents[index]->Start();
 }
 

@@ -5,13 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protocol_version.h"
 
 namespace lockstep::worker {
-namespace {
-
-constexpr int kProtocolVersion = 1;
-
-}  // namespace
 
 ControlMachine::ControlMachine(const WorkerBootstrap& bootstrap, int64_t pid)
     : bootstrap_(bootstrap), pid_(pid) {}
@@ -30,7 +26,7 @@ WorkerMessage ControlMachine::Hello() const {
   hello->set_host(bootstrap_.host());
   hello->set_slot(bootstrap_.assignment().slot());
   hello->set_node_id(bootstrap_.node_id());
-  hello->set_protocol_version(kProtocolVersion);
+  hello->set_protocol_version(SpokenProtocolVersion());
   hello->set_cluster_id(cluster_id_);
   hello->set_epoch(epoch_);
   return message;

@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/client/access.h"
 #include "coordinator/client/certificates.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/token.h"
@@ -171,13 +173,19 @@ TEST_F(ConnectionsTest, CommandsSayWhichCoordinatorOfWhichClusterSpeaks) {
 
 TEST_F(ConnectionsTest, OverTlsAgentsAndUsersAreServedAndOtherClustersKnown) {
   const absl::Time now = Clock::Real()->Now();
-  const auto authority = MakeAuthority(now), other = MakeAuthority(now);
-  ASSERT_TRUE(authority.ok() && other.ok());
+  const auto authority = MakeAuthority(now), other = MakeAuthority(now),
+             callers = MakeAuthority(now, "callers");
+  ASSERT_TRUE(authority.ok() && other.ok() && callers.ok());
   const auto server = IssueServer(*authority, {"127.0.0.1"}, now, absl::Hours(1));
   ASSERT_TRUE(server.ok()) << server.status();
-  options_.tls = *server;
+  options_.tls = ServerTls{.server = *server, .callers = callers->certificate};
+  options_.issuer = TokenIssuer({authority->certificate, *callers});
   Start();
-  const std::string token = *TokenOf({"secret", authority->certificate});
+  const auto certified = [&](const std::string& of, const Certified& by, absl::Time ends) {
+    return *IssueClient(by, NameOfToken(of), now - absl::Hours(24), ends);
+  };
+  const Certified own = certified("secret", *callers, now + absl::Hours(1));
+  const std::string token = *TokenOf({"secret", authority->certificate, own});
   FakeAgent agent(server_->address(), token);
   agent.WaitForWorkers(0);
   EXPECT_EQ(Client::Create({server_->address(), token})->GetCluster(kPatience)->nodes_size(), 1);
@@ -192,8 +200,19 @@ TEST_F(ConnectionsTest, OverTlsAgentsAndUsersAreServedAndOtherClustersKnown) {
       {"", absl::StatusCode::kFailedPrecondition, "no token was given"},
       {*TokenOf({"secret", other->certificate}), absl::StatusCode::kFailedPrecondition,
        "of another cluster"},
-      {*TokenOf({"guess", authority->certificate}), absl::StatusCode::kPermissionDenied,
+      {*TokenOf({"guess", authority->certificate, own}), absl::StatusCode::kPermissionDenied,
        "a wrong one"},
+      {*TokenOf({"secret", authority->certificate}), absl::StatusCode::kFailedPrecondition,
+       "the token has none"},
+      {*TokenOf(
+           {"secret", authority->certificate, certified("secret", *other, absl::InfiniteFuture())}),
+       absl::StatusCode::kFailedPrecondition, "does not take the token's certificate"},
+      {*TokenOf({"secret", authority->certificate,
+                 certified("revoked", *callers, absl::InfiniteFuture())}),
+       absl::StatusCode::kFailedPrecondition, "does not take the token's certificate"},
+      {*TokenOf({"secret", authority->certificate,
+                 certified("secret", *callers, now - absl::Seconds(1))}),
+       absl::StatusCode::kFailedPrecondition, "certificate expired on"},
   };
   for (const auto& [shown, code, why] : refused) {
     const absl::Status status =
@@ -201,6 +220,43 @@ TEST_F(ConnectionsTest, OverTlsAgentsAndUsersAreServedAndOtherClustersKnown) {
     EXPECT_EQ(status.code(), code) << shown;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
   }
+}
+
+TEST_F(ConnectionsTest, ATokensCertificateIsRenewedOverItsOwnConnection) {
+  const absl::Time now = Clock::Real()->Now();
+  const auto authority = MakeAuthority(now), former = MakeAuthority(now, "callers"),
+             callers = MakeAuthority(now, "callers");
+  ASSERT_TRUE(authority.ok() && former.ok() && callers.ok());
+  const auto server = IssueServer(*authority, {"127.0.0.1"}, now, absl::Hours(1));
+  options_.tls =
+      ServerTls{.server = *server, .callers = callers->certificate + former->certificate};
+  options_.issuer = TokenIssuer({authority->certificate, *callers});
+  Start();
+  const auto issued = [&](const Certified& by) {
+    return *TokenOf({"secret", authority->certificate,
+                     *IssueClient(by, NameOfToken("secret"), now, absl::InfiniteFuture())});
+  };
+  EXPECT_EQ(*RenewToken({server_->address(), issued(*callers)}, false, kPatience), std::nullopt);
+  const auto renewed = RenewToken({server_->address(), issued(*former)}, false, kPatience);
+  ASSERT_TRUE(renewed.ok() && renewed->has_value()) << renewed.status();
+  const auto token = ParseToken(**renewed);
+  ASSERT_TRUE(token.ok()) << token.status();
+  EXPECT_EQ(token->secret, "secret");
+  EXPECT_TRUE(CheckIssued(token->client.certificate, callers->certificate).ok());
+  // A session does it by itself, and its new connections show it.
+  ClientOptions shown = {server_->address(), issued(*former)};
+  shown.renewed = std::make_shared<RenewedToken>();
+  const auto told = std::make_shared<absl::Notification>();
+  AgentSession::Callbacks callbacks;
+  callbacks.hello = [] { return AgentMessage(); };
+  callbacks.on_command = [](const AgentCommand&) {};
+  callbacks.on_renewed = [told](const std::string&) {
+    if (!told->HasBeenNotified()) told->Notify();
+  };
+  const auto session = OpenAgentSession(shown, std::move(callbacks));
+  ASSERT_TRUE(told->WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(
+      CheckIssued(ParseToken(CurrentToken(shown))->client.certificate, callers->certificate).ok());
 }
 
 TEST_F(ConnectionsTest, TlsToAPortWithoutIsSaid) {

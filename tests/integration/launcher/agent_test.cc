@@ -24,6 +24,8 @@
 #include "common/cond_var.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/supervisor/supervisor_process.h"
+#include "launcher/supervisor/wire.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -329,6 +331,7 @@ TEST_F(AgentTest, NamesAndPathsAreNotTakenOnTrust) {
 int main(int argc, char** argv) {
   using namespace lockstep::launcher;  // NOLINT
   if (argc > 1 && std::string(argv[1]).starts_with("--bootstrap-fd")) return WorkerMain(argc, argv);
+  if (argc > 1 && std::string(argv[1]) == kSupervisorFlag) return RunSupervisorProcess();
   // Before any thread.
   auto forked = Spawner::Fork();
   if (!forked.ok()) return 1;

@@ -6,16 +6,21 @@ import os
 import random
 import socket
 import ssl
+import struct
 import time
 import unittest
 import warnings
 
 import harness
 import http2
+import tokens
 from harness import wait_until
 
+STEPPED_CLOCK = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
 # What the coordinator may hold for callers that have proven nothing, in a test that lasts a second.
 MOST_GROWTH = 128 << 20
+# Of those whose handshake fails nothing is kept.
+MOST_GROWTH_WITHOUT_A_CERTIFICATE = 16 << 20
 # gRPC 1.51 keeps about 13 KiB of each call that is reset at once, and never gives it back (docs/security.md).
 MOST_OF_A_RESET = 20 << 10
 
@@ -50,7 +55,7 @@ class Attacks(harness.ProgramTest):
                   "DrainNode", "UndrainNode", "HoldJob", "GetUsage", "AgentSession", "WorkerSession")]
         calls += [f"/lockstep.Files/{name}" for name in ("FindFiles", "Fetch", "Send")]
         calls += [f"/lockstep.Packages/{name}" for name in ("HasPackage", "PutPackage", "GetPackage")]
-        calls += [f"/lockstep.Access/{name}" for name in ("CreateToken", "ListTokens", "RevokeToken", "WhoAmI")]
+        calls += [f"/lockstep.Access/{name}" for name in ("CreateToken", "ListTokens", "RevokeToken", "WhoAmI", "RenewToken")]
         forged = [b"", http2.header("lockstep-token", ""), http2.header("lockstep-token", "x" * 64),
                   http2.header("lockstep-token", self.token[:-1]), http2.header("lockstep-token", self.token + "0"),
                   http2.header("lockstep-token", "worker.x.0.1." + "0" * 64),
@@ -147,17 +152,15 @@ class Attacks(harness.ProgramTest):
             self.assertNotIn(http2.frame(http2.SETTINGS, 0, 0)[3:5] + b"\0\0\0\0", connection.read_to_end()[:9])
             connection.close()
         # TLS, and then what is no HTTP/2.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.set_alpn_protocols(["h2"])
-        with context.wrap_socket(socket.create_connection((host, int(port)), timeout=10)) as secure:
-            secure.sendall(b"x" * 1000)
-            while True:
-                try:
-                    if not secure.recv(65536):
-                        break
-                except (ssl.SSLError, ConnectionError):
-                    break
+        own = tokens.context(tokens.certificate_of(self.token, self.dir))
+        for context in (own, tokens.context()):
+            connection = http2.Connection(self.address, preface=False, tls=context)
+            try:
+                connection.send(b"x" * 1000)
+            except OSError:
+                pass  # it has hung up already
+            connection.read_to_end()
+            connection.close()
         # Of versions that are broken, none is spoken.
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
@@ -173,6 +176,83 @@ class Attacks(harness.ProgramTest):
             with self.assertRaises((ssl.SSLError, ConnectionError)):
                 old.wrap_socket(socket.create_connection((host, int(port)), timeout=10))
         self.assert_serves()
+
+    def test_nobody_passes_the_handshake_without_a_certificate_of_a_good_token(self):
+        code, _, err = self.run_program("coordinator", "init", f"--state-dir={self.state}", "--host=127.0.0.1")
+        self.assertEqual(code, 0, err)
+        elsewhere = os.path.join(self.dir, "elsewhere")
+        code, _, err = self.run_program("coordinator", "init", f"--state-dir={elsewhere}", "--host=127.0.0.1")
+        self.assertEqual(code, 0, err)
+        self.serve()
+        with open(os.path.join(elsewhere, "token"), encoding="ascii") as file:
+            foreign = file.read()
+        code, short, err = self.launch("token", "create", f"--coordinator={self.address}", "--user=ann", "--role=submit",
+                                       "--valid-for=1h")
+        self.assertEqual(code, 0, err)
+        code, revoked, err = self.launch("token", "create", f"--coordinator={self.address}", "--user=bob", "--role=submit")
+        self.assertEqual(code, 0, err)
+        own, of_ann, of_bob, of_others = (tokens.context(tokens.certificate_of(token, self.dir))
+                                          for token in (self.token, short, revoked, foreign))
+        for context in (own, of_ann, of_bob):
+            self.assertTrue(self.passes(context))
+        code, _, err = self.launch("token", "revoke", f"--coordinator={self.address}", err.split()[1])
+        self.assertEqual(code, 0, err)
+        strangers = {"none": tokens.context(), "of a foreign authority": of_others, "of a revoked token": of_bob}
+        old = tokens.context()
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        strangers["none, TLS 1.2"] = old
+        for name, context in strangers.items():
+            with self.subTest(name):
+                self.assertFalse(self.passes(context))
+        self.assertTrue(self.passes(own))
+        self.assert_serves()
+        if STEPPED_CLOCK:  # two days later Ann's has expired
+            self.coordinator.terminate()
+            self.finish(self.coordinator)
+            clock = os.path.join(self.dir, "clock")
+            with open(clock, "wb") as file:
+                file.write(struct.pack("q", 2 * 24 * 60 * 60 * 10**9))
+            later = {"LD_PRELOAD": STEPPED_CLOCK, "LOCKSTEP_STEPPED_CLOCK": clock}
+            self.coordinator, self.address = self.start_coordinator(f"--state-dir={self.state}", listen="127.0.0.1:0",
+                                                                    env=later)
+            self.assertFalse(self.passes(of_ann))
+            self.assertTrue(self.passes(own))
+            for environment, words in (({}, "does not take the token's certificate"), (later, "certificate expired on")):
+                code, _, err = self.launch("list", f"--coordinator={self.address}",
+                                           env={"LOCKSTEP_TOKEN": short.strip(), **environment})
+                self.assertEqual(code, 5, err)
+                self.assertIn(words, err)
+
+    def passes(self, context):
+        """Whether HTTP/2 is spoken with who connects like this."""
+        try:
+            connection = http2.Connection(self.address, tls=context)
+        except (ssl.SSLError, ConnectionError):
+            return False
+        try:
+            with connection.socket as secure:
+                return secure.recv(9)[3:4] == bytes([http2.SETTINGS])
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+    def test_a_flood_of_resets_without_a_certificate_gets_nowhere(self):
+        code, _, err = self.run_program("coordinator", "init", f"--state-dir={self.state}", "--host=127.0.0.1")
+        self.assertEqual(code, 0, err)
+        self.serve()
+        burst = b"".join(http2.call("/lockstep.Coordinator/ListJobs", 1 + 2 * i, http2.header("x", "y" * 100))
+                         + http2.frame(http2.RST_STREAM, 0, 1 + 2 * i, b"\0\0\0\x08") for i in range(1000))
+        started, sent = time.monotonic(), 0
+        while sent < 300000 and time.monotonic() - started < 5:
+            try:
+                connection = http2.Connection(self.address, tls=tokens.context())
+                connection.send(burst)
+            except (ssl.SSLError, ConnectionError):
+                pass  # cut off
+            self.assertNotIn(bytes([http2.SETTINGS]), connection.read_to_end()[3:4], "no HTTP/2")
+            connection.close()
+            sent += 1000
+        self.assertGreaterEqual(sent, 2000, "it was a flood")
+        self.assert_serves(MOST_GROWTH_WITHOUT_A_CERTIFICATE)
 
     def test_names_and_files_that_lead_elsewhere(self):
         self.serve()

@@ -64,6 +64,8 @@ with open("ports", "a") as file:
     if rank == 0:
         file.write(os.environ["MASTER_PORT"] + "\\n")
 if attempt == 0 and rank == 1:
+    while not os.path.getsize("ports"):  # it fails when both have begun
+        time.sleep(0.01)
     if sys.argv[1] == "record":
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
             json.dump({"message": {"message": "ValueError: a bad day", "extraInfo": {}}}, file)

@@ -120,7 +120,7 @@ class Daemon(harness.ProgramTest):
         job = self.write("job.yaml", harness.synthetic_job(steps=100000000, train_extra="  eval: {every: never}\n"))
         self.launch("submit", f"--coordinator={address}", "--no-follow", job)
         wait_until(lambda: len(self.processes("worker")) == 4, 10, "four workers")
-        agent.kill()
+        agent.send_signal(signal.SIGINT)
         agent.communicate()
         wait_until(lambda: not self.processes("worker"), 1, "no orphan")
 

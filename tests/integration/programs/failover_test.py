@@ -135,7 +135,13 @@ class Failover(EtcdTest):
                     jobs[job["job_id"]] = job["state"]
             return jobs
         self.assertLessEqual(set(acknowledged), set(listed()), "acknowledged jobs are known")
-        wait_until(lambda: all(s == "SUCCEEDED" for s in listed().values()), 120, "all jobs succeed")
+
+        def all_succeeded():
+            states = listed()
+            for job in states:
+                self.assertNotIn(states[job], ("FAILED", "CANCELLED"), self.status(job))
+            return all(state == "SUCCEEDED" for state in states.values())
+        wait_until(all_succeeded, 120, "all jobs succeed")
         # A request that was repeated is one job, and no job ran twice: its steps are there once.
         for job in acknowledged:
             steps = [line["step"] for line in self.metrics(job) if line.get("kind") == "step"]

@@ -2,6 +2,7 @@
 """HTTP/2 frames by hand (RFC 9113, RFC 7541), to send a coordinator what no client would."""
 
 import socket
+import ssl
 import struct
 
 import harness
@@ -47,9 +48,11 @@ def message(payload, stream, end=True, length=None):
 class Connection:
     """One connection that has said the preface."""
 
-    def __init__(self, address, preface=True):
+    def __init__(self, address, preface=True, tls=None):
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=10 * harness.PATIENCE)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         if preface:
             self.send(PREFACE + frame(SETTINGS, 0, 0))
 
@@ -79,7 +82,7 @@ class Connection:
                 if not piece:
                     return data
                 data += piece
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             return data
 
     def status_of(self, stream):

@@ -16,6 +16,7 @@ import unittest
 import warnings
 
 import harness
+import tokens
 from harness import PACED, steps_that_last, wait_until
 
 DAY = 24 * 60 * 60
@@ -91,7 +92,7 @@ class Init(TlsTest):
         self.assertEqual(out, "launcher join --coordinator 10.1.2.3:7070 --token-file token\n")
         self.assertIn("made a new cluster", err)
         self.assertEqual(stat.S_IMODE(os.stat(self.state).st_mode), 0o700)
-        self.assertEqual(sorted(os.listdir(self.state)), ["authority.pem", "server.pem", "token"])
+        self.assertEqual(sorted(os.listdir(self.state)), ["authority.pem", "callers.pem", "server.pem", "token"])
         for name in os.listdir(self.state):
             self.assertEqual(stat.S_IMODE(os.stat(os.path.join(self.state, name)).st_mode), 0o600, name)
         before = self.read_token()
@@ -233,9 +234,14 @@ class Refused(TlsTest):
     def test_a_wrong_token(self):
         self.init()
         _, address = self.coordinator()
-        kind, secret, authority = self.read_token().split(".")
+        kind, secret, authority, certificate = self.read_token().split(".")
         self.assertEqual(len(secret), 64)
-        self.assert_refused(address, f"{kind}.{'0' * 64}.{authority}", "shown none or a wrong one")
+        self.assert_refused(address, f"{kind}.{'0' * 64}.{authority}.{certificate}", "shown none or a wrong one")
+
+    def test_a_token_without_a_certificate(self):
+        self.init()
+        _, address = self.coordinator()
+        self.assert_refused(address, tokens.without_certificate(self.read_token()), "the token has none", "token create")
 
     def test_a_damaged_token(self):
         self.init()
@@ -314,6 +320,98 @@ class Refused(TlsTest):
         wait_until(lambda: "of another cluster than the token" in self.text(log), 20, "the agent says why it is away")
 
 
+class Renewed(TlsTest):
+    def served(self, address):
+        """The coordinator's certificate."""
+        host, port = address.rsplit(":", 1)
+        return ssl.get_server_certificate((host, int(port)))
+
+    def renewals(self, role):
+        """How many have taken a new certificate."""
+        with open(os.path.join(self.state, "audit.jsonl"), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        return sum(line["what"] == "renew_token" and line["role"] == role for line in lines)
+
+    def test_the_coordinator_takes_its_certificate_without_a_restart(self):
+        self.init()
+        _, address = self.coordinator()
+        before = self.served(address)
+        self.init()
+        wait_until(lambda: self.served(address) != before, 20, "the new one is shown")
+        self.assertEqual(self.list_jobs(address, LOCKSTEP_TOKEN=self.read_token())[0], 0)
+
+    def test_a_folder_of_an_earlier_version(self):
+        self.init()
+        os.unlink(os.path.join(self.state, "callers.pem"))
+        former = tokens.without_certificate(self.read_token())
+        os.unlink(self.token)
+        os.chmod(self.write("state/token", former + "\n"), 0o600)
+        code, _, err = self.run_program("coordinator", "--listen=127.0.0.1:0", f"--state-dir={self.state}")
+        self.assertEqual(code, 1)
+        self.assertIn("of an earlier version", err)
+        self.assertIn("--admit-without-certificate", err)
+        _, err = self.init()
+        self.assertIn("--admit-without-certificate", err)
+        child, address = self.coordinator("--admit-without-certificate")
+        copy = self.write("copy", former + "\n")
+        os.chmod(copy, 0o600)
+        elsewhere = {"XDG_RUNTIME_DIR": os.path.join(self.dir, "elsewhere")}
+        code, _, err = self.launch("token", "renew", f"--coordinator={address}", f"--token-file={copy}", env=elsewhere)
+        self.assertEqual(code, 0, err)
+        child.terminate()
+        self.finish(child)
+        self.coordinator(listen=address)
+        self.assertEqual(self.list_jobs(address, LOCKSTEP_TOKEN=self.text(copy).strip())[0], 0)
+        code, _, err = self.list_jobs(address, LOCKSTEP_TOKEN=former)
+        self.assertEqual(code, 5, err)
+        self.assertIn("the token has none", err)
+
+    def test_authorities_are_replaced_while_a_job_trains(self):
+        self.init()
+        child, address = self.coordinator()
+        copy = shutil.copy(self.token, os.path.join(self.dir, "copied"))
+        former = self.read_token()
+        node = os.path.join(self.dir, "node")
+        self.start("launcher", "join", f"--coordinator={address}", "--slots=2", f"--token-file={copy}",
+                   f"--state-dir={node}", env=PACED)
+        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=steps_that_last(30)))
+        code, out, err = self.launch("submit", "--no-follow", f"--coordinator={address}", "-o", "json", path)
+        self.assertEqual(code, 0, out + err)
+        job = json.loads(out.strip().splitlines()[-1])["job"]
+
+        def status():
+            code, out, err = self.launch("describe", f"--coordinator={address}", f"--token-file={copy}", "-o", "json", job)
+            self.assertEqual(code, 0, err)
+            return json.loads(out)["job"]["status"]
+        wait_until(lambda: int(status().get("progress", {}).get("step", 0)) > 5, 60, "it trains")
+        workers = sorted(p.pid for p in self.processes("worker"))
+
+        def start_again(old):
+            old.kill()
+            old.wait()
+            return self.coordinator(listen=address)[0]
+        self.init("--rotate")
+        child = start_again(child)  # they ask when they have come back; else every ten minutes
+        wait_until(lambda: self.renewals("worker") >= 2 and os.path.exists(os.path.join(node, "token")), 60,
+                   "the node and its workers have new certificates")
+        before = self.text(copy)
+        code, _, err = self.launch("token", "renew", f"--coordinator={address}", f"--token-file={copy}")
+        self.assertEqual(code, 0, err)
+        self.assertNotEqual(self.text(copy), before)
+        shown = self.served(address)
+        self.init("--finish-rotation")
+        wait_until(lambda: self.served(address) != shown, 20, "the new authority's is shown")
+        code, _, err = self.list_jobs(address, LOCKSTEP_TOKEN=former)
+        self.assertEqual(code, 5, err)
+        self.assertIn("of another cluster than the token", err)
+        start_again(child)
+        wait_until(lambda: status()["state"] == "RUNNING", 30, "the coordinator knows it again")
+        step = int(status().get("progress", {}).get("step", 0))
+        wait_until(lambda: int(status().get("progress", {}).get("step", 0)) > step, 60, "its workers are heard")
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers, "nobody was ended")
+        self.assertEqual(int(status()["generation"]), 1)
+
+
 class RunOverHosts(TlsTest):
     """The same command on each host; nothing is configured but the token. Here all hosts are this one."""
 
@@ -351,6 +449,23 @@ class RunOverHosts(TlsTest):
         code, _, err = self.finish(self.launch_on(1, "--plaintext", token=token), 30)
         self.assertEqual(code, 5, err)
         self.assertIn("--plaintext on all of them or on none", err)
+        host.terminate()
+        self.finish(host, 30)
+
+    def test_a_stranger_does_not_pass_the_handshake(self):
+        host = self.launch_on(0, token="0123456789abcdef0123456789abcdef")
+        port = int(self.endpoint.rsplit(":", 1)[1])
+
+        def answer():
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=20) as raw, \
+                        tokens.context().wrap_socket(raw) as secure:
+                    return [secure.recv(100)]
+            except ConnectionRefusedError:
+                return None
+            except OSError:
+                return [b""]
+        self.assertEqual(wait_until(answer, 20, "the run's coordinator listens"), [b""])
         host.terminate()
         self.finish(host, 30)
 

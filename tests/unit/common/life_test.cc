@@ -240,6 +240,39 @@ TEST(LifePageTest, WhoWatchesAnOldSlotSeesItDead) {
   Reap(pid);
 }
 
+TEST(LifePageTest, WhoTakesAPageOverGivesAwayWhatNobodyHas) {
+  auto created = LifePage::Create(/*words=*/4);
+  ASSERT_TRUE(created.ok()) << created.status();
+  const int lives = *(*created)->Issue(), ended = *(*created)->Issue();
+  const int not_released = *(*created)->Issue();
+  ASSERT_TRUE(LiveAndDie(**created, ended).ok());
+  (*created)->End(ended);
+  (*created)->Release(ended);
+  const pid_t pid = StartChild(**created, lives, [] { ::pause(); });
+  (*created)->End(not_released);
+
+  UniqueFd fd(::dup((*created)->fd()));
+  created->reset();
+  auto opened = LifePage::Open(std::move(fd));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  LifePage& page = **opened;
+  page.TakeOver({lives, not_released});
+  EXPECT_EQ(page.Get(lives), LifePage::State::kAlive);
+  std::set<int> given = {lives, ended, not_released};
+  for (int i = 0; i < 2; ++i) {  // the fresh one, and the one that had ended
+    const absl::StatusOr<int> slot = page.Issue();
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    EXPECT_TRUE(given.insert(*slot).second) << *slot;
+    EXPECT_EQ(page.Get(*slot), LifePage::State::kEmpty);
+  }
+  EXPECT_FALSE(page.Issue().ok()) << "the others have theirs";
+  page.Release(not_released);
+  EXPECT_TRUE(given.insert(*page.Issue()).second);
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(page.WaitForDeath(lives, kLong));
+  Reap(pid);
+}
+
 TEST(LifePageTest, WaitsForSlotsOfSeveralPages) {
   auto one = LifePage::Create(2), other = LifePage::Create(2);
   ASSERT_TRUE(one.ok() && other.ok());

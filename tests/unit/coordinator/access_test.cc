@@ -103,9 +103,11 @@ TEST_F(AccessTest, ANodesTokenIsNoUsers) {
   for (const AccessRule& rule : AccessTable()) {
     const std::string call = rule.call;
     const bool of_nodes = call == "Coordinator/AgentSession" || call == "Files/Send" ||
-                          call == "Packages/GetPackage" || call == "Access/WhoAmI";
+                          call == "Packages/GetPackage" || call == "Access/WhoAmI" ||
+                          call == "Access/RenewToken";
     EXPECT_EQ(CheckCall(call, node_).ok(), of_nodes) << call;
-    const bool of_workers = call == "Coordinator/WorkerSession" || call == "Access/WhoAmI";
+    const bool of_workers = call == "Coordinator/WorkerSession" || call == "Access/WhoAmI" ||
+                            call == "Access/RenewToken";
     EXPECT_EQ(CheckCall(call, Who("j.0.1", ROLE_WORKER)).ok(), of_workers) << call;
   }
 }

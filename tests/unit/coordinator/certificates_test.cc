@@ -12,10 +12,13 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/client/private_file.h"
 #include "coordinator/client/token.h"
+#include "coordinator/core/tokens.h"
 #include "coordinator/service/cluster_files.h"
+#include "coordinator/service/token_issuer.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -69,6 +72,70 @@ TEST(CertificatesTest, DamageIsNoticed) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(CertificatesTest, CallersGetTheirOwnWhichAreNoServers) {
+  const auto authority = MakeAuthority(kNow, "callers");
+  const auto client =
+      IssueClient(*authority, NameOfToken("secret"), kNow, kNow + absl::Hours(24 * 90));
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto facts = ReadCertificate(client->certificate);
+  ASSERT_TRUE(facts.ok());
+  EXPECT_EQ(facts->name, NameOfToken("secret"));
+  EXPECT_EQ(facts->name.size(), 64u);
+  EXPECT_EQ(facts->ends, kNow + absl::Hours(24 * 90));
+  EXPECT_TRUE(CheckIssued(client->certificate, authority->certificate).ok());
+  const auto endless = IssueClient(*authority, "x", absl::InfinitePast(), absl::InfiniteFuture());
+  EXPECT_EQ(ReadCertificate(endless->certificate)->ends,
+            ReadCertificate(authority->certificate)->ends);
+  EXPECT_FALSE(IssueClient(*authority, std::string(65, 'x'), kNow, kNow).ok());
+}
+
+TEST(CertificatesTest, SeveralAuthoritiesAreOneText) {
+  const auto one = MakeAuthority(kNow), other = MakeAuthority(kNow), third = MakeAuthority(kNow);
+  const std::string both = one->certificate + other->certificate;
+  EXPECT_THAT(*CertificatesIn(one->key + both), ElementsAre(one->certificate, other->certificate));
+  EXPECT_EQ(*PemOf(*DerOf(both)), both);
+  const auto server = IssueServer(*other, {"x"}, kNow, kServerValidity);
+  EXPECT_TRUE(CheckIssued(server->certificate, both).ok());
+  EXPECT_FALSE(CheckIssued(server->certificate, one->certificate + third->certificate).ok());
+  EXPECT_FALSE(CertificatesIn("").ok());
+  EXPECT_FALSE(CertificatesIn(one->certificate + other->certificate.substr(0, 100)).ok());
+}
+
+TEST(CertificatesTest, ACertificateAndItsKeyBelongTogether) {
+  const auto one = MakeAuthority(kNow), other = MakeAuthority(kNow);
+  const auto der = DerOfCertified(*one);
+  ASSERT_TRUE(der.ok()) << der.status();
+  EXPECT_EQ(CertifiedOf(*der)->certificate, one->certificate);
+  for (const std::string& damaged :
+       {*der + "x", der->substr(0, der->size() - 1), *DerOf(one->certificate), std::string(),
+        *DerOfCertified({one->certificate, other->key})}) {
+    EXPECT_EQ(CertifiedOf(damaged).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(TokenTest, CarriesACertificateThatOpensTheHandshake) {
+  const auto authority = MakeAuthority(kNow), next = MakeAuthority(kNow);
+  const auto client = IssueClient(*authority, "x", kNow, kNow + absl::Hours(1));
+  for (const std::string secret : {"secret", "worker.j.0.1.c0ffee"}) {
+    const auto text = TokenOf({secret, authority->certificate + next->certificate, *client});
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_LT(text->size(), 4096u);
+    EXPECT_EQ(*CheckToken(*text, "x"), *text);
+    const auto token = ParseToken(*text);
+    ASSERT_TRUE(token.ok()) << token.status();
+    EXPECT_EQ(token->secret, secret);
+    EXPECT_EQ(token->authority, authority->certificate + next->certificate);
+    EXPECT_EQ(token->client.certificate, client->certificate);
+    EXPECT_EQ(*TokenOf(*token), *text);
+    EXPECT_FALSE(ParseToken(text->substr(0, text->size() - 4)).ok());
+    EXPECT_FALSE(ParseToken(text->substr(0, text->rfind('.'))).ok());
+  }
+}
+
+TEST(TokenTest, ItsNameIsTheHashThatTheCoordinatorKeeps) {
+  EXPECT_EQ(absl::HexStringToBytes(NameOfToken("secret")), TokenHash("secret"));
+}
+
 TEST(TokenTest, CarriesTheAuthorityAndShowsOnlyTheSecret) {
   const auto authority = MakeAuthority(kNow);
   const auto text = TokenOf({"secret", authority->certificate});
@@ -109,7 +176,10 @@ TEST(TokenTest, WhoSharesASecretDerivesTheSameAuthority) {
   const std::string shared(32, 's');
   const auto one = CredentialsOfRun(shared), same = CredentialsOfRun(shared);
   ASSERT_TRUE(one.ok()) << one.status();
-  EXPECT_EQ(one->token, same->token);
+  EXPECT_EQ(ParseToken(one->token)->secret, ParseToken(same->token)->secret);
+  EXPECT_EQ(ParseToken(one->token)->authority, ParseToken(same->token)->authority);
+  EXPECT_TRUE(
+      CheckIssued(ParseToken(one->token)->client.certificate, same->authority.certificate).ok());
   EXPECT_THAT(one->token, Not(HasSubstr(shared)));
   const auto other = CredentialsOfRun(shared + "s");
   EXPECT_NE(ParseToken(one->token)->secret, ParseToken(other->token)->secret);
@@ -208,6 +278,81 @@ TEST_F(ClusterFilesTest, AnotherTokenStandsAboveTheOldOne) {
   EXPECT_EQ(*ReadTokens(folder_ + "/token"), *tokens);
 }
 
+TEST_F(ClusterFilesTest, AFormerVersionsFolderGetsAnAuthorityOfCallers) {
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  const auto token = ParseToken(*ReadToken(folder_ + "/token"));
+  std::filesystem::remove(folder_ + "/callers.pem");
+  ASSERT_TRUE(WritePrivateFile(folder_ + "/token", "token file",
+                               *TokenOf({token->secret, token->authority}), true)
+                  .ok());
+  EXPECT_FALSE((*ReadCallers(folder_)).has_value());
+  const auto again = InitCluster(folder_, {}, kNow);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->new_callers);
+  EXPECT_FALSE(again->new_cluster);
+  const auto after = ParseToken(*ReadToken(folder_ + "/token"));
+  EXPECT_EQ(after->secret, token->secret);
+  EXPECT_EQ(after->authority, token->authority);
+  EXPECT_TRUE(
+      CheckIssued(after->client.certificate, (*ReadCallers(folder_))->newest.certificate).ok());
+}
+
+TEST_F(ClusterFilesTest, AuthoritiesAreReplacedInTwoSteps) {
+  using Rotation = InitOptions::Rotation;
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  EXPECT_FALSE(InitCluster(folder_, {.rotation = Rotation::kFinish}, kNow).ok());
+  const auto before = ParseToken(*ReadToken(folder_ + "/token"));
+  const std::string callers = (*ReadCallers(folder_))->all;
+  const auto begun = InitCluster(folder_, {.rotation = Rotation::kBegin}, kNow);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_TRUE(begun->rotating);
+  EXPECT_FALSE(InitCluster(folder_, {.rotation = Rotation::kBegin}, kNow).ok()) << "twice";
+  // Who has the former token trusts what is served, and is trusted.
+  const auto during = ParseToken(*ReadToken(folder_ + "/token"));
+  EXPECT_EQ(during->secret, before->secret);
+  EXPECT_EQ(CertificatesIn(during->authority)->size(), 2u);
+  const auto served = [this] { return (*ReadServerCertificate(folder_))->certificate; };
+  EXPECT_TRUE(CheckIssued(served(), before->authority).ok());
+  EXPECT_TRUE(CheckIssued(before->client.certificate, (*ReadCallers(folder_))->all).ok());
+  EXPECT_FALSE(CheckIssued(during->client.certificate, callers).ok()) << "of the new one";
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok()) << "a renewal meanwhile";
+  EXPECT_TRUE(CheckIssued(served(), before->authority).ok());
+  EXPECT_EQ(*ReadToken(folder_ + "/token"), *TokenOf(*during));
+  const auto finished = InitCluster(folder_, {.rotation = Rotation::kFinish}, kNow);
+  ASSERT_TRUE(finished.ok()) << finished.status();
+  EXPECT_FALSE(finished->rotating);
+  EXPECT_TRUE(CheckIssued(served(), during->authority).ok());
+  EXPECT_FALSE(CheckIssued(served(), before->authority).ok());
+  EXPECT_TRUE(CheckIssued(during->client.certificate, (*ReadCallers(folder_))->all).ok());
+  EXPECT_FALSE(CheckIssued(before->client.certificate, (*ReadCallers(folder_))->all).ok());
+  const auto after = ParseToken(*ReadToken(folder_ + "/token"));
+  EXPECT_EQ(CertificatesIn(after->authority)->size(), 1u);
+  EXPECT_TRUE(CheckIssued(served(), after->authority).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/next-authority.pem"));
+}
+
+TEST_F(ClusterFilesTest, ATokenIsMadeWithWhatTheFolderHasNow) {
+  ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
+  const TokenIssuer issuer(folder_, folder_ + "/token");
+  const absl::Time ends = kNow + absl::Hours(24 * 90);
+  const auto made = issuer.TokenFor("s", NameOfToken("s"), ends, kNow);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const auto token = ParseToken(*made);
+  EXPECT_EQ(ReadCertificate(token->client.certificate)->ends, ends);
+  const std::string hash = *HashOfAuthorities(token->authority);
+  const auto current = [&](absl::Time now) {
+    return *issuer.IsCurrent(token->client.certificate, hash, ends, now);
+  };
+  EXPECT_TRUE(current(kNow));
+  EXPECT_TRUE(current(ends - absl::Hours(1))) << "another one would end with the token, too";
+  EXPECT_FALSE(*issuer.IsCurrent("", hash, ends, kNow)) << "of an earlier version";
+  ASSERT_TRUE(InitCluster(folder_, {.rotation = InitOptions::Rotation::kBegin}, kNow).ok());
+  EXPECT_FALSE(current(kNow));
+  std::filesystem::remove(folder_ + "/callers.pem");
+  EXPECT_EQ(issuer.TokenFor("s", "s", ends, kNow).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(*TokenIssuer().TokenFor("s", "s", ends, kNow), "s");
+}
+
 TEST_F(ClusterFilesTest, AClusterIsNotReplacedByAccident) {
   ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
   std::filesystem::remove(folder_ + "/authority.pem");
@@ -217,6 +362,16 @@ TEST_F(ClusterFilesTest, AClusterIsNotReplacedByAccident) {
   chmod((folder_ + "/server.pem").c_str(), 0644);
   EXPECT_THAT(std::string(ReadServerCertificate(folder_).status().message()),
               HasSubstr("others can read"));
+}
+
+TEST(ExpiryTest, OfATokenIsSaidInTheLastThirdOfItsLife) {
+  const CertificateFacts year = {.begins = kNow, .ends = kNow + absl::Hours(24 * 365)};
+  EXPECT_EQ(AdmissionWarning(year, year.ends - absl::Hours(24 * 31)), "");
+  EXPECT_THAT(AdmissionWarning(year, year.ends - absl::Hours(24 * 29)), HasSubstr("expires on"));
+  EXPECT_THAT(AdmissionWarning(year, year.ends), HasSubstr("expired on"));
+  const CertificateFacts week = {.begins = kNow, .ends = kNow + absl::Hours(24 * 7)};
+  EXPECT_EQ(AdmissionWarning(week, kNow + absl::Hours(24 * 4)), "");
+  EXPECT_THAT(AdmissionWarning(week, kNow + absl::Hours(24 * 5)), HasSubstr("token create"));
 }
 
 TEST(ExpiryTest, IsSaidAMonthBefore) {

@@ -50,8 +50,8 @@ TEST(SessionMachineTest, WritesOneAtATimeAfterTheHello) {
   EXPECT_EQ(Say(machine.Send("a")), "");
   EXPECT_EQ(Say(machine.Begin()), "open");
   EXPECT_EQ(Say(machine.Send("b")), "");
-  EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
-  EXPECT_EQ(Say(machine.Up()), "up");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "") << "nobody has answered yet";
+  EXPECT_EQ(Say(machine.Up()), "up; write a");
   EXPECT_EQ(Say(machine.Received(7)), "deliver 7");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write b");
   EXPECT_FALSE(machine.flushed());
@@ -62,6 +62,7 @@ TEST(SessionMachineTest, WritesOneAtATimeAfterTheHello) {
 TEST(SessionMachineTest, ALaterMessageOfAKindTakesThePlaceOfAQueuedOne) {
   Machine machine = Make();
   machine.Begin();
+  machine.Up();
   machine.Send("beat 1", 1);
   machine.Send("fact");
   machine.Send("beat 2", 1);
@@ -84,8 +85,22 @@ TEST(SessionMachineTest, WhatWasNotWrittenGoesFirstOnTheNextStream) {
   EXPECT_EQ(machine.wake_at(), At(1));
   EXPECT_EQ(Say(machine.Wake(At(0.5))), "");
   EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
+  EXPECT_EQ(Say(machine.Up()), "up");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write b");
+}
+
+// One that takes streams and dies, or that only stands by, has heard nothing of what was written.
+TEST(SessionMachineTest, AStreamThatNobodyAnswersOnTakesNothing) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.Send("ready");
+  EXPECT_EQ(Say(machine.WriteDone(true)), "") << "of the hello";
+  machine.ReadEnded();
+  machine.Done("stands by", At(0));
+  machine.Wake(At(1));
+  EXPECT_EQ(Say(machine.WriteDone(true)), "");
+  EXPECT_EQ(Say(machine.Up()), "up; write ready");
 }
 
 TEST(SessionMachineTest, BacksOffUntilItWasUp) {

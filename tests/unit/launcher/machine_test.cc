@@ -39,6 +39,7 @@ std::string TextOf(const agent_action::Warn& a) { return absl::StrCat("warn ", a
 std::string TextOf(const agent_action::Send& a) {
   if (a.message.has_started()) return "said started " + a.message.started().worker_incarnation();
   if (a.message.has_died()) return "said died " + a.message.died().worker_incarnation();
+  if (a.message.has_stopping()) return "said stopping";
   return absl::StrCat("said exited ", a.message.exited().worker_incarnation(),
                       a.message.exited().wanted() ? " wanted" : "");
 }
@@ -58,6 +59,17 @@ class Driver {
       if (const auto* send = std::get_if<agent_action::Send>(&action)) sent = send->message;
     }
     return lines;
+  }
+  std::vector<std::string> Adopt(const std::string& cluster, int64_t epoch,
+                                 const std::string& worker) {
+    agent_event::Adopted event;
+    event.assignment.set_incarnation(worker);
+    event.assignment.set_job_id(worker.substr(0, worker.find('.')));
+    event.assignment.mutable_spec()->set_name("mnist");
+    event.cluster = cluster;
+    event.epoch = epoch;
+    event.pid = 77;
+    return Do(event);
   }
   // What the coordinator of `cluster` in its life `epoch` wants.
   std::vector<std::string> Want(const std::string& cluster, int64_t epoch,
@@ -309,7 +321,7 @@ TEST(AgentMachineTest, StopEndsAllAndStartsNothing) {
   Driver agent;
   agent.Want("old", 1, {"j.0", "j.1"});
   agent.Want("new", 1, {});
-  EXPECT_THAT(agent.Do(agent_event::Stop{}), ElementsAre("term j.0", "term j.1"));
+  EXPECT_THAT(agent.Do(agent_event::Stop{}), ElementsAre("said stopping", "term j.0", "term j.1"));
   EXPECT_THAT(agent.Want("new", 1, {"k.0"}), IsEmpty());
   EXPECT_FALSE(agent.machine.stopped());
   EXPECT_THAT(agent.Do(agent_event::Stop{.kill = true}), ElementsAre("kill j.0", "kill j.1"));
@@ -321,7 +333,8 @@ TEST(AgentMachineTest, StopEndsAllAndStartsNothing) {
 TEST(AgentMachineTest, WorkersHaveTheTimeToSaveWhenNoCoordinatorComesBack) {
   Driver agent;
   agent.Want("c", 1, {"j.0", "j.1"});
-  EXPECT_THAT(agent.Do(agent_event::Stop{.save = true}), ElementsAre("save j.0", "save j.1"));
+  EXPECT_THAT(agent.Do(agent_event::Stop{.save = true}),
+              ElementsAre("said stopping", "save j.0", "save j.1"));
   EXPECT_THAT(agent.Want("c", 1, {"j.0", "j.1", "k.0"}), IsEmpty());
   EXPECT_THAT(agent.Do(agent_event::Stop{}), IsEmpty()) << "they are leaving";
   agent.Exit("j.0");
@@ -363,6 +376,54 @@ TEST(AgentMachineTest, TheUserHearsOfTheConnectionOnce) {
   EXPECT_THAT(agent.Want("c", 1, {}), IsEmpty());
   EXPECT_THAT(agent.Do(agent_event::Disconnected{"nobody is there"}),
               ElementsAre("down: nobody is there"));
+}
+
+TEST(AgentMachineTest, AdoptsWhatTheAgentBeforeHasStarted) {
+  Driver agent;
+  EXPECT_THAT(agent.Adopt("c", 3, "j.0.1"), IsEmpty());
+  EXPECT_THAT(agent.Adopt("c", 3, "j.1.1"), IsEmpty());
+  AgentHello hello = agent.machine.Hello();
+  ASSERT_EQ(hello.running_size(), 2);
+  EXPECT_EQ(hello.running(0).worker_incarnation(), "j.0.1");
+  EXPECT_EQ(hello.running(0).pid(), 77);
+  EXPECT_EQ(hello.cluster_id(), "c");
+  EXPECT_EQ(hello.epoch(), 3);
+  // One ends before the coordinator is there: it is told how, and not that it never ran.
+  EXPECT_THAT(agent.Exit("j.1.1"), ElementsAre("said exited j.1.1"));
+  hello = agent.machine.Hello();
+  EXPECT_EQ(hello.running_size(), 1);
+  EXPECT_THAT(hello.ended(), ElementsAre("j.1.1"));
+  EXPECT_THAT(agent.Do(agent_event::Connected{}), Contains("said exited j.1.1"));
+  // An older life of their coordinator is not obeyed; what theirs leaves out is ended.
+  EXPECT_THAT(agent.Want("c", 2, {}), ElementsAre(HasSubstr("an older life")));
+  EXPECT_THAT(agent.Want("c", 3, {"j.0.1"}), ElementsAre("up"));
+  EXPECT_THAT(agent.Want("c", 3, {}), ElementsAre("term j.0.1"));
+}
+
+TEST(AgentMachineTest, AdoptedWorkersOfAnotherClusterAreOrphans) {
+  Driver agent;
+  agent.Adopt("c", 3, "j.0.1");
+  agent.Do(agent_event::Connected{});
+  EXPECT_THAT(agent.Want("other", 1, {}), Contains(HasSubstr("does not know job")));
+  EXPECT_THAT(agent.Pass(kGrace), Contains("term j.0.1"));
+}
+
+TEST(AgentMachineTest, SaysThatItLeavesBeforeItEndsItsWorkers) {
+  Driver agent;
+  agent.Do(agent_event::Connected{});
+  agent.Want("c", 1, {"j.0.1"});
+  EXPECT_THAT(agent.Do(agent_event::Stop{}), ElementsAre("said stopping", "term j.0.1"));
+  EXPECT_THAT(agent.Do(agent_event::Stop{.kill = true}), ElementsAre("kill j.0.1"));
+  // A new connection knows nothing of it.
+  agent.Do(agent_event::Disconnected{"gone"});
+  EXPECT_THAT(agent.Do(agent_event::Connected{}), ElementsAre("said stopping"));
+}
+
+TEST(AgentMachineTest, ARunsOwnAgentDoesNotSayThatItLeaves) {
+  Driver agent({.announce_leaving = false});
+  agent.Do(agent_event::Connected{});
+  agent.Want("c", 1, {"j.0.1"});
+  EXPECT_THAT(agent.Do(agent_event::Stop{}), ElementsAre("term j.0.1"));
 }
 
 }  // namespace

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Many clients and many agents at one real coordinator, over gRPC on this machine.
+
+    ./dev bench load [--jobs 10000] [--clients 32] [--agents 1000] [--tls] [--etcd PROGRAM]
+
+submit: clients submit jobs one after the other, each on a connection of its own; the coordinator is killed
+(SIGKILL) as soon as the last one is accepted, started again, and asked for all that it had accepted. Where
+etcd is installed (--etcd names it), once more with etcd as the store. agents: as many agents as said, each
+with a connection of its own, join, and a job of as many ranks is submitted: the time until every rank, again
+on a connection of its own, was told the generation of all of them; then they send heartbeats, five a second
+from each rank. Nothing is trained: agents and ranks are one process, load_clients, whose CPU is told apart
+from the coordinator's. RSS is the coordinator's highest.
+"""
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from common import BIN as BUILT, fail, machine, note, parser, report, run
+
+BIN = os.environ.get("LOCKSTEP_BIN", BUILT)
+COORDINATOR = os.path.join(BIN, "coordinator")
+CLIENTS = os.path.join(BIN, "load_clients")
+
+
+class Coordinator:
+    """One that keeps its journal in `folder`, or with `flags` elsewhere."""
+
+    def __init__(self, folder, flags=(), listen=None):
+        read, write = os.pipe()
+        self.began = time.monotonic()
+        command = [COORDINATOR, "--state-dir", folder, "--ready-fd", str(write), "--log-level", "error",
+                   "--listen", listen or "127.0.0.1:0", *flags]
+        self.process = subprocess.Popen(command, pass_fds=[write])
+        os.close(write)
+        with os.fdopen(read) as ready:
+            self.address = ready.readline().strip()
+        if not self.address:
+            fail(f"{' '.join(command)} does not start")
+        self.start_s = time.monotonic() - self.began
+        self.token = os.path.join(folder, "token")
+
+    def cpu(self):
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mb(self):
+        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) / 1024
+        return 0
+
+    def end(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+        self.process.wait()
+
+
+def submit(args, flags=()):
+    with tempfile.TemporaryDirectory() as folder:
+        coordinator = Coordinator(folder, flags)
+        ids = os.path.join(folder, "ids")
+        before = coordinator.cpu()
+        out, _ = run([CLIENTS, "submit", coordinator.address, coordinator.token, str(args.clients),
+                      str(args.jobs), ids])
+        result = json.loads(out)
+        result["coordinator_cpu_s"] = round(coordinator.cpu() - before, 2)
+        result["coordinator_rss_mb"] = round(coordinator.rss_mb())
+        coordinator.end()
+        again = Coordinator(folder, flags)
+        result["start_again_s"] = round(again.start_s, 2)
+        result["lost"] = json.loads(run([CLIENTS, "missing", again.address, again.token, ids])[0])["missing"]
+        again.end()
+        return result
+
+
+def agents(args, tls):
+    with tempfile.TemporaryDirectory() as folder:
+        if tls:
+            run([COORDINATOR, "init", "--state-dir", folder, "--host", "127.0.0.1"])
+        coordinator = Coordinator(folder)
+        process = subprocess.Popen([CLIENTS, "agents", coordinator.address, coordinator.token, str(args.agents),
+                                    str(args.seconds)], stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()  # all ranks are admitted
+        rendezvous_cpu, begin = coordinator.cpu(), time.monotonic()
+        line = process.stdout.readline()
+        steps = time.monotonic() - begin
+        cpu = coordinator.cpu() - rendezvous_cpu
+        if not line:
+            fail("the agents' process has failed")
+        result = json.loads(line)
+        result["coordinator_cpu_start_s"] = round(rendezvous_cpu, 2)
+        result["coordinator_cores"] = round(cpu / max(steps, 0.001), 3)
+        result["agents_cores"] = round(result["agents_cpu_steps_s"] / max(steps, 0.001), 3)
+        result["coordinator_rss_mb"] = round(coordinator.rss_mb())
+        if process.wait() != 0:
+            fail("not all ranks were told their generation")
+        coordinator.end(signal.SIGTERM)
+        return result
+
+
+@contextlib.contextmanager
+def etcd(program):
+    with tempfile.TemporaryDirectory() as folder:
+        ports = []
+        for _ in range(2):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                ports.append(free.getsockname()[1])
+        client, peer = (f"http://127.0.0.1:{port}" for port in ports)
+        process = subprocess.Popen(
+            [program, "--data-dir", folder, "--listen-client-urls", client, "--advertise-client-urls", client,
+             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+             "--log-level", "error"], stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(2)
+            yield f"etcd://127.0.0.1:{ports[0]}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def main():
+    options = parser(__doc__.splitlines()[0], repetitions=3)
+    options.add_argument("--jobs", type=int, default=10000)
+    options.add_argument("--clients", type=int, default=32)
+    options.add_argument("--agents", type=int, default=1000)
+    options.add_argument("--seconds", type=int, default=10, help="of heartbeats")
+    options.add_argument("--etcd", default=shutil.which("etcd"), help="its program; empty: without")
+    options.add_argument("--only", choices=("submit", "agents"), help="one of the two parts")
+    options.add_argument("--short", action="store_true", help="few of all, and only whether it works")
+    args = options.parse_args()
+    if args.short:
+        args.repetitions, args.jobs, args.clients, args.agents, args.seconds, args.etcd = 1, 500, 8, 50, 1, ""
+    files = 8 * args.agents + 4096
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files if most < 0 else min(files, most), most))
+    result = {"machine": {} if args.short else machine(len(os.sched_getaffinity(0))),
+              "submit": [], "submit_etcd": [], "agents": [], "agents_tls": []}
+    for repetition in range(args.repetitions):
+        if args.only != "agents":
+            result["submit"].append(submit(args))
+            note(f"submit {result['submit'][-1]}")
+            if args.etcd and repetition == 0:
+                with etcd(args.etcd) as address:
+                    result["submit_etcd"].append(submit(args, ["--store", address]))
+                note(f"submit, etcd {result['submit_etcd'][-1]}")
+        if args.only != "submit":
+            for tls in (False, True):
+                name = "agents_tls" if tls else "agents"
+                result[name].append(agents(args, tls))
+                note(f"{name} {result[name][-1]}")
+    lines = [(name, str(value)) for name in ("submit", "submit_etcd", "agents", "agents_tls")
+             for value in result[name]]
+    if not args.short:
+        report("load", args, result, lines)
+    lost = sum(value["lost"] for name in ("submit", "submit_etcd") for value in result[name])
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

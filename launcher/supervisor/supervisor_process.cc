@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/supervisor/supervisor_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/fd.h"
+#include "launcher/spawner/child_table.h"
+#include "launcher/supervisor/kept_output.h"
+#include "launcher/supervisor/wire.h"
+#include "proto/supervisor.pb.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int kListenFd = 3;
+constexpr int kSetupFd = 4;
+constexpr int kProgramFd = 5;
+constexpr absl::Duration kKillTimeout = absl::Seconds(10);
+// Of an agent that has it started, until it speaks.
+constexpr absl::Duration kFirstAgent = absl::Seconds(30);
+
+// A process that was started, until it is forgotten.
+struct Child {
+  KeptProcess kept;  // without lines
+  std::unique_ptr<KeptOutput> output;
+  std::vector<UniqueFd> others;  // that were kept beside its pipes and its log
+  absl::Duration grace;
+  absl::Time kill_at = absl::InfiniteFuture();
+  bool running() const { return !kept.has_ended(); }
+};
+
+class SupervisorProcess {
+ public:
+  bool Init();
+  void Serve();
+  void End();
+
+ private:
+  struct Message {
+    SupervisorReport report;
+    std::vector<UniqueFd> fds;
+  };
+
+  void HandleSignals();
+  void Accept();
+  void CloseAgent();
+  // Reads one command; false when there is none.
+  bool ReadCommand();
+  void Handle(const SupervisorCommand& command, std::vector<UniqueFd> fds);
+  void Greet(int version);
+  void Start(const StartProcess& start, std::vector<UniqueFd> fds);
+  void SendNext();
+  void Tell(SupervisorReport report, std::vector<UniqueFd> fds = {});
+  // Does what time asks for; returns when it asks again.
+  absl::Time Settle(absl::Time now);
+  void EndChildren(const std::string& why);
+  void SayEnding();
+  bool Idle() const { return agent_.valid() ? leaving_ : greeted_once_; }
+  bool has_agent() const { return agent_.valid() && greeted_; }
+
+  UniqueFd listen_, program_, signals_, agent_;
+  SupervisorSetup setup_;
+  absl::Duration orphan_grace_;
+  bool greeted_ = false;
+  bool greeted_once_ = false;
+  bool leaving_ = false;
+  bool ending_ = false;
+  absl::Time alone_until_;  // without an agent
+  ChildTable table_;
+  std::map<uint64_t, Child> children_;
+  std::deque<Message> outgoing_;
+};
+
+bool SupervisorProcess::Init() {
+  listen_.reset(kListenFd);
+  const UniqueFd setup(kSetupFd);
+  program_.reset(kProgramFd);
+  for (const int fd : {kListenFd, kSetupFd, kProgramFd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  if (!ReadMemoryFile(setup.get(), &setup_).ok()) return false;
+  char magic[4] = {};
+  // A script is found by its path alone.
+  if (::pread(program_.get(), magic, 4, 0) != 4 || std::string(magic, 4) != "\177ELF") {
+    program_.reset();
+  }
+  orphan_grace_ = absl::Nanoseconds(setup_.orphan_grace_nanos());
+  alone_until_ = Clock::Real()->Now() + std::max(orphan_grace_, kFirstAgent);
+  signals_ = BecomeParent("supervisor", SIGTERM);
+  return signals_.valid();
+}
+
+void SupervisorProcess::Serve() {
+  while (!children_.empty() || !Idle()) {
+    const absl::Time now = Clock::Real()->Now();
+    const absl::Time next = Settle(now);
+    if (ending_ && !has_agent() && table_.empty()) return;
+    if (!greeted_once_ && !agent_.valid() && now >= alone_until_) return;
+    std::vector<pollfd> fds = {{listen_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    const short events = static_cast<short>(outgoing_.empty() ? POLLIN : POLLIN | POLLOUT);
+    fds.push_back({agent_.get(), events, 0});  // -1 is left out
+    std::vector<std::pair<KeptOutput*, int>> pipes;
+    if (!has_agent()) {
+      for (const auto& [id, child] : children_) {
+        for (int stream = 0; stream < 2; ++stream) {
+          if (child.output->fd(stream) < 0) continue;
+          pipes.emplace_back(child.output.get(), stream);
+          fds.push_back({child.output->fd(stream), POLLIN, 0});
+        }
+      }
+    }
+    const double wait = std::clamp(absl::ToDoubleMilliseconds(next - now) + 1, 0.0, 3.6e6);
+    if (::poll(fds.data(), fds.size(), static_cast<int>(wait)) < 0) continue;
+    for (size_t i = 0; i < pipes.size(); ++i) {
+      if (fds[i + 3].revents != 0) pipes[i].first->Read(pipes[i].second);
+    }
+    if (fds[1].revents != 0) HandleSignals();
+    if ((fds[2].revents & POLLOUT) != 0) SendNext();
+    if ((fds[2].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !ReadCommand()) CloseAgent();
+    if (fds[0].revents != 0) Accept();
+  }
+}
+
+void SupervisorProcess::HandleSignals() {
+  signalfd_siginfo info;
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo == SIGTERM) EndChildren("its supervisor was told to end");
+  }
+  for (const SpawnerEvent& event : table_.Reap()) {
+    const auto found = children_.find(event.id);
+    if (found == children_.end()) continue;
+    ProcessEnded& ended = *found->second.kept.mutable_ended();
+    ended.set_id(event.id);
+    ended.set_exit_code(event.exit_code);
+    ended.set_signal(event.signal);
+    ended.set_peak_rss_bytes(event.peak_rss_bytes);
+    ended.set_monotonic_nanos(event.monotonic_nanos);
+    SupervisorReport report;
+    *report.mutable_ended() = ended;
+    Tell(std::move(report));
+  }
+}
+
+void SupervisorProcess::Accept() {
+  UniqueFd socket(::accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket.valid() || !IsOwnUser(socket.get())) return;
+  if (agent_.valid()) {
+    // What the agent before has said counts; it is gone, or replaced.
+    pollfd more{agent_.get(), POLLIN, 0};
+    while (agent_.valid() && ::poll(&more, 1, 0) > 0 && (more.revents & POLLIN) != 0) {
+      if (!ReadCommand()) break;
+    }
+    CloseAgent();
+  }
+  agent_ = std::move(socket);
+}
+
+void SupervisorProcess::CloseAgent() {
+  agent_.reset();
+  outgoing_.clear();
+  if (greeted_) alone_until_ = Clock::Real()->Now() + orphan_grace_;
+  greeted_ = false;
+}
+
+bool SupervisorProcess::ReadCommand() {
+  SupervisorCommand command;
+  absl::StatusOr<std::vector<UniqueFd>> fds = ReceiveMessage(agent_.get(), &command);
+  if (!fds.ok()) return false;
+  Handle(command, *std::move(fds));
+  return true;
+}
+
+void SupervisorProcess::Handle(const SupervisorCommand& command, std::vector<UniqueFd> fds) {
+  if (command.has_greeting()) return Greet(command.greeting().version());
+  if (!greeted_) return;
+  switch (command.command_case()) {
+    case SupervisorCommand::kStart:
+      return Start(command.start(), std::move(fds));
+    case SupervisorCommand::kSignal: {
+      const auto found = children_.find(command.signal().id());
+      if (found == children_.end() || !found->second.running()) return;
+      found->second.kept.set_signalled(true);
+      return table_.Signal(command.signal().id(), command.signal().signal());
+    }
+    case SupervisorCommand::kForget: {
+      const auto found = children_.find(command.forget().id());
+      if (found != children_.end() && !found->second.running()) children_.erase(found);
+      return;
+    }
+    case SupervisorCommand::kLeave:
+      leaving_ = true;
+      return;
+    default:
+      return;  // of a newer agent
+  }
+}
+
+void SupervisorProcess::Greet(int version) {
+  SupervisorReport report;
+  SupervisorReport::Welcome& welcome = *report.mutable_welcome();
+  welcome.set_version(kSupervisorVersion);
+  welcome.set_job_id(setup_.job_id());
+  welcome.set_pid(::getpid());
+  if (version < kOldestSupervisorVersion) {
+    welcome.set_refused(absl::StrCat("it serves agents that speak version ",
+                                     kOldestSupervisorVersion, " or newer of its protocol, not ",
+                                     version));
+    return Tell(std::move(report));
+  }
+  greeted_ = greeted_once_ = true;
+  Tell(std::move(report));
+  for (auto& [id, child] : children_) {
+    SupervisorReport told;
+    *told.mutable_kept() = child.kept;
+    std::vector<UniqueFd> fds;
+    for (int stream = 0; stream < 2; ++stream) {
+      const int fd = child.output->fd(stream);
+      fds.emplace_back(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 0)
+                               : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    }
+    const int log = child.output->log();
+    fds.emplace_back(log >= 0 ? ::fcntl(log, F_DUPFD_CLOEXEC, 0)
+                              : ::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    for (const UniqueFd& other : child.others) {
+      fds.emplace_back(::fcntl(other.get(), F_DUPFD_CLOEXEC, 0));
+    }
+    child.output->HandOver(told.mutable_kept());
+    Tell(std::move(told), std::move(fds));
+  }
+  SupervisorReport all;
+  all.mutable_all_said();
+  Tell(std::move(all));
+  if (ending_) SayEnding();
+}
+
+void SupervisorProcess::SayEnding() {
+  SupervisorReport report;
+  report.mutable_ending();
+  Tell(std::move(report));
+}
+
+void SupervisorProcess::Start(const StartProcess& start, std::vector<UniqueFd> fds) {
+  const size_t kept = static_cast<size_t>(std::max(0, start.kept()));
+  if (kept < 3 || fds.size() < kept + 2) return;  // no agent says so
+  std::vector<UniqueFd> others;
+  std::move(fds.end() - static_cast<std::ptrdiff_t>(kept), fds.end(), std::back_inserter(others));
+  fds.resize(fds.size() - kept);
+
+  SpawnerCommand command;
+  command.id = start.id();
+  command.argv.assign(start.argv().begin(), start.argv().end());
+  command.set_env.assign(start.set_env().begin(), start.set_env().end());
+  command.unset_env.assign(start.unset_env().begin(), start.unset_env().end());
+  command.cwd = start.cwd();
+  command.uid = start.uid();
+  command.gid = start.gid();
+  command.groups.assign(start.groups().begin(), start.groups().end());
+  const bool pinned = !command.argv.empty() && command.argv[0] == setup_.program();
+  const SpawnerEvent event = table_.Start(command, std::move(fds), pinned ? program_.get() : -1);
+  SupervisorReport report;
+  if (event.kind == SpawnerEvent::Kind::kFailed) {
+    ProcessNotStarted& failed = *report.mutable_not_started();
+    failed.set_id(event.id);
+    failed.set_error_number(event.error_number);
+    failed.set_failed_call(event.failed_call);
+    return Tell(std::move(report));
+  }
+  Child& child = children_[event.id];
+  child.kept.set_id(event.id);
+  child.kept.set_pid(event.pid);
+  child.kept.set_note(start.note());
+  child.grace = absl::Nanoseconds(start.grace_nanos());
+  child.output = std::make_unique<KeptOutput>(std::move(others[0]), std::move(others[1]),
+                                              std::move(others[2]));
+  others.erase(others.begin(), others.begin() + 3);
+  child.others = std::move(others);
+  report.mutable_started()->set_id(event.id);
+  report.mutable_started()->set_pid(event.pid);
+  Tell(std::move(report));
+}
+
+void SupervisorProcess::Tell(SupervisorReport report, std::vector<UniqueFd> fds) {
+  if (agent_.valid()) outgoing_.push_back({std::move(report), std::move(fds)});
+}
+
+// One at a time, when the socket has room: the agent may be blocked sending to here.
+void SupervisorProcess::SendNext() {
+  if (outgoing_.empty()) return;
+  const Message message = std::move(outgoing_.front());
+  outgoing_.pop_front();
+  std::vector<int> fds;
+  for (const UniqueFd& fd : message.fds) fds.push_back(fd.get());
+  // Its end is seen when it is read from.
+  SendMessage(agent_.get(), message.report, fds).IgnoreError();
+}
+
+absl::Time SupervisorProcess::Settle(absl::Time now) {
+  if (!has_agent() && now >= alone_until_) {
+    EndChildren(
+        absl::StrCat("no agent has come back within ", absl::FormatDuration(orphan_grace_)));
+  }
+  absl::Time next = has_agent() || ending_ ? absl::InfiniteFuture() : alone_until_;
+  for (auto& [id, child] : children_) {
+    if (!child.running()) continue;
+    if (child.kill_at <= now) {
+      table_.Signal(id, SIGKILL);
+      child.kill_at = absl::InfiniteFuture();
+    }
+    next = std::min(next, child.kill_at);
+  }
+  return next;
+}
+
+void SupervisorProcess::EndChildren(const std::string& why) {
+  if (ending_) return;
+  ending_ = true;
+  SayEnding();
+  const absl::Time now = Clock::Real()->Now();
+  for (auto& [id, child] : children_) {
+    if (!child.running()) continue;
+    child.output->Say(absl::StrCat("lockstep: ", why, ": this worker is ended"));
+    child.kept.set_signalled(true);
+    child.kill_at = now + child.grace;
+    table_.Signal(id, SIGTERM);
+  }
+}
+
+void SupervisorProcess::End() {
+  table_.KillAll(kKillTimeout);
+  ::unlink(setup_.socket().c_str());
+}
+
+}  // namespace
+
+int RunSupervisorProcess() {
+  SupervisorProcess process;
+  if (!process.Init()) return 1;
+  process.Serve();
+  process.End();
+  return 0;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers outlive their agent: supervisors keep them, and the next agent takes them over."""
+
+import os
+import signal
+import sys
+import unittest
+
+import harness
+from harness import steps_that_last, wait_until
+from nodes import Nodes
+
+
+class Supervised(Nodes):
+    def job_file(self, nodes=1, nproc=2, steps=steps_that_last(10), restarts=0, name="tiny"):
+        return self.write(f"{name}.yaml", harness.synthetic_job(
+            name=name, steps=steps, shards=2, hidden="[64]", train_extra="  eval: {every: never}\n",
+            extra=f"restart: {{max_restarts: {restarts}}}\nelastic: {{min_workers: 1}}\nfailure_detection: 1s\n").replace(
+                "nproc_per_node: 4", f"nodes: {nodes}, nproc_per_node: {nproc}"))
+
+    def workers(self):
+        return {p.pid for p in self.processes("worker")}
+
+    def supervisors(self):
+        return {p.pid for p in self.processes("lockstep-supervisor")}
+
+    def end(self, agent, number):
+        """Ends the agent alone, and sees that steps go on without it."""
+        agent.send_signal(number)
+        agent.wait(timeout=10 * harness.PATIENCE)
+
+    def steps_go_on(self, job):
+        step = self.step(job)
+        wait_until(lambda: self.step(job) > step + 50, 30, "the job goes on")
+
+    def training(self, path, *arguments, **env):
+        """A node with the job on it."""
+        agent = self.start_agent("node", 2, *arguments, **env)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "it trains")
+        return agent, job
+
+    def ended(self, job, expected=None):
+        status = wait_until(lambda: (s := self.status(job))["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") and s,
+                            240, "the job ends")
+        self.assertEqual(status["state"], "SUCCEEDED", status)
+        if expected is not None:
+            self.assertEqual(status["result"]["model_sha256"], expected)
+        return status
+
+
+class Adoption(Supervised):
+    def check_undisturbed(self, number):
+        path = self.job_file()
+        expected = self.undisturbed(path)
+        agent, job = self.training(path)
+        before, supervisors = self.workers(), self.supervisors()
+        self.assertEqual((len(before), len(supervisors)), (2, 1))
+        self.end(agent, number)
+        self.steps_go_on(job)
+        self.assertEqual(self.workers(), before)
+        self.start_agent("node", 2)
+        wait_until(lambda: self.said("node").count("is taken over") == 2, 20, "the next agent takes them over")
+        self.assertEqual((self.workers(), self.supervisors()), (before, supervisors))
+        status = self.ended(job, expected)
+        self.assertEqual(int(status["restarts"]), 0)
+        self.assertEqual(status["result"]["faults"], [], "nobody failed")
+        wait_until(lambda: not self.supervisors() and not self.workers(), 20, "nothing is left")
+        self.assertEqual(os.listdir(os.path.join(self.dir, "node/supervisors")), [])
+
+    def test_an_agent_that_is_killed(self):
+        self.check_undisturbed(signal.SIGKILL)
+
+    def test_an_agent_that_is_to_be_started_again(self):
+        self.check_undisturbed(signal.SIGTERM)
+
+    def test_a_worker_that_dies_without_an_agent_is_replaced_by_the_next_one(self):
+        path = self.job_file(restarts=1)
+        expected = self.undisturbed(path)
+        agent, job = self.training(path)
+        before = self.workers()
+        self.end(agent, signal.SIGKILL)
+        os.kill(min(before), signal.SIGKILL)
+        wait_until(lambda: len(self.workers()) == 1, 10, "one is gone")
+        self.start_agent("node", 2)
+        wait_until(lambda: "has ended while no agent was here" in self.said("node"), 20, "the agent hears of it")
+        wait_until(lambda: len(self.workers()) == 2, 20, "it is replaced")
+        status = self.ended(job, expected)
+        self.assertEqual(int(status["restarts"]), 1)
+        self.assertIn("SIGKILL", status["result"]["faults"][0]["cause"])
+
+    def test_the_job_ends_while_no_agent_is_there(self):
+        path = self.job_file(steps=steps_that_last(4))
+        expected = self.undisturbed(path)
+        agent, job = self.training(path)
+        self.end(agent, signal.SIGKILL)
+        wait_until(lambda: not self.workers(), 60, "the workers are through")
+        self.start_agent("node", 2)
+        self.assertEqual(int(self.ended(job, expected)["restarts"]), 0)
+        wait_until(lambda: not self.supervisors(), 20, "the supervisor ends")
+
+    def test_what_is_printed_meanwhile_is_in_the_log(self):
+        self.start_agent("node", 1)
+        program = ("import time\nfor i in range(60):\n  print('line', i, flush=True)\n  time.sleep(0.1)\n")
+        job = self.submit_command(program)
+        log = os.path.join(self.describe(job)["status"]["run_dir"], "logs/0.log")
+        log = os.path.join(self.dir, log)
+        wait_until(lambda: "line 3" in self.read(log), 30, "it prints")
+        self.end(self.agents["node"], signal.SIGKILL)
+        wait_until(lambda: "line 20" in self.read(log), 30, "it prints on")
+        self.start_agent("node", 1)
+        self.ended(job)
+        lines = [line for line in self.read(log).splitlines() if line.startswith("line ")]
+        self.assertEqual(lines, [f"line {i}" for i in range(60)])
+
+    def read(self, path):
+        if not os.path.exists(path):
+            return ""
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def submit_command(self, program, restarts=0, nproc=1):
+        path = self.write("program.py", program)
+        job = self.write("command.yaml", f"name: command\nresources: {{nodes: 1, nproc_per_node: {nproc}, device: cpu}}\n"
+                         f"run: [{sys.executable}, {path}]\nrestart: {{max_restarts: {restarts}}}\n")
+        return self.submit(job)
+
+    def test_a_command_goes_on_without_an_agent(self):
+        self.start_agent("node", 2)
+        job = self.submit_command("import os, time\nopen('ran', 'a').write(os.environ['RANK'])\ntime.sleep(8)\n", nproc=2)
+        wait_until(lambda: sorted(self.read(os.path.join(self.dir, "ran"))) == ["0", "1"], 30, "both ranks run")
+        self.end(self.agents["node"], signal.SIGKILL)
+        self.start_agent("node", 2)
+        self.assertEqual(int(self.ended(job)["restarts"]), 0)
+        self.assertEqual(sorted(self.read(os.path.join(self.dir, "ran"))), ["0", "1"], "each once")
+
+    def test_a_command_that_fails_without_an_agent_begins_again_with_the_next_one(self):
+        self.start_agent("node", 1)
+        job = self.submit_command(
+            "import os, sys, time\nopen('ran', 'a').write('x')\n"
+            "while not os.path.exists('go'): time.sleep(0.05)\n"
+            "sys.exit(0 if os.path.getsize('ran') > 1 else 7)\n", restarts=1)
+        wait_until(lambda: self.read(os.path.join(self.dir, "ran")) == "x", 30, "it runs")
+        self.end(self.agents["node"], signal.SIGKILL)
+        self.write("go", "")
+        wait_until(lambda: not self.workers(), 20, "it fails")
+        self.start_agent("node", 1)
+        status = self.ended(job)
+        self.assertEqual(int(status["restarts"]), 1)
+        self.assertIn("7", status["result"]["faults"][0]["cause"])
+
+
+class Endings(Supervised):
+    def test_without_an_agent_the_workers_end_after_the_grace(self):
+        agent, _ = self.training(self.job_file(steps=200000), "--orphan-grace=2s")
+        self.end(agent, signal.SIGKILL)
+        self.assertEqual(len(self.workers()), 2, "not at once")
+        wait_until(lambda: not self.workers() and not self.supervisors(), 30, "they are ended")
+
+    def test_no_grace_ends_them_with_the_agent(self):
+        agent, _ = self.training(self.job_file(steps=200000), "--orphan-grace=0s")
+        self.end(agent, signal.SIGKILL)
+        wait_until(lambda: not self.workers() and not self.supervisors(), 20, "they are ended")
+
+    def test_a_killed_supervisor_takes_its_workers_along_and_they_are_replaced(self):
+        path = self.job_file(restarts=1)
+        expected = self.undisturbed(path)
+        _, job = self.training(path)
+        before = self.workers()
+        os.kill(min(self.supervisors()), signal.SIGKILL)
+        wait_until(lambda: len(self.workers() - before) == 2, 30, "they are replaced")
+        # All that held the state are gone, so it begins anew.
+        status = self.ended(job, expected)
+        self.assertEqual(int(status["restarts"]), 1)
+        self.assertIn("SIGKILL", status["result"]["faults"][0]["cause"])
+
+    def test_a_node_that_leaves_costs_no_restart(self):
+        path = self.job_file(nodes=2, nproc=1)
+        expected = self.undisturbed(path)
+        agents = [self.start_agent(name, 1) for name in ("one", "two")]
+        wait_until(lambda: len([n for n in self.nodes() if n["connected"]]) == 2, 20, "both are there")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "it trains")
+        self.end(agents[1], signal.SIGINT)
+        wait_until(lambda: len(self.workers()) == 1, 20, "its worker has left with it")
+        self.start_agent("two", 1)
+        status = self.ended(job, expected)
+        self.assertEqual(int(status["restarts"]), 0, status)
+        self.assertIn("which left", status["result"]["faults"][0]["cause"])
+
+    def test_sigterm_means_leaving_where_it_is_told_so(self):
+        agent, _ = self.training(self.job_file(steps=200000), "--leave-on-sigterm")
+        self.end(agent, signal.SIGTERM)
+        wait_until(lambda: not self.workers() and not self.supervisors(), 20, "all has left")
+
+
+class Versions(Supervised):
+    def test_a_newer_agent_is_refused_and_ends_nothing(self):
+        path = self.job_file()
+        expected = self.undisturbed(path)
+        agent, job = self.training(path)
+        before = self.workers()
+        self.end(agent, signal.SIGTERM)
+        newer = self.start_agent("node", 2, LOCKSTEP_PROTOCOL_VERSION="99")
+        wait_until(lambda: "upgrade the coordinator first" in self.said("node"), 20, "it is told why")
+        self.assertIn("2 workers of this node go on", self.said("node"))
+        self.steps_go_on(job)
+        self.assertEqual(self.workers(), before)
+        # Undone in time.
+        self.end(newer, signal.SIGTERM)
+        self.start_agent("node", 2)
+        self.assertEqual(int(self.ended(job, expected)["restarts"]), 0)
+
+    def test_agents_of_the_version_before_are_served(self):
+        path = self.job_file(steps=100)
+        self.start_agent("node", 2, LOCKSTEP_PROTOCOL_VERSION="1")
+        self.ended(self.submit(path), self.undisturbed(path))
+
+    def test_older_ones_are_told_and_end_nothing(self):
+        agent, job = self.training(self.job_file(steps=200000))
+        before = self.workers()
+        self.coordinator.terminate()
+        self.coordinator.wait()
+        self.start_again(LOCKSTEP_PROTOCOL_VERSION="4")
+        wait_until(lambda: "the coordinator 4 and 3: upgrade the agent" in self.said("node"), 20, "it is told why")
+        self.assertIsNone(agent.poll())
+        self.assertEqual(self.workers(), before)
+        self.coordinator.terminate()
+        self.coordinator.wait()
+        self.start_again()
+        self.steps_go_on(job)
+        self.assertEqual(self.workers(), before)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
