@@ -39,9 +39,9 @@ void MarkStarted(Context& context, const std::string& node_id, const WorkerStart
   context.touched_jobs.insert(job->id);
 }
 
-// Whoever ends now was ended by its agent, and nothing is said against the worker.
+// Whoever ends under an agent that leaves was ended by it, and nothing is said against the worker.
 void NoteEndedByAgent(Context& context, const Node& node, Worker& worker) {
-  if (!node.stopping || worker.verdict_serial != 0 || worker.failed || worker.leaving()) return;
+  if (worker.verdict_serial != 0 || worker.failed || worker.leaving()) return;
   worker.verdict_serial = context.state.serial;
   worker.verdict = absl::StrCat("ended by the agent on ", node.host, ", which left");
 }
@@ -60,11 +60,14 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello, bool 
       if (to_be_started && !job.final()) continue;
       WorkerExited record;
       record.set_exit_code(1);
-      if (worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed) {
+      if (was_stopping) {
+        // It had no time to say how they ended.
+        if (worker.died_serial == 0) NoteEndedByAgent(context, node, worker);
+      } else if (worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed) {
         worker.verdict_serial = context.state.serial;
         worker.verdict = absl::StrCat("ended when the agent on ", node.host, " ended");
         worker.node_lost = true;
-        if (!job.final() && !was_stopping) {
+        if (!job.final()) {
           NoteNodeFailure(context, node.id, "its agent ended with work on it", "");
         }
       }
@@ -163,7 +166,8 @@ void OnDied(Context& context, const std::string& node_id, const WorkerDied& died
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
   if (!IsOn(worker, node_id) || worker->dead()) return;
   if (!worker->leaving()) worker->phase = Worker::Phase::kDied;
-  NoteEndedByAgent(context, context.state.nodes[node_id], *worker);
+  const Node& node = context.state.nodes[node_id];
+  if (node.stopping) NoteEndedByAgent(context, node, *worker);
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
   worker->failed_at = std::min(worker->failed_at, TimeOf(context, *job, died.ago()));
@@ -204,7 +208,7 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
     if (node != context.state.nodes.end()) NoteHealth(context, node->second, health);
   }
   const Node& node = context.state.nodes[node_id];
-  NoteEndedByAgent(context, node, *worker);
+  if (node.stopping) NoteEndedByAgent(context, node, *worker);
   worker->node_lost |= node.stopping;
   MarkExited(context, *job, *worker, exited);
 }

@@ -29,6 +29,8 @@ namespace {
 constexpr int kHeartbeatKind = 1;
 // A host that is well says so in milliseconds.
 constexpr absl::Duration kFirstLook = absl::Seconds(2);
+// A coordinator that is there takes them at once.
+constexpr absl::Duration kLastWords = absl::Seconds(2);
 
 }  // namespace
 
@@ -178,7 +180,9 @@ AgentImpl::~AgentImpl() {
   if (!detached_) {
     for (const auto& [incarnation, worker] : workers_) worker->Forget();  // nobody comes for them
   }
-  if (session_ != nullptr) session_->Close(absl::ZeroDuration());
+  // That it leaves, and how its workers ended, saves their jobs a wait; a run's own are through.
+  const bool has_last_words = !detached_ && !options_.private_agent;
+  if (session_ != nullptr) session_->Close(has_last_words ? kLastWords : absl::ZeroDuration());
   // Nobody calls back after this.
   workers_.clear();
   supervisors_.reset();

@@ -28,6 +28,8 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr size_t kMaxFolder = 80;  // a Unix socket's path has 107 characters
+// After the end of its process's pipe, the spawner tells how that ended.
+constexpr absl::Duration kEndIsTold = absl::Seconds(10);
 
 constexpr const char* kPipe = "/pipe";
 constexpr const char* kPackages = "/packages";
@@ -179,11 +181,14 @@ const std::string& PrivateCoordinator::journal() const { return life_->journal; 
 std::string PrivateCoordinator::pipe() const { return life_->folder + kPipe; }
 
 absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt_fd) {
-  const absl::Time deadline = Clock::Real()->Now() + timeout;
+  absl::Time deadline = Clock::Real()->Now() + timeout;
   while (true) {
     pollfd fds[2] = {{ready_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}};
     const int64_t left = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
     if (left <= 0) {
+      if (!ready_.valid()) {
+        return absl::UnavailableError("the private coordinator ended before it was ready");
+      }
       return absl::DeadlineExceededError(absl::StrCat(
           "the private coordinator was not ready within ", absl::FormatDuration(timeout)));
     }
@@ -195,7 +200,11 @@ absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt
     char line[256];
     const ssize_t n = ::read(ready_.get(), line, sizeof(line));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return absl::UnavailableError("the private coordinator ended before it was ready");
+    if (n <= 0) {  // on_lost says why, and the caller then makes `interrupt_fd` readable
+      ready_.reset();
+      deadline = Clock::Real()->Now() + kEndIsTold;
+      continue;
+    }
     absl::MutexLock lock(&life_->mu);
     // With the port that it was given, which the next one is to have again.
     life_->address = std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(line, n)));

@@ -46,8 +46,9 @@ class PrivateCoordinator {
   // Its end is nobody's concern any more.
   ~PrivateCoordinator();
 
-  // Blocks until it serves for the first time. An end before that is for good. Errors: Unavailable
-  // when it ended, DeadlineExceeded, Cancelled when `interrupt_fd` became readable.
+  // Blocks until it serves for the first time. An end before that is for good; it is for on_lost to
+  // say so first, and to make `interrupt_fd` readable. Errors: Cancelled when `interrupt_fd` became
+  // readable, Unavailable when it ended and nothing was said for 10 s, DeadlineExceeded.
   absl::Status WaitReady(absl::Duration timeout, int interrupt_fd);
   // It keeps this package (coordinator/client/packages.h), which goes with its folder.
   absl::Status HasPackage(const std::string& id);

@@ -230,18 +230,21 @@ void QueueChecker::CheckKept(const State& state, absl::Time now) {
     if (coordinator::FactsOf(state, node, now).open) kept.open.insert(id);
   }
   for (const auto& [id, job] : state.jobs) {
-    const Holds holds = HoldsOf(job);
-    if (!holds.empty()) kept.running[id] = holds;
+    Holds holds = HoldsOf(job);
+    if (!holds.empty()) kept.running[id] = {job.started, std::move(holds)};
   }
   if (decisions.reservation && decisions.starts.empty()) {
     const Job& job = *view.waiting[static_cast<size_t>(decisions.reservation->waiting)];
     if (job.excluded.empty()) kept.job = job.id;
     kept.when = decisions.reservation->when;
   }
-  // Who ran before has what it had; who has started since comes after the one that waits.
+  // Who ran before has what it had; who has started since, also again after it had stopped for
+  // another one, comes after the one that waits.
   const bool others = std::any_of(kept.running.begin(), kept.running.end(), [&](const auto& entry) {
     const auto before = kept_.running.find(entry.first);
-    if (before != kept_.running.end()) return before->second != entry.second;
+    if (before != kept_.running.end() && before->second.started == entry.second.started) {
+      return before->second.holds != entry.second.holds;
+    }
     return !kept.job.empty() && state.jobs.at(entry.first).spec().priority() >=
                                     state.jobs.at(kept.job).spec().priority();
   });

@@ -44,7 +44,11 @@ class QueueChecker {
     std::string job;
     absl::Time when = absl::InfiniteFuture();
     std::set<std::string> open;  // nodes
-    std::map<std::string, Holds> running;
+    struct Running {
+      absl::Time started;
+      Holds holds;
+    };
+    std::map<std::string, Running> running;
   };
 
   void CheckQuotas(const coordinator::State& state) const;
