@@ -92,8 +92,9 @@ class Daemon(harness.ProgramTest):
         code, out, err = self.launch("cancel", f"--coordinator={address}", job_id)
         self.assertEqual(code, 0, out + err)
         wait_until(lambda: not self.processes("worker"), 10, "the workers leave")
-        code, out, err = self.launch("describe", f"--coordinator={address}", job_id)
-        self.assertIn("CANCELLED", out)
+        # The coordinator hears of their end a moment later.
+        wait_until(lambda: "CANCELLED" in self.launch("describe", f"--coordinator={address}", job_id)[1], 10,
+                   "the job is cancelled")
         code, out, err = self.launch("logs", f"--coordinator={address}", job_id)
         self.assertEqual(code, 0, err)
         code, out, err = self.launch("cancel", f"--coordinator={address}", "no-such-job")

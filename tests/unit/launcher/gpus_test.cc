@@ -92,8 +92,8 @@ TEST_F(GpusTest, TheSamplerKnowsItsWorkersAndItsGpusAlone) {
   UsageSampler sampler({"GPU-aaaa", "MIG-b2"});
   sampler.Watch({{"me", ::getpid()}, {"gone", 1 << 30}});
   const absl::Time start = absl::Now();
-  const double before = TimesOf(::getpid()).cpu_seconds;
   sampler.Sample(nvml->get(), start);
+  const double before = TimesOf(::getpid()).cpu_seconds;
   while (TimesOf(::getpid()).cpu_seconds < before + 0.05) {
   }
   sampler.Sample(nvml->get(), start + absl::Seconds(100));
