@@ -104,7 +104,8 @@ class Checkpoints(harness.ProgramTest):
     def test_all_workers_at_once(self):
         wanted = self.undisturbed()
         faults = [f for rank in range(4) for f in ("--kill", f"rank:{rank}@step:150")]
-        code, out, err = self.launch("chaos", "-o", "json", *faults, self.job)
+        # So slowly that the disk has a checkpoint by then.
+        code, out, err = self.launch("chaos", "-o", "json", "--slow", "rank:1:20x", *faults, self.job)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertIn("goes on after step", err)
