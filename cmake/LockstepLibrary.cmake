@@ -129,7 +129,7 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 function(lockstep_test)
-  cmake_parse_arguments(ARG "LONG" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG;HALVES" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT LOCKSTEP_TESTS)
     return()
   endif()
@@ -172,5 +172,13 @@ function(lockstep_test)
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   if(ARG_LONG)  # begins before the others, so that nobody waits for it at the end
     set_tests_properties(${ARG_NAME} PROPERTIES COST 900)
+  endif()
+  if(ARG_HALVES)  # GoogleTest deals its tests over two runs, for two processors
+    add_test(NAME ${ARG_NAME}_half
+             COMMAND $<TARGET_FILE:$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_RUNS_IN>>
+                     "$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_FILTER>" COMMAND_EXPAND_LISTS)
+    set_tests_properties(${ARG_NAME}_half PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST 900
+                         ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1")
+    set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=0")
   endif()
 endfunction()
