@@ -158,9 +158,15 @@ function(lockstep_test)
   endif()
   # What it is run by may be decided at the end of the folder: see LockstepUnity.cmake.
   set_target_properties(${ARG_NAME} PROPERTIES LOCKSTEP_RUNS_IN ${ARG_NAME} LOCKSTEP_FILTER "")
-  add_test(NAME ${ARG_NAME}
-           COMMAND $<TARGET_FILE:$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_RUNS_IN>>
-                   "$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_FILTER>" COMMAND_EXPAND_LISTS)
+  set(runs ${ARG_NAME})
+  if(ARG_HALVES)  # GoogleTest deals its tests over two runs, for two processors
+    list(APPEND runs ${ARG_NAME}_half)
+  endif()
+  foreach(run IN LISTS runs)
+    add_test(NAME ${run}
+             COMMAND $<TARGET_FILE:$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_RUNS_IN>>
+                     "$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_FILTER>" COMMAND_EXPAND_LISTS)
+  endforeach()
   if(LOCKSTEP_UNITY)
     set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
     get_property(tests DIRECTORY PROPERTY LOCKSTEP_TESTS_HERE)
@@ -169,16 +175,12 @@ function(lockstep_test)
     endif()
     set_property(DIRECTORY APPEND PROPERTY LOCKSTEP_TESTS_HERE ${ARG_NAME})
   endif()
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${runs} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   if(ARG_LONG)  # begins before the others, so that nobody waits for it at the end
-    set_tests_properties(${ARG_NAME} PROPERTIES COST 900)
+    set_tests_properties(${runs} PROPERTIES COST 900)
   endif()
-  if(ARG_HALVES)  # GoogleTest deals its tests over two runs, for two processors
-    add_test(NAME ${ARG_NAME}_half
-             COMMAND $<TARGET_FILE:$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_RUNS_IN>>
-                     "$<TARGET_PROPERTY:${ARG_NAME},LOCKSTEP_FILTER>" COMMAND_EXPAND_LISTS)
-    set_tests_properties(${ARG_NAME}_half PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST 900
-                         ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1")
+  if(ARG_HALVES)
     set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=0")
+    set_tests_properties(${ARG_NAME}_half PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1")
   endif()
 endfunction()
