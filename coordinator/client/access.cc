@@ -31,7 +31,7 @@ absl::StatusOr<Response> Call(const ClientOptions& options,
   Response response;
   const grpc::Status status = ((*stub).*method)(&context, request, &response);
   if (status.ok()) return response;
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+  if (NobodyServed(status)) {
     LS_RETURN_IF_ERROR(ExplainConnection(options, deadline - Clock::Real()->Now()));
     return absl::UnavailableError("no coordinator answers at " + options.address);
   }

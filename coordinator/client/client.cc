@@ -114,9 +114,7 @@ class GrpcClient : public Client {
       if (status.ok()) return response;
       route_.Ended(way, status, context);
       const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-      if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !(late && route_.several())) {
-        break;
-      }
+      if (!NobodyServed(status) && !(late && route_.several())) break;
       if (absl::StartsWith(status.error_message(), "the coordinator ")) {
         refusal = absl::StrCat(": ", status.error_message());
       } else if (attempt == 0) {
@@ -128,8 +126,7 @@ class GrpcClient : public Client {
           absl::Milliseconds(BackoffMillis(route_.several() ? std::min(attempt, 2) : attempt));
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
                                                  " within ", absl::FormatDuration(timeout),
                                                  refusal));
@@ -174,7 +171,8 @@ absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
   if (!enough) route_.Ended(way, status, context);
   absl::MutexLock lock(&mu_);
   following_ = nullptr;
-  return enough || stopped_ ? absl::OkStatus() : FromGrpc(status);
+  if (enough || stopped_) return absl::OkStatus();
+  return NobodyServed(status) ? absl::UnavailableError(status.error_message()) : FromGrpc(status);
 }
 
 absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,

@@ -34,7 +34,7 @@ class GrpcFilesClient : public FilesClient {
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return absl::UnimplementedError("this coordinator is older and carries no files");
     }
-    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
                                                  " within ", absl::FormatDuration(timeout)));
     }

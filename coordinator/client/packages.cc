@@ -97,7 +97,11 @@ class GrpcPackagesClient : public PackagesClient {
       return absl::UnimplementedError(
           "this coordinator is older and takes no job with a workdir of its own");
     }
-    return FromGrpc(status);
+    if (!NobodyServed(status)) return FromGrpc(status);
+    absl::MutexLock lock(&mu_);
+    if (stopped_) return absl::CancelledError("stopped");
+    return absl::UnavailableError(
+        absl::StrCat("no coordinator answers at ", options_.address, ": ", status.error_message()));
   }
 
   const ClientOptions options_;

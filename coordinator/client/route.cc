@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/default_address.h"
+#include "coordinator/client/grpc_status.h"
 #include "coordinator/client/leader_key.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -20,8 +21,7 @@ constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr size_t kMostChannels = 16;
 
 bool NobodyLeadsThere(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
 }  // namespace

@@ -3,12 +3,16 @@
 #include "coordinator/service/server.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "coordinator/core/tokens.h"
+#include "proto/coordinator.grpc.pb.h"
 #include "proto/journal.pb.h"
 #include "tests/integration/coordinator/test_peers.h"
 
@@ -264,6 +268,43 @@ TEST_F(CoordinatorServiceTest, SaysThatNobodyAnswers) {
   auto client = Client::Create({"unix:" + folder_ + "/nobody", ""});
   EXPECT_EQ(client->GetCluster(absl::Milliseconds(50)).status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+// What gRPC's server says of the calls that it still has when it is stopped.
+class CancelsOnce : public Coordinator::Service {
+ public:
+  grpc::Status SubmitJob(grpc::ServerContext*, const SubmitJobRequest*,
+                         SubmitJobResponse* response) override {
+    if (calls_++ == 0) return grpc::Status::CANCELLED;
+    response->set_job_id("mlp-1");
+    return grpc::Status::OK;
+  }
+  grpc::Status FollowJob(grpc::ServerContext*, const FollowJobRequest* request,
+                         grpc::ServerWriter<JobEvent>* writer) override {
+    JobEvent event;
+    event.set_sequence(request->after_sequence() + 1);
+    writer->Write(event);
+    return event.sequence() == 1 ? grpc::Status::CANCELLED : grpc::Status::OK;
+  }
+  int calls() const { return calls_; }
+
+ private:
+  std::atomic<int> calls_ = 0;
+};
+
+TEST_F(CoordinatorServiceTest, ACoordinatorThatStopsIsAskedAgain) {
+  CancelsOnce service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  client_ = Client::Create({options_.listen, ""});
+  const auto submitted = client_->SubmitJob(Request(1), kPatience);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  EXPECT_EQ(submitted->job_id(), "mlp-1");
+  EXPECT_EQ(service.calls(), 2);
+  EXPECT_EQ(Follow("mlp-1").size(), 2);
 }
 
 }  // namespace
