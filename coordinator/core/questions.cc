@@ -49,9 +49,16 @@ struct Look {
   Decisions decisions;
 };
 
-// Why the jobs of `statuses` that wait do so, as it is now.
+// Why the jobs of `statuses` that wait do so, as it is now, and which of them only wait for the end
+// of their workers.
 void SayWhy(const State& state, absl::Time now,
             google::protobuf::RepeatedPtrField<JobStatus>& statuses) {
+  for (JobStatus& status : statuses) {
+    const Job& job = state.jobs.at(status.job_id());
+    if (job.final() || !job.ending) continue;
+    status.set_reason(
+        absl::StrCat("ends as ", JobState_Name(job.ending->target), ": ", job.ending->reason));
+  }
   const bool any = std::any_of(statuses.begin(), statuses.end(),
                                [](const JobStatus& status) { return status.state() == PENDING; });
   if (!any) return;

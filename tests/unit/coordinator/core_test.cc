@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/questions.h"
 #include "tests/unit/coordinator/cluster.h"
 
 namespace lockstep::coordinator {
@@ -127,6 +128,10 @@ TEST(CoreTest, DrainsOrKills) {
   kill.Submit("j", 1, 2);
   kill.Quiet();
   kill.Step(CancelRequested{"j", true});
+  // Its workers are not gone yet, and nobody who asks takes it for one that goes on.
+  const auto described = DescribeJob(kill.state_, "j", kill.now_);
+  ASSERT_TRUE(described.ok()) << described.status();
+  EXPECT_THAT(described->status().reason(), testing::StartsWith("ends as CANCELLED: "));
   kill.Quiet();
   EXPECT_EQ(kill.job("j").state, CANCELLED);
   EXPECT_TRUE(kill.processes_.empty());
