@@ -28,15 +28,8 @@ using Turn = std::atomic<uint64_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);
 static_assert(sizeof(Turn) == 8 && Turn::is_always_lock_free);
 
-// A page holds this head, a turn for each word, then the words. A turn is how often its word was
-// given away before, above the place of the present owner's death (0: not seen yet).
-struct Head {
-  std::atomic<uint64_t> deaths;  // places given so far
-};
 constexpr int kPlaceBits = 32;
 constexpr size_t kBytesPerWord = sizeof(Turn) + sizeof(Word);
-
-size_t BytesOf(int words) { return sizeof(Head) + static_cast<size_t>(words) * kBytesPerWord; }
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -55,6 +48,15 @@ bool IsDead(uint32_t word) { return (word & FUTEX_OWNER_DIED) != 0; }
 }  // namespace
 
 struct LifePage::Impl {
+  // A page holds this head, a turn for each word, then the words. A turn is how often its word was
+  // given away before, above the place of the present owner's death (0: not seen yet).
+  struct Head {
+    std::atomic<uint64_t> deaths;  // places given so far
+  };
+  static size_t BytesOf(int words) {
+    return sizeof(Head) + static_cast<size_t>(words) * kBytesPerWord;
+  }
+
   UniqueFd fd;
   Head* head = nullptr;
   Turn* turns = nullptr;
@@ -99,13 +101,13 @@ struct LifePage::Impl {
 
 LifePage::~LifePage() {
   if (impl_ != nullptr && impl_->head != nullptr && !impl_->taken) {
-    ::munmap(impl_->head, BytesOf(impl_->count));
+    ::munmap(impl_->head, Impl::BytesOf(impl_->count));
   }
 }
 
 absl::StatusOr<std::unique_ptr<LifePage>> LifePage::Create(int words) {
   LS_CHECK_GT(words, 0);
-  const off_t bytes = static_cast<off_t>(BytesOf(words));
+  const off_t bytes = static_cast<off_t>(Impl::BytesOf(words));
   UniqueFd fd(::memfd_create("lockstep-life", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return ErrnoStatus(errno, "memfd_create of the life page");
   // Reserved now, so that a lack of memory is an error here and not a SIGBUS later.
@@ -123,20 +125,21 @@ absl::StatusOr<std::unique_ptr<LifePage>> LifePage::Open(UniqueFd fd) {
   if (::fstat(fd.get(), &status) != 0) return ErrnoStatus(errno, "fstat of the life page");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   const int count =
-      static_cast<int>((status.st_size - static_cast<off_t>(sizeof(Head))) / kBytesPerWord);
-  if (count < 1 || status.st_size != static_cast<off_t>(BytesOf(count)) || seals < 0 ||
+      static_cast<int>((status.st_size - static_cast<off_t>(sizeof(Impl::Head))) / kBytesPerWord);
+  if (count < 1 || status.st_size != static_cast<off_t>(Impl::BytesOf(count)) || seals < 0 ||
       (seals & kSeals) != kSeals) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", fd.get(), " is not a life page: ", status.st_size, " bytes"));
   }
   ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
-  void* base = ::mmap(nullptr, BytesOf(count), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* base =
+      ::mmap(nullptr, Impl::BytesOf(count), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return ErrnoStatus(errno, "mapping the life page");
   auto page = std::unique_ptr<LifePage>(new LifePage());
   page->impl_ = std::make_unique<Impl>();
   page->impl_->fd = std::move(fd);
   page->impl_->count = count;
-  page->impl_->head = static_cast<Head*>(base);
+  page->impl_->head = static_cast<Impl::Head*>(base);
   page->impl_->turns = reinterpret_cast<Turn*>(page->impl_->head + 1);
   page->impl_->words = reinterpret_cast<Word*>(page->impl_->turns + count);
   return page;

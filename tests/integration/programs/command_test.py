@@ -189,6 +189,8 @@ class Command(harness.ProgramTest):
             child = self.start("launcher", "--", "python3", "stay.py")
             self.there(0)
             os.remove(os.path.join(self.dir, "there-0-0"))
+            # A process has no environment to be known by while it is being replaced by its program.
+            wait_until(lambda: self.processes("sleep"), 20, "the script's child")
             self.assertEqual(len(self.processes("sleep")), 1)
             if victim == "launcher":
                 child.kill()

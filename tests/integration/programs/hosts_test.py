@@ -210,11 +210,13 @@ class Hosts(HostsTest):
 
     def test_a_link_that_flaps(self):
         _, second = self.up(1, 1)
-        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=steps_that_last(6), detection="5s")
+        # TCP waits twice as long before each try: where all of them meet a link that is down, it is silent for
+        # up to twice the 4.8 s for which the link flaps.
+        path = self.job_file("nodes: 2, nproc_per_node: 1", steps=steps_that_last(6), detection="12s")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         workers = sorted(p.pid for p in self.processes("worker"))
-        for _ in range(8):  # each time far shorter than failure_detection
+        for _ in range(8):
             second.unplug()
             time.sleep(0.3)
             second.plug()

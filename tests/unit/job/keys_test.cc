@@ -215,7 +215,7 @@ struct Key {
 class Walk {
  public:
   void Run() {
-    Fields(*JobSpec::descriptor(), "", [this](const FieldDescriptor& field) {
+    Fields(*JobSpec::descriptor(), "", [](const FieldDescriptor& field) {
       return Key{field.name(), BesideOf(field.name()), Setter(field.name())};
     });
   }
