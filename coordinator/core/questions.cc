@@ -107,7 +107,7 @@ absl::StatusOr<std::string> FindJobId(const State& state, const std::string& ref
     return SeveralMeant(absl::StrCat("'", reference, "' begins the ids of"), std::move(begin));
   }
   return absl::NotFoundError(absl::StrCat("there is no job '", reference,
-                                          "'; 'launcher list --all' shows the ids and names of "
+                                          "'; 'launcher list' shows the ids and names of "
                                           "all"));
 }
 
