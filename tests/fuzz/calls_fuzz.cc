@@ -28,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/fd.h"
+#include "common/hmac.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/client.h"
 #include "coordinator/service/server.h"
@@ -54,6 +55,9 @@ class Target {
         (std::filesystem::temp_directory_path() / "lockstep-fuzz-XXXXXX").string();
     LS_CHECK(::mkdtemp(pattern.data()) != nullptr);
     folder_ = pattern;
+    // libcrypto registers its own end when it is first used. It has to come after the server's
+    // end: what a thread has there is freed only while the library lives.
+    (void)HmacSha256("", "");
     for (const auto* service : {SubmitJobRequest::descriptor()->file()->service(0),
                                 FindFilesRequest::descriptor()->file()->service(0),
                                 HasPackageRequest::descriptor()->file()->service(0),
