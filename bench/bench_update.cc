@@ -6,6 +6,7 @@
 //
 //   bench_update [million parameters] [threads] [updates] [sgd|adamw|lamb] [clip norm] [ema decay]
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -28,12 +29,15 @@ struct Options {
   double ema = 0;
 };
 
+int64_t InputSize(const Options& options) {
+  return std::max<int64_t>(1, options.millions * 1000000 / 4096 - 10);
+}
+
 TrainSpec SpecOf(const Options& options) {
   TrainSpec spec;
   // One hidden layer of 4,096: the parameters are nearly all in its matrix.
   spec.model = MlpSpec{{4096}};
-  spec.input =
-      ClassificationInput({std::max<int64_t>(1, options.millions * 1000000 / 4096 - 10)}, 10);
+  spec.input = ClassificationInput({InputSize(options)}, 10);
   if (options.optimizer == "adamw") spec.optimizer = AdamSpec{.decoupled = true};
   if (options.optimizer == "lamb") spec.optimizer = LambSpec{};
   if (options.optimizer == "sgd") spec.optimizer = SgdSpec{.lr = 0.01, .momentum = 0.9};
@@ -54,9 +58,12 @@ int Run(const Options& options) {
   const auto gradients = bench::Allocate<float>(count);
   const auto executor = Executor::Create(plan, {state.get(), arena.get()}).value();
   executor->InitState();
-  std::fill_n(gradients.get(), count, 1e-4f);
-  gradients.get()[count - 15] = 0;  // the count of targets: 1
-  gradients.get()[count - 14] = 1;
+  // One sample's loss and count of targets, then gradients of one size.
+  const std::vector<float> input(static_cast<size_t>(InputSize(options)), 0.5f);
+  const int32_t label = 1;
+  const std::array<const void*, 2> fields{input.data(), &label};
+  if (!executor->RunShard(1, 0, 0, fields, gradients.get(), {}).ok()) return 1;
+  std::fill_n(gradients.get(), plan->TailBegin(), 1e-4f);
   const GradientSlice whole{0, plan->gradient_count(), gradients.get()};
 
   const size_t elements = plan->state_bytes() / sizeof(float);

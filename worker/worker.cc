@@ -69,7 +69,7 @@ class Worker {
     link_.Start();
     const absl::Duration detection = job::FailureDetection(job_);
     telemetry_ =
-        std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
+        std::make_unique<Telemetry>(&board_, &link_, clock_, std::min(detection / 5, kLongestBeat));
     LS_RETURN_IF_ERROR(Prepare());
     while (!exit_.has_value()) {
       LS_RETURN_IF_ERROR(FinishKnownStep());

@@ -20,8 +20,6 @@ namespace {
 using cuda::kUpdateBlock;
 using cuda::UpdateBlock;
 
-constexpr int64_t kTail = 16;
-
 void AddBlocks(int32_t tensor, int64_t begin, int64_t end, std::vector<UpdateBlock>* blocks) {
   for (int64_t at = begin; at < end; at += kUpdateBlock) {
     blocks->push_back({tensor, at, std::min(at + kUpdateBlock, end)});
@@ -290,8 +288,8 @@ absl::Status CudaUpdater::Tell() {
   if (code == 0) code = runtime.stream_waits(back, decided_);
   LS_RETURN_IF_ERROR(device_.Check(code, "the gradients' sums"));
   LS_RETURN_IF_ERROR(device_.Copy(&told_->now, now_, sizeof(*now_), back));
-  LS_RETURN_IF_ERROR(device_.Copy(told_->tail, places_.gradients + layout.count - kTail,
-                                  kTail * sizeof(float), back));
+  LS_RETURN_IF_ERROR(device_.Copy(told_->tail, places_.gradients + layout.count - kGradientTail,
+                                  kGradientTail * sizeof(float), back));
   LS_RETURN_IF_ERROR(
       device_.Copy(told_->sums, sums_, static_cast<size_t>(block_count_) * sizeof(double), back));
   return device_.Check(runtime.record_event(heard_, back), "the gradients' sums");
@@ -303,7 +301,7 @@ absl::Status CudaUpdater::Listen() {
 
 StepResult CudaUpdater::Examine() const {
   const GradientLayout& layout = plan_.layout();
-  const auto tail = [&](int64_t at) { return told_->tail[at - (layout.count - kTail)]; };
+  const auto tail = [&](int64_t at) { return told_->tail[at - (layout.count - kGradientTail)]; };
   StepResult result;
   const float loss = tail(layout.loss);
   const SplitCount split{tail(layout.target_count), tail(layout.target_count + 1)};

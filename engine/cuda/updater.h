@@ -86,8 +86,8 @@ class CudaUpdater {
   // What the device tells the host of an update, page-locked.
   struct Told {
     cuda::UpdateNow now;
-    float tail[16];  // the vector's last elements
-    double sums[1];  // [block_count_]
+    float tail[kGradientTail];  // the vector's last elements
+    double sums[1];             // [block_count_]
   };
   // The launches of an update; in two halves they are others.
   struct Recorded {

@@ -14,7 +14,6 @@ namespace lockstep::engine {
 namespace {
 
 constexpr int64_t kAlign = 16;  // elements: one cache line
-constexpr int64_t kTail = 16;   // loss, count high, count low, zeros
 
 int64_t RoundUp(int64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
@@ -105,7 +104,7 @@ PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
     if (name == kCountOutput) place(value, layout.target_count);
     last = std::max(last, value.node);
   }
-  at += kTail;
+  at += kGradientTail;
   layout.count = at;
   close(last);
   return result;

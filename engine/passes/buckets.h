@@ -23,6 +23,8 @@ inline constexpr const char* kStatisticPrefix = "statistic:";
 // The loss and the count of targets; written after all gradients, at the end of the vector.
 inline constexpr const char* kLossOutput = "loss";
 inline constexpr const char* kCountOutput = "count";
+// Elements at the end of the vector: loss, count of targets (high, low), zeros.
+inline constexpr int64_t kGradientTail = 16;
 
 struct GradientSlot {
   std::string parameter;

@@ -51,7 +51,7 @@ class Checkpointer {
  public:
   struct Settings {
     checkpoint::Storage* storage = checkpoint::Storage::Disk();
-    Clock* clock = Clock::Real();
+    Clock* clock = nullptr;  // of deadlines and of `every`
     std::string folder;
     std::string run_dir;  // of this run, which notes there where its checkpoints are; empty: not
     std::string host;     // for messages

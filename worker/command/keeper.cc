@@ -104,7 +104,8 @@ void Keeper::Run() {
   RankProcess::BecomeReaper();
   link_.Start();
   const absl::Duration detection = job::FailureDetection(assignment_.spec());
-  telemetry_ = std::make_unique<Telemetry>(&board_, &link_, std::min(detection / 5, kLongestBeat));
+  telemetry_ =
+      std::make_unique<Telemetry>(&board_, &link_, clock_, std::min(detection / 5, kLongestBeat));
   board_.Enter(LOADING);
   Prepare();
   CarryOut(machine_.Begin(clock_->Now()));

@@ -25,7 +25,7 @@ int64_t ResidentBytes() {
 }
 
 // What the operation that the worker is in says of itself.
-void Describe(const FlightRecord& record, FlightState* flight) {
+void Describe(const FlightRecord& record, absl::Time now, FlightState* flight) {
   const Operation& operation = record.operation;
   flight->set_operation(std::string(OpKindName(operation.kind)));
   if (IsNumbered(operation.kind)) flight->set_sequence(operation.sequence);
@@ -36,18 +36,17 @@ void Describe(const FlightRecord& record, FlightState* flight) {
   flight->set_step(operation.step);
   flight->set_bucket(operation.bucket);
   flight->set_moving(record.stage == OpStage::kMoving);
-  const int64_t now = absl::ToUnixNanos(Clock::Real()->Now());
-  flight->set_open_us(std::max<int64_t>(0, now - record.enqueued_ns) / 1000);
+  flight->set_open_us(std::max<int64_t>(0, absl::ToUnixNanos(now) - record.enqueued_ns) / 1000);
 }
 
 // The newest record in a compact form.
-void ReadRecorder(const FlightRecorder& recorder, WorkerHeartbeat* heartbeat) {
+void ReadRecorder(const FlightRecorder& recorder, absl::Time now, WorkerHeartbeat* heartbeat) {
   FlightState* flight = heartbeat->mutable_flight();
   flight->set_last_completed(recorder.LastCompleted(heartbeat->generation()));
   const std::optional<FlightRecord> latest = recorder.Latest();
   if (latest.has_value() && latest->stage < OpStage::kDone) {
     heartbeat->set_waiting_for(latest->waiting_for + 1);
-    Describe(*latest, flight);
+    Describe(*latest, now, flight);
   }
   const ArrivalCounts counts = recorder.Arrivals();
   heartbeat->mutable_arrivals()->set_reductions(counts.reductions);
@@ -57,8 +56,11 @@ void ReadRecorder(const FlightRecorder& recorder, WorkerHeartbeat* heartbeat) {
 
 }  // namespace
 
-Telemetry::Telemetry(const ProgressBoard* board, ControlLink* link, absl::Duration interval)
-    : board_(board), link_(link), interval_(interval), thread_("telemetry", [this] { Loop(); }) {}
+Telemetry::Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock,
+                     absl::Duration interval)
+    : board_(board), link_(link), clock_(clock), interval_(interval), thread_("telemetry", [this] {
+        Loop();
+      }) {}
 
 Telemetry::~Telemetry() {
   {
@@ -110,7 +112,7 @@ void Telemetry::Beat() {
   WorkerHeartbeat heartbeat;
   heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
   if (const int64_t nanos = board_->first_commit.load(std::memory_order_relaxed); nanos != 0) {
-    const int64_t since = absl::ToUnixNanos(Clock::Real()->Now()) - nanos;
+    const int64_t since = absl::ToUnixNanos(clock_->Now()) - nanos;
     heartbeat.mutable_since_first_commit()->set_seconds(since / 1'000'000'000);
     heartbeat.mutable_since_first_commit()->set_nanos(static_cast<int32_t>(since % 1'000'000'000));
   }
@@ -126,7 +128,7 @@ void Telemetry::Beat() {
     recorder = recorder_;
   }
   heartbeat.set_activity(static_cast<Activity>(board_->activity.load(std::memory_order_relaxed)));
-  if (recorder != nullptr) ReadRecorder(*recorder, &heartbeat);
+  if (recorder != nullptr) ReadRecorder(*recorder, clock_->Now(), &heartbeat);
   link_->SendHeartbeat(heartbeat);
   if (record != nullptr) record->Write();
 }

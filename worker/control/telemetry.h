@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collectives/flight_recorder.h"
+#include "common/clock.h"
 #include "common/cond_var.h"
 #include "common/thread.h"
 #include "worker/control/control_link.h"
@@ -20,8 +21,9 @@ namespace lockstep::worker {
 
 class Telemetry {
  public:
-  // Starts the thread "telemetry". All arguments outlive this.
-  Telemetry(const ProgressBoard* board, ControlLink* link, absl::Duration interval);
+  // Starts the thread "telemetry". All arguments outlive this; `clock` is the one that board and
+  // recorder are stamped with.
+  Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock, absl::Duration interval);
   // Sends and writes once more, and joins.
   ~Telemetry();
 
@@ -40,6 +42,7 @@ class Telemetry {
 
   const ProgressBoard* const board_;
   ControlLink* const link_;
+  Clock* const clock_;
   const absl::Duration interval_;
   absl::Mutex beat_mu_;  // one Beat at a time
   absl::Mutex mu_;

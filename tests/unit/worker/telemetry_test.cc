@@ -23,13 +23,13 @@ class TelemetryTest : public ::testing::Test {
 };
 
 TEST_F(TelemetryTest, BeatsByItself) {
-  Telemetry telemetry(&board_, &link_, absl::Milliseconds(1));
+  Telemetry telemetry(&board_, &link_, Clock::Real(), absl::Milliseconds(1));
   wire_.WaitForSent(3);
   EXPECT_GT(Last().rss_bytes(), 0);
 }
 
 TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
-  Telemetry telemetry(&board_, &link_, kNever);
+  Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
   board_.generation = 4;
   board_.step = 12;
   board_.Moved();
@@ -46,7 +46,7 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
 
 TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
   FlightRecorder recorder;
-  Telemetry telemetry(&board_, &link_, kNever);
+  Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
   telemetry.SetRecorder(&recorder);
   Operation operation;
   operation.kind = OpKind::kBarrier;
@@ -65,7 +65,7 @@ TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
 }
 
 TEST_F(TelemetryTest, BeatsOnceMoreAtItsEnd) {
-  { Telemetry telemetry(&board_, &link_, kNever); }
+  { Telemetry telemetry(&board_, &link_, Clock::Real(), kNever); }
   EXPECT_EQ(wire_.Sent().size(), 1);
 }
 

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop over a fake data plane: ranks are threads, the test plays the coordinator.
+#include "worker/step/trainer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "collectives/fake/fake_transport.h"
+#include "collectives/shards.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/fake_session.h"
+#include "tests/unit/worker/group_members.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kShards = 4;
+constexpr int64_t kSteps = 6;
+
+JobSpec SmallJob() {
+  JobSpec job;
+  job.set_name("small");
+  job.mutable_resources()->set_nodes(1);
+  job.mutable_resources()->set_nproc_per_node(kShards);
+  job.mutable_resources()->set_cpus_per_proc(1);
+  job.mutable_elastic()->set_min_workers(1);
+  Train& train = *job.mutable_train();
+  train.mutable_model()->mutable_mlp()->add_hidden(9);
+  SyntheticClassification& data = *train.mutable_data()->mutable_synthetic();
+  data.set_train_samples(50);
+  data.set_test_samples(20);
+  data.set_features(7);
+  data.set_classes(3);
+  train.set_global_batch(8);
+  train.set_shards(kShards);
+  train.set_steps(kSteps);
+  train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
+  train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+  train.mutable_eval()->set_block(10);
+  return job;
+}
+
+// The job as all ranks have it.
+struct Job {
+  explicit Job(const JobSpec& spec)
+      : data(OpenJobData(spec).value()), compiled(CompileJob(spec, *data.train).value()) {}
+  JobData data;
+  CompiledJob compiled;
+};
+
+struct Rank {
+  Rank(const Job& job, FakeNetwork* network)
+      : transport(network, job.compiled.arena_bytes + (size_t{1} << 16)),
+        link({}, FakeSession::On(&wire)) {
+    link.Start();
+    auto created = Trainer::Create(job.compiled, {.data = &job.data,
+                                                  .transport = &transport,
+                                                  .board = &board,
+                                                  .link = &link,
+                                                  .clock = Clock::Real()});
+    EXPECT_TRUE(created.ok()) << created.status();
+    trainer = *std::move(created);
+  }
+  void Command(const WorkerCommand& command) { wire.callbacks.on_command(command); }
+  // Has `then` called after the first step of a generation.
+  void AfterFirstStep(std::function<void()> then) {
+    trainer->Observe(nullptr, nullptr, std::move(then));
+  }
+
+  FakeTransport transport;
+  FakeSession::Wire wire;
+  ControlLink link;
+  ProgressBoard board;
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<Communicator> last;
+};
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  using Ranks = std::vector<std::unique_ptr<Rank>>;
+  using Outcomes = std::vector<absl::StatusOr<TrainOutcome>>;
+
+  Ranks Start(int count) {
+    Ranks ranks;
+    for (int i = 0; i < count; ++i) ranks.push_back(std::make_unique<Rank>(job_, &network_));
+    return ranks;
+  }
+
+  // One generation of `ranks` that goes on after `start_step`, each on a thread of its own.
+  Outcomes Run(const Ranks& ranks, int64_t start_step) {
+    const int64_t generation = ++generation_;
+    const int world = static_cast<int>(ranks.size());
+    std::vector<GroupMember> members = GroupMembers(
+        ranks, [](const std::unique_ptr<Rank>& rank) -> Transport& { return rank->transport; });
+    for (GroupMember& member : members) member.shards = DealShards(kShards, world, member.rank);
+    Outcomes outcomes(ranks.size(), absl::UnknownError("did not run"));
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < world; ++r) {
+      threads.emplace_back([&, r] {
+        const auto at = static_cast<size_t>(r);
+        outcomes[at] = RunRank(ranks[at].get(), {generation, "small", "", members, r}, start_step);
+      });
+    }
+    threads.clear();
+    return outcomes;
+  }
+
+  // The state that every rank must have in the end.
+  void ExpectSameAs(const Ranks& expected, const Ranks& ranks) {
+    const size_t bytes = job_.compiled.plan->state_bytes();
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->trainer->committed_step(), kSteps);
+      EXPECT_EQ(std::memcmp(rank->trainer->state(), expected[0]->trainer->state(), bytes), 0);
+    }
+  }
+  void ExpectTrains(const Ranks& ranks) {
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ExpectSameAs(Undisturbed(), ranks);
+  }
+  Ranks Undisturbed() {
+    Ranks alone = Start(1);
+    const Outcomes outcomes = Run(alone, 0);
+    EXPECT_TRUE(outcomes[0].ok()) << outcomes[0].status();
+    return alone;
+  }
+
+  const Job job_{SmallJob()};
+  FakeNetwork network_;
+  int64_t generation_ = 0;
+
+ private:
+  static absl::StatusOr<TrainOutcome> RunRank(Rank* rank, const GroupSpec& group,
+                                              int64_t start_step) {
+    const absl::Time deadline = absl::Now() + absl::Minutes(5);
+    // As the worker does it: a step that is whole on every rank is finished before anything else.
+    if (rank->last != nullptr) {
+      const auto reduced = rank->last->NewestReduce();
+      if (reduced.has_value() && rank->trainer->begun_step() < start_step) {
+        LS_RETURN_IF_ERROR(rank->trainer->FinishStep(rank->last.get(), *reduced));
+      }
+      rank->last.reset();
+    }
+    rank->board.first_commit = 0;
+    LS_ASSIGN_OR_RETURN(rank->last, rank->transport.Connect(group, deadline));
+    int first_holder = 0;
+    LS_RETURN_IF_ERROR(rank->trainer->JoinState(rank->last.get(), start_step, "", &first_holder));
+    return rank->trainer->RunGeneration(
+        rank->last.get(), group.members[static_cast<size_t>(group.rank)].shards, nullptr);
+  }
+};
+
+TEST_F(TrainerTest, AnyNumberOfRanksGivesTheSameState) {
+  const Ranks alone = Undisturbed();
+  for (int count = 2; count <= kShards; ++count) {
+    SCOPED_TRACE(count);
+    const Ranks ranks = Start(count);
+    for (const auto& outcome : Run(ranks, 0)) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_FALSE(outcome->drained || outcome->regrouped);
+    }
+    ExpectSameAs(alone, ranks);
+    // Rank 0 told the coordinator of the evaluation, which is the same too.
+    EXPECT_EQ(ranks[0]->trainer->eval()->loss(), alone[0]->trainer->eval()->loss());
+    EXPECT_EQ(ranks[0]->board.step, kSteps);
+  }
+}
+
+TEST_F(TrainerTest, AllStopAfterTheStepInWhichOneWasAskedTo) {
+  const Ranks alone = Undisturbed();
+  const Ranks ranks = Start(3);
+  ranks[2]->AfterFirstStep([&] {
+    WorkerCommand command;
+    command.mutable_drain();
+    ranks[2]->Command(command);
+  });
+  const Outcomes outcomes = Run(ranks, 0);
+  const int64_t stopped = ranks[2]->trainer->committed_step();
+  EXPECT_EQ(stopped, 2);  // the wish rode in the second step's header
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ASSERT_TRUE(outcomes[r].ok()) << outcomes[r].status();
+    EXPECT_TRUE(outcomes[r]->drained);
+    EXPECT_EQ(ranks[r]->trainer->committed_step(), stopped);
+  }
+}
+
+TEST_F(TrainerTest, MembersThatRegroupGoOnWithANewcomer) {
+  const Ranks alone = Undisturbed();
+  Ranks ranks = Start(2);
+  ranks[0]->AfterFirstStep([&, told = false]() mutable {
+    if (std::exchange(told, true)) return;
+    WorkerCommand command;
+    command.mutable_regroup()->set_generation(generation_);
+    ranks[0]->Command(command);
+  });
+  for (const auto& outcome : Run(ranks, 0)) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(outcome->regrouped);
+  }
+  const int64_t left_after = ranks[0]->trainer->committed_step();
+  EXPECT_LT(left_after, kSteps);
+  ranks.insert(ranks.begin(), std::make_unique<Rank>(job_, &network_));
+  for (const auto& outcome : Run(ranks, left_after)) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_FALSE(outcome->regrouped);
+  }
+  ExpectSameAs(alone, ranks);
+}
+
+TEST_F(TrainerTest, AnAbortedGenerationLosesNoStepThatWasCommitted) {
+  const Ranks alone = Undisturbed();
+  Ranks ranks = Start(3);
+  ranks[1]->AfterFirstStep([&] { network_.AbortUpTo(generation_, "rank 2 died"); });
+  for (const auto& outcome : Run(ranks, 0)) {
+    EXPECT_TRUE(absl::IsAborted(outcome.status())) << outcome.status();
+  }
+  ranks.pop_back();
+  int64_t start_step = 0;
+  for (const auto& rank : ranks) {
+    start_step = std::max(start_step, rank->trainer->committed_step());
+  }
+  EXPECT_EQ(start_step, 1);  // rank 1 had committed it
+  ranks[1]->AfterFirstStep(nullptr);
+  ranks.push_back(std::make_unique<Rank>(job_, &network_));
+  for (const auto& outcome : Run(ranks, start_step)) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+  }
+  ExpectSameAs(alone, ranks);
+}
+
+TEST_F(TrainerTest, RanksOfOneKindHaveOneDeviceHash) {
+  const Ranks ranks = Start(2);
+  std::vector<std::string> hashes;
+  for (const auto& rank : ranks) hashes.push_back(rank->trainer->DeviceHash().value());
+  EXPECT_FALSE(hashes[0].empty());
+  EXPECT_THAT(hashes, Each(hashes[0]));
+  ExpectTrains(ranks);  // the measurement has left nothing behind
+}
+
+TEST_F(TrainerTest, ANumberThatIsNotFiniteEndsTheJobWhereItSaysSo) {
+  JobSpec spec = SmallJob();
+  spec.mutable_train()->set_on_nonfinite("fail");
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e30);
+  const Job job(spec);
+  Ranks ranks;
+  ranks.push_back(std::make_unique<Rank>(job, &network_));
+  const Outcomes outcomes = Run(ranks, 0);
+  EXPECT_EQ(outcomes[0].status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(outcomes[0].status().message()),
+              HasSubstr("is not finite (on_nonfinite: fail)"));
+}
+
+TEST_F(TrainerTest, WithoutACheckpointSectionNothingIsSavedAlone) {
+  const Ranks alone = Undisturbed();
+  EXPECT_EQ(alone[0]->trainer->SaveAlone().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace lockstep::worker
