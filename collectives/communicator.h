@@ -306,15 +306,15 @@ class Transport {
   virtual absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) = 0;
 
   // Page-aligned memory that peers can read, for the worker's life, of which no page is there until
-  // Hold says so. Errors: ResourceExhausted, naming `what`.
-  virtual absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) = 0;
-  // Reserves the pages of [data, data + bytes), a part of loose memory: they may be used from now
-  // on. Those that are there already keep what is in them; others may hold anything. Errors:
-  // ResourceExhausted, naming `what`.
-  virtual absl::Status Hold(void* data, size_t bytes, const std::string& what) = 0;
-  // Gives the pages that lie whole in [data, data + bytes), a part of loose memory, back to the
-  // system. Neither this rank nor a peer touches the part before it is held again.
-  virtual void Drop(void* data, size_t bytes) = 0;
+  // CommitPages says so. Errors: ResourceExhausted, naming `what`.
+  virtual absl::StatusOr<void*> ReservePages(size_t bytes, const std::string& what) = 0;
+  // Has the pages of [data, data + bytes), a part of reserved memory, in memory: they may be used
+  // from now on. Those that are there already keep what is in them; others may hold anything.
+  // Errors: ResourceExhausted, naming `what`.
+  virtual absl::Status CommitPages(void* data, size_t bytes, const std::string& what) = 0;
+  // Gives the pages that lie whole in [data, data + bytes), a part of reserved memory, back to the
+  // system. Neither this rank nor a peer touches the part before it is committed again.
+  virtual void ReleasePages(void* data, size_t bytes) = 0;
 
   // Where vectors for TreeReduce lie: in what Allocate gives, unless the transport reduces in other
   // memory.

@@ -67,7 +67,7 @@ FakeTransport::FakeTransport(FakeNetwork* network, size_t arena_bytes)
 
 FakeTransport::~FakeTransport() {
   for (void* block : blocks_) std::free(block);
-  for (const Loose& loose : loose_) ::munmap(loose.data, loose.bytes);
+  for (const Reserved& reserved : reserved_) ::munmap(reserved.data, reserved.bytes);
 }
 
 absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& what) {
@@ -84,42 +84,42 @@ absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& w
   return block;
 }
 
-absl::StatusOr<void*> FakeTransport::AllocateLoose(size_t bytes, const std::string& what) {
+absl::StatusOr<void*> FakeTransport::ReservePages(size_t bytes, const std::string& what) {
   if (bytes > left_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no room for ", what, ": asked for ", bytes, " bytes, ", left_, " are left"));
   }
-  Loose loose;
-  loose.bytes = std::max<size_t>(bytes, 1);
-  loose.memory = UniqueFd(::memfd_create("loose", MFD_CLOEXEC));
-  if (!loose.memory.valid() ||
-      ::ftruncate(loose.memory.get(), static_cast<off_t>(loose.bytes)) != 0) {
+  Reserved reserved;
+  reserved.bytes = std::max<size_t>(bytes, 1);
+  reserved.memory = UniqueFd(::memfd_create("reserved", MFD_CLOEXEC));
+  if (!reserved.memory.valid() ||
+      ::ftruncate(reserved.memory.get(), static_cast<off_t>(reserved.bytes)) != 0) {
     return ErrnoStatus(errno, what);
   }
   void* const data =
-      ::mmap(nullptr, loose.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, loose.memory.get(), 0);
+      ::mmap(nullptr, reserved.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, reserved.memory.get(), 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, what);
-  loose.data = static_cast<char*>(data);
-  loose_.push_back(std::move(loose));
+  reserved.data = static_cast<char*>(data);
+  reserved_.push_back(std::move(reserved));
   left_ -= bytes;
-  Drop(data, bytes);
+  ReleasePages(data, bytes);
   return data;
 }
 
-absl::Status FakeTransport::Hold(void* data, size_t bytes, const std::string& what) {
+absl::Status FakeTransport::CommitPages(void* data, size_t bytes, const std::string& what) {
   return absl::OkStatus();
 }
 
-void FakeTransport::Drop(void* data, size_t bytes) {
+void FakeTransport::ReleasePages(void* data, size_t bytes) {
   const std::string poison(bytes, '\xff');
-  for (const Loose& loose : loose_) {
-    const std::ptrdiff_t offset = static_cast<char*>(data) - loose.data;
-    if (offset < 0 || static_cast<size_t>(offset) + bytes > loose.bytes) continue;
-    LS_CHECK_EQ(::pwrite(loose.memory.get(), poison.data(), bytes, offset),
+  for (const Reserved& reserved : reserved_) {
+    const std::ptrdiff_t offset = static_cast<char*>(data) - reserved.data;
+    if (offset < 0 || static_cast<size_t>(offset) + bytes > reserved.bytes) continue;
+    LS_CHECK_EQ(::pwrite(reserved.memory.get(), poison.data(), bytes, offset),
                 static_cast<ssize_t>(bytes));
     return;
   }
-  LS_CHECK(false) << "not a part of loose memory";
+  LS_CHECK(false) << "not a part of reserved memory";
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(const GroupSpec& spec,

@@ -52,11 +52,11 @@ class FakeTransport : public Transport {
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
   VectorMemory& vectors() override { return vectors_; }
-  // Filled with 0xff where it is not held so that a reader would notice. Drop writes it through a
-  // descriptor: as with the real one, the owner may have made the memory read-only.
-  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
-  absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
-  void Drop(void* data, size_t bytes) override;
+  // Filled with 0xff where it is not committed, so that a reader would notice. ReleasePages writes
+  // it through a descriptor: as with the real one, the owner may have made the memory read-only.
+  absl::StatusOr<void*> ReservePages(size_t bytes, const std::string& what) override;
+  absl::Status CommitPages(void* data, size_t bytes, const std::string& what) override;
+  void ReleasePages(void* data, size_t bytes) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
                                                         absl::Time deadline) override;
   // Aborts the generation for all of its ranks: there is one group.
@@ -70,12 +70,12 @@ class FakeTransport : public Transport {
   const std::string address_;
   size_t left_;
   std::vector<void*> blocks_;
-  struct Loose {
+  struct Reserved {
     char* data = nullptr;
     size_t bytes = 0;
     UniqueFd memory;
   };
-  std::vector<Loose> loose_;
+  std::vector<Reserved> reserved_;
   FlightRecorder recorder_;
   HostVectors vectors_{this};
 };

@@ -42,13 +42,13 @@ class HostsTransport : public Transport {
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override {
     return shm_->Allocate(bytes, what);
   }
-  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override {
-    return shm_->AllocateLoose(bytes, what);
+  absl::StatusOr<void*> ReservePages(size_t bytes, const std::string& what) override {
+    return shm_->ReservePages(bytes, what);
   }
-  absl::Status Hold(void* data, size_t bytes, const std::string& what) override {
-    return shm_->Hold(data, bytes, what);
+  absl::Status CommitPages(void* data, size_t bytes, const std::string& what) override {
+    return shm_->CommitPages(data, bytes, what);
   }
-  void Drop(void* data, size_t bytes) override { shm_->Drop(data, bytes); }
+  void ReleasePages(void* data, size_t bytes) override { shm_->ReleasePages(data, bytes); }
   VectorMemory& vectors() override { return shm_->vectors(); }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
                                                         absl::Time deadline) override;

@@ -57,13 +57,13 @@ class NcclTransport : public Transport {
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override {
     return control_->Allocate(bytes, what);
   }
-  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override {
-    return control_->AllocateLoose(bytes, what);
+  absl::StatusOr<void*> ReservePages(size_t bytes, const std::string& what) override {
+    return control_->ReservePages(bytes, what);
   }
-  absl::Status Hold(void* data, size_t bytes, const std::string& what) override {
-    return control_->Hold(data, bytes, what);
+  absl::Status CommitPages(void* data, size_t bytes, const std::string& what) override {
+    return control_->CommitPages(data, bytes, what);
   }
-  void Drop(void* data, size_t bytes) override { control_->Drop(data, bytes); }
+  void ReleasePages(void* data, size_t bytes) override { control_->ReleasePages(data, bytes); }
   VectorMemory& vectors() override { return memory_; }
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
                                                         absl::Time deadline) override;

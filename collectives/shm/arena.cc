@@ -70,16 +70,16 @@ absl::StatusOr<UniqueFd> ReadOnly(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, size_t loose_bytes,
+absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, size_t reserved_bytes,
                                                            absl::Duration patience) {
   auto arena = std::unique_ptr<OwnArena>(new OwnArena());
   arena->patience_ = patience;
-  if (heap_bytes > SIZE_MAX / 4 || loose_bytes > SIZE_MAX / 4) {
+  if (heap_bytes > SIZE_MAX / 4 || reserved_bytes > SIZE_MAX / 4) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("an arena of ", heap_bytes, " + ", loose_bytes, " bytes"));
+        absl::StrCat("an arena of ", heap_bytes, " + ", reserved_bytes, " bytes"));
   }
   arena->heap_end_ = PagesOf(kHeapOffset + heap_bytes);
-  arena->bytes_ = arena->heap_end_ + PagesOf(loose_bytes);
+  arena->bytes_ = arena->heap_end_ + PagesOf(reserved_bytes);
   const std::string what =
       absl::StrCat("reserving ", arena->heap_end_ >> 20, " MiB of shared memory for gradients");
   arena->fd_.reset(::memfd_create("lockstep-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -92,8 +92,8 @@ absl::StatusOr<std::unique_ptr<OwnArena>> OwnArena::Create(size_t heap_bytes, si
   if (base == MAP_FAILED) return ErrnoStatus(errno, what);
   arena->base_ = static_cast<char*>(base);
   // Mapped writable here; from now on nobody else can be. Sealed so, no page could be given back.
-  const int writing = loose_bytes == 0 ? F_SEAL_FUTURE_WRITE : 0;
-  if (loose_bytes > 0) {
+  const int writing = reserved_bytes == 0 ? F_SEAL_FUTURE_WRITE : 0;
+  if (reserved_bytes > 0) {
     LS_ASSIGN_OR_RETURN(arena->shared_fd_, ReadOnly(fd));
   }
   if (::fcntl(fd, F_ADD_SEALS, kSizeSeals | writing | F_SEAL_SEAL) != 0) {
@@ -122,25 +122,25 @@ absl::StatusOr<void*> OwnArena::Allocate(size_t bytes, const std::string& what) 
   return result;
 }
 
-absl::StatusOr<void*> OwnArena::AllocateLoose(size_t bytes, const std::string& what) {
+absl::StatusOr<void*> OwnArena::ReservePages(size_t bytes, const std::string& what) {
   const size_t left = bytes_ - heap_end_ - loose_used_;
   if (bytes > left || PagesOf(bytes) > left) {
     return absl::ResourceExhaustedError(absl::StrCat("no room for ", what,
                                                      " in the shared arena: asked for ", bytes,
-                                                     " loose bytes, ", left, " are left"));
+                                                     " reserved bytes, ", left, " are left"));
   }
   void* result = base_ + heap_end_ + loose_used_;
   loose_used_ += PagesOf(bytes);
   return result;
 }
 
-absl::Status OwnArena::Hold(void* data, size_t bytes, const std::string& what) {
+absl::Status OwnArena::CommitPages(void* data, size_t bytes, const std::string& what) {
   const auto begin = static_cast<size_t>(static_cast<char*>(data) - base_);
   return Reserve(fd_.get(), begin / kPageBytes * kPageBytes, PagesOf(begin + bytes), patience_,
                  what);
 }
 
-void OwnArena::Drop(void* data, size_t bytes) {
+void OwnArena::ReleasePages(void* data, size_t bytes) {
   const auto offset = static_cast<size_t>(static_cast<char*>(data) - base_);
   const size_t begin = PagesOf(offset), end = (offset + bytes) / kPageBytes * kPageBytes;
   if (begin >= end) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of one worker that its peers read: a memfd that its owner maps writable and everyone
 // else read-only (F_SEAL_FUTURE_WRITE), so that a byte has one writer. It has no name in the file
-// system, so nothing is left behind, and its space is reserved at creation. An arena with loose
+// system, so nothing is left behind, and its space is reserved at creation. An arena with reserved
 // memory, whose space comes and goes, cannot be sealed that way: its peers get a descriptor that
 // cannot be written through. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COLLECTIVES_SHM_ARENA_H_
@@ -24,11 +24,11 @@ namespace lockstep {
 // This worker's own arena.
 class OwnArena {
  public:
-  // With `heap_bytes` for Allocate and `loose_bytes` for AllocateLoose. Memory that is short is
+  // With `heap_bytes` for Allocate and `reserved_bytes` for ReservePages. Memory that is short is
   // waited for, here and in Hold, for `patience` at most. Errors: ResourceExhausted when the memory
   // of the heap is not there.
   static absl::StatusOr<std::unique_ptr<OwnArena>> Create(
-      size_t heap_bytes, size_t loose_bytes = 0, absl::Duration patience = absl::ZeroDuration());
+      size_t heap_bytes, size_t reserved_bytes = 0, absl::Duration patience = absl::ZeroDuration());
   ~OwnArena();
   OwnArena(const OwnArena&) = delete;
   OwnArena& operator=(const OwnArena&) = delete;
@@ -37,9 +37,9 @@ class OwnArena {
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what);
 
   // As in Transport.
-  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what);
-  absl::Status Hold(void* data, size_t bytes, const std::string& what);
-  void Drop(void* data, size_t bytes);
+  absl::StatusOr<void*> ReservePages(size_t bytes, const std::string& what);
+  absl::Status CommitPages(void* data, size_t bytes, const std::string& what);
+  void ReleasePages(void* data, size_t bytes);
 
   // The offset of [data, data + bytes), or CallSlot::kForeign when it is not inside the heap.
   uint64_t OffsetOf(const void* data, size_t bytes) const;
@@ -53,11 +53,11 @@ class OwnArena {
  private:
   OwnArena() = default;
   UniqueFd fd_;
-  UniqueFd shared_fd_;  // read-only; with loose memory alone
+  UniqueFd shared_fd_;  // read-only; with reserved memory alone
   char* base_ = nullptr;
   size_t bytes_ = 0;
   size_t used_ = kHeapOffset;
-  size_t heap_end_ = 0;  // where the loose memory begins
+  size_t heap_end_ = 0;  // where the reserved memory begins
   size_t loose_used_ = 0;
   absl::Duration patience_;
 };

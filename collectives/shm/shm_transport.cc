@@ -30,8 +30,9 @@ int IndexOf(const GroupSpec& spec) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options) {
   auto transport = std::unique_ptr<ShmTransport>(new ShmTransport(options));
-  LS_ASSIGN_OR_RETURN(transport->arena_, OwnArena::Create(options.arena_bytes, options.loose_bytes,
-                                                          options.memory_patience));
+  LS_ASSIGN_OR_RETURN(
+      transport->arena_,
+      OwnArena::Create(options.arena_bytes, options.reserved_bytes, options.memory_patience));
   LS_ASSIGN_OR_RETURN(transport->server_, ArenaServer::Start(transport->arena_->fd()));
   return transport;
 }
@@ -42,12 +43,12 @@ absl::StatusOr<void*> ShmTransport::Allocate(size_t bytes, const std::string& wh
   return arena_->Allocate(bytes, what);
 }
 
-absl::StatusOr<void*> ShmTransport::AllocateLoose(size_t bytes, const std::string& what) {
-  return arena_->AllocateLoose(bytes, what);
+absl::StatusOr<void*> ShmTransport::ReservePages(size_t bytes, const std::string& what) {
+  return arena_->ReservePages(bytes, what);
 }
 
-absl::Status ShmTransport::Hold(void* data, size_t bytes, const std::string& what) {
-  return arena_->Hold(data, bytes, what);
+absl::Status ShmTransport::CommitPages(void* data, size_t bytes, const std::string& what) {
+  return arena_->CommitPages(data, bytes, what);
 }
 
 void ShmTransport::AbortConnect(int64_t generation, const std::string& reason) {

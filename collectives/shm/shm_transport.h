@@ -30,8 +30,8 @@ class ShmTransport : public Transport {
   struct Options {
     // What Allocate can give out in all; every piece is rounded up to 64 bytes.
     size_t arena_bytes = 0;
-    // What AllocateLoose can give out in all; every piece is rounded up to whole pages.
-    size_t loose_bytes = 0;
+    // What ReservePages can give out in all; every piece is rounded up to whole pages.
+    size_t reserved_bytes = 0;
     // Where the peers' life words are; null: deaths show as deadlines only. Outlives the transport.
     const LifePage* life = nullptr;
     // Ranks that share this host's CPUs, when they are more than the members of a generation:
@@ -49,9 +49,9 @@ class ShmTransport : public Transport {
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
   VectorMemory& vectors() override { return vectors_; }
-  absl::StatusOr<void*> AllocateLoose(size_t bytes, const std::string& what) override;
-  absl::Status Hold(void* data, size_t bytes, const std::string& what) override;
-  void Drop(void* data, size_t bytes) override { arena_->Drop(data, bytes); }
+  absl::StatusOr<void*> ReservePages(size_t bytes, const std::string& what) override;
+  absl::Status CommitPages(void* data, size_t bytes, const std::string& what) override;
+  void ReleasePages(void* data, size_t bytes) override { arena_->ReleasePages(data, bytes); }
   // Members may be some of the generation's, those of this host: what is made of them counts them
   // by their places in the list and names them by their ranks.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,

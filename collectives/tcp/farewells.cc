@@ -37,7 +37,7 @@ bool HasTaken(int socket) {
 
 }  // namespace
 
-void Farewells::Say(const Goodbye& goodbye, const std::vector<Link*>& links, int unheard) {
+void Farewells::Send(const Goodbye& goodbye, const std::vector<Link*>& links, int unheard) {
   std::string text;
   const FrameHeader header = GoodbyeFrame(goodbye, &text);
   for (Link* const link : links) {

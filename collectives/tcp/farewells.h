@@ -4,7 +4,7 @@
 // long the peer takes to read it, on a thread of its own; and no connection is closed before the
 // peer's kernel has all that was said, since what this rank did not read makes of a close a reset,
 // which takes what is still on its way.
-// Thread-safety: confined to the owner of the links, which leaves them alone after Say.
+// Thread-safety: confined to the owner of the links, which leaves them alone after Send.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_FAREWELLS_H_
 #define LOCKSTEP_COLLECTIVES_TCP_FAREWELLS_H_
 
@@ -24,7 +24,7 @@ class Farewells {
 
   // Says `goodbye` on each of `links` that is open. Does not block: what a connection does not take
   // at once goes on the thread. `unheard`: a rank that is lost, for which nobody waits; -1: none.
-  void Say(const Goodbye& goodbye, const std::vector<Link*>& links, int unheard);
+  void Send(const Goodbye& goodbye, const std::vector<Link*>& links, int unheard);
   // Blocks until each peer has heard it or has closed its end, or until `until`. Closes the links.
   void AwaitTaken(absl::Time until);
 

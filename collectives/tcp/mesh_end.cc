@@ -123,7 +123,7 @@ void Mesh::Leave(const absl::Status& status) {
   std::vector<Link*> links;
   for (const int rank : ranks_) links.push_back(link(rank));
   const GroupEnd end = EndOf(status);
-  farewells_.Say({status.code(), end, std::string(status.message())}, links, end.lost_rank());
+  farewells_.Send({status.code(), end, std::string(status.message())}, links, end.lost_rank());
 }
 
 Mesh::~Mesh() {

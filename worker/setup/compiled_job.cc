@@ -51,10 +51,10 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
     compiled.arena_bytes +=
         compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float));
   }
-  (spec.shard_moments ? compiled.loose_bytes : compiled.arena_bytes) +=
+  (spec.shard_moments ? compiled.reserved_bytes : compiled.arena_bytes) +=
       RoundUp(compiled.plan->state_bytes());
   if (spec.shard_moments && place == GradientPlace::kHost) {
-    compiled.loose_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
+    compiled.reserved_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
   } else if (spec.shard_moments) {
     compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double));
   }

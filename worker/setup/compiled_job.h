@@ -40,9 +40,9 @@ struct CompiledJob {
   // The vector that is reduced: the plan's gradients, then the step header.
   int64_t vector_count = 0;
   int gradient_buffers = 0;
-  // Everything that the transport's arena holds, and its loose memory.
+  // Everything that the transport's arena holds, and its reserved memory.
   size_t arena_bytes = 0;
-  size_t loose_bytes = 0;
+  size_t reserved_bytes = 0;
   MemoryNeed need;
   std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };

@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
   shm.life = life;
   shm.memory_patience = patience;
   shm.arena_bytes = compiled.arena_bytes;
-  shm.loose_bytes = compiled.loose_bytes;
+  shm.reserved_bytes = compiled.reserved_bytes;
   if (place == GradientPlace::kHost && over_hosts) {
     HostsTransport::Options hosts;
     hosts.shm = shm;

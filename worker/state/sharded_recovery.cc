@@ -206,8 +206,8 @@ absl::Status ShardedState::TakeMoments(std::vector<engine::StateRange> ranges) {
   for (size_t i = 0; i < ranges.size();) {
     engine::StateRange all = ranges[i];
     for (++i; i < ranges.size() && ranges[i].begin <= all.end + kNear; ++i) all.end = ranges[i].end;
-    LS_RETURN_IF_ERROR(parts_.transport->Hold(parts_.state + all.begin, all.end - all.begin,
-                                              "a part of the optimizer's state"));
+    LS_RETURN_IF_ERROR(parts_.transport->CommitPages(parts_.state + all.begin, all.end - all.begin,
+                                                     "a part of the optimizer's state"));
   }
   return absl::OkStatus();
 }

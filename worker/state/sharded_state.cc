@@ -39,9 +39,9 @@ size_t ShardedState::SpillBytes(int64_t vector_count) {
 
 absl::Status ShardedState::HoldShared(const engine::Plan& plan, Transport* transport, char* state) {
   const engine::StateRange moments = MomentsIn(plan);
-  LS_RETURN_IF_ERROR(transport->Hold(state, moments.begin, "the weights"));
-  return transport->Hold(state + moments.end, plan.state_bytes() - moments.end,
-                         "averages and counters");
+  LS_RETURN_IF_ERROR(transport->CommitPages(state, moments.begin, "the weights"));
+  return transport->CommitPages(state + moments.end, plan.state_bytes() - moments.end,
+                                "averages and counters");
 }
 
 ShardedState::ShardedState(const Parts& parts) : parts_(parts) {
@@ -96,7 +96,7 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
   holders_ = std::move(holders);
   hosts_ = communicator.hosts();
   summed_step_ = 0;
-  if (!spread()) parts_.transport->Drop(parts_.spill, SpillBytes(parts_.vector_count));
+  if (!spread()) parts_.transport->ReleasePages(parts_.spill, SpillBytes(parts_.vector_count));
   std::vector<engine::HeldRange> ranges;
   present_ = {{0, moments_begin_}};
   gathered_.clear();
@@ -109,7 +109,7 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
       float* weights = parts_.gradients + piece.begin;
       if (piece.in_slice && !all_held_) {
         weights = parts_.spill + (piece.begin - own_.begin);
-        LS_RETURN_IF_ERROR(parts_.transport->Hold(
+        LS_RETURN_IF_ERROR(parts_.transport->CommitPages(
             weights, static_cast<size_t>(piece.end - piece.begin) * sizeof(float), "new weights"));
       }
       ranges.push_back({piece.begin, piece.end, weights});
@@ -138,10 +138,10 @@ void ShardedState::DropMoments() {
   size_t gone = moments_begin_;
   for (const Place& place : places_) {
     if (!Holds(place.shard)) continue;
-    if (gone < place.begin) parts_.transport->Drop(parts_.state + gone, place.begin - gone);
+    if (gone < place.begin) parts_.transport->ReleasePages(parts_.state + gone, place.begin - gone);
     gone = place.end;
   }
-  if (gone < moments_end_) parts_.transport->Drop(parts_.state + gone, moments_end_ - gone);
+  if (gone < moments_end_) parts_.transport->ReleasePages(parts_.state + gone, moments_end_ - gone);
 }
 
 absl::Status ShardedState::DealSpread(int world) {

@@ -51,9 +51,9 @@ class ShardedState : public StatePolicy {
     // Null where ranks read each other's vectors.
     engine::SpreadUpdate* spread = nullptr;
     Transport* transport = nullptr;
-    char* state = nullptr;       // loose memory of plan->state_bytes()
+    char* state = nullptr;       // reserved memory of plan->state_bytes()
     float* gradients = nullptr;  // the buffer that holds the owned slice: `vector_count` elements
-    // One of these: loose memory of SpillBytes(vector_count), where vectors lie on the host; or,
+    // One of these: reserved memory of SpillBytes(vector_count), where vectors lie on the host; or,
     // with `spread`, a number for each of plan->SumBlocks(), which peers can read; or, also with
     // `spread`, nothing.
     float* spill = nullptr;

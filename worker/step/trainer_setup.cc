@@ -123,7 +123,7 @@ absl::Status Trainer::ReserveState(Transport* transport) {
     LS_ASSIGN_OR_RETURN(state_, transport->Allocate(RoundUp(plan.state_bytes()), kWhat));
     return absl::OkStatus();
   }
-  LS_ASSIGN_OR_RETURN(state_, transport->AllocateLoose(RoundUp(plan.state_bytes()), kWhat));
+  LS_ASSIGN_OR_RETURN(state_, transport->ReservePages(RoundUp(plan.state_bytes()), kWhat));
   return ShardedState::HoldShared(plan, transport, static_cast<char*>(state_));
 }
 
@@ -157,7 +157,7 @@ absl::Status Trainer::MakePolicy(Transport* transport, float* gradients) {
   } else if (vector_->memory()->on_host()) {
     LS_ASSIGN_OR_RETURN(
         void* spill,
-        transport->AllocateLoose(ShardedState::SpillBytes(compiled_.vector_count), "new weights"));
+        transport->ReservePages(ShardedState::SpillBytes(compiled_.vector_count), "new weights"));
     parts.spill = static_cast<float*>(spill);
   } else {
     LS_ASSIGN_OR_RETURN(void* sums,

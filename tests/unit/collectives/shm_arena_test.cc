@@ -75,20 +75,20 @@ int64_t MemoryOf(const OwnArena& arena) {
   return status.st_blocks * 512;
 }
 
-TEST(ArenaTest, LooseMemoryComesAndGoes) {
-  constexpr size_t kLoose = 1 << 20;
-  auto arena = OwnArena::Create(4096, kLoose);
+TEST(ArenaTest, ReservedMemoryComesAndGoes) {
+  constexpr size_t kReserved = 1 << 20;
+  auto arena = OwnArena::Create(4096, kReserved);
   ASSERT_TRUE(arena.ok()) << arena.status();
   const int64_t before = MemoryOf(**arena);
-  auto loose = (*arena)->AllocateLoose(kLoose, "moments");
-  ASSERT_TRUE(loose.ok()) << loose.status();
-  char* const at = static_cast<char*>(*loose);
+  auto reserved = (*arena)->ReservePages(kReserved, "moments");
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  char* const at = static_cast<char*>(*reserved);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % kPageBytes, 0u);
   EXPECT_EQ(MemoryOf(**arena), before);
-  EXPECT_FALSE((*arena)->AllocateLoose(1, "more").ok());
-  ASSERT_TRUE((*arena)->Hold(at + 100, kLoose / 2, "a half").ok());
-  std::memset(at, 7, kLoose / 2);
-  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kLoose / 2 + kPageBytes));
+  EXPECT_FALSE((*arena)->ReservePages(1, "more").ok());
+  ASSERT_TRUE((*arena)->CommitPages(at + 100, kReserved / 2, "a half").ok());
+  std::memset(at, 7, kReserved / 2);
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kReserved / 2 + kPageBytes));
   // A peer reads it and cannot write.
   EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*arena)->fd(), 0),
             MAP_FAILED);
@@ -97,11 +97,11 @@ TEST(ArenaTest, LooseMemoryComesAndGoes) {
   ASSERT_TRUE(peer.ok()) << peer.status();
   EXPECT_EQ((*peer)->base()[(*arena)->OffsetOf(at, 1)], 7);
   // Whole pages go; what shares one with a neighbour stays.
-  (*arena)->Drop(at + 100, kLoose / 2);
+  (*arena)->ReleasePages(at + 100, kReserved / 2);
   EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(2 * kPageBytes));
   EXPECT_EQ(at[99], 7);
-  ASSERT_TRUE((*arena)->Hold(at, kLoose, "all").ok());
-  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kLoose));
+  ASSERT_TRUE((*arena)->CommitPages(at, kReserved, "all").ok());
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kReserved));
   EXPECT_EQ(at[99], 7);
 }
 

@@ -101,7 +101,7 @@ TEST(FarewellsTest, AFrameThatWasBegunGoesFirstHoweverLateThePeerReads) {
   std::string payload(kPart, 'x');
   const int begun = ends.Fill(payload);
   Farewells farewells;
-  farewells.Say(kReason, {ends.mine.get()}, -1);
+  farewells.Send(kReason, {ends.mine.get()}, -1);
   // The memory is the next generation's now.
   std::memset(payload.data(), 'y', payload.size());
   int frames = 0;
@@ -120,7 +120,7 @@ TEST(FarewellsTest, NothingIsClosedBeforeThePeerHasTheGoodbye) {
   std::string payload(kPart, 'x');
   const int begun = ends.Fill(payload);
   Farewells farewells;
-  farewells.Say(kReason, {ends.mine.get()}, -1);
+  farewells.Send(kReason, {ends.mine.get()}, -1);
   LS_CHECK_EQ(::send(ends.theirs->socket(), "unread", 6, MSG_NOSIGNAL), 6);
   Thread closing("closing", [&] { farewells.AwaitTaken(Soon()); });
   int frames = 0;
@@ -136,10 +136,10 @@ TEST(FarewellsTest, APeerThatIsGoneOrLostIsNotWaitedFor) {
   lost.Fill(payload);
   Farewells farewells;
   gone.theirs->Close();
-  farewells.Say(kReason, {gone.mine.get()}, -1);
+  farewells.Send(kReason, {gone.mine.get()}, -1);
   farewells.AwaitTaken(absl::InfiniteFuture());
   Farewells others;
-  others.Say(kReason, {lost.mine.get()}, /*unheard=*/1);
+  others.Send(kReason, {lost.mine.get()}, /*unheard=*/1);
   others.AwaitTaken(absl::InfiniteFuture());
   EXPECT_FALSE(gone.mine->open() || lost.mine->open());
 }
@@ -149,7 +149,7 @@ TEST(FarewellsTest, APeerThatReadsNothingIsWaitedForNoLongerThanAllowed) {
   const std::string part(kPart, 'x');  // a link sends what its callers keep
   ends.Fill(part);
   Farewells farewells;
-  farewells.Say(kReason, {ends.mine.get()}, -1);
+  farewells.Send(kReason, {ends.mine.get()}, -1);
   farewells.AwaitTaken(Clock::Real()->Now());
   EXPECT_FALSE(ends.mine->open());
 }

@@ -38,7 +38,7 @@ struct ShardedMember {
     ShardedState::Parts parts;
     parts.plan = plan.get();
     parts.transport = transport.get();
-    parts.state = static_cast<char*>(*transport->AllocateLoose(plan->state_bytes(), "state"));
+    parts.state = static_cast<char*>(*transport->ReservePages(plan->state_bytes(), "state"));
     parts.gradients = static_cast<float*>(*transport->Allocate(count * 4, "gradients"));
     const bool spread = mode == Mode::kSpread;
     parts.apart = mode >= Mode::kApart;
@@ -47,7 +47,7 @@ struct ShardedMember {
           *transport->Allocate(plan->SumBlocks().size() * sizeof(double), "sums"));
     } else if (!parts.apart) {
       parts.spill = static_cast<float*>(
-          *transport->AllocateLoose(ShardedState::SpillBytes(count), "new weights"));
+          *transport->ReservePages(ShardedState::SpillBytes(count), "new weights"));
     }
     parts.vector_count = count;
     parts.shards = shards;
