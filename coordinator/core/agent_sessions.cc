@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/handover.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/sessions.h"
@@ -149,6 +150,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
   const bool was_stopping = std::exchange(node.stopping, false);
+  node.keeps = false;
   if (restarted) MarkLost(context, node, hello, was_stopping);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
@@ -186,7 +188,8 @@ bool Desired(const Context& context, const Job& job, const Worker& worker) {
     return worker.failed && job.ending->target == FAILED && !job.final() &&
            context.now < job.ending->since + options.settle / 2;
   }
-  return !job.final() || context.now < job.ended + options.leave;
+  if (job.final()) return context.now < job.ended + options.leave;
+  return !IsLeftByItsAgent(context.state, job, worker);
 }
 
 void OnExited(Context& context, SessionId session, const std::string& node_id,
@@ -214,9 +217,11 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
 }
 
 // It gets nothing new, and what ends there costs no job anything.
-void OnStopping(Context& context, Node& node) {
+void OnStopping(Context& context, Node& node, const AgentStopping& stopping) {
   node.stopping = true;
+  node.keeps = FromProto(stopping.grace()) > absl::ZeroDuration();
   context.schedule = true;
+  context.wish_nodes.insert(node.id);
   for (const std::string& id : JobsOn(node)) {
     const Job* job = FindJob(context.state, id);
     if (job != nullptr && !job->final()) context.touched_jobs.insert(id);
@@ -379,7 +384,7 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
       }
       break;
     case AgentMessage::kStopping:
-      OnStopping(context, context.state.nodes[known->second]);
+      OnStopping(context, context.state.nodes[known->second], message.stopping());
       break;
     default:
       break;

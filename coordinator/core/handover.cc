@@ -10,6 +10,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/preemption.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -20,9 +21,23 @@ namespace {
 // A worker that could not relieve another is followed by the next one after this time.
 constexpr absl::Duration kAgainAfter = absl::Seconds(10);
 
+bool IsDrained(const Node& node) { return node.drain.has_value() || (node.stopping && node.keeps); }
+
 bool OnDrained(const State& state, const Worker& worker) {
   const auto node = state.nodes.find(worker.node_id);
-  return node != state.nodes.end() && node->second.drain.has_value();
+  return node != state.nodes.end() && IsDrained(node->second);
+}
+
+// Its agent leaves, and keeps it for a while.
+bool OnLeaving(const State& state, const Worker& worker) {
+  const auto node = state.nodes.find(worker.node_id);
+  return node != state.nodes.end() && node->second.stopping && node->second.keeps;
+}
+
+// "rank 2 on node-b, which is drained,"
+std::string WhoLeaves(const State& state, const Worker& worker) {
+  return absl::StrCat("rank ", worker.slot, " on ", worker.node_id,
+                      OnLeaving(state, worker) ? ", whose agent leaves," : ", which is drained,");
 }
 
 // Its worker has a node, and nothing is known against it.
@@ -141,12 +156,12 @@ void TakeBack(Context& context, Job& job) {
 // One that has nothing yet which others lack. Where no node has room it stays if the job needs it.
 void MoveNewcomer(Context& context, Job& job, Slot& slot) {
   if (FindRoom(context, job) == nullptr && !HasActiveGeneration(job)) return;
-  const std::string before = OnNode(*slot.worker);
+  const std::string before = WhoLeaves(context.state, *slot.worker);
   Retire(context, job, slot, /*fault=*/0);
   if (slot.standby) return;  // the next one follows by itself
   StartLife(context, job, slot);
   AppendNotice(context, job,
-               absl::StrCat(before, ", which is drained, ",
+               absl::StrCat(before, " ",
                             slot.unplaced() ? "waits for another node"
                                             : absl::StrCat("starts on ", slot.node_id)));
 }
@@ -168,7 +183,7 @@ void OpenRelief(Context& context, Job& job, int index) {
   StartLife(context, job, *place);
   const Worker& leaves = *job.slots[static_cast<size_t>(index)].worker;
   AppendNotice(context, job,
-               absl::StrCat(OnNode(leaves), ", which is drained, hands over to a worker on ",
+               absl::StrCat(WhoLeaves(context.state, leaves), " hands over to a worker on ",
                             place->node_id, " when that one is ready"));
 }
 
@@ -195,8 +210,8 @@ void Relieve(Context& context, Job& job, int index) {
   slot.wanted = false;
   slot.returns = true;
   AppendNotice(context, job,
-               absl::StrCat(OnNode(*slot.worker), ", which is drained, leaves; another one starts ",
-                            "when a node has room"));
+               absl::StrCat(WhoLeaves(context.state, *slot.worker),
+                            " leaves; another one starts when a node has room"));
 }
 
 // Whether it would be let into the next generation; says why not, and is rid of it.
@@ -238,12 +253,39 @@ void HandOver(Context& context, Job& job) {
 // Whether there may be anything to do; seldom, so it is asked first.
 bool HasMoves(const State& state, const Job& job) {
   return std::any_of(state.nodes.begin(), state.nodes.end(),
-                     [](const auto& entry) { return entry.second.drain.has_value(); }) ||
+                     [](const auto& entry) { return IsDrained(entry.second); }) ||
          std::any_of(job.slots.begin(), job.slots.end(),
                      [](const Slot& slot) { return slot.relieves >= 0 || slot.returns; });
 }
 
+// Where all who have the job's state are left by their agents, and nobody relieves any of them.
+bool MustSave(const State& state, Job& job) {
+  if (!HasActiveGeneration(job) || job.generation.regroup) return false;
+  bool any = false;
+  for (Slot& slot : job.slots) {
+    if (slot.relieves >= 0 && IsThere(slot)) return false;
+    if (!IsLivingMember(job, slot)) continue;
+    if (!OnLeaving(state, *slot.worker)) return false;
+    any = true;
+  }
+  return any;
+}
+
 }  // namespace
+
+bool IsLeftByItsAgent(const State& state, const Job& job, const Worker& worker) {
+  if (!OnLeaving(state, worker)) return false;
+  if (job.generation.message.generation() == 0) return true;  // there is nothing yet
+  const bool changes = !HasActiveGeneration(job) || job.generation.regroup || job.drain;
+  if (changes || ResultIsThere(job) || worker.finished) return false;
+  const auto index = static_cast<size_t>(worker.slot);
+  if (index >= job.slots.size() || !job.slots[index].worker ||
+      job.slots[index].worker->incarnation != worker.incarnation) {
+    return false;  // of a life before: its end is under way
+  }
+  const Slot& slot = job.slots[index];
+  return slot.wanted && FindRelief(const_cast<Job&>(job), slot) == nullptr;
+}
 
 Slot* FindRelief(Job& job, const Slot& slot) {
   const int index = IndexOf(job, slot);
@@ -269,6 +311,12 @@ void LeaveDrainedNodes(Context& context, Job& job) {
     }
   }
   HandOver(context, job);
+  if (MustSave(context.state, job)) StopToSave(context, job);
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && OnLeaving(context.state, *slot.worker)) {
+      context.wish_nodes.insert(slot.worker->node_id);
+    }
+  }
 }
 
 std::string SayMoves(const State& state, const Job& job, const std::string& node_id) {

@@ -73,14 +73,25 @@ void Requeue(Context& context, Job& job) {
   SetState(context, job, PENDING, reason);
 }
 
+bool IsOnItsWayOut(const Job& job) {
+  return job.preempted || job.drain || job.ending || job.final();
+}
+
+// Its workers leave by themselves, and it waits again.
+void LetSave(Context& context, Job& job, const std::string& why) {
+  job.preempted = Preempted{why, context.now};
+  job.drain = absl::StrCat(why, "; ", HowToStop(job));
+  SetState(context, job, DRAINING, *job.drain);
+}
+
 }  // namespace
 
 void StopFor(Context& context, Job& job, const Job& by) {
-  if (job.preempted || job.drain || job.ending || job.final()) return;
+  if (IsOnItsWayOut(job)) return;
   const std::string why =
       absl::StrCat("stops for job ", by.id, " of priority ", by.spec().priority());
-  job.preempted = Preempted{why, context.now};
   if (!LeavesByItself(job)) {
+    job.preempted = Preempted{why, context.now};
     const bool began = job.generation.message.generation() != 0;
     BeginEnding(context, job, PENDING,
                 absl::StrCat("was stopped for job ", by.id,
@@ -88,8 +99,12 @@ void StopFor(Context& context, Job& job, const Job& by) {
                 0, /*kill=*/true);
     return;
   }
-  job.drain = absl::StrCat(why, "; ", HowToStop(job));
-  SetState(context, job, DRAINING, *job.drain);
+  LetSave(context, job, why);
+}
+
+void StopToSave(Context& context, Job& job) {
+  if (IsOnItsWayOut(job) || !LeavesByItself(job)) return;
+  LetSave(context, job, "stops, as the agents of its nodes leave");
 }
 
 void LendFor(Context& context, Job& job, const std::vector<int>& places, const Job& by) {

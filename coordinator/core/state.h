@@ -72,6 +72,8 @@ struct Node {
   std::string problem;
   // Its agent leaves and ends its workers; not journaled, as the next thing heard is a hello.
   bool stopping = false;
+  // It keeps workers that hand over to others or save, for a while.
+  bool keeps = false;
 };
 
 // One life of one worker process.

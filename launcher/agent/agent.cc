@@ -100,6 +100,7 @@ AgentMachineOptions AgentImpl::MachineOptions() const {
   AgentMachineOptions options;
   options.orphan_grace = options_.orphan_grace;
   options.announce_leaving = !options_.private_agent;
+  options.leave_grace = options_.leave_grace;
   if (!identity_.file.empty()) {
     options.taken_advice =
         absl::StrCat("if this host is a copy of another one, stop this agent and remove ",

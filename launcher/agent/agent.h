@@ -50,6 +50,9 @@ struct AgentOptions {
   // How long workers go on that another cluster's coordinator gave and this one does not know, and
   // how long those of an agent that is gone wait for the next one.
   absl::Duration orphan_grace = absl::Minutes(5);
+  // How long an agent that leaves keeps workers that hand over to others or save. Not of a private
+  // agent.
+  absl::Duration leave_grace = absl::ZeroDuration();
   // How soon the host is looked at again when it is not well (health_watch.h). A private agent
   // does not look: its run does.
   absl::Duration health_again = absl::Minutes(1);

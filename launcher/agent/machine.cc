@@ -128,7 +128,18 @@ void AgentMachine::OnDesired(const DesiredWorkers& desired) {
     announced_ = true;
     out_.actions.push_back(agent_action::Report{true, ""});
   }
-  if (stopping_) return;
+  if (stopping_) {
+    // Nothing new, and of what runs what is still wanted.
+    if (leave_by_ <= now_) return;
+    desired_ = desired;
+    auto* const wanted = desired_.mutable_workers();
+    wanted->erase(std::remove_if(wanted->begin(), wanted->end(),
+                                 [this](const WorkerAssignment& assignment) {
+                                   return Find(assignment.incarnation()) == nullptr;
+                                 }),
+                  wanted->end());
+    return;
+  }
   desired_ = desired;
   for (auto& [incarnation, worker] : workers_) {
     if (std::exchange(worker.adopted, false)) worker.view.spared_until = absl::InfinitePast();
@@ -270,15 +281,28 @@ void AgentMachine::Handle(const agent_event::Adopted& event) {
 void AgentMachine::AnnounceLeaving() {
   if (!options_.announce_leaving) return;
   AgentMessage message;
-  message.mutable_stopping();
+  *message.mutable_stopping()->mutable_grace() =
+      ToProto(std::max(leave_by_ - now_, absl::ZeroDuration()));
   Send(std::move(message));
 }
 
-void AgentMachine::Handle(const agent_event::Stop& event) {
-  if (!std::exchange(stopping_, true)) AnnounceLeaving();
+void AgentMachine::WantNone() {
+  leave_by_ = now_;
   desired_.clear_workers();
+  for (auto& [incarnation, worker] : workers_) worker.view.spared_until = absl::InfinitePast();
+}
+
+void AgentMachine::Handle(const agent_event::Stop& event) {
+  const bool first = !std::exchange(stopping_, true);
+  const bool waits = !event.kill && !event.save && options_.announce_leaving && connected_;
+  if (first && waits && AnyAlive()) {
+    leave_by_ = now_ + options_.leave_grace;
+  } else if (!waits) {
+    leave_by_ = now_;
+  }
+  if (first) AnnounceLeaving();
+  if (leave_by_ <= now_) WantNone();
   for (auto& [incarnation, worker] : workers_) {
-    worker.view.spared_until = absl::InfinitePast();
     if (event.kill && worker.view.phase < Phase::kKilled) Kill(worker);
     if (event.save && worker.view.phase == Phase::kRunning) {
       worker.view.phase = Phase::kEnding;
@@ -294,6 +318,7 @@ void AgentMachine::Settle() {
     retry_at_ = absl::InfiniteFuture();
     out_.actions.push_back(agent_action::OpenSession{});
   }
+  if (stopping_ && leave_by_ <= now_ && desired_.workers_size() > 0) WantNone();
   std::vector<WorkerView> views;
   for (const auto& [incarnation, worker] : workers_) views.push_back(worker.view);
   const ReconcileActions todo = Reconcile(desired_, views, now_);
@@ -304,6 +329,7 @@ void AgentMachine::Settle() {
     next_heartbeat_ = now_ + options_.heartbeat_every;
   }
   out_.next = std::min({todo.next, next_heartbeat_, retry_at_});
+  if (stopping_ && leave_by_ > now_) out_.next = std::min(out_.next, leave_by_);
   for (const auto& [incarnation, worker] : workers_) {
     // A SIGTERM sent above has set a new time to look again.
     if (worker.view.phase == Phase::kEnding && worker.view.kill_at > now_) {

@@ -14,7 +14,8 @@
 //
 // Workers outlive their agent where a supervisor has them. The next agent adopts them: it knows
 // whose they are, obeys no older life of that coordinator than they do, and says of each that it
-// runs, or how it ended. An agent that ends its workers because it leaves says so before.
+// runs, or how it ended. An agent that ends its workers because it leaves says so before, and keeps
+// for `leave_grace` those that the coordinator still wants: they hand over to others, or save.
 //
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_MACHINE_H_
@@ -142,6 +143,7 @@ struct AgentMachineOptions {
   absl::Duration heartbeat_every = absl::Seconds(1);
   // It says when it leaves; a run's own agent does not, as its coordinator leaves with it.
   bool announce_leaving = true;
+  absl::Duration leave_grace = absl::ZeroDuration();
   // What to do when another agent has this node's id, for its message.
   std::string taken_advice = {};
   // The wall time to show for a time of the machine.
@@ -194,6 +196,8 @@ class AgentMachine {
   void Handle(const agent_event::Tick&) {}
 
   void AnnounceLeaving();
+  // Wants no worker any more.
+  void WantNone();
   // A worker that is, or was, to run; not announced.
   Worker& Add(const WorkerAssignment& assignment, const std::string& cluster);
   // Whether the command's coordinator is obeyed; it is the present one then.
@@ -234,6 +238,7 @@ class AgentMachine {
   absl::Duration retry_backoff_;  // zero: not refused
   absl::Time retry_at_ = absl::InfiniteFuture();
   bool stopping_ = false;
+  absl::Time leave_by_ = absl::InfiniteFuture();  // stopping_: when no worker is kept any more
   absl::Time next_heartbeat_ = absl::InfinitePast();
   int64_t deaths_without_order_ = 0;
 };

@@ -169,6 +169,7 @@ struct JoinArgs {
   std::string state_dir;   // empty: the default
   std::string interfaces;  // empty: the host's choice
   absl::Duration orphan_grace = absl::Minutes(5);
+  absl::Duration leave_grace = absl::Seconds(20);  // for workers to hand over or save
   std::map<std::string, std::string> labels = {};
   bool leave_on_sigterm = false;  // as with SIGINT; else the workers wait for the next agent
   bool as_users = false;          // jobs run as those who submitted them

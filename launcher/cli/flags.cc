@@ -353,6 +353,11 @@ const std::vector<Flag>& AllFlags() {
        .verbs = {"join"},
        .help = "how long workers go on that a new coordinator does not know, or whose agent is "
                "gone (5m)"},
+      {.name = "leave-grace",
+       .value = "T",
+       .verbs = {"join"},
+       .help = "how long workers may take to hand over to other nodes, or to save, when the agent "
+               "leaves (20s)"},
       {.name = "leave-on-sigterm",
        .verbs = {"join"},
        .help = "SIGTERM ends the workers, too, as Ctrl-C does; without it they wait for the next "

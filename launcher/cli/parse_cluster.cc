@@ -183,10 +183,12 @@ absl::StatusOr<Command> ParseJoin(const Line& line) {
                 line.words.Last("runs-dir"),
                 line.words.Last("state-dir"),
                 line.words.Last("interfaces")};
-  if (line.words.Has("orphan-grace")) {
-    const auto grace = job::ParseDuration(line.words.Last("orphan-grace"));
-    if (!grace.ok()) return Usage(absl::StrCat("--orphan-grace: ", grace.status().message()));
-    args.orphan_grace = absl::Nanoseconds(*grace);
+  for (const auto& [flag, grace] : {std::pair("orphan-grace", &args.orphan_grace),
+                                    std::pair("leave-grace", &args.leave_grace)}) {
+    if (!line.words.Has(flag)) continue;
+    const auto parsed = job::ParseDuration(line.words.Last(flag));
+    if (!parsed.ok()) return Usage(absl::StrCat("--", flag, ": ", parsed.status().message()));
+    *grace = absl::Nanoseconds(*parsed);
   }
   LS_ASSIGN_OR_RETURN(args.slots, ParseOptionalCount(line.words, "slots", 1));
   args.leave_on_sigterm = line.words.Has("leave-on-sigterm");

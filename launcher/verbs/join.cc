@@ -50,6 +50,7 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;
   options.orphan_grace = args.orphan_grace;
+  options.leave_grace = args.leave_grace;
   if (args.as_users && ::geteuid() != 0) {
     return absl::FailedPreconditionError(
         "--as-users needs root: nobody else can start processes of other users");
@@ -122,7 +123,9 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
     return kExitInterrupted;
   }
   if (!hurried) {
-    LS_LOG_INFO << "leaving: the workers get their grace (another signal kills them)";
+    LS_LOG_INFO << "leaving: workers hand over to other nodes or save, for "
+                << absl::FormatDuration(args.leave_grace)
+                << " at most, then get their grace (another signal kills them)";
     (*agent)->Stop(/*kill=*/false);
     while (!hurried && !(*agent)->WaitStopped(absl::Milliseconds(50))) {
       absl::MutexLock lock(&leaving.mu);

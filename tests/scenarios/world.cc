@@ -65,7 +65,7 @@ std::vector<std::string> World::Do(const Command& command) {
     Take(AgentGone{sessions_[command.word(0)]});
   } else if (verb == "agent-leaves") {
     AgentMessage message;
-    message.mutable_stopping();
+    message.mutable_stopping()->mutable_grace()->set_seconds(command.number("grace", 0));
     Take(AgentSaid{sessions_[command.word(0)], message});
   } else if (verb == "worker-gone") {
     const SessionId newest = sessions_[command.word(0)];

@@ -5,6 +5,7 @@ judged for what nobody could do, and who is told to go saves first."""
 import json
 import os
 import random
+import re
 import signal
 import struct
 import time
@@ -123,12 +124,41 @@ class ToldToGo(Nodes, Metrics):
         # The newest step that was committed is in the checkpoint.
         self.assertEqual(self.saved_step("saved"), self.lines())
 
+    def test_an_agents_jobs_save_before_it_leaves(self):
+        path = self.write("tiny.yaml", job_text(6, detection="", extra="checkpoint: {dir: saved, every: 1000 steps}\n"))
+        wanted = self.undisturbed(path)
+        self.join("one", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 120, 30, "it trains")
+        self.agents["one"].send_signal(signal.SIGINT)
+        self.assertEqual(self.agents["one"].wait(timeout=30 * harness.PATIENCE), 130, self.said("one"))
+        # Nothing was due to be saved yet, and the newest step is.
+        saved = self.saved_step("saved")
+        self.assertLess(saved, 1000)
+        self.assertEqual(saved, self.lines())
+        self.join("two", 2)
+        result = self.end_of(job, wanted)
+        self.assertIn(f"goes on after step {saved} from the checkpoint", self.ask("logs", job))
+        self.assertEqual(result["faults"], [])
+
+    def test_an_agents_workers_hand_over_before_it_leaves(self):
+        path = self.write("tiny.yaml", job_text(8, detection=""))
+        wanted = self.undisturbed(path)
+        self.join("one", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 30, "it trains")
+        second = self.join("two", 2)
+        self.agents["one"].send_signal(signal.SIGINT)
+        self.assertEqual(self.agents["one"].wait(timeout=30 * harness.PATIENCE), 130, self.said("one"))
+        self.assertEqual(self.places(job), [second, second])
+        self.end_of(job, wanted)
+
     def test_an_agents_jobs_go_on_elsewhere_from_their_checkpoint(self):
-        # 'launcher drain' is what lets them save first.
+        # It gives its workers no time, so they have what was saved before.
         path = self.write("tiny.yaml", job_text(6, detection="", extra="checkpoint: {dir: saved, every: 50 steps}\n").replace(
             "max_restarts: 0", "max_restarts: 1"))
         wanted = self.undisturbed(path)
-        self.join("one", 2)
+        self.join("one", 2, "--leave-grace=0s")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 120, 30, "it trains")
         self.agents["one"].send_signal(signal.SIGINT)
@@ -141,7 +171,9 @@ class ToldToGo(Nodes, Metrics):
                             "it ends")
         self.assertEqual(status["state"], "SUCCEEDED", status)
         self.assertEqual(status["result"]["model_sha256"], wanted)
-        self.assertIn(f"goes on after step {saved} from the checkpoint", self.ask("logs", job))
+        # One that was whole is newer than the link where the worker died between the two.
+        resumed = int(re.search(r"goes on after step (\d+) from the checkpoint", self.ask("logs", job)).group(1))
+        self.assertIn(resumed, (saved, saved + 50))
 
     def test_a_worker_is_replaced_and_no_step_is_lost(self):
         path = self.write("tiny.yaml", job_text(6, detection="").replace("max_restarts: 0", "max_restarts: 3"))

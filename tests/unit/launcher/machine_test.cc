@@ -330,6 +330,38 @@ TEST(AgentMachineTest, StopEndsAllAndStartsNothing) {
   EXPECT_TRUE(agent.machine.stopped());
 }
 
+TEST(AgentMachineTest, WhoIsStillWantedIsKeptForTheLeaveGrace) {
+  Driver agent({.orphan_grace = kGrace, .leave_grace = absl::Seconds(20)});
+  agent.Do(agent_event::Connected{});
+  agent.Want("c", 1, {"j.0", "j.1", "k.0"});
+  EXPECT_THAT(agent.Do(agent_event::Stop{}), ElementsAre("said stopping"));
+  EXPECT_EQ(agent.sent.stopping().grace().seconds(), 20);
+  // It starts nothing, and ends who has nothing to wait for.
+  EXPECT_THAT(agent.Want("c", 1, {"j.0", "j.1", "j.2"}), ElementsAre("term k.0"));
+  agent.Pass(absl::Seconds(15));
+  // Whoever connects meanwhile hears how long is left.
+  EXPECT_THAT(agent.Do(agent_event::Connected{}), ElementsAre("said stopping"));
+  EXPECT_EQ(agent.sent.stopping().grace().seconds(), 5);
+  EXPECT_THAT(agent.Want("c", 1, {"j.0"}), ElementsAre("term j.1"));
+  EXPECT_THAT(agent.Pass(absl::Seconds(4)), IsEmpty());
+  EXPECT_THAT(agent.Pass(absl::Seconds(2)), Contains("term j.0"));
+  EXPECT_THAT(agent.Want("c", 1, {"j.0"}), IsEmpty());
+}
+
+TEST(AgentMachineTest, NobodyIsKeptWhoNobodyAsksForOrAfterASecondSignal) {
+  Driver away({.orphan_grace = kGrace, .leave_grace = absl::Seconds(20)});
+  away.Do(agent_event::Connected{});
+  away.Want("c", 1, {"j.0"});
+  away.Do(agent_event::Disconnected{"gone"});
+  EXPECT_THAT(away.Do(agent_event::Stop{}), ElementsAre("said stopping", "term j.0"));
+
+  Driver hurried({.orphan_grace = kGrace, .leave_grace = absl::Seconds(20)});
+  hurried.Do(agent_event::Connected{});
+  hurried.Want("c", 1, {"j.0"});
+  EXPECT_THAT(hurried.Do(agent_event::Stop{}), ElementsAre("said stopping"));
+  EXPECT_THAT(hurried.Do(agent_event::Stop{.kill = true}), ElementsAre("kill j.0"));
+}
+
 TEST(AgentMachineTest, WorkersHaveTheTimeToSaveWhenNoCoordinatorComesBack) {
   Driver agent;
   agent.Want("c", 1, {"j.0", "j.1"});
