@@ -72,7 +72,7 @@ class TwoVersions(Nodes):
         with programs(OLD):
             node = self.join("node", 2)
         self.upgrade_coordinator()
-        self.await_state(node, "UP")
+        self.await_state(node, "up")
         self.agents["node"].send_signal(signal.SIGTERM)
         self.agents["node"].wait(timeout=30 * harness.PATIENCE)
         with programs(NEW):
@@ -90,7 +90,8 @@ class TwoVersions(Nodes):
             self.trains(job)
         with programs(NEW):
             self.start_agent("other", 2)
-        wait_until(lambda: "upgrade the coordinator first" in self.said("other"), 20, "it is told what to do")
+        wait_until(lambda: "the coordinator refuses this node" in self.said("other"), 20, "it is told")
+        self.assertIn("protocol", self.said("other"))
         with programs(OLD):
             self.end_of(job, expected)
 
