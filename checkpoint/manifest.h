@@ -41,10 +41,10 @@ struct Manifest {
   std::string run;        // the job's id
   std::string plan_hash;  // engine::Plan::hash()
   std::string device_hash;
-  std::string device;  // for people
-  int32_t threads = 1;
-  std::string train;  // the job's `train` section: a JSON object
-  std::string eval;   // the newest evaluation: a JSON object, or empty
+  std::string device;   // for people
+  int32_t threads = 1;  // of each worker; for people
+  std::string train;    // the job's `train` section: a JSON object
+  std::string eval;     // the newest evaluation: a JSON object, or empty
   int64_t evaluated_step = 0;
   // The step of the best evaluation so far, whose weights lie beside the checkpoint; 0: none.
   int64_t best_step = 0;

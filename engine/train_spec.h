@@ -235,11 +235,11 @@ struct PassOptions {
   bool whole_step_graph = false;
   // Of 65536 elements: so many come to a GPU at once, of moments that are not there.
   int64_t moment_blocks = 64;
-  // On CPUs: whether factors in bf16 are multiplied pair by pair; other roundings. Empty: where the
-  // CPU has an instruction for it.
+  // On CPUs: whether factors in bf16 are multiplied pair by pair, or widened while they are packed:
+  // the same bits. Empty: where the CPU has an instruction for it.
   std::optional<bool> bf16_pairs;
-  // "sse2", "avx2", "avx512" or "avx512_bf16": kernels for less than this CPU has; other roundings.
-  // Empty: its best.
+  // "portable", "avx2", "avx512" or "avx512_bf16": kernels for less than this CPU has; the same
+  // bits. Empty: LOCKSTEP_ISA's, or its best.
   std::string isa;
 };
 

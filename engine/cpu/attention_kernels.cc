@@ -2,10 +2,10 @@
 // Attention, forward and backward (ops/attention.cc), in fp32. Each head is one unit of work of one
 // thread.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "engine/cpu/attention_kernel_base.h"
+#include "engine/math/math.h"
 
 namespace lockstep::engine::cpu {
 namespace {
@@ -71,7 +71,7 @@ class AttentionKernel : public AttentionKernelBase {
     }
     const float max = simd_.max(row, seen);
     const double sum = simd_.exp_sum(row, max, seen, row);
-    *log_sum = static_cast<float>(std::log(sum) + static_cast<double>(max));
+    *log_sum = static_cast<float>(Log(sum) + static_cast<double>(max));
     if (shape_.rate > 0) {
       Words(h, query, seen, words);
       rows_.dropout(row, words, rule_.threshold, rule_.scale, nullptr, seen, row);

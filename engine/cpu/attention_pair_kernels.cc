@@ -3,10 +3,10 @@
 // and the softmax are fp32; probabilities, and in the backward pass the gradients of scores, are
 // rounded to bf16 once, as factors of what follows. The scale is applied to the fp32 scores.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "engine/cpu/attention_kernel_base.h"
+#include "engine/math/math.h"
 
 namespace lockstep::engine::cpu {
 namespace {
@@ -17,11 +17,16 @@ class PairKernelBase : public AttentionKernelBase {
  public:
   PairKernelBase(const Graph& graph, const Node& node, const KernelOperands& operands,
                  const CpuTarget& target, size_t first)
-      : AttentionKernelBase(graph, node, operands, target, first, Factors::kPairs) {}
+      : AttentionKernelBase(graph, node, operands, target, first, FactorsOf(true, target)) {}
 
  protected:
-  int64_t KeyPanels() const { return Padded(head_.padded_length * head_.depth_pairs); }
-  int64_t DepthPanels() const { return Padded(head_.padded_depth * head_.key_pairs); }
+  int64_t KeyPanels() const {
+    return Padded(head_.padded_length * head_.depth_pairs * head_.pair_floats);
+  }
+  int64_t DepthPanels() const {
+    return Padded(head_.padded_depth * head_.key_pairs * head_.pair_floats);
+  }
+  int64_t Wide() const { return Padded(tiles_.WideFloats()); }
   int64_t Scores() const { return Padded(head_.block * head_.row); }
   int64_t Probabilities() const { return Padded(head_.strip * head_.pair_row); }
   int64_t Rows() const { return Padded(head_.strip * head_.padded_depth); }
@@ -73,7 +78,8 @@ class PairAttentionKernel : public PairKernelBase {
       : PairKernelBase(graph, node, operands, target, 0) {}
 
   int64_t ScratchFloats() const override {
-    return KeyPanels() + DepthPanels() + Scores() + Probabilities() + Rows() + WordFloats();
+    return KeyPanels() + DepthPanels() + Scores() + Probabilities() + Rows() + Wide() +
+           WordFloats();
   }
 
   void Run(const RunContext& context) const override {
@@ -88,7 +94,8 @@ class PairAttentionKernel : public PairKernelBase {
     float* scores = values + DepthPanels();
     float* p = scores + Scores();
     float* out = p + Probabilities();
-    auto* words = reinterpret_cast<uint32_t*>(out + Rows());
+    float* wide = out + Rows();
+    auto* words = reinterpret_cast<uint32_t*>(wide + Wide());
     const uint16_t* q = Part<uint16_t>(context, operands_.inputs, first_, 0, h);
     const uint16_t* k = Part<uint16_t>(context, operands_.inputs, first_, 1, h);
     const uint16_t* v = Part<uint16_t>(context, operands_.inputs, first_, 2, h);
@@ -99,7 +106,7 @@ class PairAttentionKernel : public PairKernelBase {
     for (int64_t begin = 0; begin < head_.queries; begin += head_.block) {
       const int64_t end = std::min(begin + head_.block, head_.queries);
       const HeadTiles::Strip strip{begin, end - begin, tiles_.KeysOf(end)};
-      tiles_.PairsByKeys(strip, q + begin * head_.stride, head_.stride, keys_t, scores);
+      tiles_.PairsByKeys(strip, q + begin * head_.stride, head_.stride, keys_t, wide, scores);
       float factors[kMaxStrip];
       for (int64_t i = 0; i < strip.rows; ++i) {
         factors[i] = Normalise(h, begin + i, strip.keys, scores + i * head_.row, words,
@@ -107,7 +114,7 @@ class PairAttentionKernel : public PairKernelBase {
       }
       Fetch(q, head_.stride, end, std::min(end + head_.block, head_.queries));
       FetchNext(context, h, begin, end);
-      tiles_.PairsByDepth(strip, p, values, out);
+      tiles_.PairsByDepth(strip, p, values, wide, out);
       for (int64_t i = 0; i < strip.rows; ++i) {
         rows_.scale_to_bf16(out + i * head_.padded_depth, factors[i], head_.depth,
                             y + (begin + i) * shape_.width);
@@ -126,7 +133,7 @@ class PairAttentionKernel : public PairKernelBase {
     }
     float max;
     const float sum = rows_.probabilities_bf16(RowOf(h, query, keys, seen, scores, words), p, &max);
-    *log_sum = static_cast<float>(std::log(static_cast<double>(sum)) +
+    *log_sum = static_cast<float>(Log(static_cast<double>(sum)) +
                                   static_cast<double>(max) * static_cast<double>(head_.scale));
     return 1 / sum;
   }
@@ -141,7 +148,7 @@ class PairAttentionBackwardKernel : public PairKernelBase {
 
   int64_t ScratchFloats() const override {
     return 2 * KeyPanels() + DepthPanels() + 2 * Scores() + 2 * Probabilities() + 2 * RowPanels() +
-           Padded(tiles_.OuterFloats()) + Rows() + 2 * Sums() + WordFloats();
+           Padded(tiles_.OuterFloats()) + Rows() + 2 * Sums() + Wide() + WordFloats();
   }
 
   void Run(const RunContext& context) const override {
@@ -150,11 +157,13 @@ class PairAttentionBackwardKernel : public PairKernelBase {
   }
 
  private:
-  int64_t RowPanels() const { return Padded(head_.strip / 2 * head_.padded_depth); }
+  int64_t RowPanels() const {
+    return Padded(head_.strip / 2 * head_.padded_depth * head_.pair_floats);
+  }
   int64_t Sums() const { return Padded(head_.length * head_.padded_depth); }
 
   struct Buffers {
-    float *keys_t, *values_t, *keys, *scores, *dp, *p, *ds, *q, *dy, *packed, *dq, *dk, *dv;
+    float *keys_t, *values_t, *keys, *scores, *dp, *p, *ds, *q, *dy, *packed, *dq, *dk, *dv, *wide;
     uint32_t* words;
   };
   Buffers Cut(float* scratch) const {
@@ -177,6 +186,7 @@ class PairAttentionBackwardKernel : public PairKernelBase {
     b.dq = take(Rows());
     b.dk = take(Sums());
     b.dv = take(Sums());
+    b.wide = take(Wide());
     b.words = reinterpret_cast<uint32_t*>(scratch);
     return b;
   }
@@ -231,7 +241,7 @@ class PairAttentionBackwardKernel : public PairKernelBase {
     const bool first = end == head_.queries;
     tiles_.AddPairsOuter(strip, b.p, b.dy, !first, b.packed, b.dv);
     tiles_.AddPairsOuter(strip, b.ds, b.q, !first, b.packed, b.dk);
-    tiles_.PairsByDepth(strip, b.ds, b.keys, b.dq);
+    tiles_.PairsByDepth(strip, b.ds, b.keys, b.wide, b.dq);
     uint16_t* dq = Part<uint16_t>(context, operands_.outputs, 0, 0, h);
     Put(b.dq, head_.scale, strip.rows, dq + begin * head_.stride);
   }
@@ -247,8 +257,8 @@ class PairAttentionBackwardKernel : public PairKernelBase {
     Fetch(dy, shape_.width, begin, end);
     Fetch(y, shape_.width, begin, end);
     FetchNext(context, h, begin, end);
-    tiles_.PairsByKeys(block, q + begin * head_.stride, head_.stride, b.keys_t, b.scores);
-    tiles_.PairsByKeys(block, dy + begin * shape_.width, shape_.width, b.values_t, b.dp);
+    tiles_.PairsByKeys(block, q + begin * head_.stride, head_.stride, b.keys_t, b.wide, b.scores);
+    tiles_.PairsByKeys(block, dy + begin * shape_.width, shape_.width, b.values_t, b.wide, b.dp);
     for (int64_t i = begin; i < end; ++i) {
       float* scores = b.scores + (i - begin) * head_.row;
       uint16_t* p = Halves(b.p + (i - first) * head_.pair_row);
@@ -270,7 +280,6 @@ class PairAttentionBackwardKernel : public PairKernelBase {
 
 bool AttentionTakesPairs(const Graph& graph, const Node& node, const CpuTarget& target,
                          size_t first) {
-  if (!target.bf16_pairs) return false;
   const ops::AttentionShape shape =
       *ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, first);
   const size_t factors = first + (shape.packed ? 1 : 3);

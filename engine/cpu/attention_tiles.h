@@ -9,14 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/cpu/kernel.h"
 #include "engine/cpu/random_address.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine::cpu {
-
-// What the products' factors are: fp32, or bf16 of which two in a row make an element.
-enum class Factors { kFloats, kPairs };
 
 // Sizes that all heads of a node share.
 struct HeadShape {
@@ -36,6 +34,7 @@ struct HeadShape {
   int64_t pair_row = 0;
   int64_t key_pairs = 0;
   int64_t depth_pairs = 0;
+  int64_t pair_floats = 1;  // that a pair is in panels, 2 of widened ones
   bool causal = false;
   float scale = 1;  // 1 / sqrt(depth)
 };
@@ -56,7 +55,7 @@ class HeadTiles {
   // Keys that queries below `query_end` may look at.
   int64_t KeysOf(int64_t query_end) const { return s_.causal ? query_end : s_.length; }
   // Of these `keys`, the ones whose probabilities for `query` are read: with a causal mask, to the
-  // end of the tile that the query is in.
+  // end of the unit of 12 that the query is in.
   int64_t Reach(int64_t query, int64_t keys) const;
 
   // panels[column block][p][j] of src^T: the operand B of src's rows as columns; padded_length *
@@ -87,18 +86,21 @@ class HeadTiles {
   void AddOuter(const Strip& strip, const float* p, const float* b, bool accumulate,
                 float* out) const;
 
-  // The same of pairs of bf16. Panels of src^T, pairs along the depth: padded_length * depth_pairs
-  // floats.
+  // The same of pairs of bf16, of which panels have pair_floats each. Panels of src^T, pairs along
+  // the depth: padded_length * depth_pairs pairs.
   void PackPairsTransposed(const uint16_t* src, float* panels) const;
   // Panels of `rows` rows of src, pairs along the rows, a zero row behind an odd number: half as
-  // many * padded_depth floats.
+  // many * padded_depth pairs.
   void PackPairs(const uint16_t* src, int64_t stride, int64_t rows, float* panels) const;
-  // As ByKeys: a is `a_stride` values apart, b of PackPairsTransposed.
+  // As ByKeys: a is `a_stride` values apart, b of PackPairsTransposed; a strip is at most a block.
+  // `wide`: WideFloats() of memory.
   void PairsByKeys(const Strip& strip, const uint16_t* a, int64_t a_stride, const float* b_panels,
-                   float* out) const;
+                   float* wide, float* out) const;
   // As ByDepth: p is pair_row pairs apart, b of PackPairs of all keys. Where Reach is odd, p's next
   // value is 0.
-  void PairsByDepth(const Strip& strip, const float* p, const float* b_panels, float* out) const;
+  void PairsByDepth(const Strip& strip, const float* p, const float* b_panels, float* wide,
+                    float* out) const;
+  int64_t WideFloats() const;
   // As AddOuter: b of PackPairs of the strip's rows; p as for PairsByDepth, with a row of zeros
   // behind an odd number of rows. It is copied to `packed`, OuterFloats() of memory.
   void AddPairsOuter(const Strip& strip, const float* p, const float* b_panels, bool accumulate,
@@ -110,6 +112,11 @@ class HeadTiles {
   int64_t Mask(const KeyMask& mask, int64_t query, int64_t keys, float* scores) const;
 
  private:
+  bool widened() const { return s_.pair_floats == 2; }
+  void RunPairTile(int64_t rows, const Tile& tile) const {
+    (widened() ? simd_.tile : simd_.pair_tile)[rows](tile);
+  }
+
   const HeadShape& s_;
   const SimdKernels& simd_;
 };

@@ -34,20 +34,23 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   LS_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0);
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
   LS_CHECK(!shape.bf16 || PairsBf16(shape.k));
-  k_ = shape.bf16 ? shape.k / 2 : shape.k;
+  wide_ = shape.bf16 && !shape.pairs;
+  each_ = wide_ ? 2 : 1;
+  k_ = shape.bf16 && !wide_ ? shape.k / 2 : shape.k;
+  const int64_t stored = k_ / each_;
   // A B^T has both operands along k. The one that becomes B is transposed while packing.
   swapped_ = shape.b_transposed && shape.m < shape.n && shape.m <= kSwapRows;
   m_ = swapped_ ? shape.n : shape.m;
   n_ = swapped_ ? shape.m : shape.n;
-  a_row_ = shape.a_transposed ? 1 : k_;
+  a_row_ = shape.a_transposed ? 1 : stored;
   a_k_ = shape.a_transposed ? shape.m : 1;
   b_columns_ = shape.b_transposed;
-  b_stride_ = b_columns_ ? k_ : shape.n;
+  b_stride_ = b_columns_ ? stored : shape.n;
   // A row stride of many pages maps a panel's rows to the same few cache sets.
   pack_ =
       b_columns_ || shape.bf16 || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && k_ > 8);
-  pack_a_ =
-      shape.a_transposed || (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
+  pack_a_ = shape.a_transposed || wide_ ||
+            (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
   k_block_ = DivideUp(k_, DivideUp(k_, int64_t{simd_.k_block}));
   k_block_ = std::min(DivideUp(k_block_, 8) * 8, k_);
   const int64_t height = simd_.tile_rows, width = simd_.tile_columns;
@@ -68,8 +71,12 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
 }
 
 void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const {
-  const int64_t columns = std::min<int64_t>(simd_.tile_columns, n_ - column);
-  if (b_columns_) {
+  const int64_t width = simd_.tile_columns, columns = std::min(width, n_ - column);
+  if (wide_) {
+    simd_.pack_transposed(b + column * b_stride_ + p / 2, b_stride_, k / 2, columns,
+                          panel + k / 2 * width);
+    simd_.split_pairs(k / 2, width, panel);
+  } else if (b_columns_) {
     simd_.pack_transposed(b + column * b_stride_ + p, b_stride_, k, columns, panel);
   } else {
     simd_.pack(b + p * b_stride_ + column, b_stride_, k, columns, panel);
@@ -79,8 +86,20 @@ void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* pa
 void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
                       float* panels) const {
   const int64_t valid = std::min(end, n_) - begin;
+  const auto* halves = reinterpret_cast<const uint16_t*>(b);
+  if (!b_columns_ && wide_) {
+    // A few panels at a time: they are split while they are in the cache.
+    const int64_t width = simd_.tile_columns, group = 4 * width;
+    for (int64_t j = 0; begin + j < end; j += group) {
+      const int64_t columns = std::min(group, end - begin - j);
+      float* const to = panels + j * k;
+      simd_.pack_pair_panels(halves + p * b_stride_ + begin + j, b_stride_, k / 2,
+                             std::min(columns, valid - j), to + k / 2 * columns);
+      simd_.split_pairs(k / 2 * (columns / width), width, to);
+    }
+    return;
+  }
   if (!b_columns_ && shape_.bf16) {
-    const auto* halves = reinterpret_cast<const uint16_t*>(b);
     simd_.pack_pair_panels(halves + 2 * p * b_stride_ + begin, b_stride_, k, valid, panels);
     return;
   }
@@ -95,12 +114,16 @@ void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64
 
 void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end,
                  float* packed) const {
+  const int64_t height = simd_.tile_rows, stored = k / each_;
+  const int64_t lines = DivideUp(end - begin, height) * stored;
+  float* const to = wide_ ? packed + lines * height : packed;
   if (shape_.bf16 && a_row_ == 1) {
     const auto* halves = reinterpret_cast<const uint16_t*>(a);
-    simd_.pack_pair_rows(halves + 2 * p * a_k_ + begin, a_k_, end - begin, k, packed);
-    return;
+    simd_.pack_pair_rows(halves + 2 * (p / each_) * a_k_ + begin, a_k_, end - begin, stored, to);
+  } else {
+    simd_.pack_rows(a + begin * a_row_ + p / each_ * a_k_, a_row_, a_k_, end - begin, stored, to);
   }
-  simd_.pack_rows(a + begin * a_row_ + p * a_k_, a_row_, a_k_, end - begin, k, packed);
+  if (wide_) simd_.split_pairs(lines, height, packed);
 }
 
 void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
@@ -115,7 +138,7 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
   if (epilogue.residual != nullptr) {
     tile->epilogue.residual = epilogue.residual + row * epilogue.residual_stride + column;
   }
-  (shape_.bf16 ? simd_.pair_tile : simd_.tile)[rows](*tile);
+  (shape_.bf16 && !wide_ ? simd_.pair_tile : simd_.tile)[rows](*tile);
 }
 
 Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
@@ -177,8 +200,14 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
     } else {
       tile->b = operands.b + p * b_stride_ + j * width;
     }
+    const int64_t column = j * width, next_column = std::min(j + 1, panel_end - 1) * width;
     for (int64_t i = row_begin; i < row_end; i += simd_.tile_rows) {
       tile->a = a + (i - row_begin) * next;
+      if (tile->accumulate) {
+        const int64_t below = i + simd_.tile_rows;
+        tile->ahead_c = below < row_end ? operands.c + below * operands.c_stride + column
+                                        : operands.c + row_begin * operands.c_stride + next_column;
+      }
       if (ahead > 0) {
         tile->ahead = tile->b + width * tile->k + (i - row_begin) / simd_.tile_rows * ahead;
       }

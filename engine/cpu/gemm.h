@@ -4,8 +4,8 @@
 // change every step, so nothing is packed beforehand. Tiles are held in registers; blocks of A and
 // B are packed in the course of the product, where that costs less than strided reads.
 //
-// The order of additions of an element of C depends on k, the layout and the instruction set, never
-// on the number of threads.
+// An element of C is one chain of fused multiplications and additions over ascending k, begun with
+// C or with 0 (docs/same_bits.md): blocks, threads and instruction sets leave its bits alone.
 //
 // Thread-safety: immutable after construction.
 #ifndef LOCKSTEP_ENGINE_CPU_GEMM_H_
@@ -28,14 +28,17 @@ struct GemmShape {
   int64_t k = 0;
   bool a_transposed = false;  // A is stored [k, m]
   bool b_transposed = false;  // B is stored [n, k]
-  // The factors are bf16, multiplied pair by pair. REQUIRES: PairsBf16(k).
+  // The factors are bf16; each two of k make a pair, whose second product is added before the first
+  // one. REQUIRES: PairsBf16(k).
   bool bf16 = false;
+  // They are multiplied pair by pair, instead of being widened while they are packed: the same
+  // bits.
+  bool pairs = false;
 };
 
-// Whether bf16 factors with this k can stay what they are: two consecutive ones make a pair.
+// Whether bf16 factors with this k make pairs. Others are multiplied as fp32, in ascending order.
 inline bool PairsBf16(int64_t k) { return k % 2 == 0; }
-// Whether `isa` has an instruction for it. Others take 1.1 to 1.4 times as long as by widening
-// first.
+// Whether `isa` has an instruction for pairs.
 bool MultipliesPairs(Isa isa);
 
 // What follows a product: c = act(sum + bias + residual), and c = 0 where mask <= 0. All but the
@@ -116,11 +119,13 @@ class Gemm {
   const RowKernels& row_simd_;
   const int threads_;
   const GemmShape shape_;
+  bool wide_ = false;     // bf16 that is widened while it is packed
+  int64_t each_ = 1;      // counts of k that a stored element makes, 2 of wide pairs
   int64_t k_ = 0;         // counts of k, or pairs of them
   bool swapped_ = false;  // tiles compute C^T
   int64_t m_ = 0;         // rows and columns of the tiles' product
   int64_t n_ = 0;
-  int64_t a_row_ = 0;
+  int64_t a_row_ = 0;  // of stored elements, as all strides
   int64_t a_k_ = 0;
   int64_t b_stride_ = 0;    // of the stored rows of B
   bool b_columns_ = false;  // B is stored [n, k] for the tiles: packing transposes

@@ -29,17 +29,29 @@ bool FactorsAreBf16(const Graph& graph, const Node& node) {
 // The products of a strip of so many rows.
 struct StripProducts {
   StripProducts(int64_t rows, int64_t columns, int64_t depth, bool bf16, const CpuTarget& target)
-      : forward({.m = rows, .n = columns, .k = depth, .b_transposed = true, .bf16 = bf16},
-                target.isa, target.threads),
-        input({.m = rows, .n = depth, .k = columns, .bf16 = bf16}, target.isa, target.threads),
-        weight({.m = columns, .n = depth, .k = rows, .a_transposed = true, .bf16 = bf16},
-               target.isa, target.threads) {}
+      : StripProducts({.bf16 = bf16, .pairs = target.bf16_pairs}, rows, columns, depth, target) {}
   size_t scratch_floats() const {
     return std::max({forward.scratch_bytes(), input.scratch_bytes(), weight.scratch_bytes()}) /
            sizeof(float);
   }
 
   const Gemm forward, input, weight;
+
+ private:
+  StripProducts(GemmShape factors, int64_t rows, int64_t columns, int64_t depth,
+                const CpuTarget& target)
+      : forward(Product(factors, rows, columns, depth, false, true), target.isa, target.threads),
+        input(Product(factors, rows, depth, columns, false, false), target.isa, target.threads),
+        weight(Product(factors, columns, depth, rows, true, false), target.isa, target.threads) {}
+  static GemmShape Product(GemmShape shape, int64_t m, int64_t n, int64_t k, bool a_transposed,
+                           bool b_transposed) {
+    shape.m = m;
+    shape.n = n;
+    shape.k = k;
+    shape.a_transposed = a_transposed;
+    shape.b_transposed = b_transposed;
+    return shape;
+  }
 };
 
 class HeadKernel : public CpuKernel {
@@ -192,9 +204,8 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
 bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
   const Shape& x = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
-  return target.bf16_pairs && FactorsAreBf16(graph, node) &&
-         graph.type(node.inputs[1]).dtype == DType::kBF16 && PairsBf16(x[0]) && PairsBf16(x[1]) &&
-         PairsBf16(w[0]);
+  return FactorsAreBf16(graph, node) && graph.type(node.inputs[1]).dtype == DType::kBF16 &&
+         PairsBf16(x[0]) && PairsBf16(x[1]) && PairsBf16(w[0]);
 }
 
 }  // namespace

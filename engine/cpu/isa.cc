@@ -3,23 +3,47 @@
 
 #include <cpuid.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/log.h"
+#include "common/status.h"
 #include "engine/cpu/self_check.h"
 
 namespace lockstep::engine {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
+std::string Names() {
+  return absl::StrJoin(kAll, ", ", [](std::string* out, Isa isa) { *out += Name(isa); });
+}
+
+bool HasFma() {
+  // __builtin_cpu_supports also asks the operating system (XGETBV).
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+}  // namespace
+
+absl::Status CheckCpu() {
+  if (HasFma()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this CPU (", CpuName(), ") has no AVX2 and FMA, without which it would compute ",
+      "other bits than all others: run on a CPU from 2013 (Intel), 2015 (AMD) or later"));
+}
 
 Isa CpuIsa() {
-  // __builtin_cpu_supports also asks the operating system (XGETBV).
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
     return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
-  return Isa::kSse2;
+  return HasFma() ? Isa::kAvx2 : Isa::kPortable;
 }
 
 std::string CpuName() {
@@ -41,8 +65,8 @@ Isa DetectIsa() {
 
 const char* Name(Isa isa) {
   switch (isa) {
-    case Isa::kSse2:
-      return "sse2";
+    case Isa::kPortable:
+      return "portable";
     case Isa::kAvx2:
       return "avx2";
     case Isa::kAvx512:
@@ -53,9 +77,20 @@ const char* Name(Isa isa) {
   return "?";
 }
 
+std::vector<Isa> UsableIsas() {
+  return {std::begin(kAll), std::begin(kAll) + static_cast<int>(DetectIsa()) + 1};
+}
+
 absl::StatusOr<Isa> ChooseIsa(const std::string& name) {
-  if (name.empty()) return DetectIsa();
-  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  LS_RETURN_IF_ERROR(CheckCpu());
+  if (name.empty()) {
+    const char* const forced = std::getenv(kIsaVariable);
+    if (forced == nullptr || *forced == '\0') return DetectIsa();
+    absl::StatusOr<Isa> isa = ChooseIsa(forced);
+    if (isa.ok()) return isa;
+    return absl::InvalidArgumentError(absl::StrCat(kIsaVariable, ": ", isa.status().message()));
+  }
+  for (const Isa isa : kAll) {
     if (name != Name(isa)) continue;
     if (isa <= DetectIsa()) return isa;
     if (isa <= CpuIsa()) {
@@ -67,8 +102,8 @@ absl::StatusOr<Isa> ChooseIsa(const std::string& name) {
     return absl::InvalidArgumentError(
         absl::StrCat("this CPU has no ", name, "; its best is ", Name(DetectIsa())));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "no instruction set '", name, "': there are sse2, avx2, avx512 and avx512_bf16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("no instruction set '", name, "': there are ", Names()));
 }
 
 }  // namespace lockstep::engine

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instruction sets that kernels are written for. One is chosen at the start and pinned; sums
-// are in an order that depends on it and on the shape alone. Thread-safety: thread-safe.
+// The instruction sets that kernels are written for. They compute the same bits
+// (docs/same_bits.md), so one is chosen for its speed, at the start. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_ENGINE_CPU_ISA_H_
 #define LOCKSTEP_ENGINE_CPU_ISA_H_
 
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace lockstep::engine {
 
-// Each contains those before it.
-enum class Isa { kSse2, kAvx2, kAvx512, kAvx512Bf16 };
+// Each contains those before it. The first one is plain vectors; compiled for x86-64 they take AVX2
+// and FMA.
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
 
+// Names the set to use, instead of the best one.
+inline constexpr char kIsaVariable[] = "LOCKSTEP_ISA";
+
+// Whether this CPU can run our kernels at all. Errors: FailedPrecondition for a CPU that does not
+// fuse a multiplication with an addition: it would compute other bits.
+absl::Status CheckCpu();
 // The best one that this CPU has and whose kernels give right results on it (cpu/self_check.h).
 Isa DetectIsa();
-// "sse2", "avx2", "avx512", "avx512_bf16".
+// All from kPortable to DetectIsa().
+std::vector<Isa> UsableIsas();
+// "portable", "avx2", "avx512", "avx512_bf16".
 const char* Name(Isa isa);
-// The named one, or the best one for "". Errors: InvalidArgument for a name that is none or that
-// this CPU does not have.
+// The named one; for "", the one that LOCKSTEP_ISA names or else the best one. Errors:
+// InvalidArgument for a name that is none or that this CPU does not have; those of CheckCpu.
 absl::StatusOr<Isa> ChooseIsa(const std::string& name);
 
 }  // namespace lockstep::engine

@@ -98,11 +98,22 @@ class CpuKernel {
 
 // What a kernel is prepared for.
 struct CpuTarget {
-  Isa isa = Isa::kSse2;
+  Isa isa = Isa::kPortable;
   int threads = 1;
-  // bf16 factors of products are multiplied pair by pair (gemm.h) instead of being widened first.
+  // bf16 factors of products are multiplied pair by pair (gemm.h) instead of being widened while
+  // they are packed: the same bits.
   bool bf16_pairs = false;
 };
+
+// What a product's factors are: fp32, or pairs of bf16 that are multiplied as they are or widened
+// while they are packed, with the same bits.
+enum class Factors { kFloats, kPairs, kWidenedPairs };
+
+// As `target` takes them.
+inline Factors FactorsOf(bool bf16, const CpuTarget& target) {
+  if (!bf16) return Factors::kFloats;
+  return target.bf16_pairs ? Factors::kPairs : Factors::kWidenedPairs;
+}
 
 struct CpuKernelDef {
   // Bytes of scratch, planned like any other buffer. Null: none.

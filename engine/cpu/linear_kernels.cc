@@ -20,7 +20,7 @@ bool FactorsAreBf16(const Graph& graph, const Node& node) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16;
 }
 
-GemmShape ForwardShape(const Graph& graph, const Node& node) {
+GemmShape ForwardShape(const Graph& graph, const Node& node, const CpuTarget& target) {
   const Shape& x = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
   const bool in_out = node.attrs.Int("in_out") != 0;
@@ -29,11 +29,12 @@ GemmShape ForwardShape(const Graph& graph, const Node& node) {
           .k = x[1],
           .a_transposed = false,
           .b_transposed = !in_out,
-          .bf16 = FactorsAreBf16(graph, node)};
+          .bf16 = FactorsAreBf16(graph, node),
+          .pairs = target.bf16_pairs};
 }
 
 // (dy [m, n], w [n, k]) -> dx [m, k]
-GemmShape InputShape(const Graph& graph, const Node& node) {
+GemmShape InputShape(const Graph& graph, const Node& node, const CpuTarget& target) {
   const Shape& dy = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
   const bool in_out = node.attrs.Int("in_out") != 0;
@@ -42,11 +43,12 @@ GemmShape InputShape(const Graph& graph, const Node& node) {
           .k = dy[1],
           .a_transposed = false,
           .b_transposed = in_out,
-          .bf16 = FactorsAreBf16(graph, node)};
+          .bf16 = FactorsAreBf16(graph, node),
+          .pairs = target.bf16_pairs};
 }
 
 // (dy [m, n], x [m, k]) -> dw [n, k]
-GemmShape WeightShape(const Graph& graph, const Node& node) {
+GemmShape WeightShape(const Graph& graph, const Node& node, const CpuTarget& target) {
   const Shape& dy = graph.type(node.inputs[0]).shape;
   const Shape& x = graph.type(node.inputs[1]).shape;
   return {.m = dy[1],
@@ -54,7 +56,8 @@ GemmShape WeightShape(const Graph& graph, const Node& node) {
           .k = dy[0],
           .a_transposed = true,
           .b_transposed = false,
-          .bf16 = FactorsAreBf16(graph, node)};
+          .bf16 = FactorsAreBf16(graph, node),
+          .pairs = target.bf16_pairs};
 }
 
 // A product by blocks of rows: all of them at once where every matrix of its result's shape is
@@ -132,7 +135,7 @@ class LinearKernel : public CpuKernel {
  public:
   LinearKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                const CpuTarget& target)
-      : product_(ForwardShape(graph, node), AnyBf16(graph, node, 3), target),
+      : product_(ForwardShape(graph, node, target), AnyBf16(graph, node, 3), target),
         operands_(operands),
         row_simd_(RowKernelsFor(target.isa)),
         columns_(node.outputs[0].shape[1]),
@@ -204,7 +207,7 @@ class BackwardInputKernel : public CpuKernel {
  public:
   BackwardInputKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                       const CpuTarget& target)
-      : product_(InputShape(graph, node), AnyBf16(graph, node, 2), target),
+      : product_(InputShape(graph, node, target), AnyBf16(graph, node, 2), target),
         operands_(operands),
         row_simd_(RowKernelsFor(target.isa)),
         columns_(node.outputs[0].shape[1]),
@@ -259,7 +262,7 @@ class BackwardWeightKernel : public CpuKernel {
  public:
   BackwardWeightKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                        const CpuTarget& target)
-      : gemm_(WeightShape(graph, node), target.isa, target.threads),
+      : gemm_(WeightShape(graph, node, target), target.isa, target.threads),
         operands_(operands),
         simd_(SimdFor(target.isa)),
         half_(HalfKernelsFor(target.isa)),
@@ -270,7 +273,7 @@ class BackwardWeightKernel : public CpuKernel {
 
   static size_t ScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
     const size_t product =
-        Gemm(WeightShape(graph, node), target.isa, target.threads).scratch_bytes();
+        Gemm(WeightShape(graph, node, target), target.isa, target.threads).scratch_bytes();
     if (!FactorsAreBf16(graph, node) || node.attrs.Int("sums") == 0) return product;
     const int64_t columns = node.outputs.back().shape[0];
     return std::max(product, static_cast<size_t>(kWidenedRows * columns) * sizeof(float));
@@ -344,10 +347,11 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   return Kernel(graph, node, {}, target).ScratchBytes();
 }
 
-template <GemmShape (*kShape)(const Graph&, const Node&)>
+template <GemmShape (*kShape)(const Graph&, const Node&, const CpuTarget&)>
 bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return target.bf16_pairs && graph.type(node.inputs[0]).dtype == DType::kBF16 &&
-         graph.type(node.inputs[1]).dtype == DType::kBF16 && PairsBf16(kShape(graph, node).k);
+  return graph.type(node.inputs[0]).dtype == DType::kBF16 &&
+         graph.type(node.inputs[1]).dtype == DType::kBF16 &&
+         PairsBf16(kShape(graph, node, target).k);
 }
 
 }  // namespace

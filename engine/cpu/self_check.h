@@ -2,9 +2,8 @@
 // What a CPU says about its instruction sets is not yet proof that our kernels compute on it what
 // they should: a hypervisor may hide a part, and a set may never have run where it was written. So
 // before a set is used, each of its kernels works on a little made data, for some milliseconds, and
-// is held to the portable ones: to the same bits where they only move, choose or round values, to a
-// tolerance where the order of additions or a fused multiplication may differ; tiles of products to
-// sums in double precision.
+// is held to the portable ones, bit for bit; tiles of products, whose size is the set's own, to the
+// chain of additions that defines them.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_CPU_SELF_CHECK_H_
 #define LOCKSTEP_ENGINE_CPU_SELF_CHECK_H_
@@ -21,7 +20,7 @@
 
 namespace lockstep::engine {
 
-// The best set that this CPU and operating system have.
+// The best set that this CPU and operating system have. kPortable, too, where there is no FMA.
 Isa CpuIsa();
 // Its maker's name for this CPU, such as "AMD EPYC 7763 64-Core Processor".
 std::string CpuName();

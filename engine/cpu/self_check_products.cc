@@ -2,6 +2,7 @@
 // Kernels of simd.h: products, packing, sums, elementwise ones.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -20,12 +21,13 @@ constexpr int64_t kDepth = 13;  // the unrolled steps and a rest
 constexpr int64_t kMostRows = 16;
 constexpr int64_t kMostColumns = 64;
 
-// The product of two elements: of numbers, or of pairs of bf16.
-double ProductOf(float a, float b, bool pairs) {
-  if (!pairs) return static_cast<double>(a) * static_cast<double>(b);
+// The step of a sum that two elements make: numbers, or pairs of bf16.
+float Step(float a, float b, bool pairs, float sum) {
+  if (!pairs) return std::fmaf(a, b, sum);
   const auto x = std::bit_cast<uint32_t>(a), y = std::bit_cast<uint32_t>(b);
-  const auto half = [](uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits)); };
-  return half(x << 16) * half(y << 16) + half(x & 0xffff0000) * half(y & 0xffff0000);
+  const auto half = [](uint32_t bits) { return std::bit_cast<float>(bits); };
+  return std::fmaf(half(x << 16), half(y << 16),
+                   std::fmaf(half(x & 0xffff0000), half(y & 0xffff0000), sum));
 }
 
 // Pairs of bf16 in [-2, 2).
@@ -47,29 +49,25 @@ struct TileCase {
         a(pairs ? MadePairs(6, kMostRows * kDepth) : MadeValues(6, kMostRows * kDepth)),
         b(pairs ? MadePairs(7, kDepth * kMostColumns) : MadeValues(7, kDepth * kMostColumns)),
         more(MadeValues(8, 3 * kMostRows * kMostColumns)),
-        sums(static_cast<size_t>(rows * columns)) {
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < columns; ++j) {
-        double sum = 0;
-        for (int64_t p = 0; p < kDepth; ++p) {
-          sum += ProductOf(A(i, p), B(p, j), pairs);
-        }
-        sums[static_cast<size_t>(i * columns + j)] = sum;
-      }
-    }
+        pairs(pairs) {}
+  // The element of the product whose sum begins with `sum`.
+  float Sum(int64_t i, int64_t j, float sum) const {
+    for (int64_t p = 0; p < kDepth; ++p) sum = Step(A(i, p), B(p, j), pairs, sum);
+    return sum;
   }
   float A(int64_t i, int64_t p) const { return a[static_cast<size_t>(i * kDepth + p)]; }
   float B(int64_t p, int64_t j) const { return b[static_cast<size_t>(p * kMostColumns + j)]; }
 
   const int64_t rows, columns;
   const std::vector<float> a, b, more;
-  std::vector<double> sums;
+  const bool pairs;
 };
 
 // Row by row, as pack_rows leaves it, column by column.
 constexpr int kLayouts = 3;
-// Plain, everything on a whole tile, everything on one at the right edge.
-constexpr int kForms = 3;
+// Plain, everything on a whole tile, everything on one at the right edge, and these two with a sum
+// that is added.
+constexpr int kForms = 5;
 
 // Whether the tile of `r` rows is right for one layout of A and of B and one form.
 bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int layout, bool packed_b,
@@ -97,10 +95,11 @@ bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int lay
             .c = result.data(),
             .c_stride = stride,
             .columns = c.columns,
-            .accumulate = form > 0,
+            .accumulate = form == 1 || form == 2,
             .last = true,
             .epilogue = {}};
-  if (form == 2) tile.columns -= 3;
+  if (form == 2 || form == 4) tile.columns -= 3;
+  tile.adds = form > 2;
   TileEpilogue& e = tile.epilogue;
   const float* more = c.more.data();
   const int64_t part = kMostRows * kMostColumns;
@@ -109,16 +108,15 @@ bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int lay
   for (int64_t i = 0; i < kMostRows; ++i) {
     for (int64_t j = 0; j < stride; ++j) {
       const auto at = static_cast<size_t>(i * stride + j);
-      auto value = static_cast<double>(before[at]);
+      float value = before[at];
       if (i < r && j < tile.columns) {
-        const double sum = c.sums[static_cast<size_t>(i * c.columns + j)];
-        value = form > 0 ? value + sum : sum;
+        value = tile.adds ? value + c.Sum(i, j, 0) : c.Sum(i, j, form > 0 ? value : 0);
         if (form > 0) {
-          value = std::max(value + static_cast<double>(e.bias[j] + e.residual[at]), 0.0);
+          value = std::max(value + e.bias[j] + e.residual[at], 0.0f);
           value = e.mask[at] <= 0 ? 0 : value;
         }
       }
-      if (!AreClose(result[at], static_cast<float>(value), kCheckRounding)) return false;
+      if (!SameBits(result[at], value)) return false;
     }
   }
   return true;
@@ -229,6 +227,33 @@ void CheckPairPacking(KernelComparison* compare) {
   }
 }
 
+// As simd.h says, of the widths of panels, strips and others.
+void CheckWidening(KernelComparison* compare) {
+  const SimdKernels& simd = *compare->tables().simd;
+  constexpr int64_t kPairs = 37;
+  for (const int64_t width : {int64_t{1}, int64_t{simd.tile_rows}, int64_t{simd.tile_columns}}) {
+    const int64_t count = kPairs * width;
+    const std::vector<float> pairs = MadePairs(11, static_cast<size_t>(count));
+    std::vector<float> values(static_cast<size_t>(2 * count + 16));
+    std::copy(pairs.begin(), pairs.end(), values.begin() + count);
+    const char* const name = width == 1 ? "widen_pairs" : "split_pairs";
+    if (width == 1) {
+      simd.widen_pairs(values.data() + count, count, values.data());
+    } else {
+      simd.split_pairs(kPairs, width, values.data());
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const auto bits = std::bit_cast<uint32_t>(pairs[static_cast<size_t>(i)]);
+      const auto at = static_cast<size_t>(i / width * 2 * width + i % width);
+      if (std::bit_cast<uint32_t>(values[at]) == (bits & 0xffff0000) &&
+          std::bit_cast<uint32_t>(values[at + static_cast<size_t>(width)]) == bits << 16) {
+        continue;
+      }
+      return compare->Fail(name);
+    }
+  }
+}
+
 // ---- the other kernels of products ----
 
 void CheckOthers(KernelComparison* compare) {
@@ -236,32 +261,36 @@ void CheckOthers(KernelComparison* compare) {
   std::vector<float> odd(x, x + kCheckCount);
   odd[3] = odd[70] = std::numeric_limits<float>::quiet_NaN();
   odd[5] = -0.0f;
-  compare->Run("transpose", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("transpose", [&](const KernelTables& t, float* out) {
     t.simd->transpose(x, 40, 37, 35, y, true, out, 48);
   });
   for (const bool add : {false, true}) {
-    compare->Run("sum_rows", 0, [&](const KernelTables& t, float* out) {
+    compare->Run("sum_rows", [&](const KernelTables& t, float* out) {
       t.simd->sum_rows(x, kCheckStride, kCheckRows, kCheckColumns, add, out);
     });
-    compare->Run("scale", 1e-6f, [&](const KernelTables& t, float* out) {
+    compare->Run("scale", [&](const KernelTables& t, float* out) {
       t.simd->scale(x, 0.37f, kCheckCount, add, out);
     });
   }
-  compare->Run("relu", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("relu", [&](const KernelTables& t, float* out) {
     t.simd->relu(odd.data(), kCheckCount, out);
   });
-  compare->Run("relu_backward", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("relu_backward", [&](const KernelTables& t, float* out) {
     t.simd->relu_backward(odd.data(), y, kCheckCount, out);
   });
-  compare->Run("add", 0,
+  compare->Run("add",
                [&](const KernelTables& t, float* out) { t.simd->add(x, y, kCheckCount, out); });
-  compare->Run("max", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("max", [&](const KernelTables& t, float* out) {
     for (int64_t n = 1; n <= kCheckCount; ++n) out[n] = t.simd->max(x, n);
   });
-  compare->Run("exp_sum", kCheckRounding, [&](const KernelTables& t, float* out) {
-    out[kCheckCount] = static_cast<float>(t.simd->exp_sum(x, 2, kCheckCount, out));
+  compare->Run("exp_sum", [&](const KernelTables& t, float* out) {
+    for (const int64_t n : kCheckCounts) {
+      const double sum = t.simd->exp_sum(x, 2, n, out);
+      out[512 + n] = static_cast<float>(sum);
+      out[768 + n] = static_cast<float>(sum - static_cast<double>(static_cast<float>(sum)));
+    }
   });
-  compare->Run("all_finite", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("all_finite", [&](const KernelTables& t, float* out) {
     std::vector<float> values(x, x + kCheckCount);
     out[kCheckCount] = t.simd->all_finite(values.data(), kCheckCount) ? 1 : 0;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -272,7 +301,7 @@ void CheckOthers(KernelComparison* compare) {
   });
   for (int form = 0; form < 4; ++form) {
     const SgdArgs args{0.5f, 0.1f, 0.9f, 0.8f, 0.01f, (form & 1) != 0, (form & 2) != 0};
-    compare->Run("sgd", kCheckRounding, [&](const KernelTables& t, float* out) {
+    compare->Run("sgd", [&](const KernelTables& t, float* out) {
       t.simd->sgd(args, z, kCheckCount, out, out + 256);
       t.simd->sgd(args, z, kCheckCount, nullptr, out + 512);
     });
@@ -285,6 +314,7 @@ void CheckProducts(KernelComparison* compare) {
   CheckTiles(compare);
   CheckPacking(compare);
   CheckPairPacking(compare);
+  CheckWidening(compare);
   CheckOthers(compare);
 }
 

@@ -13,9 +13,6 @@
 namespace lockstep::engine {
 namespace {
 
-// Each may round to another neighbour in bf16 where the values before differ in the last place.
-constexpr float kCheckBf16 = 0x1p-6f;
-
 void PutBf16(const uint16_t* halves, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = BFloat16{halves[i]}.ToFloat();
 }
@@ -30,47 +27,48 @@ void CheckActivations(KernelComparison* compare) {
     return bits;
   };
   for (size_t a = 0; a < kActivations; ++a) {
-    compare->Run(absl::StrCat("activation ", a), kCheckRounding,
-                 [&](const KernelTables& t, float* out) {
-                   t.rows->activation[a](wide.data(), kCheckCount, out);
-                 });
-    compare->Run(absl::StrCat("activation_backward ", a), kCheckRounding,
-                 [&](const KernelTables& t, float* out) {
-                   t.rows->activation_backward[a](y, x, kCheckCount, out);
-                 });
-    compare->Run(
-        absl::StrCat("activation_bf16 ", a), kCheckBf16, [&](const KernelTables& t, float* out) {
-          std::vector<uint16_t> results(kCheckCount);
-          t.rows->activation_bf16[a](rounded(wide.data()).data(), kCheckCount, results.data());
-          PutBf16(results.data(), kCheckCount, out);
-        });
-    compare->Run(absl::StrCat("activation_backward_bf16 ", a), kCheckBf16,
+    compare->Run(absl::StrCat("activation ", a), [&](const KernelTables& t, float* out) {
+      t.rows->activation[a](wide.data(), kCheckCount, out);
+    });
+    compare->Run(absl::StrCat("activation_backward ", a), [&](const KernelTables& t, float* out) {
+      t.rows->activation_backward[a](y, x, kCheckCount, out);
+    });
+    compare->Run(absl::StrCat("activation_bf16 ", a), [&](const KernelTables& t, float* out) {
+      std::vector<uint16_t> results(kCheckCount);
+      t.rows->activation_bf16[a](rounded(wide.data()).data(), kCheckCount, results.data());
+      PutBf16(results.data(), kCheckCount, out);
+    });
+    compare->Run(absl::StrCat("activation_backward_bf16 ", a),
                  [&](const KernelTables& t, float* out) {
                    std::vector<uint16_t> results(kCheckCount);
                    t.rows->activation_backward_bf16[a](rounded(y).data(), rounded(x).data(),
                                                        kCheckCount, results.data());
                    PutBf16(results.data(), kCheckCount, out);
                  });
-    compare->Run(absl::StrCat("activate_rows ", a), kCheckRounding,
-                 [&](const KernelTables& t, float* out) {
-                   t.rows->activate_rows[a](3, kCheckCount, 96, out);
-                 });
+    compare->Run(absl::StrCat("activate_rows ", a), [&](const KernelTables& t, float* out) {
+      t.rows->activate_rows[a](3, kCheckCount, 96, out);
+    });
   }
 }
 
 void CheckNorms(KernelComparison* compare) {
   const float *x = compare->x(), *y = compare->y(), *z = compare->z();
   const float* rstd = compare->positive();
-  compare->Run("layer_norm", kCheckRounding, [&](const KernelTables& t, float* out) {
-    t.rows->layer_norm(x, y, z, kCheckCount, 1e-5f, out, out + 256, out + 257);
+  compare->Run("layer_norm", [&](const KernelTables& t, float* out) {
+    for (const int64_t n : kCheckCounts) {
+      t.rows->layer_norm(x, y, z, n, 1e-5f, out, out + 256 + n, out + 512 + n);
+    }
   });
   for (const float* residual : {static_cast<const float*>(nullptr), z + 512}) {
-    compare->Run("layer_norm_backward", kCheckRounding, [&](const KernelTables& t, float* out) {
-      t.rows->layer_norm_backward(x, y, z, 0.1f, 0.9f, residual, kCheckCount, out);
+    compare->Run("layer_norm_backward", [&](const KernelTables& t, float* out) {
+      for (const int64_t n : kCheckCounts) {
+        t.rows->layer_norm_backward(x, y, z, 0.1f, 0.9f, residual, n, out);
+        out += n;
+      }
     });
   }
   for (const bool add : {false, true}) {
-    compare->Run("layer_norm_sums", kCheckRounding, [&](const KernelTables& t, float* out) {
+    compare->Run("layer_norm_sums", [&](const KernelTables& t, float* out) {
       t.rows->layer_norm_sums(x, y, z, rstd, kCheckStride, kCheckRows, kCheckColumns, add, out,
                               out + 256);
     });
@@ -79,12 +77,13 @@ void CheckNorms(KernelComparison* compare) {
 
 void CheckAttention(KernelComparison* compare) {
   const float *x = compare->x(), *y = compare->y(), *z = compare->z();
-  compare->Run("dot", 1e-4f,
-               [&](const KernelTables& t, float* out) { *out = t.rows->dot(x, y, kCheckCount); });
-  compare->Run("softmax_backward", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("dot", [&](const KernelTables& t, float* out) {
+    for (const int64_t n : kCheckCounts) out[n] = t.rows->dot(x, y, n);
+  });
+  compare->Run("softmax_backward", [&](const KernelTables& t, float* out) {
     t.rows->softmax_backward(x, y, 0.3f, kCheckCount, out);
   });
-  compare->Run("exp_shifted", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("exp_shifted", [&](const KernelTables& t, float* out) {
     t.rows->exp_shifted(x, 0.5f, kCheckCount, out);
   });
   const RandomSite site{0x0123456789abcdefULL, 77, 3};
@@ -97,12 +96,12 @@ void CheckAttention(KernelComparison* compare) {
   };
   uint32_t words[2 * kRandomBlock] = {};
   for (const uint64_t block : {uint64_t{5}, uint64_t{1} << 34}) {
-    compare->Run("random_words", 0, [&](const KernelTables& t, float* out) {
+    compare->Run("random_words", [&](const KernelTables& t, float* out) {
       std::fill(std::begin(words), std::end(words), 0);
       t.rows->random_words(site, block, words);
       put(words, out);
     });
-    compare->Run("random_halves", 0, [&](const KernelTables& t, float* out) {
+    compare->Run("random_halves", [&](const KernelTables& t, float* out) {
       std::fill(std::begin(words), std::end(words), 0);
       t.rows->random_halves(site, block, words);
       put(words, out);
@@ -111,13 +110,13 @@ void CheckAttention(KernelComparison* compare) {
   for (size_t i = 0; i < std::size(words); ++i)
     words[i] = static_cast<uint32_t>(MixBits(i)) & 0xffff;
   for (const float* residual : {static_cast<const float*>(nullptr), z}) {
-    compare->Run("dropout", 1e-6f, [&](const KernelTables& t, float* out) {
+    compare->Run("dropout", [&](const KernelTables& t, float* out) {
       t.rows->dropout(x, words, 0x8000, 1.5f, residual, kCheckCount, out);
     });
   }
   for (const uint32_t* own :
        {static_cast<const uint32_t*>(nullptr), static_cast<const uint32_t*>(words)}) {
-    compare->Run("probability_gradient", kCheckRounding, [&](const KernelTables& t, float* out) {
+    compare->Run("probability_gradient", [&](const KernelTables& t, float* out) {
       std::copy_n(x, kCheckCount, out);
       std::copy_n(y, kCheckCount, out + 256);
       t.rows->probability_gradient(out, own, 0x8000, 1.5f, 0.2f, kCheckCount, out + 256);
@@ -136,11 +135,11 @@ void CheckAttentionOfBf16(KernelComparison* compare) {
     for (const uint32_t* own :
          {static_cast<const uint32_t*>(nullptr), static_cast<const uint32_t*>(words.data())}) {
       const ScoreRow row{x, seen, kEnd, 0.25f, own, 0x8000, 1.5f};
-      compare->Run("probabilities_bf16", kCheckBf16, [&](const KernelTables& t, float* out) {
+      compare->Run("probabilities_bf16", [&](const KernelTables& t, float* out) {
         *out = t.rows->probabilities_bf16(row, p.data(), out + 1);
         PutBf16(p.data(), kEnd, out + 2);
       });
-      compare->Run("probability_gradient_bf16", kCheckBf16, [&](const KernelTables& t, float* out) {
+      compare->Run("probability_gradient_bf16", [&](const KernelTables& t, float* out) {
         t.rows->probability_gradient_bf16(row, y, 1.1f, 0.2f, p.data(), ds.data());
         PutBf16(p.data(), kEnd, out);
         PutBf16(ds.data(), kEnd, out + 2048);
@@ -149,10 +148,12 @@ void CheckAttentionOfBf16(KernelComparison* compare) {
   }
   std::vector<uint16_t> halves(static_cast<size_t>(2 * kCheckCount));
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = BFloat16::FromFloat(x[i]).bits;
-  compare->Run("dot_bf16", 1e-4f, [&](const KernelTables& t, float* out) {
-    *out = t.rows->dot_bf16(halves.data(), halves.data() + kCheckCount, kCheckCount);
+  compare->Run("dot_bf16", [&](const KernelTables& t, float* out) {
+    for (const int64_t n : kCheckCounts) {
+      out[n] = t.rows->dot_bf16(halves.data(), halves.data() + kCheckCount, n);
+    }
   });
-  compare->Run("scale_to_bf16", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("scale_to_bf16", [&](const KernelTables& t, float* out) {
     t.rows->scale_to_bf16(x, 0.3f, kCheckCount, p.data());
     PutBf16(p.data(), kCheckCount, out);
   });
@@ -173,7 +174,7 @@ void CheckOptimKernels(KernelComparison* compare) {
   const auto put = [](const NormLanes& lanes, float* out) {
     for (const double lane : lanes.lane) *out++ = static_cast<float>(lane);
   };
-  compare->Run("sum_squares", 0, [&](const KernelTables& t, float* out) {
+  compare->Run("sum_squares", [&](const KernelTables& t, float* out) {
     NormLanes lanes;
     t.optim->sum_squares(x, kCheckCount, &lanes);
     put(lanes, out);
@@ -183,29 +184,29 @@ void CheckOptimKernels(KernelComparison* compare) {
     std::copy_n(x + 256, kCheckCount, out);
     std::copy_n(v, kCheckCount, out + 256);
   };
-  compare->Run("adam", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("adam", [&](const KernelTables& t, float* out) {
     begin(out);
     t.optim->adam(args, z, kCheckCount, out, out + 256, out + 512);
   });
-  compare->Run("lamb_measure", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("lamb_measure", [&](const KernelTables& t, float* out) {
     begin(out);
     NormLanes weights, directions;
     t.optim->lamb_measure(args, z, kCheckCount, out, out + 256, x, &weights, &directions);
     put(weights, out + 512);
     put(directions, out + 528);
   });
-  compare->Run("lamb_move", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("lamb_move", [&](const KernelTables& t, float* out) {
     t.optim->lamb_move(args, 0.01f, kCheckCount, x, v, out);
   });
   for (const bool nesterov : {false, true}) {
-    compare->Run("muon_direction", kCheckRounding, [&](const KernelTables& t, float* out) {
+    compare->Run("muon_direction", [&](const KernelTables& t, float* out) {
       t.optim->muon_direction(0.5f, 0.1f, nesterov, z, kCheckCount, out, out + 256);
     });
   }
-  compare->Run("move", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("move", [&](const KernelTables& t, float* out) {
     t.optim->move(0.99f, 0.1f, x, kCheckCount, out);
   });
-  compare->Run("average", kCheckRounding, [&](const KernelTables& t, float* out) {
+  compare->Run("average", [&](const KernelTables& t, float* out) {
     t.optim->average(0.1f, x, kCheckCount, out);
   });
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/softmax_rows.h"
 
-#include <cmath>
-
+#include "engine/math/math.h"
 #include "engine/ops/counts.h"
 
 namespace lockstep::engine::cpu {
@@ -55,7 +54,7 @@ void RunSoftmaxRows(const SimdKernels& simd, const SoftmaxRows& rows, int64_t m,
       target += rows.smoothing * (mean - target);
     }
     const double sum = simd.exp_sum(x, max, rows.classes, dx);
-    sums->loss += std::log(sum) + (static_cast<double>(max) - target);
+    sums->loss += Log(sum) + (static_cast<double>(max) - target);
     ++sums->count;
     if (dx != nullptr) FinishGradient(simd, rows, label, sum, dx);
     if (rows.bias != nullptr) simd.add(rows.bias, dx, rows.columns, rows.bias);

@@ -48,6 +48,7 @@ void ThreadPool::Serve(int index) {
 }
 
 void ThreadPool::Run(absl::FunctionRef<void(int)> part) {
+  FlushDenormals();
   if (workers_.empty()) {
     part(0);
     return;

@@ -25,8 +25,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
-  // Calls `part(i)` for i in [0, threads()), part 0 on the caller's thread, and waits for all.
-  // Allocates nothing.
+  // Calls `part(i)` for i in [0, threads()), part 0 on the caller's thread, and waits for all; each
+  // of these threads flushes denormals (device/numerics.h) from then on. Allocates nothing.
   void Run(absl::FunctionRef<void(int)> part);
 
  private:

@@ -36,7 +36,11 @@ std::string CpuInfo(const std::string& key) {
 
 }  // namespace
 
-void FlushDenormals() { _mm_setcsr(_mm_getcsr() | kFlush); }
+bool FlushesDenormals() { return (_mm_getcsr() & kFlush) == kFlush; }
+
+void FlushDenormals() {
+  if (!FlushesDenormals()) _mm_setcsr(_mm_getcsr() | kFlush);
+}
 
 std::string DescribeDevice(int threads) {
   return absl::StrCat(CpuInfo("model name"), " (family ", CpuInfo("cpu family"), " model ",

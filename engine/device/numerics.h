@@ -7,8 +7,11 @@
 namespace lockstep::engine {
 
 // Flush-to-zero and denormals-are-zero for the calling thread: denormal numbers are up to a hundred
-// times slower and would make a step's time depend on its data.
+// times slower and would make a step's time depend on its data. It belongs to what each op is
+// (docs/same_bits.md), so every thread that runs a kernel does this first; it costs nothing again.
 void FlushDenormals();
+// Whether the calling thread has done it.
+bool FlushesDenormals();
 
 }  // namespace lockstep::engine
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/numerics.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
 #include "engine/exec/updater.h"
@@ -94,6 +95,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   // Runs node `id` of a program, if it does anything.
   absl::Status RunStep(ProgramKind kind, const Step& step, size_t id, const RunContext& context) {
     if (step.kernel == nullptr) return absl::OkStatus();
+    FlushDenormals();
     if (observer_ != nullptr) return RunObserved(kind, step, id, context);
     step.kernel->Run(context);
     return absl::OkStatus();

@@ -32,7 +32,7 @@ class WeightStorage {
 
  private:
   DType type_ = DType::kF32;
-  Isa isa_ = Isa::kSse2;
+  Isa isa_ = Isa::kPortable;
   uint64_t rounding_key_ = 0;
   void* data_ = nullptr;
 };

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/philox.h"
+#include "engine/math/series.h"
 
 // Loops over kBlock counters whose bodies have no branch, for the compiler's vectors. Products and
 // sums are never contracted (the build says -ffp-contract=off), so vectors of any width give the
@@ -39,58 +40,27 @@ LOCKSTEP_INLINE void MakeWords(uint64_t key, uint64_t first, uint32_t words[4][k
   }
 }
 
-// log((word + 1/2) / 2^32). With 2 word + 1 = 2^e m, m in [sqrt(1/2), sqrt(2)), f = m - 1 and
-// s = f / (2 + f): log m = 2 atanh(s) = f - h + s (h + r), h = f^2 / 2 and r the terms of the
-// series behind the first, of which ten leave less than 1e-17.
+// log((word + 1/2) / 2^32), with 2 word + 1 = 2^e m, m in [sqrt(1/2), sqrt(2)).
 LOCKSTEP_INLINE double LogOfWord(uint32_t word) {
   constexpr uint64_t kSqrtHalf = 0x3FE6A09E667F3BCD;
   const uint64_t bits = BitsOf<uint64_t>(FromInteger(2 * static_cast<uint64_t>(word) + 1));
   const uint64_t exponent = (bits - kSqrtHalf) >> 52;  // 0 to 33
   const double f = BitsOf<double>(bits - (exponent << 52)) - 1;
-  const double s = f / (2 + f), s2 = s * s;
-  double r = 2.0 / 21;
-  r = r * s2 + 2.0 / 19;
-  r = r * s2 + 2.0 / 17;
-  r = r * s2 + 2.0 / 15;
-  r = r * s2 + 2.0 / 13;
-  r = r * s2 + 2.0 / 11;
-  r = r * s2 + 2.0 / 9;
-  r = r * s2 + 2.0 / 7;
-  r = r * s2 + 2.0 / 5;
-  r = r * s2 + 2.0 / 3;
-  r = r * s2;
-  const double h = 0.5 * f * f;
-  return (FromInteger(exponent) - 33) * M_LN2 + (f - (h - s * (h + r)));
+  return (FromInteger(exponent) - 33) * M_LN2 + series::Log1p(f);
 }
 
 struct Direction {
   double cosine, sine;
 };
 
-// Cosine and sine of 2 pi word / 2^32: the nearest quarter turn, and the Taylor series of what is
-// left, at most an eighth of a turn, to 1e-17.
+// Cosine and sine of 2 pi word / 2^32: the nearest quarter turn, and what is left, at most an
+// eighth of a turn.
 LOCKSTEP_INLINE Direction DirectionOf(uint32_t word) {
   const uint32_t quarter = (word + (1u << 29)) >> 30;  // 0 to 3: four wraps around to 0
   // word - quarter 2^30 is in [-2^29, 2^29); 2^29 is added, and subtracted as a double.
   const double left = FromInteger(word - (quarter << 30) + (1u << 29)) - 0x1.0p29;
-  const double x = left * (2 * M_PI * 0x1.0p-32), x2 = x * x;
-  double sine = 1.0 / 355687428096000;  // 1 / 17!
-  sine = sine * x2 - 1.0 / 1307674368000;
-  sine = sine * x2 + 1.0 / 6227020800;
-  sine = sine * x2 - 1.0 / 39916800;
-  sine = sine * x2 + 1.0 / 362880;
-  sine = sine * x2 - 1.0 / 5040;
-  sine = sine * x2 + 1.0 / 120;
-  sine = sine * x2 - 1.0 / 6;
-  sine = x + x * (x2 * sine);
-  double cosine = 1.0 / 20922789888000;  // 1 / 16!
-  cosine = cosine * x2 - 1.0 / 87178291200;
-  cosine = cosine * x2 + 1.0 / 479001600;
-  cosine = cosine * x2 - 1.0 / 3628800;
-  cosine = cosine * x2 + 1.0 / 40320;
-  cosine = cosine * x2 - 1.0 / 720;
-  cosine = cosine * x2 + 1.0 / 24;
-  cosine = 1 + (x2 * x2 * cosine - 0.5 * x2);
+  const double x = left * (2 * M_PI * 0x1.0p-32);
+  const double sine = series::Sine(x), cosine = series::Cosine(x);
   // A quarter turn more makes (c, s) into (-s, c).
   const uint64_t odd = 0 - static_cast<uint64_t>(quarter & 1);
   const uint64_t c = BitsOf<uint64_t>(cosine), s = BitsOf<uint64_t>(sine);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/status.h"
+#include "engine/math/math.h"
 
 namespace lockstep::engine {
 
@@ -24,8 +25,8 @@ AdamArgs MomentArgs(const Optimizer::Update& update, double beta1, double beta2,
   args.rate1 = static_cast<float>(1 - beta1);
   args.beta2 = static_cast<float>(beta2);
   args.rate2 = static_cast<float>(1 - beta2);
-  args.correction1 = static_cast<float>(1 / (1 - std::pow(beta1, t)));
-  args.correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t)));
+  args.correction1 = static_cast<float>(1 / (1 - Power(beta1, t)));
+  args.correction2 = static_cast<float>(1 / std::sqrt(1 - Power(beta2, t)));
   args.eps = static_cast<float>(eps);
   return args;
 }

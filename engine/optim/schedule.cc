@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
+#include "engine/math/math.h"
 #include "engine/optim/optimizer.h"
 
 namespace lockstep::engine {
@@ -16,15 +17,13 @@ namespace {
 using Kind = ScheduleSpec::Kind;
 using Curve = ScheduleSpec::Shape;
 
-constexpr double kPi = 3.14159265358979323846;
-
 // From 1 to 0 over x in [0, 1].
 double Fall(Curve shape, double x) {
   switch (shape) {
     case Curve::kLinear:
       return 1 - x;
     case Curve::kCosine:
-      return 0.5 * (1 + std::cos(kPi * x));
+      return 0.5 * (1 + CosineOfTurns(0.5 * x));
     case Curve::kSqrt:
       return 1 - std::sqrt(x);
   }
@@ -45,10 +44,10 @@ double OneCycle(const ScheduleSpec& s, double t, double total) {
 double Step(const ScheduleSpec& s, int64_t t) {
   if (s.milestones.empty()) {
     const int64_t decays = t / s.step_updates;
-    return std::pow(s.gamma, static_cast<double>(decays));
+    return Power(s.gamma, static_cast<double>(decays));
   }
   const auto passed = std::upper_bound(s.milestones.begin(), s.milestones.end(), t);
-  return std::pow(s.gamma, static_cast<double>(passed - s.milestones.begin()));
+  return Power(s.gamma, static_cast<double>(passed - s.milestones.begin()));
 }
 
 absl::Status CheckStep(const ScheduleSpec& s) {
@@ -131,11 +130,11 @@ double ScheduleFactor(const ScheduleSpec& schedule, int64_t update) {
     case Kind::kLinear:
       return low + (1 - low) * (1 - progress);
     case Kind::kPolynomial:
-      return low + (1 - low) * std::pow(1 - progress, schedule.power);
+      return low + (1 - low) * Power(1 - progress, schedule.power);
     case Kind::kStep:
       return Step(schedule, t);
     case Kind::kExponential:
-      return std::pow(schedule.gamma, static_cast<double>(t));
+      return Power(schedule.gamma, static_cast<double>(t));
     case Kind::kOneCycle:
       return OneCycle(schedule, static_cast<double>(t), total);
     case Kind::kWsd: {

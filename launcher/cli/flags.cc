@@ -130,7 +130,7 @@ const std::vector<Flag>& AllFlags() {
       {.name = "b",
        .value = "VARIANT",
        .verbs = {"compare"},
-       .help = "unplanned, sse2, avx2, avx512, avx512_bf16, pairs, cpu, cuda; join with '+'"},
+       .help = "unplanned, portable, avx2, avx512, avx512_bf16, pairs, cpu, cuda; join with '+'"},
       {.name = "tolerance",
        .value = "SHARE",
        .verbs = {"compare"},

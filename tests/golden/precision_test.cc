@@ -75,7 +75,7 @@ struct Batch {
   std::vector<int32_t> tokens, labels;
 };
 
-TrainSpec GptSpecOf(const std::string& precision, bool bf16_pairs = false) {
+TrainSpec GptSpecOf(const std::string& precision) {
   TrainSpec spec;
   GptSpec& gpt = spec.model.emplace<GptSpec>();
   gpt.layers = gpt.heads = 2;
@@ -90,7 +90,6 @@ TrainSpec GptSpecOf(const std::string& precision, bool bf16_pairs = false) {
   spec.micro_batch = kBatch;
   spec.eval_block = 2;
   spec.precision = precision;
-  spec.passes.bf16_pairs = bf16_pairs;
   spec.loss_scale.init = kFp16Scale;
   return spec;
 }
@@ -100,10 +99,10 @@ struct Curve {
   std::map<std::string, double> norms;  // of the first gradients, for the mean loss
 };
 
-Curve Train(const std::string& precision, bool bf16_pairs = false) {
+Curve Train(const std::string& precision) {
   Curve curve;
-  const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(
-      Plan::Compile(GptSpecOf(precision, bf16_pairs)).value());
+  const auto plan =
+      std::dynamic_pointer_cast<const CompiledPlan>(Plan::Compile(GptSpecOf(precision)).value());
   const Memory64 state = Allocate(plan->state_bytes()), arena = Allocate(plan->arena_bytes());
   const auto executor = Executor::Create(plan, {state.get(), arena.get()}).value();
   executor->InitState();
@@ -158,11 +157,10 @@ void Check(const std::string& precision, double loss, double norm) {
 }
 
 TEST(GoldenPrecisionTest, Fp32) { Check("fp32", 2e-5, 1e-5); }
-TEST(GoldenPrecisionTest, Bf16IsAutocasts) { Check("bf16", 1e-3, 2e-2); }
-// Pairs of bf16: the engine rounds attention's probabilities, PyTorch its scores. Both are about as
-// far from fp32, where gradients are small on different sides of it.
-TEST(GoldenPrecisionTest, Bf16PairsAreAsNearToFp32) {
-  const Curve curve = Train("bf16", true);
+// The engine rounds attention's probabilities, PyTorch its scores. Both are about as far from fp32,
+// where gradients are small on different sides of it.
+TEST(GoldenPrecisionTest, Bf16IsAsNearToFp32AsAutocast) {
+  const Curve curve = Train("bf16");
   ExpectNear(curve, "fp32", 1e-3, 2e-2);
   ExpectNear(curve, "bf16", 1e-3, 3e-2);
 }

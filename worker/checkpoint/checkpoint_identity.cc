@@ -80,10 +80,6 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
       differences.push_back(Told(line));
     }
   }
-  if (saved.threads != job.threads) {
-    differences.push_back(
-        absl::StrCat("resources.cpus_per_proc: ", saved.threads, " -> ", job.threads));
-  }
   if (differences.empty() && saved.plan_hash != job.plan_hash) {
     differences.push_back("this build of lockstep compiles another plan for the same job");
   }

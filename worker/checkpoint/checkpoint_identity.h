@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint is of, and whether a job may go on from it. A job may when going on gives the
-// bits that it would have had without a stop: the same `train` section, plan, threads and kind of
-// device. How many workers there were and are does not matter.
+// bits that it would have had without a stop: the same `train` section, plan and kind of device.
+// How many workers and threads there were and are does not matter.
 //
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_

@@ -225,7 +225,7 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
       variant.passes.fuse = word == "fused";
     } else if (word == "planned" || word == "unplanned") {
       variant.passes.reuse_memory = variant.passes.in_place = word == "planned";
-    } else if (word == "sse2" || word == "avx2" || word == "avx512" || word == "avx512_bf16") {
+    } else if (word == "portable" || word == "avx2" || word == "avx512" || word == "avx512_bf16") {
       variant.passes.isa = word;
     } else if (word == "pairs" || word == "no_pairs") {
       variant.passes.bf16_pairs = word == "pairs";
@@ -245,7 +245,7 @@ absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec,
       return absl::InvalidArgumentError(absl::StrCat(
           "'", word,
           "' is no variant; there are fused, unfused, without_relu (and so on: each fuse_ key of "
-          "passes), planned, unplanned, sse2, avx2, "
+          "passes), planned, unplanned, portable, avx2, "
           "avx512, avx512_bf16, pairs, no_pairs, cpu, cuda, fp32, bf16, fp8 (after bf16), fp16, "
           "pure_bf16, pure_fp16, kept, selective, "
           "blocks, and several of them joined by '+'"));

@@ -16,7 +16,7 @@
 namespace lockstep::worker {
 
 // `spec` as the variant `name` has it: words joined by '+', of "fused", "unfused", "planned",
-// "unplanned", "sse2", "avx2", "avx512", "avx512_bf16", "pairs", "no_pairs". Errors:
+// "unplanned", "portable", "avx2", "avx512", "avx512_bf16", "pairs", "no_pairs". Errors:
 // InvalidArgument with the words.
 absl::StatusOr<engine::TrainSpec> VariantOf(const engine::TrainSpec& spec, const std::string& name);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv2d and its gradients as products with patch matrices, or by Winograd's algorithm where the
-// shape is for it; of bf16 factors pair by pair, never by Winograd's, whose transformed factors
-// would be rounded once more. The filters are brought into the product's order in every run, since
-// training changes them in every step, or once where they stay the same (CpuKernel::Pack).
+// shape is for it: of bf16 too, which then comes in fp32 (converting_kernel.h). The filters are
+// brought into the product's order in every run, since training changes them in every step, or once
+// where they stay the same (CpuKernel::Pack).
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -65,9 +65,11 @@ class ConvParts {
  public:
   void Add(const PatchShape& patches, const PixelGrid& grid, std::vector<Tap> taps, int64_t group,
            int64_t images, int64_t columns, int64_t y_stride, bool pairs, const CpuTarget& target) {
-    PatchProduct product(patches, grid, images, columns, y_stride, pairs, target.isa,
+    const Factors factors = FactorsOf(pairs, target);
+    PatchProduct product(patches, grid, images, columns, y_stride, factors, target.isa,
                          target.threads);
-    const int64_t floats = PatchProduct::PanelFloats(product.depth(), columns, target.isa);
+    const int64_t each = factors == Factors::kWidenedPairs ? 2 : 1;
+    const int64_t floats = PatchProduct::PanelFloats(each * product.depth(), columns, target.isa);
     scratch_ = std::max(scratch_, product.scratch_bytes() / sizeof(float));
     parts_.push_back({std::move(product), std::move(taps), group, panels_});
     panels_ += static_cast<size_t>((floats + 15) / 16 * 16);
@@ -164,7 +166,8 @@ class ConvKernel : public CpuKernel {
         relu_(!backward && node.attrs.String("activation") == "relu"),
         y_bf16_(node.outputs[0].dtype == DType::kBF16),
         pairs_(FactorsAreBf16(graph, node)),
-        width_(SimdFor(target.isa).tile_columns),
+        widens_(FactorsOf(pairs_, target) == Factors::kWidenedPairs),
+        simd_(SimdFor(target.isa)),
         half_(HalfKernelsFor(target.isa)) {
     for (const Value& input : node.inputs) {
       input_bf16_.push_back(graph.type(input).dtype == DType::kBF16);
@@ -215,13 +218,18 @@ class ConvKernel : public CpuKernel {
 
  private:
   void PackPart(const RunContext& context, const Part& part, float* panels) const {
+    const int64_t width = simd_.tile_columns;
+    const int64_t floats = part.product.depth() * width;  // of a panel, before it is widened
+    const int64_t count = (order_.outputs + width - 1) / width;
+    float* const to = panels + part.panels;
     const auto pack = [&](const auto* weight, int64_t inputs) {
       PackFilters(part.taps, geometry_.window.kernel[1], order_, weight + part.group * order_.group,
-                  inputs, width_, panels + part.panels, context.pool);
+                  inputs, width, widens_ ? to + floats * count : to, context.pool);
     };
     const Storage& weight = operands_.inputs[1];
     if (pairs_) {
       pack(context.At<uint16_t>(weight), order_.inputs / 2);
+      if (widens_) simd_.split_pairs(part.product.depth() * count, width, to);
     } else {
       pack(context.At<float>(weight), order_.inputs);
     }
@@ -248,7 +256,8 @@ class ConvKernel : public CpuKernel {
   const bool relu_;
   const bool y_bf16_;
   const bool pairs_;
-  const int64_t width_;
+  const bool widens_;
+  const SimdKernels& simd_;
   const HalfKernels& half_;
   std::vector<bool> input_bf16_;
   FilterOrder order_{};
@@ -261,7 +270,7 @@ class BackwardWeightKernel : public CpuKernel {
       : geometry_(g), value_bytes_(pairs ? 2 : 4), operands_(operands) {
     for (int64_t group = 0; group < g.groups; ++group) {
       products_.emplace_back(ForwardPatches(g, group, pairs ? 2 : 1), g.images, g.group_filters(),
-                             g.filters, pairs, target.isa, target.threads);
+                             g.filters, FactorsOf(pairs, target), target.isa, target.threads);
     }
   }
   size_t scratch_bytes() const { return products_[0].scratch_bytes(); }
@@ -378,10 +387,6 @@ ConvGeometry WeightGeometry(const Graph& graph, const Node& node) {
   return GeometryOf(graph.type(node.inputs[1]), node.outputs[0], node.attrs);
 }
 
-bool IsWinograd(const Graph& graph, const Node& node, const ConvGeometry& g) {
-  return !FactorsAreBf16(graph, node) && IsForWinograd(g);
-}
-
 // The kernel of patches, forward or of the input gradient.
 ConvKernel MakeForward(const Graph& graph, const Node& node, const KernelOperands& operands,
                        const CpuTarget& target) {
@@ -398,31 +403,31 @@ ConvKernel MakeInput(const Graph& graph, const Node& node, const KernelOperands&
 
 size_t ForwardScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  return IsWinograd(graph, node, g) ? WinogradKernel(g, false, {}, false, target).scratch_bytes()
-                                    : MakeForward(graph, node, {}, target).scratch_bytes();
+  return IsForWinograd(g) ? WinogradKernel(g, false, {}, false, target).scratch_bytes()
+                          : MakeForward(graph, node, {}, target).scratch_bytes();
 }
 // Of the filters in the order of the product.
 size_t ForwardPacked(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  if (IsWinograd(graph, node, g)) return WinogradKernel(g, false, {}, false, target).filter_bytes();
+  if (IsForWinograd(g)) return WinogradKernel(g, false, {}, false, target).filter_bytes();
   return ForwardParts(g, FactorsAreBf16(graph, node), target).panel_floats() * sizeof(float);
 }
 size_t InputScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = InputGeometry(graph, node);
-  return IsWinograd(graph, node, g) ? WinogradKernel(g, true, {}, false, target).scratch_bytes()
-                                    : MakeInput(graph, node, {}, target).scratch_bytes();
+  return IsForWinograd(g) ? WinogradKernel(g, true, {}, false, target).scratch_bytes()
+                          : MakeInput(graph, node, {}, target).scratch_bytes();
 }
 size_t WeightScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   const ConvGeometry g = WeightGeometry(graph, node);
   const bool pairs = FactorsAreBf16(graph, node);
-  return IsWinograd(graph, node, g) ? WinogradWeightKernel(g, {}, target).scratch_bytes()
-                                    : BackwardWeightKernel(g, pairs, {}, target).scratch_bytes();
+  return IsForWinograd(g) ? WinogradWeightKernel(g, {}, target).scratch_bytes()
+                          : BackwardWeightKernel(g, pairs, {}, target).scratch_bytes();
 }
 
 std::unique_ptr<CpuKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = ForwardGeometry(graph, node);
-  if (IsWinograd(graph, node, g)) {
+  if (IsForWinograd(g)) {
     const bool relu = node.attrs.String("activation") == "relu";
     return std::make_unique<WinogradKernel>(g, false, operands, relu, target);
   }
@@ -431,7 +436,7 @@ std::unique_ptr<CpuKernel> PrepareForward(const Graph& graph, const Node& node,
 std::unique_ptr<CpuKernel> PrepareInput(const Graph& graph, const Node& node,
                                         const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = InputGeometry(graph, node);
-  if (IsWinograd(graph, node, g)) {
+  if (IsForWinograd(g)) {
     return std::make_unique<WinogradKernel>(g, true, operands, false, target);
   }
   return std::make_unique<ConvKernel>(MakeInput(graph, node, operands, target));
@@ -439,25 +444,28 @@ std::unique_ptr<CpuKernel> PrepareInput(const Graph& graph, const Node& node,
 std::unique_ptr<CpuKernel> PrepareWeight(const Graph& graph, const Node& node,
                                          const KernelOperands& operands, const CpuTarget& target) {
   const ConvGeometry g = WeightGeometry(graph, node);
-  if (IsWinograd(graph, node, g)) {
+  if (IsForWinograd(g)) {
     return std::make_unique<WinogradWeightKernel>(g, operands, target);
   }
   return std::make_unique<BackwardWeightKernel>(g, FactorsAreBf16(graph, node), operands, target);
 }
 
-// Elements are pairs of channels, or of pixels.
-bool ForwardTakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return target.bf16_pairs && FactorsAreBf16(graph, node) &&
-         ForwardGeometry(graph, node).group_channels() % 2 == 0;
+// Elements are pairs of channels, or of pixels. By the shape alone, as what is computed is.
+bool ForwardTakesBf16(const Graph& graph, const Node& node, const CpuTarget&) {
+  if (!FactorsAreBf16(graph, node)) return false;
+  const ConvGeometry g = ForwardGeometry(graph, node);
+  return !IsForWinograd(g) && g.group_channels() % 2 == 0;
 }
-bool InputTakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return target.bf16_pairs && FactorsAreBf16(graph, node) &&
-         InputGeometry(graph, node).group_filters() % 2 == 0;
+bool InputTakesBf16(const Graph& graph, const Node& node, const CpuTarget&) {
+  if (!FactorsAreBf16(graph, node)) return false;
+  const ConvGeometry g = InputGeometry(graph, node);
+  return !IsForWinograd(g) && g.group_filters() % 2 == 0;
 }
-bool WeightTakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  if (!target.bf16_pairs || !FactorsAreBf16(graph, node)) return false;
+bool WeightTakesBf16(const Graph& graph, const Node& node, const CpuTarget&) {
+  if (!FactorsAreBf16(graph, node)) return false;
   const ConvGeometry g = WeightGeometry(graph, node);
-  return g.group_channels() % 2 == 0 && g.images * g.out_height * g.out_width % 2 == 0;
+  return !IsForWinograd(g) && g.group_channels() % 2 == 0 &&
+         g.images * g.out_height * g.out_width % 2 == 0;
 }
 
 }  // namespace

@@ -12,7 +12,9 @@ constexpr int64_t kKBlock = 384;      // a panel of 16 columns is then 24 KiB: i
 constexpr int64_t kChunk = 96;        // pixels whose patches stay in L2; whole tiles of every set
 constexpr int64_t kLeastColumns = 8;  // of an image whose rows tiles are cut from
 constexpr int64_t kFewChunks = 8;     // of a thread: fewer are not shared out evenly
-constexpr int64_t kOuterChunk = 256;  // pixels that are summed in registers
+// Pixels of one chain of a weight gradient, in every precision; the chains' sums are added in
+// order.
+constexpr int64_t kOuterChunk = 256;
 // Gradients of so few channels are read where they lie: a chunk of them stays in L1 or near it.
 constexpr int64_t kDirectFloats = 64;
 
@@ -28,10 +30,11 @@ int64_t PixelGrid::PixelOf(int64_t p) const {
 }
 
 PatchProduct::PatchProduct(const PatchShape& patches, const PixelGrid& grid, int64_t images,
-                           int64_t columns, int64_t y_stride, bool pairs, Isa isa, int threads)
+                           int64_t columns, int64_t y_stride, Factors factors, Isa isa, int threads)
     : simd_(SimdFor(isa)),
       half_(HalfKernelsFor(isa)),
-      pairs_(pairs),
+      bf16_(factors != Factors::kFloats),
+      each_(factors == Factors::kWidenedPairs ? 2 : 1),
       threads_(static_cast<size_t>(threads)),
       patches_(patches),
       grid_(grid),
@@ -39,19 +42,19 @@ PatchProduct::PatchProduct(const PatchShape& patches, const PixelGrid& grid, int
       columns_(columns),
       y_stride_(y_stride) {
   const int64_t k = std::max<int64_t>(patches_.depth(), 1);
-  k_block_ = DivideUp(DivideUp(k, DivideUp(k, kKBlock)), 8) * 8;
-  if (pairs && !patches_.is_image() && PatchRows::Fits(patches) && grid_.columns >= kLeastColumns) {
+  k_block_ = DivideUp(DivideUp(k, DivideUp(k, kKBlock / each_)), 8) * 8;
+  if (bf16_ && !patches_.is_image() && PatchRows::Fits(patches) && grid_.columns >= kLeastColumns) {
     chunk_rows_ = std::clamp<int64_t>(kChunk / grid_.columns, 1, grid_.rows);
     chunk_ = chunk_rows_ * grid_.columns;
     chunks_ = images * DivideUp(grid_.rows, chunk_rows_);
     rows_.emplace(patches, chunk_rows_);
-    block_floats_ = Aligned(rows_->floats());
+    block_floats_ = Aligned(rows_->floats() * each_);
   } else {
     const int64_t chunks = std::max<int64_t>(DivideUp(pixels_, kChunk), 1);
     chunk_ = std::max<int64_t>(DivideUp(DivideUp(pixels_, chunks), simd_.tile_rows), 1) *
              simd_.tile_rows;
     chunks_ = DivideUp(pixels_, chunk_);
-    block_floats_ = patches_.is_image() ? 0 : Aligned(chunk_ * k_block_);
+    block_floats_ = patches_.is_image() && each_ == 1 ? 0 : Aligned(chunk_ * k_block_ * each_);
   }
   thread_floats_ = block_floats_;
   if (!direct()) thread_floats_ += Aligned(chunk_ * columns_) + Aligned(columns_);
@@ -146,10 +149,13 @@ void PatchProduct::RunPatches(const float* x, const float* panels, const ImageEp
     const float* a = x + chunk.p0 * depth + k0;
     tile.a_row = depth;
     if (!patches_.is_image()) {
-      patches_.Fill(x, chunk.p0, chunk.p1, k0, k0 + tile.k, scratch, k_block_);
-      a = scratch;
+      // What is widened comes from the second half of the block, as long as the first.
+      float* const filled = each_ == 1 ? scratch : scratch + chunk_ * k_block_;
+      patches_.Fill(x, chunk.p0, chunk.p1, k0, k0 + tile.k, filled, k_block_);
+      a = filled;
       tile.a_row = k_block_;
     }
+    if (each_ == 2) a = Widen(a, chunk.p1 - chunk.p0, scratch, &tile);
     tile.b_stride = width;
     tile.c_stride = direct() ? y_stride_ : columns_;
     tile.accumulate = k0 > 0;
@@ -157,25 +163,37 @@ void PatchProduct::RunPatches(const float* x, const float* panels, const ImageEp
     for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
       const int64_t j = panel * width;
       tile.columns = std::min(width, columns_ - j);
-      tile.b = panels + j * depth + k0 * width;
+      tile.b = panels + (j * depth + k0 * width) * each_;
       tile.c = c + j;
       SetEpilogue(epilogue, chunk, j, &tile);
       RunPanel(a, chunk.p1 - chunk.p0, &tile,
-               panel + 1 < part.last_panel ? tile.b + width * depth : nullptr);
+               panel + 1 < part.last_panel ? tile.b + width * depth * each_ : nullptr);
     }
   }
+}
+
+const float* PatchProduct::Widen(const float* a, int64_t rows, float* wide, Tile* tile) const {
+  const int64_t row = k_block_ * each_;
+  for (int64_t i = 0; i < rows; ++i) {
+    simd_.widen_pairs(a + i * tile->a_row, tile->k, wide + i * row);
+  }
+  tile->a_row = row;
+  tile->k *= each_;
+  return wide;
 }
 
 // Blocks of k are parts of one row of the windows.
 void PatchProduct::RunRows(const float* x, const float* panels, const ImageEpilogue& epilogue,
                            const Chunk& chunk, const Part& part, float* scratch, float* c) const {
   const int64_t depth = patches_.depth(), width = simd_.tile_columns, run = rows_->run();
-  const int64_t block = DivideUp(run, DivideUp(run, kKBlock));
+  const int64_t block = DivideUp(run, DivideUp(run, kKBlock / each_));
   const int64_t tiles = DivideUp(grid_.columns, simd_.tile_rows);
-  rows_->Fill(x, chunk.image, chunk.row, chunk.rows, scratch);
+  const int64_t floats = rows_->floats();
+  rows_->Fill(x, chunk.image, chunk.row, chunk.rows, each_ == 1 ? scratch : scratch + floats);
+  if (each_ == 2) simd_.widen_pairs(scratch + floats, floats, scratch);
   Tile tile;
   tile.a_k = 1;
-  tile.a_row = rows_->pixel_stride();
+  tile.a_row = rows_->pixel_stride() * each_;
   tile.b_stride = width;
   tile.c_stride = columns_;
   for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
@@ -184,17 +202,18 @@ void PatchProduct::RunRows(const float* x, const float* panels, const ImageEpilo
     SetEpilogue(epilogue, chunk, j, &tile);
     for (int64_t tap = 0; tap < rows_->taps(); ++tap) {
       for (int64_t k0 = 0; k0 < run; k0 += block) {
-        tile.k = std::min(block, run - k0);
-        tile.b = panels + j * depth + (tap * run + k0) * width;
+        const int64_t k = std::min(block, run - k0);
+        tile.k = k * each_;
+        tile.b = panels + (j * depth + (tap * run + k0) * width) * each_;
         tile.accumulate = tap + k0 > 0;
-        tile.last = tap * run + k0 + tile.k == depth;
+        tile.last = tap * run + k0 + k == depth;
         for (int64_t row = 0; row < chunk.rows; ++row) {
           for (int64_t t = 0; t < tiles; ++t) {
             const auto [first, last] =
                 PartOf(grid_.columns, static_cast<int>(t), static_cast<int>(tiles));
-            tile.a = scratch + rows_->At(tap, row, first) + k0;
+            tile.a = scratch + (rows_->At(tap, row, first) + k0) * each_;
             tile.c = c + (row * grid_.columns + first) * columns_ + j;
-            simd_.pair_tile[last - first](tile);
+            (pairs() ? simd_.pair_tile : simd_.tile)[last - first](tile);
           }
         }
       }
@@ -220,7 +239,7 @@ void PatchProduct::RunPanel(const float* a, int64_t rows, Tile* tile, const floa
     if (epilogue.residual != nullptr) {
       tile->epilogue.residual = epilogue.residual + i * epilogue.residual_stride;
     }
-    (pairs_ ? simd_.pair_tile : simd_.tile)[end - i](*tile);
+    (pairs() ? simd_.pair_tile : simd_.tile)[end - i](*tile);
   }
 }
 
@@ -254,48 +273,52 @@ void PatchProduct::PutChunk(float* from, const ImageValues& y, const ImageEpilog
 }
 
 PatchOuterProduct::PatchOuterProduct(const PatchShape& patches, int64_t images, int64_t rows,
-                                     int64_t dy_stride, bool pairs, Isa isa, int threads)
+                                     int64_t dy_stride, Factors factors, Isa isa, int threads)
     : simd_(SimdFor(isa)),
-      pairs_(pairs),
+      bf16_(factors != Factors::kFloats),
+      each_(factors == Factors::kWidenedPairs ? 2 : 1),
       threads_(static_cast<size_t>(threads)),
       patches_(patches),
       pixels_(images * patches_.pixels()),
       rows_(rows),
       dy_stride_(dy_stride) {
-  LS_CHECK(!pairs || pixels_ % 2 == 0);
-  chunk_ = pairs ? 2 * int64_t{simd_.k_block} : kOuterChunk;
-  const int64_t width = simd_.tile_columns, counts = pairs ? chunk_ / 2 : chunk_;
+  LS_CHECK(!bf16_ || pixels_ % 2 == 0);
+  chunk_ = kOuterChunk;
+  const int64_t width = simd_.tile_columns, counts = bf16_ ? chunk_ / 2 * each_ : chunk_;
   sum_stride_ = DivideUp(columns(), width) * width;
   sum_floats_ = Aligned(rows * sum_stride_);
   panel_floats_ = Aligned(counts * width);
   strip_floats_ = Aligned(counts * DivideUp(rows, simd_.tile_rows) * simd_.tile_rows + 16);
-  thread_floats_ = panel_floats_ + strip_floats_ + (pairs ? Aligned(chunk_ * width / 2) : 0);
+  thread_floats_ = panel_floats_ + strip_floats_ + (bf16_ ? Aligned(chunk_ * width / 2) : 0);
 }
 
 void PatchOuterProduct::FillPanel(const void* x, int64_t p0, int64_t p1, int64_t j, float* panel,
                                   float* patches) const {
   const int64_t width = simd_.tile_columns, valid = std::min(width, columns() - j);
   const auto* values = static_cast<const float*>(x);
-  if (!pairs_) {
+  if (!bf16_) {
     if (valid < width) std::fill_n(panel, (p1 - p0) * width, 0.0f);
     patches_.Fill(values, p0, p1, j, j + valid, panel, width);
     return;
   }
+  const int64_t pairs = (p1 - p0) / 2;
+  float* const to = each_ == 1 ? panel : panel + pairs * width;
   if (patches_.is_image()) {
     const auto* halves = static_cast<const uint16_t*>(x) + p0 * columns() + j;
-    return simd_.pack_pair_panels(halves, columns(), (p1 - p0) / 2, valid, panel);
+    simd_.pack_pair_panels(halves, columns(), pairs, valid, to);
+  } else {
+    patches_.Fill(values, p0, p1, j / 2, (j + valid) / 2, patches, width / 2);
+    simd_.pack_pair_panels(reinterpret_cast<const uint16_t*>(patches), width, pairs, valid, to);
   }
-  patches_.Fill(values, p0, p1, j / 2, (j + valid) / 2, patches, width / 2);
-  simd_.pack_pair_panels(reinterpret_cast<const uint16_t*>(patches), width, (p1 - p0) / 2, valid,
-                         panel);
+  if (each_ == 2) simd_.split_pairs(pairs, width, panel);
 }
 
 const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratch,
                                     ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns, height = simd_.tile_rows;
   float* const sum = scratch;
-  const bool direct = !pairs_ && dy_stride_ <= kDirectFloats;
-  const auto& run_tile = pairs_ ? simd_.pair_tile : simd_.tile;
+  const bool direct = !bf16_ && dy_stride_ <= kDirectFloats;
+  const auto& run_tile = pairs() ? simd_.pair_tile : simd_.tile;
   pool->Run([&](int index) {
     float* const panel = scratch + sum_floats_ + thread_floats_ * static_cast<size_t>(index);
     float* const packed = panel + panel_floats_;
@@ -304,11 +327,15 @@ const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratc
     for (int64_t p0 = 0; p0 < pixels_; p0 += chunk_) {
       const int64_t p1 = std::min(p0 + chunk_, pixels_);
       Tile tile;
-      tile.k = pairs_ ? (p1 - p0) / 2 : p1 - p0;
+      const int64_t pairs = (p1 - p0) / 2;
+      tile.k = bf16_ ? pairs * each_ : p1 - p0;
       const float* a = static_cast<const float*>(dy) + p0 * dy_stride_;
-      if (pairs_) {
+      if (bf16_) {
         const auto* halves = static_cast<const uint16_t*>(dy) + p0 * dy_stride_;
-        simd_.pack_pair_rows(halves, dy_stride_, rows_, tile.k, packed);
+        const int64_t lines = DivideUp(rows_, height) * pairs;
+        float* const to = each_ == 1 ? packed : packed + lines * height;
+        simd_.pack_pair_rows(halves, dy_stride_, rows_, pairs, to);
+        if (each_ == 2) simd_.split_pairs(lines, height, packed);
       } else if (!direct) {
         simd_.pack_rows(a, 1, dy_stride_, rows_, tile.k, packed);
       }
@@ -318,7 +345,7 @@ const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratc
       tile.b_stride = width;
       tile.c_stride = sum_stride_;
       tile.columns = width;
-      tile.accumulate = p0 > 0;
+      tile.adds = p0 > 0;
       for (int64_t j = begin * width; j < end * width; j += width) {
         FillPanel(x, p0, p1, j, panel, packed + strip_floats_);
         for (int64_t i = 0; i < rows_; i += height) {

@@ -5,8 +5,9 @@
 //   PatchOuterProduct   c = dy^T * patches (the weight gradient)
 // In bf16 an element of a patch and of B is a pair of values of neighbouring channels, so that
 // patches are copied as those of half the channels in fp32; dy^T * patches pairs neighbouring
-// pixels. The order of additions depends on shapes and instruction set, never on the number of
-// threads. Thread-safety: immutable after construction.
+// pixels; such pairs are multiplied as they are or widened on their way (Factors). An element of
+// the result is one chain over the taps, row by row, and the channels of each, or one over each 256
+// pixels (docs/same_bits.md). Thread-safety: immutable after construction.
 #ifndef LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
 #define LOCKSTEP_ENGINE_CPU_IMAGE_CONV_PRODUCT_H_
 
@@ -16,6 +17,7 @@
 
 #include "engine/cpu/image/patch_rows.h"
 #include "engine/cpu/image/patches.h"
+#include "engine/cpu/kernel.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/cpu/thread_pool.h"
@@ -63,13 +65,14 @@ struct ImageEpilogue {
 
 class PatchProduct {
  public:
-  // `columns` of the product; y's pixels are `y_stride` values apart. `pairs`: x and B are pairs of
-  // bf16, and `patches` counts pairs of channels.
+  // `columns` of the product; y's pixels are `y_stride` values apart. With pairs, x and B are
+  // pairs of bf16, and `patches` counts pairs of channels.
   PatchProduct(const PatchShape& patches, const PixelGrid& grid, int64_t images, int64_t columns,
-               int64_t y_stride, bool pairs, Isa isa, int threads);
+               int64_t y_stride, Factors factors, Isa isa, int threads);
 
   int64_t depth() const { return patches_.depth(); }
-  // B is [panel of tile_columns][depth][tile_columns], 0 beyond the last column.
+  // B is [panel of tile_columns][depth][tile_columns], 0 beyond the last column. Widened pairs take
+  // two places of depth.
   static int64_t PanelFloats(int64_t depth, int64_t columns, Isa isa);
   size_t scratch_bytes() const { return thread_floats_ * sizeof(float) * threads_; }
   // `y`, mask and residual point to the first column at pixel 0; without pairs they are fp32.
@@ -107,11 +110,15 @@ class PatchProduct {
                 int64_t p1, const Part& part, float* row) const;
   const float* Row(const ImageValues& values, int64_t at, int64_t count, float* row) const;
   // Whether the tiles write to y itself.
-  bool direct() const { return grid_.dense() && !pairs_; }
+  bool direct() const { return grid_.dense() && !bf16_; }
+  bool pairs() const { return bf16_ && each_ == 1; }
+  // `rows` rows of tile->k pairs, tile->a_row apart, at `wide`: what the tile then takes.
+  const float* Widen(const float* a, int64_t rows, float* wide, Tile* tile) const;
 
   const SimdKernels& simd_;
   const HalfKernels& half_;
-  const bool pairs_;
+  const bool bf16_;
+  const int64_t each_;  // floats of an element on its way to the tiles, 2 of widened pairs
   const size_t threads_;
   const Patches patches_;
   const PixelGrid grid_;
@@ -129,10 +136,10 @@ class PatchProduct {
 
 class PatchOuterProduct {
  public:
-  // dy's pixels are `dy_stride` values apart, of which `rows` are used. `pairs`: x and dy are bf16,
-  // and `patches` counts pairs of channels. REQUIRES with pairs: an even number of pixels.
+  // dy's pixels are `dy_stride` values apart, of which `rows` are used. With pairs, x and dy are
+  // bf16, and `patches` counts pairs of channels. REQUIRES with pairs: an even number of pixels.
   PatchOuterProduct(const PatchShape& patches, int64_t images, int64_t rows, int64_t dy_stride,
-                    bool pairs, Isa isa, int threads);
+                    Factors factors, Isa isa, int threads);
 
   size_t scratch_bytes() const { return (thread_floats_ * threads_ + sum_floats_) * sizeof(float); }
   // Row stride of the result.
@@ -145,10 +152,12 @@ class PatchOuterProduct {
   // Pixels [p0, p1) of the columns from j on as a panel.
   void FillPanel(const void* x, int64_t p0, int64_t p1, int64_t j, float* panel,
                  float* patches) const;
-  int64_t columns() const { return patches_.depth() * (pairs_ ? 2 : 1); }
+  int64_t columns() const { return patches_.depth() * (bf16_ ? 2 : 1); }
+  bool pairs() const { return bf16_ && each_ == 1; }
 
   const SimdKernels& simd_;
-  const bool pairs_;
+  const bool bf16_;
+  const int64_t each_;  // floats of an element on its way to the tiles, 2 of widened pairs
   const size_t threads_;
   const Patches patches_;
   const int64_t pixels_;

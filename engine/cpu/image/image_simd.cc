@@ -10,10 +10,10 @@ const ImageSimd& ImageSimdFor(Isa isa) {
       return simd::kAvx512Image;
     case Isa::kAvx2:
       return simd::kAvx2Image;
-    case Isa::kSse2:
+    case Isa::kPortable:
       break;
   }
-  return simd::kSse2Image;
+  return simd::kPortableImage;
 }
 
 }  // namespace lockstep::engine

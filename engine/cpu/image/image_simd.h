@@ -112,7 +112,7 @@ struct ImageSimd {
 const ImageSimd& ImageSimdFor(Isa isa);
 
 namespace simd {
-extern const ImageSimd kSse2Image;
+extern const ImageSimd kPortableImage;
 extern const ImageSimd kAvx2Image;
 extern const ImageSimd kAvx512Image;
 }  // namespace simd

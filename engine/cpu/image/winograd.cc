@@ -295,7 +295,7 @@ void WinogradWeightGradient::AddProduct(int64_t element, int64_t tiles, bool acc
   tile.a_k = direct_w ? s_.outputs : height;
   tile.b_stride = direct_v ? s_.inputs : width;
   tile.c_stride = s_.inputs;
-  tile.accumulate = accumulate;
+  tile.adds = accumulate;
   for (int64_t j = 0; j < s_.inputs; j += width) {
     tile.columns = std::min(width, s_.inputs - j);
     tile.b = direct_v ? v + j : panel;

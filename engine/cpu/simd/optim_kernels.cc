@@ -10,10 +10,10 @@ const OptimKernels& OptimKernelsFor(Isa isa) {
       return simd::kAvx512OptimKernels;
     case Isa::kAvx2:
       return simd::kAvx2OptimKernels;
-    case Isa::kSse2:
+    case Isa::kPortable:
       break;
   }
-  return simd::kSse2OptimKernels;
+  return simd::kPortableOptimKernels;
 }
 
 }  // namespace lockstep::engine

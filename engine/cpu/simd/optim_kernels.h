@@ -64,7 +64,7 @@ struct OptimKernels {
 const OptimKernels& OptimKernelsFor(Isa isa);
 
 namespace simd {
-extern const OptimKernels kSse2OptimKernels;
+extern const OptimKernels kPortableOptimKernels;
 extern const OptimKernels kAvx2OptimKernels;
 extern const OptimKernels kAvx512OptimKernels;
 }  // namespace simd

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The innermost loops of transformers: normalisation, activations, addressed dropout and the
 // elementwise parts of attention, compiled once for each instruction set from row_kernels.inc.
-// Elementwise results do not depend on where a loop is cut. Thread-safety: pure functions on
-// disjoint memory.
+// Sums along a row have sixteen lanes on every instruction set (simd_kernels.inc,
+// docs/same_bits.md). Thread-safety: pure functions on disjoint memory.
 #ifndef LOCKSTEP_ENGINE_CPU_SIMD_ROW_KERNELS_H_
 #define LOCKSTEP_ENGINE_CPU_SIMD_ROW_KERNELS_H_
 
@@ -24,7 +24,7 @@ struct RandomSite {
 // Words of one block of addresses.
 inline constexpr int64_t kRandomBlock = 64;
 
-// A row of attention's scores before they are scaled. Up to the next whole vector behind `seen`
+// A row of attention's scores before they are scaled. Up to the next multiple of 16 behind `seen`
 // they and the words are readable, and the row's results writable.
 struct ScoreRow {
   const float* scores = nullptr;
@@ -55,7 +55,8 @@ struct RowKernels {
   // One row of the input's gradient, plus `residual` unless it is null.
   void (*layer_norm_backward)(const float* dy, const float* x, const float* gamma, float mean,
                               float rstd, const float* residual, int64_t n, float* dx);
-  // dgamma[j] (+)= sum of dy * (x - mean) * rstd, dbeta[j] (+)= sum of dy, over rows ascending.
+  // dgamma[j] = sum of dy * (x - mean) * rstd, dbeta[j] = sum of dy, over rows ascending, begun
+  // with what is there or with 0.
   void (*layer_norm_sums)(const float* dy, const float* x, const float* mean, const float* rstd,
                           int64_t stride, int64_t rows, int64_t columns, bool accumulate,
                           float* dgamma, float* dbeta);
@@ -97,7 +98,7 @@ struct RowKernels {
 const RowKernels& RowKernelsFor(Isa isa);
 
 namespace simd {
-extern const RowKernels kSse2RowKernels;
+extern const RowKernels kPortableRowKernels;
 extern const RowKernels kAvx2RowKernels;
 extern const RowKernels kAvx512RowKernels;
 }  // namespace simd

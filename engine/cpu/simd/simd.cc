@@ -13,10 +13,10 @@ const SimdKernels& SimdFor(Isa isa) {
       return simd::kAvx512Kernels;
     case Isa::kAvx2:
       return simd::kAvx2Kernels;
-    case Isa::kSse2:
+    case Isa::kPortable:
       break;
   }
-  return simd::kSse2Kernels;
+  return simd::kPortableKernels;
 }
 
 const RowKernels& RowKernelsFor(Isa isa) {
@@ -26,10 +26,10 @@ const RowKernels& RowKernelsFor(Isa isa) {
       return simd::kAvx512RowKernels;
     case Isa::kAvx2:
       return simd::kAvx2RowKernels;
-    case Isa::kSse2:
+    case Isa::kPortable:
       break;
   }
-  return simd::kSse2RowKernels;
+  return simd::kPortableRowKernels;
 }
 
 }  // namespace lockstep::engine

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The innermost loops, compiled once for each instruction set from simd_kernels.inc and chosen at
-// run time. Addition orders inside them are fixed by the shape and the vector width. Thread-safety:
-// pure functions on disjoint memory.
+// run time. Each is defined down to the bits (docs/same_bits.md): every instruction set computes
+// the same, so that which one runs is a matter of speed alone. Thread-safety: pure functions on
+// disjoint memory.
 #ifndef LOCKSTEP_ENGINE_CPU_SIMD_SIMD_H_
 #define LOCKSTEP_ENGINE_CPU_SIMD_SIMD_H_
 
@@ -22,7 +23,9 @@ struct TileEpilogue {
   int64_t mask_stride = 0;
 };
 
-// A tile of C (rows x tile_columns) = sum over p of A(i, p) * B(p, j).
+// A tile of C (rows x tile_columns) = sum over p of A(i, p) * B(p, j): one chain of fused
+// multiplications and additions over ascending p, begun with C or with 0. A product may so be cut
+// into blocks of k anywhere.
 struct Tile {
   int64_t k = 0;
   // A(i, p) at a[i * a_row + p * a_k]: a_k is 1 or a_row is 1 (fastest then: a_k is tile_rows).
@@ -34,13 +37,16 @@ struct Tile {
   float* c = nullptr;
   int64_t c_stride = 0;
   int64_t columns = 0;      // valid ones, at most tile_columns
-  bool accumulate = false;  // C += instead of C =
+  bool accumulate = false;  // the chain begins with C
   bool last = true;         // the epilogue applies
   TileEpilogue epilogue;
   // What is asked for from memory in the course of the product, into the second-level cache: two
   // cache lines for each four of k, ahead_step floats further each time. Null: nothing.
   const float* ahead = nullptr;
   int64_t ahead_step = 0;
+  // The next tile's C, where it is needed as soon as that begins. Null: this tile's is asked for.
+  float* ahead_c = nullptr;
+  bool adds = false;  // the chain begins with 0, and its sum is added to C
 };
 
 // One parameter's SGD step on n elements; see optim/sgd.h for the formula.
@@ -64,7 +70,8 @@ struct SimdKernels {
   // tile[r] works on r rows, 1 <= r <= tile_rows.
   void (*tile[17])(const Tile& tile);
   // The same for factors in bf16: an element of A and of B is a pair of them, those of two k in a
-  // row in the low and the high half of 32 bits, k counts pairs, and a step adds two products.
+  // row in the low and the high half of 32 bits, k counts pairs, and a step adds two products: that
+  // of the high halves, then that of the low ones.
   // REQUIRES: a_k is 1 or as pack_pair_rows leaves it; B is a panel.
   void (*pair_tile[17])(const Tile& tile);
   // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.
@@ -84,10 +91,16 @@ struct SimdKernels {
   void (*pack_pair_panels)(const uint16_t* src, int64_t stride, int64_t k, int64_t columns,
                            float* panels);
   void (*pack_pair_rows)(const uint16_t* a, int64_t stride, int64_t rows, int64_t k, float* packed);
+  // Pairs of bf16 as numbers in the order of a sum of their products, the high half's first:
+  // to[2 i] and to[2 i + 1] are the halves of pair i < count.
+  void (*widen_pairs)(const float* pairs, int64_t count, float* to);
+  // The same of rows of `width` pairs, which become two rows each. `values` is 2 * count * width
+  // floats, the pairs lie in the second half of them, and 16 floats behind it are undefined.
+  void (*split_pairs)(int64_t count, int64_t width, float* values);
   // dst[j, i] = act(src[i, j] + bias[i]) for src of rows x columns.
   void (*transpose)(const float* src, int64_t src_stride, int64_t rows, int64_t columns,
                     const float* bias, bool relu, float* dst, int64_t dst_stride);
-  // out[j] (+)= sum over i of src[i * stride + j], i ascending.
+  // out[j] = sum over ascending i of src[i * stride + j], begun with out[j] or with 0.
   void (*sum_rows)(const float* src, int64_t stride, int64_t rows, int64_t columns, bool accumulate,
                    float* out);
   // y = max(x, 0); dx = y > 0 ? dy : 0.
@@ -96,7 +109,8 @@ struct SimdKernels {
   // y = a + b; y (+)= factor * x.
   void (*add)(const float* a, const float* b, int64_t n, float* y);
   void (*scale)(const float* x, float factor, int64_t n, bool accumulate, float* y);
-  // max of x[0..n), n >= 1; sum of exp(x - max), and the exponentials to y unless it is null.
+  // The largest of x[0..n) that is not NaN; the sum of exp(x - max) in sixteen lanes of fp32, which
+  // are added in fp64, and the exponentials to y unless it is null.
   float (*max)(const float* x, int64_t n);
   double (*exp_sum)(const float* x, float max, int64_t n, float* y);
   bool (*all_finite)(const float* x, int64_t n);
@@ -109,7 +123,7 @@ struct SimdKernels {
 const SimdKernels& SimdFor(Isa isa);
 
 namespace simd {
-extern const SimdKernels kSse2Kernels;
+extern const SimdKernels kPortableKernels;
 extern const SimdKernels kAvx2Kernels;
 extern const SimdKernels kAvx512Kernels;
 extern const SimdKernels kAvx512Bf16Kernels;

@@ -72,6 +72,14 @@ void ExpectNear(const Doubles& is, const Doubles& expected, const Doubles& slack
   }
 }
 
+std::vector<RunOptions> EveryWay() {
+  std::vector<RunOptions> ways;
+  for (const Isa isa : UsableIsas()) {
+    for (const bool pairs : {false, true}) ways.push_back({isa, 1, 0, false, pairs});
+  }
+  return ways;
+}
+
 TEST(HeadPairsTest, AgreesWithFloat64) {
   const OpDef& op = *FindOp("linear_softmax_cross_entropy");
   int taken = 0;
@@ -90,14 +98,16 @@ TEST(HeadPairsTest, AgreesWithFloat64) {
     const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
     const Magnitudes slack = MagnitudesOf(plain, p.inputs);
     const double tolerance = 2 * Tolerance(plain);
-    for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
-      const Isa isa = static_cast<Isa>(level);
-      const bool takes = CpuKernelOf(op).takes_half(p.graph, node, {isa, 1, true});
-      const Shape& x = plain.inputs[0].shape;
-      ASSERT_EQ(takes, x[0] % 2 == 0 && x[1] % 2 == 0);
-      if (!takes) continue;
-      ++taken;
-      const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, true});
+    const bool takes = CpuKernelOf(op).takes_half(p.graph, node, {});
+    const Shape& x = plain.inputs[0].shape;
+    ASSERT_EQ(takes, x[0] % 2 == 0 && x[1] % 2 == 0);
+    if (!takes) continue;
+    ++taken;
+    std::vector<Doubles> portable;
+    for (const RunOptions& options : EveryWay()) {
+      const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, options);
+      if (portable.empty()) portable = first;
+      ASSERT_EQ(first, portable) << Name(options.isa) << (options.bf16_pairs ? " pairs" : "");
       ASSERT_NO_FATAL_FAILURE(ExpectNear(first[2], expected[2], slack.dx, kRounding, tolerance));
       ASSERT_NO_FATAL_FAILURE(ExpectNear(first[3], expected[3], slack.dw, 0, tolerance));
       // The loss and the bias' gradient see no rounding.
@@ -107,7 +117,8 @@ TEST(HeadPairsTest, AgreesWithFloat64) {
                                            tolerance * static_cast<double>(o == 0 ? x[0] : 1)));
       }
       // Threads and alignment leave the bits alone.
-      ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, true}), first);
+      ASSERT_EQ(RunNode(p.graph, node, p.inputs, {options.isa, 3, 1, false, options.bf16_pairs}),
+                first);
     }
   }
   EXPECT_GT(taken, 0);

@@ -45,16 +45,21 @@ TEST_P(OpsTest, KernelAgreesWithFloat64) {
     const Prepared p = Prepare(op, test);
     const Node& node = p.graph.node(p.made.node);
     const std::vector<Doubles> expected = Reference(op, test, node.outputs, p.inputs);
-    for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
-      const Isa isa = static_cast<Isa>(level);
+    std::vector<Doubles> portable, portable_added;
+    for (const Isa isa : UsableIsas()) {
       const RunOptions plain{isa, 1, 0, false};
       const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, plain);
+      // So does the instruction set.
+      if (isa == Isa::kPortable) portable = first;
+      ASSERT_EQ(first, portable) << Name(isa);
       ASSERT_NO_FATAL_FAILURE(ExpectNear(first, expected, plain, Tolerance(test)));
       // Threads and alignment leave the bits alone.
       ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false}), first);
       if (!op.accumulates) continue;
       const RunOptions adding{isa, 2, 3, true};
       const std::vector<Doubles> added = RunNode(p.graph, node, p.inputs, adding);
+      if (isa == Isa::kPortable) portable_added = added;
+      ASSERT_EQ(added, portable_added) << Name(isa);
       // The fused loss adds its sums; its gradient of the logits is never born in the vector.
       std::vector<Doubles> sums = added, wanted = expected;
       if (std::string(op.name) == "batch_norm_backward") {  // nor is that of x
@@ -97,16 +102,17 @@ TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
           ASSERT_EQ(node.outputs[o].dtype == type, activation) << "output " << o;
         }
         const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
-        std::vector<Doubles> first;
-        for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
-          const Isa isa = static_cast<Isa>(level);
+        const auto takes = CpuKernelOf(op).takes_half;
+        // Some round in between: attention_pairs_test.cc, head_pairs_test.cc.
+        if (takes != nullptr && takes(p.graph, node, {}) && RoundsBetween(op)) continue;
+        std::vector<Doubles> portable;
+        for (const Isa isa : UsableIsas()) {
           for (const bool pairs : {false, true}) {
-            if (pairs && CpuKernelOf(op).takes_half == nullptr) continue;
-            // Some round in between: attention_pairs_test.cc, head_pairs_test.cc.
-            if (pairs && CpuKernelOf(op).takes_half(p.graph, node, {isa, 1, true}) &&
-                RoundsBetween(op))
-              continue;
-            first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, pairs});
+            if (pairs && takes == nullptr) continue;
+            const std::vector<Doubles> first =
+                RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, pairs});
+            if (portable.empty()) portable = first;
+            ASSERT_EQ(first, portable) << Name(isa) << (pairs ? " pairs" : "");
             // Sums over blocks are made in another order than the whole's: one more rounding each.
             ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
             ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, pairs}), first);
@@ -207,14 +213,16 @@ TEST(PairsTest, ProductsOfBf16AreThoseOfFloat64) {
     }
     const Node& node = p.graph.node(p.made.node);
     const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
-    for (int level = 0; level <= static_cast<int>(DetectIsa()); ++level) {
-      const Isa isa = static_cast<Isa>(level);
-      // Factors that stay what they are need no copies.
-      EXPECT_LT(KernelScratchBytes(p.graph, node, {isa, 1, true}),
-                KernelScratchBytes(p.graph, node, {isa, 1, false}));
-      const std::vector<Doubles> first = RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, true});
-      ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
-      ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, true}), first);
+    std::vector<Doubles> portable;
+    for (const Isa isa : UsableIsas()) {
+      for (const bool pairs : {false, true}) {
+        const std::vector<Doubles> first =
+            RunNode(p.graph, node, p.inputs, {isa, 1, 0, false, pairs});
+        ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, 2 * Tolerance(plain)));
+        if (portable.empty()) portable = first;
+        ASSERT_EQ(first, portable) << Name(isa) << (pairs ? " pairs" : "");
+        ASSERT_EQ(RunNode(p.graph, node, p.inputs, {isa, 3, 1, false, pairs}), first);
+      }
     }
   }
 }

@@ -13,7 +13,7 @@
 namespace lockstep::engine {
 
 struct RunOptions {
-  Isa isa = Isa::kSse2;
+  Isa isa = Isa::kPortable;
   int threads = 1;
   size_t shift = 0;  // of all operands, elements off their alignment
   bool accumulate = false;

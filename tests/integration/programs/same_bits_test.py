@@ -1,14 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The math belongs to the job: the same weights for any number of workers, and run after run."""
+"""The math belongs to the job: the same weights for any number of workers and threads, on any instruction set, and run
+after run."""
 
 import json
 import os
+import socket
 import unittest
 
 import harness
 
 
+# Those that every CPU has on which a worker starts.
+SETS = ("portable", "avx2")
+MODELS = {
+    "mlp": """
+  model: {mlp: {hidden: [70, 33]}}
+  data: {synthetic: {train_samples: 300, test_samples: 40}}
+  optimizer: {muon: {lr: 1e-3}}
+""",
+    "resnet": """
+  model: {resnet: {depth: 18, stem: cifar, width: 16}}
+  data: {synthetic: {train_samples: 300, test_samples: 40, shape: [3, 16, 16], classes: 5}}
+  optimizer: {sgd: {lr: 0.05, momentum: 0.9}}
+  precision: bf16
+""",
+    "gpt": """
+  model: {gpt: {layers: 2, heads: 2, width: 48, dropout: 0.1}}
+  data: {tokens: {length: 33, vocab: 50, train_samples: 300, test_samples: 20}}
+  optimizer: {adamw: {lr: 1e-3}}
+  schedule: {cosine: {}}
+  precision: bf16
+""",
+}
+
+
+def job_of(model):
+    return f"""name: {model}
+resources: {{nproc_per_node: 1, device: cpu}}
+train:{MODELS[model]}
+  global_batch: 24
+  shards: 4
+  steps: 5
+  eval: {{every: never}}
+  seed: 3
+"""
+
+
 class SameBits(harness.ProgramTest):
+    def test_any_instruction_set_and_any_number_of_threads_give_the_same_weights(self):
+        for model in MODELS:
+            job = self.write("job.yaml", job_of(model))
+            hashes = {}
+            for name in SETS:
+                for workers, threads in ((1, 1), (2, 3), (3, 2)) if name == "avx2" else ((1, 1),):
+                    result = self.train(f"--nproc-per-node={workers}", "--set", f"resources.cpus_per_proc={threads}",
+                                        job, env={"LOCKSTEP_ISA": name}, seconds=120)
+                    hashes[name, workers, threads] = result["model"]["sha256"]
+            self.assertEqual(len(set(hashes.values())), 1, (model, hashes))
+
+    def test_workers_of_one_job_may_have_other_instruction_sets(self):
+        job = self.write("job.yaml", job_of("gpt"))
+        alone = self.train("--nproc-per-node=1", job)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        token = {"LOCKSTEP_TOKEN": "0123456789abcdef0123456789abcdef"}
+        hosts = [self.start("launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}", "-o", "json",
+                            job, env=dict(token, LOCKSTEP_ISA=name)) for rank, name in enumerate(SETS)]
+        code, out, err = self.finish(hosts[0], 120)
+        self.assertEqual((code, self.finish(hosts[1], 60)[0]), (0, 0), err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], alone["model"]["sha256"])
+
+    def test_a_set_that_is_none_is_refused(self):
+        job = self.write("job.yaml", job_of("mlp"))
+        code, _, err = self.launch(job, env={"LOCKSTEP_ISA": "sse2"})
+        self.assertNotEqual(code, 0)
+        self.assertIn("LOCKSTEP_ISA: no instruction set 'sse2'", err)
+
     def test_any_number_of_workers_gives_the_same_weights(self):
         job = self.write("job.yaml", harness.synthetic_job())
         hashes = {}

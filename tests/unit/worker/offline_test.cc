@@ -134,12 +134,12 @@ TEST(JobReport, CountsRanksFlopsAndBytes) {
 
 TEST(Variants, AreWordsJoinedByPlus) {
   const engine::TrainSpec spec;
-  const auto variant = VariantOf(spec, "unfused+sse2+unplanned");
+  const auto variant = VariantOf(spec, "unfused+portable+unplanned");
   ASSERT_TRUE(variant.ok());
   EXPECT_FALSE(variant->passes.fuse);
   EXPECT_FALSE(variant->passes.reuse_memory);
-  EXPECT_EQ(variant->passes.isa, "sse2");
-  const auto without = VariantOf(spec, "without_loss+sse2");
+  EXPECT_EQ(variant->passes.isa, "portable");
+  const auto without = VariantOf(spec, "without_loss+portable");
   ASSERT_TRUE(without.ok());
   EXPECT_TRUE(without->passes.fuse && without->passes.patterns.pools);
   EXPECT_FALSE(without->passes.patterns.loss);
@@ -178,11 +178,11 @@ TEST_F(CompareTest, PlannedIsUnplannedToTheBit) {
 }
 
 TEST_F(CompareTest, OtherRoundingsAreWithinToleranceAndNamedBeyondIt) {
-  const Comparison within = Run("fused", "unfused+sse2", 1e-4);
+  const Comparison within = Run("fused", "unfused+portable", 1e-4);
   EXPECT_FALSE(within.first.found);
   EXPECT_GT(within.only_one, 0);  // what fusion removes
   EXPECT_GT(within.worst, 0);
-  const Comparison beyond = Run("fused", "unfused+sse2", 1e-12);
+  const Comparison beyond = Run("fused", "unfused+portable", 1e-12);
   ASSERT_TRUE(beyond.first.found);
   EXPECT_THAT(beyond.first.a_node, HasSubstr("linear("));
   EXPECT_NE(beyond.first.a, beyond.first.b);

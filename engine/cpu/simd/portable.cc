@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen lanes in plain vectors, for any CPU that fuses a multiplication with an addition: each
+// lane is computed as AVX-512 does it. On x86-64 compiled with -mavx2 -mfma.
+#include "engine/cpu/simd/portable.inc"
+
+#define LS_SIMD_TABLE kPortableKernels
+#define LS_SIMD_ROW_TABLE kPortableRowKernels
+#include "engine/cpu/simd/simd_kernels.inc"
+// After the kernels whose vector types it uses.
+#include "engine/cpu/simd/row_kernels.inc"
+
+#define LS_SIMD_OPTIM_TABLE kPortableOptimKernels
+#include "engine/cpu/simd/optim_kernels.inc"
