@@ -254,11 +254,7 @@ class Host {
     started.mutable_started()->set_pid(1000);
     agent_.Send(started);
     ClientOptions options = options_;
-    if (!options.token.empty()) {
-      Token token = *ParseToken(options_.token);
-      token.secret = assignment.token();
-      options.token = *TokenOf(token);
-    }
+    if (!options.token.empty()) options.token = WithSecret(options.token, assignment.token());
     worker_ = std::make_unique<WorkerStream>(
         options, [this](const WorkerCommand& news) { OnWorkerCommand(news); });
     WorkerMessage hello = FromWorker();

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "coordinator/etcd_trouble.h"
 #include "job/meaning/units.h"
 
 namespace lockstep::coordinator {
@@ -99,6 +100,7 @@ absl::StatusOr<EtcdOptions> EtcdOptionsOf(const StoreFlags& flags) {
   options.password = std::string(absl::StripTrailingAsciiWhitespace(options.password));
   options.user = flags.user;
   options.lease = flags.lease;
+  options.explain = ExplainEtcd;
   return options;
 }
 

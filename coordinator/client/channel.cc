@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/grpc_status.h"
@@ -19,22 +20,43 @@
 namespace lockstep::coordinator {
 namespace {
 
-Token PartsOf(const ClientOptions& options) {
-  absl::StatusOr<Token> token = ParseToken(CurrentToken(options));
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::string& text) {
+  const absl::StatusOr<Token> token = ParseToken(text);
   LS_CHECK(token.ok()) << "a token that was not looked at";
-  return *std::move(token);
+  grpc::SslCredentialsOptions tls;
+  tls.pem_root_certs = token->authority;
+  tls.pem_private_key = token->client.key;
+  tls.pem_cert_chain = token->client.certificate;
+  return grpc::SslCredentials(tls);
 }
 
+// Credentials of authorities and a certificate. All channels of a process have the same as a rule:
+// those of the newest are kept, since to read them takes OpenSSL a millisecond.
+class Credentials {
+ public:
+  std::shared_ptr<grpc::ChannelCredentials> For(const std::string& token) {
+    const absl::string_view rest = PlacesOf(token).rest;
+    absl::MutexLock lock(&mu_);
+    if (newest_ == nullptr || rest_ != rest) {
+      newest_ = MakeCredentials(token);
+      rest_ = std::string(rest);
+    }
+    return newest_;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::string rest_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<grpc::ChannelCredentials> newest_ ABSL_GUARDED_BY(mu_);
+};
+
 std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const ClientOptions& options) {
-  const Token token = PartsOf(options);
-  if (token.authority.empty() || !IsTcpAddress(options.address)) {
+  static auto* const credentials = new Credentials();
+  const std::string token = CurrentToken(options);
+  if (PlacesOf(token).kind.empty() || !IsTcpAddress(options.address)) {
     return grpc::InsecureChannelCredentials();
   }
-  grpc::SslCredentialsOptions tls;
-  tls.pem_root_certs = token.authority;
-  tls.pem_private_key = token.client.key;
-  tls.pem_cert_chain = token.client.certificate;
-  return grpc::SslCredentials(tls);
+  return credentials->For(token);
 }
 
 }  // namespace
@@ -78,7 +100,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options, bool on
 }
 
 void ShowToken(const ClientOptions& options, grpc::ClientContext* context) {
-  const std::string secret = PartsOf(options).secret;
+  const std::string token = CurrentToken(options);
+  const std::string secret(PlacesOf(token).secret);
   if (!secret.empty()) context->AddMetadata(kTokenKey, secret);
 }
 

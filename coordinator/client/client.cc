@@ -18,6 +18,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/renewal.h"
 #include "coordinator/client/route.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -27,10 +28,14 @@ namespace {
 // How long a call waits until one of several coordinators leads, and for one of them.
 constexpr absl::Duration kUntilOneLeads = absl::Seconds(10);
 constexpr absl::Duration kPatienceWithOne = absl::Seconds(2);
+// From this age on a client that is still used has its certificate renewed, as a follower has from
+// the start: `launcher top` may be up for weeks.
+constexpr absl::Duration kLivesLong = absl::Minutes(1);
 
 class GrpcClient : public Client {
  public:
-  explicit GrpcClient(const ClientOptions& options) : options_(options), route_(options) {}
+  explicit GrpcClient(const ClientOptions& options)
+      : options_(WithCell(options)), route_(std::make_shared<Route>(options_)) {}
 
   absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                               absl::Duration timeout) override {
@@ -83,6 +88,18 @@ class GrpcClient : public Client {
   }
 
  private:
+  // There is a connection; what it shows is looked at soon, and from now on.
+  void KeepRenewed() ABSL_LOCKS_EXCLUDED(mu_) {
+    if (!IsRenewable(options_)) return;
+    absl::MutexLock lock(&mu_);
+    if (renewal_ == nullptr) renewal_ = std::make_unique<Renewal>(options_, route_, nullptr);
+    renewal_->Connected();
+  }
+  bool IsNewlyOld() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return renewal_ == nullptr && Clock::Real()->Now() - made_ > kLivesLong;
+  }
+
   // A coordinator that is just starting may not listen yet, so the call waits for the connection;
   // one that ends meanwhile may be started again, so the call is repeated. All calls may be. Over
   // TCP the first try does not wait: what TLS has against the connection is said at once.
@@ -93,37 +110,40 @@ class GrpcClient : public Client {
                                 const Request& request, absl::Duration timeout) {
     Clock* const clock = Clock::Real();
     // When one of several has ended it takes the next one a while to lead.
-    if (route_.several()) timeout = std::max(timeout, kUntilOneLeads);
+    if (route_->several()) timeout = std::max(timeout, kUntilOneLeads);
     const absl::Time deadline = clock->Now() + timeout;
     grpc::Status status;
     std::string refusal;  // the coordinator's own
     for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
-      const Route::Way way = route_.Now();
+      const Route::Way way = route_->Now();
       const absl::Duration left = deadline - clock->Now();
       grpc::ClientContext context;
       ShowToken(options_, &context);
-      context.set_wait_for_ready(!route_.several() &&
+      context.set_wait_for_ready(!route_->several() &&
                                  (attempt > 0 || !IsTcpAddress(way.options.address)));
       // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that
       // no later change of the wall clock matters.
       context.set_deadline(
           std::chrono::system_clock::now() +
-          absl::ToChronoNanoseconds(route_.several() ? std::min(left, kPatienceWithOne) : left));
+          absl::ToChronoNanoseconds(route_->several() ? std::min(left, kPatienceWithOne) : left));
       Response response;
       status = ((*Coordinator::NewStub(way.channel)).*method)(&context, request, &response);
-      if (status.ok()) return response;
-      route_.Ended(way, status, context);
+      if (status.ok()) {
+        if (IsNewlyOld()) KeepRenewed();
+        return response;
+      }
+      route_->Ended(way, status, context);
       const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-      if (!NobodyServed(status) && !(late && route_.several())) break;
+      if (!NobodyServed(status) && !(late && route_->several())) break;
       if (absl::StartsWith(status.error_message(), "the coordinator ")) {
         refusal = absl::StrCat(": ", status.error_message());
       } else if (attempt == 0) {
         LS_RETURN_IF_ERROR(ExplainConnection(
-            way.options, route_.several() ? std::min(left, kPatienceWithOne) : left));
+            way.options, route_->several() ? std::min(left, kPatienceWithOne) : left));
       }
       // Somebody else may lead at any moment.
       const absl::Duration backoff =
-          absl::Milliseconds(BackoffMillis(route_.several() ? std::min(attempt, 2) : attempt));
+          absl::Milliseconds(BackoffMillis(route_->several() ? std::min(attempt, 2) : attempt));
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
     if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
@@ -139,11 +159,13 @@ class GrpcClient : public Client {
                           const std::function<bool(const JobEvent&)>& on_event, bool& heard);
 
   const ClientOptions options_;
-  Route route_;
+  const std::shared_ptr<Route> route_;
+  const absl::Time made_ = Clock::Real()->Now();
   absl::Mutex mu_;
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   CondVar stop_;
+  std::unique_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);  // null: not yet, or there is no need
 };
 
 absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
@@ -156,19 +178,19 @@ absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
     if (stopped_) return absl::OkStatus();
     following_ = &context;
   }
-  const Route::Way way = route_.Now();
+  const Route::Way way = route_->Now();
   const auto stub = Coordinator::NewStub(way.channel);
   auto reader = stub->FollowJob(&context, request);
   JobEvent event;
   bool enough = false;
   while (!enough && reader->Read(&event)) {
-    heard = true;
+    if (!std::exchange(heard, true)) KeepRenewed();
     request.set_after_sequence(event.sequence());
     enough = !on_event(event);
   }
   if (enough) context.TryCancel();
   const grpc::Status status = reader->Finish();
-  if (!enough) route_.Ended(way, status, context);
+  if (!enough) route_->Ended(way, status, context);
   absl::MutexLock lock(&mu_);
   following_ = nullptr;
   if (enough || stopped_) return absl::OkStatus();
@@ -190,6 +212,7 @@ absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
       attempt = 0;
     }
     if (clock->Now() - last_heard >= give_up_after) {
+      LS_RETURN_IF_ERROR(ExplainConnection(route_->Now().options, kPatienceWithOne));
       return absl::UnavailableError(absl::StrCat("the coordinator at ", options_.address,
                                                  " was out of reach for ",
                                                  absl::FormatDuration(give_up_after)));

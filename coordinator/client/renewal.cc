@@ -56,6 +56,11 @@ absl::StatusOr<std::optional<std::string>> Renewed(const ClientOptions& options,
   return std::make_optional(text);
 }
 
+ClientOptions WithCell(ClientOptions options) {
+  if (options.renewed == nullptr) options.renewed = std::make_shared<RenewedToken>();
+  return options;
+}
+
 bool IsRenewable(const ClientOptions& options) {
   const absl::StatusOr<Token> token = ParseToken(options.token);
   return token.ok() && !token->authority.empty() &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The certificate that a token carries is renewed while it is used: a session asks the coordinator,
-// on the connection that it has, whether what it has is on its way out (Access/RenewToken), soon
-// after each connection and then every ten minutes.
+// The certificate that a token carries is renewed while it is used: a session, and who follows a
+// job, asks the coordinator, on the connection that it has, whether what it has is on its way out
+// (Access/RenewToken), soon after each connection and then every ten minutes.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_RENEWAL_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_RENEWAL_H_
@@ -59,6 +59,8 @@ class Renewal {
   Thread thread_;                                             // last: starts when the rest is there
 };
 
+// The same options with a cell for the renewed token.
+ClientOptions WithCell(ClientOptions options);
 // Whether a token's certificate may have to be renewed at this address: TLS is spoken there.
 bool IsRenewable(const ClientOptions& options);
 

@@ -164,11 +164,6 @@ class GrpcSession : public Session<Out, In> {
  private:
   using Machine = SessionMachine<Out, In>;
 
-  static ClientOptions WithCell(ClientOptions options) {
-    if (options.renewed == nullptr) options.renewed = std::make_shared<RenewedToken>();
-    return options;
-  }
-
   void Run() {
     box_->Feed([](Machine& machine) { return machine.Begin(); });
     for (;;) {

@@ -39,6 +39,27 @@ bool CutLast(absl::string_view& rest, std::string& bytes) {
 
 }  // namespace
 
+TokenPlaces PlacesOf(absl::string_view token) {
+  TokenPlaces places;
+  absl::string_view rest = token;
+  const bool former = absl::ConsumePrefix(&rest, kFormerPrefix);
+  if (former || absl::ConsumePrefix(&rest, kPrefix)) {
+    const size_t last = rest.rfind('.');
+    const size_t dot = former || last == rest.npos || last == 0 ? last : rest.rfind('.', last - 1);
+    places.secret = rest.substr(0, dot);
+    places.rest = rest.substr(places.secret.size());
+    places.kind = token.substr(0, token.size() - rest.size());
+  } else {
+    places.secret = token;
+  }
+  return places;
+}
+
+std::string WithSecret(absl::string_view token, absl::string_view secret) {
+  const TokenPlaces places = PlacesOf(token);
+  return absl::StrCat(places.kind, secret, places.rest);
+}
+
 absl::StatusOr<std::string> CheckToken(absl::string_view text, absl::string_view where) {
   const absl::string_view token = absl::StripAsciiWhitespace(text);
   if (token.size() > kMaxToken || !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {

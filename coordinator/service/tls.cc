@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/service/cluster_files.h"
+#include "coordinator/client/no_tickets.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -54,6 +55,7 @@ std::shared_ptr<tls::CertificateProviderInterface> ProviderOf(const ServerTls& f
 std::shared_ptr<grpc::ServerCredentials> TlsCredentials(const std::optional<ServerTls>& from,
                                                         Admits admits) {
   if (!from.has_value()) return grpc::InsecureServerCredentials();
+  GiveNoTickets();
   tls::TlsServerCredentialsOptions options(ProviderOf(*from));
   options.watch_identity_key_cert_pairs();
   options.watch_root_certs();

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "launcher/agent/account.h"
@@ -49,16 +48,6 @@ absl::StatusOr<UniqueFd> BootstrapFile(const WorkerBootstrap& bootstrap) {
   return fd;
 }
 
-// What the worker shows: its own secret, to the coordinator that the agent's token names.
-std::string OwnToken(const std::string& of_agent, const std::string& secret) {
-  absl::StatusOr<coordinator::Token> parts = coordinator::ParseToken(of_agent);
-  LS_CHECK(parts.ok()) << "a token that was not looked at";
-  parts->secret = secret;
-  absl::StatusOr<std::string> token = coordinator::TokenOf(*parts);
-  LS_CHECK(token.ok()) << "an authority that was read before";
-  return *std::move(token);
-}
-
 // Runs it as the account, with what a login would set.
 void TakeAccount(const Account& account, ProcessStarter::Request& request) {
   request.uid = account.uid;
@@ -87,7 +76,8 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
   *bootstrap.mutable_assignment() = assignment_;
   bootstrap.mutable_assignment()->clear_token();
   bootstrap.set_coordinator_address(node_->coordinator_address);
-  bootstrap.set_token(OwnToken(node_->token, assignment_.token()));
+  // Its own secret, for the coordinator that the agent's token names.
+  bootstrap.set_token(coordinator::WithSecret(node_->token, assignment_.token()));
   bootstrap.set_node_id(node_->node_id);
   bootstrap.set_host(node_->host);
   bootstrap.set_life_slot(life_slot_);

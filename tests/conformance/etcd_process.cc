@@ -54,7 +54,8 @@ bool EtcdProcess::Start() {
   if (::system("command -v etcd >/dev/null") != 0) return false;
   folder_ = testing::TempDir() + "etcd-XXXXXX";
   if (::mkdtemp(folder_.data()) == nullptr) return false;
-  endpoint_ = absl::StrCat("127.0.0.1:", FreePort());
+  port_ = FreePort();
+  endpoint_ = absl::StrCat("127.0.0.1:", port_);
   const std::string peer = absl::StrCat("http://127.0.0.1:", FreePort());
   const std::string client = absl::StrCat("http://", endpoint_);
   std::vector<std::string> words = {"etcd",

@@ -25,12 +25,15 @@ class EtcdProcess {
   // With a prefix that no other caller gets.
   EtcdOptions NewOptions();
   EtcdOptions options(const std::string& prefix) const;
+  // On 127.0.0.1.
+  int port() const { return port_; }
 
  private:
   EtcdProcess() = default;
   bool Start();
 
   std::string folder_;
+  int port_ = 0;
   std::string endpoint_;
   pid_t pid_ = 0;
   int prefixes_ = 0;

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/clock.h"
 #include "coordinator/store/etcd/etcd_store.h"
 #include "coordinator/store/etcd/layout.h"
 #include "coordinator/store/etcd/options.h"
 #include "tests/conformance/etcd_process.h"
+#include "tests/conformance/late_answers.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -204,6 +206,23 @@ TEST_F(EtcdStoreTest, NoticesDamage) {
   const auto rows = store->GetAll();
   EXPECT_EQ(rows.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(rows.status().message(), HasSubstr("rows/b"));
+}
+
+// An etcd whose answers all come late, as those of one whose disk is busy. Each took longer than
+// one call was given, and was asked for again without an end.
+TEST_F(EtcdStoreTest, LeadsAndWritesThoughEachAnswerTakesLong) {
+  LateAnswers late(etcd_->port(), absl::Milliseconds(700));
+  options_.endpoints = {late.address()};
+  EtcdClient client(options_);
+  absl::Notification won;
+  Election::Callbacks callbacks;
+  callbacks.on_won = [&won] { won.Notify(); };
+  Election election(&client, Clock::Real(), layout_, "late", options_.lease, std::move(callbacks));
+  ASSERT_TRUE(won.WaitForNotificationWithTimeout(kPatience));
+  const auto store = OpenEtcdStore(&election);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ(*(*store)->PutBatch({{"a", "1"}}), 1);
+  EXPECT_TRUE(election.Leads());
 }
 
 TEST_F(EtcdStoreTest, OneOfTwoLeadsAndTheOtherFollowsAtOnceWhenItGoes) {

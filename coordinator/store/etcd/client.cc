@@ -29,6 +29,8 @@ using ::etcdserverpb::TxnResponse;
 // limit here.
 constexpr int64_t kPageKeys = 100;
 constexpr int kMostAnswer = 256 << 20;
+// While it does not answer, it is looked why so often.
+constexpr absl::Duration kExplainEvery = absl::Seconds(5);
 
 std::shared_ptr<grpc::Channel> Connect(const EtcdOptions& options, const std::string& endpoint) {
   grpc::ChannelArguments arguments;
@@ -110,12 +112,34 @@ grpc::Status EtcdClient::Try(absl::Duration timeout, const Do& call) {
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     absl::MutexLock lock(&mu_);
+    silent_ = used;
     if (current_ == used) current_ = (used + 1) % channels_.size();
   }
   return status;
 }
 
+std::string EtcdClient::Why() {
+  const absl::Time now = Clock::Real()->Now();
+  std::string endpoint;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!options_.explain || now - explained_ < kExplainEvery) return why_;
+    explained_ = now;
+    endpoint = options_.endpoints[silent_];
+  }
+  std::string why = options_.explain(options_, endpoint);
+  absl::MutexLock lock(&mu_);
+  return why_ = std::move(why);
+}
+
 absl::Status EtcdClient::Call(absl::Duration timeout, const Do& call) {
+  const absl::Status status = CallOnce(timeout, call);
+  if (!absl::IsUnavailable(status)) return status;
+  const std::string why = Why();
+  return why.empty() ? status : absl::UnavailableError(why);
+}
+
+absl::Status EtcdClient::CallOnce(absl::Duration timeout, const Do& call) {
   Clock* const clock = Clock::Real();
   const absl::Time deadline = clock->Now() + timeout;
   grpc::Status status = Try(timeout, call);

@@ -49,6 +49,7 @@ class EtcdClient {
   absl::StatusOr<std::vector<etcdserverpb::KeyValue>> ReadAll(const std::string& prefix,
                                                               absl::Duration timeout);
 
+  bool has_several() const { return channels_.size() > 1; }
   // "host1:2379, host2:2379", for people.
   std::string Name() const;
 
@@ -57,7 +58,10 @@ class EtcdClient {
       std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)>;
 
   absl::Status Call(absl::Duration timeout, const Do& call) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CallOnce(absl::Duration timeout, const Do& call) ABSL_LOCKS_EXCLUDED(mu_);
   grpc::Status Try(absl::Duration timeout, const Do& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Why the endpoint that was tried last does not answer; empty: nothing is known.
+  std::string Why() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<etcdserverpb::KeyValue>> ReadOnce(const std::string& prefix,
                                                                absl::Time deadline);
 
@@ -65,6 +69,9 @@ class EtcdClient {
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   absl::Mutex mu_;
   size_t current_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t silent_ ABSL_GUARDED_BY(mu_) = 0;  // the one that did not answer last
+  std::string why_ ABSL_GUARDED_BY(mu_);
+  absl::Time explained_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::string token_ ABSL_GUARDED_BY(mu_);  // of the user; empty: not asked for yet
 };
 

@@ -17,8 +17,9 @@ using ::etcdserverpb::TxnRequest;
 // How often it is looked whether somebody leads.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 constexpr absl::Duration kTryAgain = absl::Milliseconds(50);
-// How long one endpoint may take.
+// How long one endpoint may take, where the last one was quick, and at most.
 constexpr absl::Duration kPatience = absl::Milliseconds(500);
+constexpr absl::Duration kMostPatience = absl::Seconds(2);
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
 
 // Of the time that etcd gives, what this clock may not count wrongly.
@@ -34,6 +35,7 @@ Election::Election(EtcdClient* etcd, Clock* clock, EtcdLayout layout, std::strin
       address_(std::move(address)),
       lease_time_(lease),
       callbacks_(std::move(callbacks)),
+      patience_(etcd->has_several() ? kPatience : kMostPatience),
       thread_("coord-election", [this] { Run(); }) {}
 
 Election::~Election() {
@@ -90,27 +92,58 @@ void Election::TellLeader(const std::string& address) {
   if (callbacks_.on_leader) callbacks_.on_leader(address);
 }
 
+template <typename Call>
+auto Election::Ask(absl::Duration most, const Call& call) {
+  const absl::Time sent = clock_->Now();
+  auto answer = call(std::min(patience_, most));
+  // With one endpoint there is none to go to instead.
+  patience_ = std::clamp(2 * (clock_->Now() - sent),
+                         etcd_->has_several() ? kPatience : kMostPatience, kMostPatience);
+  return answer;
+}
+
 bool Election::Look() {
   etcdserverpb::RangeRequest request;
   request.set_key(layout_.Leader());
-  const auto found = etcd_->Range(request, kPatience);
+  const auto found =
+      Ask(kMostPatience, [&](absl::Duration timeout) { return etcd_->Range(request, timeout); });
   if (!found.ok()) {
     Say(absl::StrCat("cannot see who leads: ", found.status().message()));
     return false;
   }
   Say("");
-  if (found->kvs().empty()) return true;
+  // The key may be its own: a call that was given up may have come late.
+  if (found->kvs().empty() || (lease_ != 0 && found->kvs(0).lease() == lease_)) return true;
   EtcdLeader leader;
   TellLeader(leader.ParseFromString(found->kvs(0).value()) ? leader.address() : "");
   return false;
 }
 
-absl::Status Election::Stand() {
+absl::Status Election::HaveLease() {
   const absl::Time sent = clock_->Now();
-  LS_ASSIGN_OR_RETURN(const auto granted,
-                      etcd_->Grant(absl::ToInt64Seconds(lease_time_), kPatience));
+  if (lease_ != 0 && sent < renew_at_) return absl::OkStatus();
+  if (lease_ != 0) {
+    const auto left = Ask(
+        kMostPatience, [&](absl::Duration timeout) { return etcd_->KeepAlive(lease_, timeout); });
+    if (left.ok()) {
+      renew_at_ = sent + granted_ / 4;
+      return absl::OkStatus();
+    }
+    if (!absl::IsNotFound(left.status())) return left.status();
+    lease_ = 0;
+  }
+  LS_ASSIGN_OR_RETURN(const auto granted, Ask(kMostPatience, [&](absl::Duration timeout) {
+                        return etcd_->Grant(absl::ToInt64Seconds(lease_time_), timeout);
+                      }));
   lease_ = granted.id();
   granted_ = absl::Seconds(granted.ttl());
+  renew_at_ = clock_->Now();  // how old it is when it comes is not known
+  return absl::OkStatus();
+}
+
+absl::Status Election::Stand() {
+  LS_RETURN_IF_ERROR(HaveLease());
+  const absl::Time over = clock_->Now() + granted_;
   TxnRequest request;
   Compare* const none = request.add_compare();
   none->set_key(layout_.Leader());
@@ -126,9 +159,9 @@ absl::Status Election::Stand() {
   // Tried again when the reply is lost: the second answer says what became of the first.
   absl::StatusOr<etcdserverpb::TxnResponse> answer;
   do {
-    answer = etcd_->Txn(request, kPatience);
-  } while (absl::IsUnavailable(answer.status()) && clock_->Now() < sent + Usable(granted_) &&
-           Wait(kTryAgain));
+    answer =
+        Ask(kMostPatience, [&](absl::Duration timeout) { return etcd_->Txn(request, timeout); });
+  } while (absl::IsUnavailable(answer.status()) && clock_->Now() < over && Wait(kTryAgain));
   LS_RETURN_IF_ERROR(answer.status());
   int64_t created = answer->header().revision();
   if (!answer->succeeded()) {
@@ -138,9 +171,14 @@ absl::Status Election::Stand() {
     }
     created = kvs[0].create_revision();
   }
+  // However long all that took: it leads from here on, if it still has the lease.
+  const absl::Time sent = clock_->Now();
+  LS_ASSIGN_OR_RETURN(const int64_t left, Ask(kMostPatience, [&](absl::Duration timeout) {
+                        return etcd_->KeepAlive(lease_, timeout);
+                      }));
   absl::MutexLock lock(&mu_);
   created_ = created;
-  until_ = sent + Usable(granted_);
+  until_ = sent + Usable(absl::Seconds(left));
   return absl::OkStatus();
 }
 
@@ -148,7 +186,8 @@ absl::Status Election::Renew() {
   const absl::Time sent = clock_->Now();
   const absl::Time until = Until();
   if (sent >= until) return absl::DeadlineExceededError("its lease could not be renewed in time");
-  const auto left = etcd_->KeepAlive(lease_, std::min(kPatience, until - sent));
+  const auto left =
+      Ask(until - sent, [&](absl::Duration timeout) { return etcd_->KeepAlive(lease_, timeout); });
   if (absl::IsNotFound(left.status())) return left.status();
   if (!left.ok()) {
     Say(absl::StrCat("the leader's lease is not renewed: ", left.status().message()));
@@ -175,12 +214,15 @@ void Election::Run() {
     if (Look()) {
       const absl::Status stood = Stand();
       if (stood.ok()) break;
-      if (lease_ != 0) etcd_->Revoke(lease_, kFarewell).IgnoreError();
-      lease_ = 0;
       if (!absl::IsAborted(stood)) {
+        // It may have the key, without knowing it.
+        if (lease_ != 0) etcd_->Revoke(lease_, kFarewell).IgnoreError();
+        lease_ = 0;
         Say(absl::StrCat("cannot stand for election: ", stood.message()));
         TellLeader("");
       }
+    } else if (told_leader_ && !known_leader_.empty()) {
+      HaveLease().IgnoreError();  // etcd writes to its disk to grant one: that is done by then
     }
     if (!Wait(kLookEvery)) return;
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of several coordinators leads: the one that made the key `leader`, which has its lease. A
-// thread renews the lease. The leader takes it for over when the time that etcd gave it is over,
-// counted on the monotonic clock from before the request was sent, less a tenth for clocks that run
-// unevenly; etcd counts from later on. So of two coordinators at most one takes itself for the
-// leader; and what a leader that does not notice writes (it was stopped, and wakes) etcd refuses,
-// because the key that guards each of its transactions has gone (etcd_store.h).
-// Thread-safety: thread-safe.
+// thread renews the lease. Who stands by has one ready: etcd writes to its disk to grant it. The
+// leader takes it for over when the time that etcd gave it is over, counted on the monotonic clock
+// from before the request was sent, less a tenth for clocks that run unevenly; etcd counts from
+// later on. So of two coordinators at most one takes itself for the leader; and what a leader that
+// does not notice writes (it was stopped, and wakes) etcd refuses, because the key that guards each
+// of its transactions has gone (etcd_store.h). Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_STORE_ETCD_ELECTION_H_
 #define LOCKSTEP_COORDINATOR_STORE_ETCD_ELECTION_H_
 
@@ -57,8 +57,13 @@ class Election {
 
  private:
   void Run();
+  // What etcd answers to `call`, which is given its time: twice what the last one took, within
+  // bounds. Who gives a slow etcd up for dead asks it the same again, and is never answered.
+  template <typename Call>
+  auto Ask(absl::Duration most, const Call& call);
   bool Wait(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);  // false: it is to end
   bool Look();                                              // whether nobody leads
+  absl::Status HaveLease();                                 // that is not over soon
   absl::Status Stand();                                     // for election; OK: won
   absl::Status Renew();
   void Lose(const std::string& why);
@@ -82,10 +87,12 @@ class Election {
   // The thread's own.
   int64_t lease_ = 0;
   absl::Duration granted_;
+  absl::Time renew_at_;  // of a lease without the key
   std::string known_leader_;
   bool told_leader_ = false;
   std::string said_;
-  Thread thread_;  // last: it runs on the rest
+  absl::Duration patience_;  // of the next call
+  Thread thread_;            // last: it runs on the rest
 };
 
 }  // namespace lockstep::coordinator

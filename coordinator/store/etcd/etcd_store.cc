@@ -19,7 +19,7 @@ using ::etcdserverpb::RequestOp;
 using ::etcdserverpb::TxnRequest;
 using ::etcdserverpb::TxnResponse;
 
-// One endpoint gets so long for a transaction; then the next one is asked.
+// One endpoint gets so long for a transaction; then the next one is asked, and has twice as long.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr absl::Duration kTryAgain = absl::Milliseconds(50);
 constexpr absl::Duration kReadFor = absl::Seconds(20);
@@ -129,10 +129,10 @@ void EtcdStore::Mark(const EtcdNewest& newest, TxnRequest& txn) const {
 }
 
 absl::StatusOr<TxnResponse> EtcdStore::Send(const TxnRequest& txn) {
-  for (;;) {
+  for (absl::Duration patience = kPatience;; patience *= 2) {
     const absl::Duration left = election_.Until() - election_.clock()->Now();
     if (left <= absl::ZeroDuration()) return LeadsNoMore();
-    absl::StatusOr<TxnResponse> answer = etcd_.Txn(txn, std::min(left, kPatience));
+    absl::StatusOr<TxnResponse> answer = etcd_.Txn(txn, std::min(left, patience));
     if (absl::IsUnavailable(answer.status())) {
       election_.clock()->Sleep(kTryAgain);
       continue;

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_STORE_ETCD_OPTIONS_H_
 #define LOCKSTEP_COORDINATOR_STORE_ETCD_OPTIONS_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct EtcdOptions {
   std::string certificate, key;             // PEM; empty: none is shown
   std::string user, password;               // user empty: none is named
   absl::Duration lease = absl::Seconds(2);  // of the leader; whole seconds, etcd gives 2 at least
+  // Says, within a moment, why no connection to an endpoint comes about, which gRPC does not; empty
+  // text: nothing is known. May be empty itself.
+  std::function<std::string(const EtcdOptions& options, const std::string& endpoint)> explain;
 };
 
 // "etcd://HOST:PORT[,HOST:PORT]...[/PREFIX]", or "etcds://" with TLS. Errors: InvalidArgument, with

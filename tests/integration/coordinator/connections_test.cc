@@ -259,6 +259,65 @@ TEST_F(ConnectionsTest, ATokensCertificateIsRenewedOverItsOwnConnection) {
       CheckIssued(ParseToken(CurrentToken(shown))->client.certificate, callers->certificate).ok());
 }
 
+// The certificate that a follower began with has expired, and the coordinator is another one.
+TEST_F(ConnectionsTest, AFollowerIsRenewedAndGoesOnWhenItsFirstCertificateHasExpired) {
+  const absl::Time now = Clock::Real()->Now();
+  const auto authority = MakeAuthority(now), callers = MakeAuthority(now, "callers");
+  ASSERT_TRUE(authority.ok() && callers.ok());
+  const auto server = IssueServer(*authority, {"127.0.0.1"}, now, absl::Hours(1));
+  options_.tls = ServerTls{.server = *server, .callers = callers->certificate};
+  options_.issuer = TokenIssuer({authority->certificate, *callers});
+  Start();
+  const auto issued = [&](absl::Time ends) {
+    return *TokenOf({"secret", authority->certificate,
+                     *IssueClient(*callers, NameOfToken("secret"), now - absl::Seconds(15), ends)});
+  };
+  const auto user = Client::Create({server_->address(), issued(absl::InfiniteFuture())});
+  SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  request.mutable_spec()->mutable_train()->set_shards(1);
+  const auto job = user->SubmitJob(request, kPatience);
+  ASSERT_TRUE(job.ok()) << job.status();
+
+  const absl::Time ends = now + absl::Seconds(5);
+  ClientOptions shown = {server_->address(), issued(ends)};
+  shown.renewed = std::make_shared<RenewedToken>();
+  const auto follower = Client::Create(shown);
+  absl::Status followed;
+  JobState last = {};
+  Thread thread("follower", [&] {
+    FollowJobRequest follow;
+    follow.set_job_id(job->job_id());
+    follow.set_follow(true);
+    followed = follower->FollowJob(
+        follow,
+        [&last](const JobEvent& event) {
+          if (event.has_state()) last = event.state().state();
+          return true;
+        },
+        kPatience);
+  });
+  const absl::Time give_up = now + 2 * kPatience;
+  while (shown.renewed->Get().empty() && Clock::Real()->Now() < give_up) {
+    Clock::Real()->Sleep(absl::Milliseconds(20));
+  }
+  EXPECT_NE(shown.renewed->Get(), "");
+  Clock::Real()->Sleep(ends + absl::Seconds(1) - Clock::Real()->Now());
+  EXPECT_EQ(Client::Create({shown.address, shown.token})->GetCluster(kPatience).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  options_.listen = server_->address();
+  server_.reset();
+  Start();
+  CancelJobRequest cancel;
+  cancel.set_job_id(job->job_id());
+  EXPECT_TRUE(user->CancelJob(cancel, kPatience).ok());
+  thread.Join();
+  EXPECT_TRUE(followed.ok()) << followed;
+  EXPECT_EQ(last, CANCELLED);
+}
+
 TEST_F(ConnectionsTest, TlsToAPortWithoutIsSaid) {
   Start();
   const auto authority = MakeAuthority(Clock::Real()->Now());

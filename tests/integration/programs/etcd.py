@@ -24,6 +24,8 @@ def free_port():
 class EtcdTest(harness.ProgramTest):
     """An etcd with a folder and ports of its own, which may be killed and started again."""
 
+    scheme, host = "http", "127.0.0.1"
+
     def setUp(self):
         if ETCD is None:
             self.skipTest("SKIPPED: there is no program `etcd` here (Debian's etcd-server)")
@@ -45,7 +47,7 @@ class EtcdTest(harness.ProgramTest):
         super().tearDown()
 
     def start_etcd(self):
-        client, peer = (f"http://127.0.0.1:{port}" for port in self.ports)
+        client, peer = f"{self.scheme}://{self.host}:{self.ports[0]}", f"http://127.0.0.1:{self.ports[1]}"
         with open(os.path.join(self.dir, "etcd.log"), "a", encoding="utf-8") as log:
             self.etcd = subprocess.Popen(
                 [ETCD, "--data-dir", os.path.join(self.dir, "etcd"), "--listen-client-urls", client,
@@ -56,7 +58,7 @@ class EtcdTest(harness.ProgramTest):
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and self.etcd.poll() is None:
             try:
-                socket.create_connection(("127.0.0.1", self.ports[0]), 1).close()
+                socket.create_connection((self.host, self.ports[0]), 1).close()
                 return True
             except OSError:
                 time.sleep(0.02)

@@ -127,6 +127,8 @@ TEST(TokenTest, CarriesACertificateThatOpensTheHandshake) {
     EXPECT_EQ(token->authority, authority->certificate + next->certificate);
     EXPECT_EQ(token->client.certificate, client->certificate);
     EXPECT_EQ(*TokenOf(*token), *text);
+    EXPECT_EQ(PlacesOf(*text).secret, secret);
+    EXPECT_EQ(WithSecret(*text, "a.b.c"), *TokenOf({"a.b.c", token->authority, token->client}));
     EXPECT_FALSE(ParseToken(text->substr(0, text->size() - 4)).ok());
     EXPECT_FALSE(ParseToken(text->substr(0, text->rfind('.'))).ok());
   }
@@ -159,7 +161,11 @@ TEST(TokenTest, CarriesTheAuthorityAndShowsOnlyTheSecret) {
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ(worker->secret, "worker.j.0.1.c0ffee");
   EXPECT_EQ(worker->authority, authority->certificate);
+  EXPECT_EQ(WithSecret(*text, "worker.j.0.1.c0ffee"), *TokenOf(*worker));
+  EXPECT_EQ(PlacesOf(*TokenOf(*worker)).secret, worker->secret);
   EXPECT_EQ(ParseToken("anything.else")->secret, "anything.else");
+  EXPECT_EQ(PlacesOf("anything.else").secret, "anything.else");
+  EXPECT_EQ(WithSecret("anything.else", "a.b"), "a.b");
   EXPECT_EQ(ParseToken("anything.else")->authority, "");
 }
 
