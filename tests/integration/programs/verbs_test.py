@@ -130,10 +130,10 @@ class Verbs(harness.ProgramTest):
         code, out, err = self.launch("compare", "--a=planned", "--b=unplanned", "-o", "json", job)
         self.assertEqual(code, 0, err)
         self.assertEqual(json.loads(out)["worst"], 0)
-        code, out, err = self.launch("compare", "--a=fused", "--b=unfused", job)
+        code, out, err = self.launch("compare", "--a=fused", "--b=unfused+portable", job)
         self.assertEqual(code, 0, out + err)
         code, out, err = self.launch(
-            "compare", "--a=fused", "--b=unfused+portable", "--tolerance=1e-12", "--step=2", "--shard=3", "-o", "json", job)
+            "compare", "--a=fused", "--b=unfused+bf16", "--tolerance=1e-12", "--step=2", "--shard=3", "-o", "json", job)
         self.assertEqual(code, 1, out + err)
         first = json.loads(out)["first"]
         self.assertIn("linear", first["a_node"])

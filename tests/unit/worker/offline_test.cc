@@ -177,16 +177,23 @@ TEST_F(CompareTest, PlannedIsUnplannedToTheBit) {
   EXPECT_GT(result.matched, 5);
 }
 
+TEST_F(CompareTest, InstructionSetsAreTheSameToTheBit) {
+  const Comparison result = Run("fused", "unfused+portable", 1e-30);
+  EXPECT_FALSE(result.first.found);
+  EXPECT_EQ(result.worst, 0);
+}
+
 TEST_F(CompareTest, OtherRoundingsAreWithinToleranceAndNamedBeyondIt) {
-  const Comparison within = Run("fused", "unfused+portable", 1e-4);
+  // A gradient whose relu lies on the other side of 0 is 0.54 off.
+  const Comparison within = Run("fused", "unfused+bf16", 0.6);
   EXPECT_FALSE(within.first.found);
   EXPECT_GT(within.only_one, 0);  // what fusion removes
   EXPECT_GT(within.worst, 0);
-  const Comparison beyond = Run("fused", "unfused+portable", 1e-12);
+  const Comparison beyond = Run("fused", "unfused+bf16", 1e-12);
   ASSERT_TRUE(beyond.first.found);
   EXPECT_THAT(beyond.first.a_node, HasSubstr("linear("));
   EXPECT_NE(beyond.first.a, beyond.first.b);
-  EXPECT_NEAR(beyond.first.a, beyond.first.b, 1e-4);
+  EXPECT_NEAR(beyond.first.a, beyond.first.b, 0.02);
   EXPECT_GT(beyond.first.over, 0);
 }
 
