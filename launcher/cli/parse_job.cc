@@ -246,6 +246,9 @@ absl::StatusOr<Command> ParseSubmit(const Line& line) {
   if (args.wait && line.words.Has("no-follow")) {
     return Usage("--wait waits for the job's end, --no-follow does not; give one");
   }
+  if (line.words.Has("follow") && !args.follow) {
+    return Usage("--follow shows one job until it ends: without --no-follow, --wait and --array");
+  }
   return Command(std::move(args));
 }
 

@@ -298,6 +298,7 @@ TEST(Arguments, Bench) {
 
 TEST(Arguments, OtherVerbs) {
   EXPECT_FALSE(Parse<SubmitArgs>({"submit", "--coordinator=a:1", "--no-follow", "j.yaml"}).follow);
+  EXPECT_TRUE(Parse<SubmitArgs>({"submit", "--coordinator=a:1", "--follow", "j.yaml"}).follow);
   const auto environment = [](const std::string& name) {
     return std::string(name == "LOCKSTEP_COORDINATOR" ? "b:2" : "");
   };
@@ -398,6 +399,8 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"submit", "--array=1,1", "j.yaml"}, "each once"},
       {{"submit", "--array=0-3%0", "j.yaml"}, "so many at once"},
       {{"submit", "--wait", "--no-follow", "j.yaml"}, "give one"},
+      {{"submit", "--follow", "--wait", "j.yaml"}, "without --no-follow, --wait and --array"},
+      {{"submit", "-f", "--array=0-3", "j.yaml"}, "without --no-follow, --wait and --array"},
       {{"plan", "--dump=png", "j.yaml"}, "expected text or dot"},
       {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
       {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},
