@@ -249,7 +249,7 @@ class Runner:
     def __init__(self, out, env, deadline, retry, limit):
         self.out, self.env, self.deadline, self.limit = out, env, deadline, limit
         self.path = os.path.join(out, "results.jsonl")
-        self.rows, self.running, self.stopped = {}, [], False
+        self.rows, self.running, self.stopped, self.device = {}, [], False, gpu.device_name()
         torn = False
         if os.path.exists(self.path):
             with open(self.path, encoding="utf-8", errors="replace") as file:
@@ -268,7 +268,8 @@ class Runner:
             os.write(self.file, b"\n")
 
     def add(self, check, state, seconds=0.0, reason="", code=None):
-        row = {"check": check.name, "phase": check.phase, "state": state, "seconds": round(seconds, 1)}
+        row = {"check": check.name, "phase": check.phase, "state": state, "seconds": round(seconds, 1),
+               "device": self.device, "day": time.strftime("%Y-%m-%d", time.gmtime())}
         row.update({"reason": reason} if reason else {})
         row.update({"exit_code": code} if code is not None else {})
         self.rows[check.name] = row

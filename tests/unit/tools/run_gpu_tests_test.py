@@ -84,6 +84,7 @@ class RunGpuTestsTest(unittest.TestCase):
         states = self.without_soak()
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual({row["state"] for row in states.values()}, {"passed"}, done.stdout)
+        self.assertEqual({row["device"] for row in states.values()}, {"fake"})
         for check in ("doctor", "op: All/CudaOpsTest.Device/add", "executor: All/CudaOpsTest.Device/sum", "same-bits",
                       "moments-elsewhere", "recordings"):
             self.assertIn(check, states)
