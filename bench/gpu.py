@@ -71,19 +71,33 @@ def find_program():
     sys.exit("gpu.py: no bench_device: run ./dev build cuda bench_device, or use a bundle")
 
 
+def package_folders():
+    """Where the wheels of this interpreter and of the peer's may lie."""
+    folders = site.getsitepackages() + [site.getusersitepackages()]
+    peer = os.environ.get("LOCKSTEP_PEER_PYTHON")
+    if peer:
+        folders += sorted(glob.glob(os.path.join(os.path.dirname(peer), "..", "lib", "python3*", "site-packages")))
+    return folders
+
+
 def environment(program):
     """Where our program finds its libraries and CUDA's."""
     env = dict(os.environ)
     folder = os.path.dirname(program)
     bundled = os.path.join(folder, "..", "lib")
     paths = [bundled] if os.path.isdir(bundled) else []
-    wheels = [path for where in site.getsitepackages() + [site.getusersitepackages()]
+    wheels = [path for where in package_folders()
               for path in glob.glob(f"{where}/nvidia/*/lib")]
     for path in wheels + ["/usr/local/cuda/lib64"]:
         if glob.glob(f"{path}/libcublasLt.so.1[3-9]"):
             env.setdefault("LOCKSTEP_CUDA_LIBRARIES", path)
             paths.append(path)
             break
+    # Of this interpreter or the peer's: without cuDNN a benchmark would show other engines.
+    for variable, pattern in (("LOCKSTEP_CUDNN_LIBRARY", "cudnn/lib/libcudnn.so.9"),
+                              ("LOCKSTEP_NCCL_LIBRARY", "nccl/lib/libnccl.so.2")):
+        for path in [path for where in package_folders() for path in glob.glob(f"{where}/nvidia/{pattern}")][:1]:
+            env.setdefault(variable, path)
     for module in (f"{folder}/liblockstep_cuda.so", f"{folder}/../bin/liblockstep_cuda.so"):
         if os.path.exists(module):
             env.setdefault("LOCKSTEP_CUDA_MODULE", os.path.abspath(module))
@@ -108,8 +122,8 @@ def peer_environment():
 def device_name():
     try:
         return subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], text=True,
-                              capture_output=True, check=True).stdout.splitlines()[0].strip()
-    except (OSError, subprocess.CalledProcessError, IndexError):
+                              capture_output=True, check=True, timeout=60).stdout.splitlines()[0].strip()
+    except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown"
 
 

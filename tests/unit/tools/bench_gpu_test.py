@@ -57,6 +57,17 @@ class GpuBenchTest(unittest.TestCase):
             self.assertFalse(gpu.measure(gpu.CASES[0], "p", args, results, 50.0))
         self.assertEqual(results.rows, [])
 
+    def test_libraries_of_the_interpreter_are_named(self):
+        cublas = self.file("site/nvidia/cu13/lib/libcublasLt.so.13")
+        cudnn, nccl = self.file("site/nvidia/cudnn/lib/libcudnn.so.9"), self.file("site/nvidia/nccl/lib/libnccl.so.2")
+        with self.environ(), mock.patch("gpu.site.getsitepackages", lambda: [f"{self.folder}/site"]):
+            env = gpu.environment(f"{self.folder}/bin/bench_device")
+        self.assertEqual(env["LOCKSTEP_CUDA_LIBRARIES"], os.path.dirname(cublas))
+        self.assertEqual((env["LOCKSTEP_CUDNN_LIBRARY"], env["LOCKSTEP_NCCL_LIBRARY"]), (cudnn, nccl))
+        with self.environ(LOCKSTEP_CUDNN_LIBRARY="own"), \
+                mock.patch("gpu.site.getsitepackages", lambda: [f"{self.folder}/site"]):
+            self.assertEqual(gpu.environment(f"{self.folder}/bin/bench_device")["LOCKSTEP_CUDNN_LIBRARY"], "own")
+
 
 if __name__ == "__main__":
     unittest.main()
