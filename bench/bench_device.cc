@@ -22,6 +22,8 @@
 #include "bench/batch.h"
 #include "bench/model_specs.h"
 #include "bench/timing.h"
+#include "common/json.h"
+#include "engine/cuda/cudnn.h"
 #include "engine/cuda/module.h"
 #include "engine/exec/plan.h"
 
@@ -125,6 +127,19 @@ int Fail(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? 5 : 1;
 }
 
+// The libraries that a run had: without cuDNN other engines do the work.
+std::string Libraries() {
+  const auto tables = cuda::LoadModule();
+  if (!tables.ok()) return "";
+  const auto cudnn = cuda::LoadCudnn(*tables);
+  return JsonObject()
+      .Add("products", (*tables)->matmul->version())
+      .Add("cudnn", cudnn.ok() ? cudnn->name() : "none")
+      .Add("cudnn_path", cudnn.ok() ? cudnn->path : "")
+      .Add("module", (*tables)->name)
+      .Done();
+}
+
 void Print(const Options& options, const CompiledPlan& plan, const Times& times, double prepare_s,
            size_t device_bytes) {
   const double step = bench::Median(times.step);
@@ -134,7 +149,7 @@ void Print(const Options& options, const CompiledPlan& plan, const Times& times,
       "\"step_min_s\":%.6f,\"step_max_s\":%.6f,\"samples_per_second\":%.2f,\"programs_ms\":%.3f,"
       "\"update_ms\":%.3f,\"idle_ms\":%.4f,\"idle_share\":%.5f,\"parameters\":%lld,"
       "\"flops\":%.6e,\"prepare_s\":%.1f,\"device_bytes\":%zu,\"arena_bytes\":%zu,"
-      "\"state_bytes\":%zu,\"loss\":%.6f}\n",
+      "\"state_bytes\":%zu,\"loss\":%.6f,\"libraries\":%s}\n",
       options.name.c_str(), options.precision.c_str(),
       static_cast<long long>(plan.spec().micro_batch), options.inference ? "true" : "false", step,
       *std::min_element(times.step.begin(), times.step.end()),
@@ -143,7 +158,7 @@ void Print(const Options& options, const CompiledPlan& plan, const Times& times,
       bench::Median(times.update_ms), idle, idle * 1e-3 / step,
       static_cast<long long>(plan.parameter_count()),
       options.inference ? plan.evaluate().graph.Flops() : plan.flops(), prepare_s, device_bytes,
-      plan.arena_bytes(), plan.state_bytes(), times.loss);
+      plan.arena_bytes(), plan.state_bytes(), times.loss, Libraries().c_str());
 }
 
 int Run(const Options& options) {

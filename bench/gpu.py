@@ -71,19 +71,33 @@ def find_program():
     sys.exit("gpu.py: no bench_device: run ./dev build cuda bench_device, or use a bundle")
 
 
+def package_folders():
+    """Where the wheels of this interpreter and of the peer's may lie."""
+    folders = site.getsitepackages() + [site.getusersitepackages()]
+    peer = os.environ.get("LOCKSTEP_PEER_PYTHON")
+    if peer:
+        folders += sorted(glob.glob(os.path.join(os.path.dirname(peer), "..", "lib", "python3*", "site-packages")))
+    return folders
+
+
 def environment(program):
     """Where our program finds its libraries and CUDA's."""
     env = dict(os.environ)
     folder = os.path.dirname(program)
     bundled = os.path.join(folder, "..", "lib")
     paths = [bundled] if os.path.isdir(bundled) else []
-    wheels = [path for where in site.getsitepackages() + [site.getusersitepackages()]
+    wheels = [path for where in package_folders()
               for path in glob.glob(f"{where}/nvidia/*/lib")]
     for path in wheels + ["/usr/local/cuda/lib64"]:
         if glob.glob(f"{path}/libcublasLt.so.1[3-9]"):
             env.setdefault("LOCKSTEP_CUDA_LIBRARIES", path)
             paths.append(path)
             break
+    # Of this interpreter or the peer's: without cuDNN a benchmark would show other engines.
+    for variable, pattern in (("LOCKSTEP_CUDNN_LIBRARY", "cudnn/lib/libcudnn.so.9"),
+                              ("LOCKSTEP_NCCL_LIBRARY", "nccl/lib/libnccl.so.2")):
+        for path in [path for where in package_folders() for path in glob.glob(f"{where}/nvidia/{pattern}")][:1]:
+            env.setdefault(variable, path)
     for module in (f"{folder}/liblockstep_cuda.so", f"{folder}/../bin/liblockstep_cuda.so"):
         if os.path.exists(module):
             env.setdefault("LOCKSTEP_CUDA_MODULE", os.path.abspath(module))
@@ -91,11 +105,25 @@ def environment(program):
     return env
 
 
+def peer_python():
+    return os.environ.get("LOCKSTEP_PEER_PYTHON", sys.executable)
+
+
+def peer_environment():
+    """As the peer's own user has it: PyTorch brings its libraries along, and must not find ours."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+    ours = {os.path.realpath(path) for path in (f"{HERE}/../lib", f"{HERE}/../bin")}
+    paths = [path for path in env.pop("LD_LIBRARY_PATH", "").split(":")
+             if path and os.path.realpath(path) not in ours
+             and not glob.glob(f"{path}/libcublasLt.so.*")]
+    return {**env, "LD_LIBRARY_PATH": ":".join(paths)} if paths else env
+
+
 def device_name():
     try:
         return subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], text=True,
-                              capture_output=True, check=True).stdout.splitlines()[0].strip()
-    except (OSError, subprocess.CalledProcessError, IndexError):
+                              capture_output=True, check=True, timeout=60).stdout.splitlines()[0].strip()
+    except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown"
 
 
@@ -146,7 +174,7 @@ def commands(case, program, args):
     if case.pure:
         own[1] = "pure_bf16"
     sides = [("ours", [program, case.model, *own, "--tuning", args.tuning])]
-    python = os.environ.get("LOCKSTEP_PEER_PYTHON", sys.executable)
+    python = peer_python()
     for variant in () if args.ours_only else case.peers:
         side = "torch" + variant.replace("--", " ")
         sides.append((side, [python, f"{HERE}/peers/gpu_models.py", case.model, *flags, *variant.split(),
@@ -166,17 +194,20 @@ def with_rates(case, row, peak):
 
 def measure(case, program, args, results, deadline):
     """All sides of a case at the largest batch that ours fits; False when the time is over."""
-    env, batches = environment(program), list(case.batches)
+    batches = list(case.batches)
     for side, command in commands(case, program, args):
         if results.find(case.name, side):
             known = results.find(case.name, side)
             batches = [known["batch"]] if side == "ours" and "error" not in known else batches
             continue
+        env = environment(program) if side == "ours" else peer_environment()
         for batch in batches:
             left = deadline - time.monotonic()
             if left < 20:
                 return False
             result, error = run([*command, "--batch", str(batch)], env, min(left, args.timeout))
+            if result is None and left < args.timeout and time.monotonic() >= deadline:
+                return False  # cut off by the budget: this says nothing of the case
             row = {"case": case.name, "side": side, "batch": batch, "precision": case.precision}
             row.update(result if result is not None else {"error": error})
             row.update({"batch": batch, "device": args.device})
@@ -247,6 +278,8 @@ def main():
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one measurement")
     parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
     parser.add_argument("--retry", action="store_true", help="what failed before too")
+    parser.add_argument("--strict", action="store_true",
+                        help="exit code 1 when a measurement failed, 3 when the time was over")
     parser.add_argument("--report", action="store_true", help="only show what the file has")
     args = parser.parse_args()
     args.tuning = args.tuning or os.path.abspath(args.out) + ".algorithms"
@@ -254,17 +287,21 @@ def main():
     for name in args.names:
         if name not in known:
             sys.exit(f"gpu.py: no case {name}; use {' '.join(known)}")
-    results, args.device = Results(args.out, args.retry), device_name()
+    results, args.device, done = Results(args.out, args.retry), device_name(), True
     deadline = time.monotonic() + args.budget
     if not args.report:
         program = find_program()
         for case in CASES:
             if args.names and case.name not in args.names:
                 continue
-            if not measure(case, program, args, results, deadline):
+            done = measure(case, program, args, results, deadline)
+            if not done:
                 say("the time is over: run it again for the rest")
                 break
     print("\n".join(table(results, args.device)))
+    if args.strict:
+        failed = [row for row in results.rows if "error" in row and (not args.names or row["case"] in args.names)]
+        sys.exit(1 if failed else 0 if done else 3)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 #include "common/cuda_libraries.h"
 
 #include <glob.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +22,33 @@ void AppendMatches(const std::string& pattern, std::vector<std::string>* paths) 
     for (size_t i = 0; i < found.gl_pathc; ++i) paths->emplace_back(found.gl_pathv[i]);
   }
   ::globfree(&found);
+}
+
+// The environments of Python that are active, or whose interpreter is the first on the path. They
+// need not be activated: /opt/env/bin/python3 on the path is enough.
+std::vector<std::string> PythonPrefixes() {
+  std::vector<std::string> prefixes;
+  const auto add = [&](absl::string_view prefix) {
+    const bool known = std::find(prefixes.begin(), prefixes.end(), prefix) != prefixes.end();
+    if (!prefix.empty() && !known) prefixes.emplace_back(prefix);
+  };
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* environment = std::getenv(variable)) add(environment);
+  }
+  const char* const path = std::getenv("PATH");
+  for (const absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
+    const std::string program = absl::StrCat(folder, "/python3");
+    if (folder.empty() || ::access(program.c_str(), X_OK) != 0) continue;
+    // A virtual environment's program is a link to that of another prefix.
+    add(absl::StripSuffix(absl::StripSuffix(folder, "/"), "/bin"));
+    if (char* const real = ::realpath(program.c_str(), nullptr)) {
+      const absl::string_view target = real;
+      add(absl::StripSuffix(target.substr(0, target.rfind('/')), "/bin"));
+      std::free(real);
+    }
+    break;
+  }
+  return prefixes;
 }
 
 }  // namespace
@@ -37,8 +68,8 @@ std::vector<std::string> CudaLibraryPaths(const char* variable, const std::strin
     paths.push_back(absl::StrCat(folder, "/", file));
   }
   const std::string packed = absl::StrCat("/nvidia/", wheel, "/lib/", file);
-  if (const char* environment = std::getenv("VIRTUAL_ENV")) {
-    AppendMatches(absl::StrCat(environment, "/lib/python3*/site-packages", packed), &paths);
+  for (const std::string& prefix : PythonPrefixes()) {
+    AppendMatches(absl::StrCat(prefix, "/lib/python3*/site-packages", packed), &paths);
   }
   if (const char* home = std::getenv("HOME")) {
     AppendMatches(absl::StrCat(home, "/.local/lib/python3*/site-packages", packed), &paths);

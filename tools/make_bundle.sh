@@ -24,7 +24,7 @@ strip -o "$out/bench/bench_device" "$build/bin/bench_device"
 cp "$root/bench/gpu.py" "$out/bench/"
 cp "$root"/bench/peers/{models,gpu_models}.py "$out/bench/peers/"
 cp "$root"/examples/*.yaml "$out/examples/"
-cp "$root/tools/run_gpu_tests.sh" "$out/run-gpu-tests"
+cp "$root/tools/run_gpu_tests.py" "$out/run-gpu-tests"
 cp "$root/docs/gpu.md" "$root/LICENSE" "$out/" 2>/dev/null || cp "$root/docs/gpu.md" "$out/"
 
 # The programs' libraries, by the names that the loader asks for.

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +46,29 @@ TEST(CudaLibraryPaths, TheLoaderIsFirstThenFoldersThenWheels) {
   EXPECT_EQ(paths[2], "/two/libx.so.1");
   EXPECT_THAT(paths, Contains("/usr/local/cuda/lib64/libx.so.1"));
   EXPECT_THAT(paths, Contains(folder + "/libx.so.1"));
+}
+
+// A virtual environment that nobody activated: its interpreter, a link, is on the path.
+TEST(CudaLibraryPaths, TheInterpretersPrefixIsLookedAt) {
+  const std::filesystem::path folder = std::filesystem::canonical(testing::TempDir());
+  const std::string python = absl::StrCat(folder.string(), "/inactive-", ::getpid());
+  const std::string base = python + "-base";
+  std::vector<std::string> expected;
+  for (const std::string& prefix : {python, base}) {
+    expected.push_back(prefix + "/lib/python3.11/site-packages/nvidia/x/lib/libx.so.1");
+    ASSERT_TRUE(CreateFolders(prefix + "/bin").ok());
+    ASSERT_TRUE(CreateFolders(expected.back().substr(0, expected.back().rfind('/'))).ok());
+    std::ofstream(expected.back()) << "x";
+  }
+  std::ofstream(base + "/bin/python3") << "x";
+  ASSERT_EQ(::chmod((base + "/bin/python3").c_str(), 0755), 0);
+  ASSERT_EQ(::symlink((base + "/bin/python3").c_str(), (python + "/bin/python3").c_str()), 0);
+  const std::string before = std::getenv("PATH");
+  ::unsetenv("VIRTUAL_ENV");
+  ::setenv("PATH", absl::StrCat("/nowhere:", python, "/bin:", before).c_str(), 1);
+  const std::vector<std::string> paths = Paths();
+  ::setenv("PATH", before.c_str(), 1);
+  for (const std::string& path : expected) EXPECT_THAT(paths, Contains(path));
 }
 
 }  // namespace

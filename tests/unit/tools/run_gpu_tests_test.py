@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hour on a GPU rehearsed: a bundle of fake programs with faults planted in them."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+# Each answers by what the folder of plans says for it.
+LAUNCHER = """
+if [ "$1" = doctor ]; then . "$PLANS/doctor"; exit; fi
+echo '{"sha256":"abc123"}'
+"""
+GTEST = """
+case "$*" in *list_tests*) . "$PLANS/list"; exit ;; esac
+for word in "$@"; do case "$word" in --gtest_filter=*) name=${word##*[/.]} ;; esac; done
+if [ -e "$PLANS/$name" ]; then . "$PLANS/$name"; else echo '[       OK ] x'; fi
+"""
+LIST = r"printf 'Running main() from x\nAll/CudaOpsTest.\n  Device/add  # GetParam() = 1\n  Device/relu\n  Device/sum\n'"
+BENCH = """echo "bench $* $LD_LIBRARY_PATH" >&2; . "$PLANS/bench" """
+ROW = """echo '{"samples_per_second":10.0,"step_s":0.1,"idle_share":0.0}'"""
+HANGS = "exec tail -f /dev/null"
+
+
+class RunGpuTestsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        for path in ("bin", "lib", "tests", "bench", "plans", "path"):
+            os.mkdir(os.path.join(self.folder, path))
+        shutil.copy(f"{ROOT}/tools/run_gpu_tests.py", f"{self.folder}/run-gpu-tests")
+        shutil.copy(f"{ROOT}/bench/gpu.py", f"{self.folder}/bench/")
+        self.script("bin/launcher", LAUNCHER)
+        self.script("tests/conformance_cuda_ops_test", GTEST)
+        self.script("tests/engine_cuda_executor_test", GTEST)
+        self.script("bench/bench_device", BENCH)
+        self.script("path/nvidia-smi", 'case "$*" in -L) echo "GPU 0" ;; *uuid*) echo GPU-1 ;; *name*) echo fake ;; esac')
+        self.script("path/no-torch", "exit 1")
+        self.plan(doctor="echo can be used", list=LIST, bench=ROW)
+        self.out = f"{self.folder}/out"
+
+    def script(self, path, text):
+        with open(f"{self.folder}/{path}", "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + text + "\n")
+        os.chmod(f"{self.folder}/{path}", 0o755)
+
+    def plan(self, **plans):
+        for name, text in plans.items():
+            with open(f"{self.folder}/plans/{name}", "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+    def command(self, *args):
+        return [sys.executable, f"{self.folder}/run-gpu-tests", "--out", self.out, *args]
+
+    def env(self):
+        return {**os.environ, "PLANS": f"{self.folder}/plans", "LOCKSTEP_COMPUTE_SANITIZER": "",
+                "LOCKSTEP_PEER_PYTHON": f"{self.folder}/path/no-torch",
+                "PATH": f"{self.folder}/path:{os.environ['PATH']}"}
+
+    def run_it(self, *args, phases="A"):
+        return subprocess.run(self.command("--phases", phases, *args), env=self.env(), text=True,
+                              capture_output=True, check=False)
+
+    def states(self):
+        with open(f"{self.out}/results.jsonl", encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.strip().endswith("}")]
+        return {row["check"]: row for row in rows}
+
+    def state(self, check):
+        return self.states()[check]["state"]
+
+    def without_soak(self):
+        """A launcher that ends at once gives the soak nothing to look at: the one check that fails here."""
+        states = self.states()
+        self.assertEqual(states.pop("soak")["state"], "failed")
+        return states
+
+    def test_each_check_is_run_and_told(self):
+        done = self.run_it()
+        states = self.without_soak()
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual({row["state"] for row in states.values()}, {"passed"}, done.stdout)
+        self.assertEqual({row["device"] for row in states.values()}, {"fake"})
+        for check in ("doctor", "op: All/CudaOpsTest.Device/add", "executor: All/CudaOpsTest.Device/sum", "same-bits",
+                      "moments-elsewhere", "recordings"):
+            self.assertIn(check, states)
+
+    def test_one_that_crashes_hides_no_other(self):
+        self.plan(add="echo a CHECK failed; kill -ABRT $$", sum="echo wrong by 1; exit 1")
+        self.assertEqual(self.run_it().returncode, 1)
+        row = self.states()["op: All/CudaOpsTest.Device/add"]
+        self.assertEqual((row["state"], row["reason"]), ("crashed", "SIGABRT: a CHECK failed"))
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/relu"), "passed")
+        self.assertEqual(self.states()["op: All/CudaOpsTest.Device/sum"]["reason"], "wrong by 1")
+
+    def test_one_that_hangs_ends_at_its_limit(self):
+        self.plan(relu=HANGS)
+        self.run_it("--limit", "1")
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/relu"), "hung")
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/sum"), "passed")
+
+    def test_a_program_without_its_library(self):
+        self.plan(list="echo 'libx.so: cannot open shared object file' >&2; exit 127")
+        self.assertEqual(self.run_it().returncode, 1)
+        row = self.states()["op: list"]
+        self.assertEqual(row["state"], "failed")
+        self.assertIn("libx.so", row["reason"])
+        self.assertEqual(self.state("op"), "skipped")
+        self.assertEqual(self.state("same-bits"), "passed")
+
+    def test_what_skips_itself_has_not_passed(self):
+        self.plan(sum="echo '[  SKIPPED ] no GPU'")
+        self.run_it()
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/sum"), "skipped")
+
+    def test_the_doctor_informs_only(self):
+        self.plan(doctor="echo reduction missing; exit 1")
+        self.run_it()
+        states = self.without_soak()
+        self.assertEqual(states["doctor"]["reason"], "exit code 1: reduction missing")
+        self.assertEqual(states["op: All/CudaOpsTest.Device/add"]["state"], "passed")
+
+    def test_a_doctor_that_hangs_stops_nothing(self):
+        self.plan(doctor=HANGS)
+        self.run_it("--limit", "1")
+        self.assertEqual(self.state("doctor"), "hung")
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
+
+    def test_without_a_gpu_all_is_skipped(self):
+        self.plan(doctor="exit 1")
+        self.script("path/nvidia-smi", "exit 9")
+        self.assertEqual(self.run_it().returncode, 77)
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "skipped")
+
+    def cut_off(self, number):
+        """Sends a signal while an op runs; the op's plan tells when that is."""
+        told = f"{self.folder}/told"
+        os.mkfifo(told)
+        self.plan(sum=f"echo > {told}; {HANGS}")
+        with subprocess.Popen(self.command("--phases", "A"), env=self.env(), stdout=subprocess.DEVNULL) as run:
+            with open(told, encoding="utf-8") as file:
+                file.readline()
+            run.send_signal(number)
+        return run.returncode
+
+    def test_cut_off_by_a_signal_it_goes_on(self):
+        self.assertEqual(self.cut_off(signal.SIGTERM), 3)
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/sum"), "cut")
+        self.assertEqual(self.state("same-bits"), "cut")
+        self.plan(sum="echo '[       OK ] x'", add="exit 1")  # add was tested before
+        self.run_it()
+        self.assertEqual({row["state"] for row in self.without_soak().values()}, {"passed"})
+
+    def test_killed_in_the_middle_it_goes_on(self):
+        self.cut_off(signal.SIGKILL)
+        self.assertNotIn("op: All/CudaOpsTest.Device/sum", self.states())
+        with open(f"{self.out}/results.jsonl", "a", encoding="utf-8") as file:
+            file.write('{"check": "same-bi')  # a line cut off too
+        self.plan(sum="echo '[       OK ] x'")
+        self.run_it()
+        self.assertEqual({row["state"] for row in self.without_soak().values()}, {"passed"})
+
+    def test_the_budget_cuts_what_runs(self):
+        self.plan(doctor=HANGS)
+        self.assertEqual(self.run_it("--budget", "2").returncode, 3)
+        self.assertEqual({row["state"] for row in self.states().values()}, {"cut"})
+
+    def test_retry_runs_again_what_went_wrong(self):
+        self.plan(add="exit 1")
+        self.run_it()
+        self.plan(add="echo '[       OK ] x'", relu="exit 1")
+        self.run_it()
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "failed")
+        self.run_it("--retry")
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/relu"), "passed")
+
+    def test_speed_and_tools_that_are_not_here(self):
+        done = self.run_it(phases="BCD")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.state("speed: ours"), "passed")
+        self.assertIn("has no PyTorch", self.states()["speed: peers"]["reason"])
+        self.assertEqual(self.states()["kernels under memcheck"]["reason"], "compute-sanitizer is not here")
+        self.plan(bench="echo out of order >&2; exit 1")
+        shutil.rmtree(self.out)
+        self.assertEqual(self.run_it(phases="B").returncode, 1)
+        self.assertEqual(self.state("speed: ours"), "failed")
+
+
+if __name__ == "__main__":
+    unittest.main()
