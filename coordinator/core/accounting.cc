@@ -55,7 +55,7 @@ Meter Occupied(const Job& job) {
   for (const Slot& slot : job.slots) {
     if (slot.vacant() || slot.unplaced()) continue;
     ++now.slots;
-    now.gpus += slot.worker->device.kind() == "cuda";
+    now.gpus += slot.worker->on_gpu;
   }
   return now;
 }

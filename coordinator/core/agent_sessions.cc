@@ -3,7 +3,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -150,7 +149,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
   const bool was_stopping = std::exchange(node.stopping, false);
-  node.keeps = false;
+  if (std::exchange(node.keeps, false) && !node.drain) context.state.drained.erase(node.id);
   if (restarted) MarkLost(context, node, hello, was_stopping);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
@@ -220,6 +219,7 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
 void OnStopping(Context& context, Node& node, const AgentStopping& stopping) {
   node.stopping = true;
   node.keeps = FromProto(stopping.grace()) > absl::ZeroDuration();
+  if (node.keeps) context.state.drained.insert(node.id);
   context.schedule = true;
   context.wish_nodes.insert(node.id);
   for (const std::string& id : JobsOn(node)) {
@@ -277,30 +277,27 @@ struct Wish {
   std::vector<const Worker*> kill_workers;
 };
 
-using Wishes = std::unordered_map<std::string, Wish>;
-
-// Adds what the job wishes of the nodes in `wishes`.
-void WishFor(const Context& context, const Job& job, Wishes& wishes) {
-  for (const Slot& slot : job.slots) {
-    if (slot.vacant() || slot.worker->gone()) continue;
-    const auto found = wishes.find(slot.worker->node_id);
-    if (found == wishes.end()) continue;
-    Wish& wish = found->second;
-    if (Desired(context, job, *slot.worker)) {
-      wish.run.emplace_back(&job, &*slot.worker);
-      continue;
-    }
-    if (job.ending && job.ending->kill &&
-        (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {
-      wish.kill_jobs.push_back(&job);
-    }
-    // Its agent may not know of it: then it says so, and the place is free.
-    if (slot.worker->pid == 0) wish.kill_workers.push_back(&*slot.worker);
+// Adds what the job wishes of the node for its place there.
+void WishFor(const Context& context, const Job& job, const Node& node, int place, Wish& wish) {
+  if (static_cast<size_t>(place) >= job.slots.size()) return;
+  const Slot& slot = job.slots[static_cast<size_t>(place)];
+  if (slot.vacant() || slot.worker->gone() || slot.worker->node_id != node.id) return;
+  if (Desired(context, job, *slot.worker)) {
+    wish.run.emplace_back(&job, &*slot.worker);
+    return;
   }
+  const bool kills = job.ending && job.ending->kill;
+  if (kills && (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {
+    wish.kill_jobs.push_back(&job);
+  }
+  // Its agent may not know of it: then it says so, and the place is free.
+  if (slot.worker->pid == 0) wish.kill_workers.push_back(&*slot.worker);
+}
+
+// And for the lives there that were replaced.
+void WishForFormer(const Context& context, const Job& job, const Node& node, Wish& wish) {
   for (const Worker& worker : job.former) {
-    const auto found = wishes.find(worker.node_id);
-    if (worker.gone() || found == wishes.end()) continue;
-    Wish& wish = found->second;
+    if (worker.gone() || worker.node_id != node.id) continue;
     // One that gave up by itself may say its last lines.
     if (worker.failed && context.now < worker.failed_at + context.state.options.settle / 2) {
       wish.run.emplace_back(&job, &worker);
@@ -310,18 +307,17 @@ void WishFor(const Context& context, const Job& job, Wishes& wishes) {
   }
 }
 
-// Of the nodes for which something may have changed.
-Wishes CollectWishes(const Context& context) {
-  Wishes wishes;
-  if (context.state.unsettled.all_wishes) {
-    for (const auto& [id, node] : context.state.nodes) wishes[id];
-  } else {
-    for (const std::string& id : context.wish_nodes) wishes[id];
+Wish WishOf(const Context& context, const Node& node) {
+  Wish wish;
+  for (auto at = node.places.begin(); at != node.places.end();) {
+    const std::string& id = at->first;
+    const Job* job = FindJob(context.state, id);
+    for (; at != node.places.end() && at->first == id; ++at) {
+      if (job != nullptr) WishFor(context, *job, node, at->second, wish);
+    }
+    if (job != nullptr) WishForFormer(context, *job, node, wish);
   }
-  wishes.erase("");
-  if (wishes.empty()) return wishes;
-  for (const auto& [id, job] : context.state.jobs) WishFor(context, job, wishes);
-  return wishes;
+  return wish;
 }
 
 // Equal for equal wishes: what belongs to an incarnation never changes.
@@ -333,6 +329,23 @@ std::string Summary(const Wish& wish) {
     absl::StrAppend(&summary, "end ", worker->incarnation, " ");
   }
   return summary;
+}
+
+// Tells the agent what it is to know, if that is something else than it was told last.
+void PushAgent(Context& context, Node& node) {
+  if (node.session == 0) return;
+  const Wish wish = WishOf(context, node);
+  std::string summary = absl::StrCat(Summary(wish), "\n", node.seen_address);
+  if (node.told == summary) return;
+  node.told = std::move(summary);
+  ToAgent& command = context.effects.to_agents.emplace_back();
+  command.session = node.session;
+  DesiredWorkers& desired = *command.command.mutable_desired();
+  desired.set_revision(++node.revision);
+  desired.set_seen_address(node.seen_address);
+  for (const auto& [job, worker] : wish.run) Assign(context.state, *job, *worker, desired);
+  for (const Job* job : wish.kill_jobs) desired.add_kill_jobs(job->id);
+  for (const Worker* worker : wish.kill_workers) desired.add_kill_workers(worker->incarnation);
 }
 
 }  // namespace
@@ -409,26 +422,13 @@ void OnAgentGone(Context& context, const AgentGone& event) {
 }
 
 void PushAgents(Context& context) {
-  std::vector<std::pair<std::string, Wish>> wishes;
-  for (auto& entry : CollectWishes(context)) wishes.push_back(std::move(entry));
-  std::sort(wishes.begin(), wishes.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [id, wish] : wishes) {
-    const auto found = context.state.nodes.find(id);
-    if (found == context.state.nodes.end() || found->second.session == 0) continue;
-    Node& node = found->second;
-    std::string summary = absl::StrCat(Summary(wish), "\n", node.seen_address);
-    if (node.told == summary) continue;
-    node.told = std::move(summary);
-    ToAgent command;
-    command.session = node.session;
-    DesiredWorkers& desired = *command.command.mutable_desired();
-    desired.set_revision(++node.revision);
-    desired.set_seen_address(node.seen_address);
-    for (const auto& [job, worker] : wish.run) Assign(context.state, *job, *worker, desired);
-    for (const Job* job : wish.kill_jobs) desired.add_kill_jobs(job->id);
-    for (const Worker* worker : wish.kill_workers) desired.add_kill_workers(worker->incarnation);
-    context.effects.to_agents.push_back(std::move(command));
+  std::map<std::string, Node>& nodes = context.state.nodes;
+  if (context.state.unsettled.all_wishes) {
+    for (auto& [id, node] : nodes) PushAgent(context, node);
+    return;
+  }
+  for (const std::string& id : context.wish_nodes) {
+    if (const auto found = nodes.find(id); found != nodes.end()) PushAgent(context, found->second);
   }
 }
 

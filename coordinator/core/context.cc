@@ -136,24 +136,10 @@ const Worker* FindFormer(const Job& job, const std::string& incarnation) {
   return FindFormer(const_cast<Job&>(job), incarnation);
 }
 
-bool IsMember(const Job& job, const Worker& worker) {
-  return worker.member_of != 0 && worker.member_of == job.generation.message.generation();
-}
-
 bool IsRankZero(const Job& job, const Worker& worker) {
   const auto& members = job.generation.message.members();
   if (members.empty()) return worker.slot == 0;
   return members[0].incarnation() == worker.incarnation;
-}
-
-bool HasActiveGeneration(const Job& job) {
-  return job.generation.message.generation() != 0 && !job.generation.aborted;
-}
-
-bool StandsBetween(const Job& job, const Worker& worker) {
-  if (!worker.ready) return false;
-  return !IsMember(job, worker) ||
-         worker.ready->highest_generation() >= job.generation.message.generation();
 }
 
 bool AllGone(const Job& job) {

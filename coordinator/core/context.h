@@ -61,12 +61,20 @@ const Worker* FindWorker(const Job& job, const std::string& incarnation);
 Worker* FindFormer(Job& job, const std::string& incarnation);
 const Worker* FindFormer(const Job& job, const std::string& incarnation);
 // Whether the worker is a member of the newest generation, and whether it is its rank 0.
-bool IsMember(const Job& job, const Worker& worker);
+inline bool IsMember(const Job& job, const Worker& worker) {
+  return worker.member_of != 0 && worker.member_of == job.generation.message.generation();
+}
 bool IsRankZero(const Job& job, const Worker& worker);
-bool HasActiveGeneration(const Job& job);
+inline bool HasActiveGeneration(const Job& job) {
+  return job.generation.message.generation() != 0 && !job.generation.aborted;
+}
 // Whether the worker stands between generations: it said so, and what it said is not from before it
 // was made a member of the newest generation.
-bool StandsBetween(const Job& job, const Worker& worker);
+inline bool StandsBetween(const Job& job, const Worker& worker) {
+  if (!worker.ready) return false;
+  return !IsMember(job, worker) ||
+         worker.ready->highest_generation() >= job.generation.message.generation();
+}
 // Whether no process of the job is left.
 bool AllGone(const Job& job);
 

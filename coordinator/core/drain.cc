@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/access.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -75,7 +76,7 @@ absl::Status DrainNode(Context& context, const DrainRequested& event) {
   if (!id.ok()) return id.status();
   Node& node = context.state.nodes.at(*id);
   const absl::Time since = node.drain ? node.drain->since : context.now;
-  node.drain = DrainOrder{event.reason, event.user, since};
+  SetDrain(context.state, node, DrainOrder{event.reason, event.user, since});
   LookAgain(context, node);
   return absl::OkStatus();
 }
@@ -89,7 +90,7 @@ absl::Status UndrainNode(Context& context, const UndrainRequested& event) {
     return absl::FailedPreconditionError(
         absl::StrCat("node ", node.id, " is neither drained nor left out"));
   }
-  node.drain.reset();
+  SetDrain(context.state, node, std::nullopt);
   node.trust = NodeTrust{};
   LookAgain(context, node);
   return absl::OkStatus();

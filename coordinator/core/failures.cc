@@ -158,9 +158,9 @@ Fault MakeFault(const Job& job, const Worker& culprit, const std::vector<const W
 
 }  // namespace
 
-bool Failed(const Worker& worker) {
-  if (worker.finished || worker.leaving()) return false;
-  return worker.dead() || worker.failed || worker.verdict_serial != 0;
+bool AnyFailed(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return slot.worker && Failed(*slot.worker); });
 }
 
 bool IsForGood(const Worker& worker) {

@@ -13,7 +13,12 @@
 namespace lockstep::coordinator {
 
 // Whether the worker ended, gave up or was judged although the job wanted its work.
-bool Failed(const Worker& worker);
+inline bool Failed(const Worker& worker) {
+  if (worker.finished || worker.leaving()) return false;
+  return worker.dead() || worker.failed || worker.verdict_serial != 0;
+}
+// Whether any of the job's has.
+bool AnyFailed(const Job& job);
 
 // How it failed, in words: "killed by SIGKILL (signal 9)".
 std::string Cause(const Worker& worker);

@@ -424,10 +424,10 @@ class GenerationNews {
 void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews& news) {
   if (worker.session == 0 || worker.told.exit) return;
   const int64_t number = job.generation.message.generation();
-  WorkerCommand command;
   const bool leave =
       job.final() || (job.ending && !job.ending->kill && job.ending->target != FAILED);
   if (leave) {
+    WorkerCommand command;
     command.mutable_exit()->set_reason(job.ending ? job.ending->reason : job.reason);
     const bool good = worker.finished || (job.ending && job.ending->target == SUCCEEDED);
     command.mutable_exit()->set_code(good ? 0 : 1);
@@ -438,6 +438,7 @@ void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews
   if (worker.leaving()) {
     const auto node = context.state.nodes.find(worker.node_id);
     const bool drained = node != context.state.nodes.end() && node->second.drain.has_value();
+    WorkerCommand command;
     command.mutable_exit()->set_reason(drained ? "its node is drained"
                                                : "the job goes on with fewer workers");
     worker.told.exit = true;
@@ -447,6 +448,7 @@ void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews
   if (number == 0 || !IsMember(job, worker)) return;
   if (job.generation.aborted) {
     if (worker.told.abort == number) return;
+    WorkerCommand command;
     command.mutable_abort()->set_generation(number);
     command.mutable_abort()->set_reason(job.generation.abort_reason);
     worker.told.abort = number;

@@ -252,8 +252,7 @@ void HandOver(Context& context, Job& job) {
 
 // Whether there may be anything to do; seldom, so it is asked first.
 bool HasMoves(const State& state, const Job& job) {
-  return std::any_of(state.nodes.begin(), state.nodes.end(),
-                     [](const auto& entry) { return IsDrained(entry.second); }) ||
+  return !state.drained.empty() ||
          std::any_of(job.slots.begin(), job.slots.end(),
                      [](const Slot& slot) { return slot.relieves >= 0 || slot.returns; });
 }

@@ -334,8 +334,9 @@ void Heal(Context& context, Job& job) {
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
   if (job.generation.aborted) TakeBackFinished(context, job);
-  if (!done && (AwaitsCauses(context, job) || AwaitsOtherHosts(job))) return;
-  if (!done) {  // else the result is safe and nobody is missed
+  const bool missed = !done && AnyFailed(job);  // else the result is safe, or nobody is
+  if (missed && (AwaitsCauses(context, job) || AwaitsOtherHosts(job))) return;
+  if (missed) {
     for (Slot* slot : FailedSlots(job)) {
       if (!HealOne(context, job, *slot)) return;
     }

@@ -106,11 +106,6 @@ bool NobodyInSight(const Context& context, const Job& job, PeerCommits& commits)
   return any;
 }
 
-bool AnyFailed(const Job& job) {
-  return std::any_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.worker && Failed(*slot.worker); });
-}
-
 // Says when the job's workers come out of sight all together, and when they are back.
 void NoteSight(Context& context, Job& job, bool out_of_sight, PeerCommits& commits) {
   // Where one came back the others are on their way.
@@ -231,7 +226,8 @@ void CheckStandstill(Context& context, Job& job) {
   Judge(context, job, *hung, absl::StrCat("no progress for ", Say(limit)));
 }
 
-// A survivor that does not leave an ended generation holds up all others.
+// A survivor that does not leave an ended generation holds up all others. One without a connection
+// may have left and said so: its silence is judged, as that of any other.
 void CheckLeaving(Context& context, Job& job) {
   if (!job.generation.aborted || job.out_of_sight) return;
   const bool heals = MaxRestarts(job) > 0 ||
@@ -243,10 +239,12 @@ void CheckLeaving(Context& context, Job& job) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
     if (StandsBetween(job, worker) || worker.dead() || !IsMember(job, worker)) continue;
+    if (worker.session == 0) continue;
     const absl::Duration limit =
         std::max(FailureDetection(job) + CommandGrace(job), SilenceLimit(context, job, worker));
     // Who was not heard for long may not have been told either.
-    const absl::Time told = std::max(job.generation.aborted_at, worker.back_since);
+    const absl::Time told =
+        std::max({job.generation.aborted_at, worker.back_since, worker.connected_since});
     if (context.now - told < limit || Since(context, worker, told) < limit) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 
 #include "coordinator/core/context.h"
@@ -30,9 +29,9 @@ void FillIn(const Worker& worker, WorkerRecord& record) {
   record.set_failed_serial(worker.failed_serial);
   if (worker.failed) *record.mutable_failed() = *worker.failed;
   if (worker.peer_lost) *record.mutable_peer_lost() = *worker.peer_lost;
-  record.set_lost_peer(worker.lost_peer);
+  if (!worker.lost_peer.empty()) record.set_lost_peer(worker.lost_peer);
   record.set_verdict_serial(worker.verdict_serial);
-  record.set_verdict(worker.verdict);
+  if (!worker.verdict.empty()) record.set_verdict(worker.verdict);
   record.set_left(worker.leaving());
   record.set_fault(worker.fault);
   record.set_node_lost(worker.node_lost);
@@ -83,7 +82,7 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.local_rank = record.local_rank();
   worker.node_id = record.node_id();
   worker.host = record.host();
-  worker.device = record.device();
+  SetDevice(record.device(), worker);
   worker.allocation = record.allocation();
   worker.pid = record.pid();
   if (record.heard()) worker.last_heard = worker.progress_moved = now;
@@ -147,16 +146,16 @@ namespace {
 using Numbers = decltype(RowStamp::numbers);
 
 Numbers NumbersOf(const Slot& slot) {
-  const auto flags = [](std::initializer_list<bool> all) {
+  const auto flags = [](auto... all) {
     int64_t bits = 0;
-    for (const bool flag : all) bits = 2 * bits + static_cast<int64_t>(flag);
+    ((bits = 2 * bits + static_cast<int64_t>(all)), ...);
     return bits;
   };
   Numbers numbers{};
   numbers[0] = slot.lives;
   numbers[1] = slot.local_rank;
   numbers[2] = slot.relieves;
-  numbers[3] = flags({slot.wanted, slot.standby, slot.returns, slot.lent, slot.vacant()});
+  numbers[3] = flags(slot.wanted, slot.standby, slot.returns, slot.lent, slot.vacant());
   if (slot.vacant()) {
     numbers[4] = slot.last_peak_rss_bytes;
     return numbers;
@@ -170,9 +169,9 @@ Numbers NumbersOf(const Slot& slot) {
   numbers[9] = worker.failed_serial;
   numbers[10] = worker.verdict_serial;
   numbers[11] = worker.fault;
-  numbers[12] = flags({worker.last_heard != absl::InfinitePast(), worker.finished.has_value(),
-                       worker.exited.has_value(), worker.peer_lost.has_value(), worker.node_lost,
-                       worker.refused});
+  numbers[12] = flags(worker.last_heard != absl::InfinitePast(), worker.finished.has_value(),
+                      worker.exited.has_value(), worker.peer_lost.has_value(), worker.node_lost,
+                      worker.refused);
   return numbers;
 }
 

@@ -11,6 +11,7 @@
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_record.h"
 #include "coordinator/core/node_record.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/tokens.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -26,8 +27,9 @@ constexpr absl::Duration kSaveAgain = absl::Milliseconds(100);
 std::string JobKey(const std::string& id) { return absl::StrCat("job/", id); }
 std::string GenerationKey(const std::string& id) { return absl::StrCat("generation/", id); }
 std::string RequestKey(const std::string& id) { return absl::StrCat("request/", id); }
+std::string WorkerKeys(const std::string& id) { return absl::StrCat("worker/", id, "/"); }
 std::string WorkerKey(const std::string& id, int slot) {
-  return absl::StrCat("worker/", id, "/", slot);
+  return absl::StrCat(WorkerKeys(id), slot);
 }
 std::string NodeKey(const std::string& id) { return absl::StrCat("node/", id); }
 
@@ -53,6 +55,7 @@ void CollectGeneration(Context& context, Job& job) {
 
 void CollectWorkers(Context& context, Job& job) {
   WorkerRecord record;
+  const std::string keys = WorkerKeys(job.id);
   for (size_t i = 0; i < job.slots.size(); ++i) {
     Slot& slot = job.slots[i];
     if (slot.written && IsStampOf(*slot.written, slot)) continue;
@@ -61,7 +64,7 @@ void CollectWorkers(Context& context, Job& job) {
     slot.written = std::move(stamp);
     const int index = static_cast<int>(i);
     FillIn(slot, index, record);
-    if (!WriteIfChanged(context, WorkerKey(job.id, index), Bytes(record))) continue;
+    if (!WriteIfChanged(context, absl::StrCat(keys, index), Bytes(record))) continue;
     if (slot.worker && !wished_so) context.wish_nodes.insert(slot.worker->node_id);
   }
 }
@@ -121,7 +124,9 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
   }
   NodeRecord record;
   if (kind != "node" || !record.ParseFromString(row.value) || record.node_id() != id) return false;
-  FromRecord(record, state.nodes[id]);
+  Node& node = state.nodes[id];
+  FromRecord(record, node);
+  SetDrain(state, node, std::move(node.drain));
   return true;
 }
 
@@ -196,7 +201,7 @@ std::string FindStaleRow(const State& state) {
     if (state.owed_jobs.count(id) != 0) continue;
     for (size_t i = 0; i < job.slots.size(); ++i) {
       const Slot& slot = job.slots[i];
-      if (slot.written != StampOf(slot)) continue;
+      if (!slot.written || !IsStampOf(*slot.written, slot)) continue;
       std::string key = WorkerKey(id, static_cast<int>(i));
       const auto row = state.saved.find(key);
       const bool right =

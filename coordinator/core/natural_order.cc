@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/natural_order.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <cstring>
 
 namespace lockstep::coordinator {
 namespace {
@@ -40,16 +42,20 @@ NaturalName::NaturalName(const std::string* name) : name_(name) {
   size_t at = 0;
   while (at < name->size() && !IsDigit((*name)[at])) ++at;
   prefix_ = at;
+  std::memcpy(&head_, name->data(), std::min(prefix_, sizeof(head_)));
   int64_t number = 0;
   while (at < name->size() && IsDigit((*name)[at])) number = 10 * number + ((*name)[at++] - '0');
   if (at > prefix_ && at - prefix_ <= kMostDigits) number_ = number;
 }
 
-bool NaturalName::operator<(const NaturalName& other) const {
-  const bool alike = number_ >= 0 && other.number_ >= 0 && prefix_ == other.prefix_ &&
-                     number_ != other.number_ &&
-                     name_->compare(0, prefix_, *other.name_, 0, prefix_) == 0;
-  return alike ? number_ < other.number_ : NaturalLess(*name_, *other.name_);
+int NaturalName::Compare(const NaturalName& other) const {
+  const bool alike =
+      number_ >= 0 && other.number_ >= 0 && prefix_ == other.prefix_ && head_ == other.head_ &&
+      number_ != other.number_ &&
+      (prefix_ <= sizeof(head_) || name_->compare(0, prefix_, *other.name_, 0, prefix_) == 0);
+  if (alike) return number_ < other.number_ ? -1 : 1;
+  if (*name_ == *other.name_) return 0;
+  return NaturalLess(*name_, *other.name_) ? -1 : 1;
 }
 
 }  // namespace lockstep::coordinator

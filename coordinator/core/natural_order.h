@@ -19,10 +19,14 @@ class NaturalName {
  public:
   explicit NaturalName(const std::string* name);  // which outlives it
   const std::string& name() const { return *name_; }
-  bool operator<(const NaturalName& other) const;
+  // Below 0: it comes before the other; 0: they are the same.
+  int Compare(const NaturalName& other) const;
 
  private:
   const std::string* name_;
+  // The first characters, as many as there is room for; what a prefix that is no longer is known
+  // by.
+  uint64_t head_ = 0;
   // What is before its first number, of up to 18 digits, and that number; -1: it has none such.
   size_t prefix_ = 0;
   int64_t number_ = -1;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -74,7 +75,7 @@ Gpus GpusOf(const Node& node) {
 std::vector<bool> FreeGpus(const State& state, const Job* but, const Node& node, const Gpus& gpus) {
   std::map<std::string, int> used;
   const auto count = [&](const Worker& worker) {
-    if (worker.device.kind() == "cuda") ++used[worker.device.uuid()];
+    if (worker.on_gpu) ++used[worker.device.uuid()];
   };
   ForEachWorker(state, node, count);
   ForEachFormer(state, node, but, count);
@@ -126,6 +127,15 @@ bool HasProcesses(const State& state, const Node& node) {
   int former = 0;
   ForEachFormer(state, node, nullptr, [&](const Worker&) { ++former; });
   return former > 0 || UsedSlots(state, node) > 0;
+}
+
+void SetDrain(State& state, Node& node, std::optional<DrainOrder> order) {
+  node.drain = std::move(order);
+  if (node.drain) {
+    state.drained.insert(node.id);
+  } else if (!node.keeps) {
+    state.drained.erase(node.id);
+  }
 }
 
 std::string WhyNoWork(const Node& node, absl::Time now) {
@@ -225,6 +235,11 @@ Device PickDevice(const State& state, const Job& job, const Node& node, int loca
   }
   device.set_kind("cuda");
   return device;
+}
+
+void SetDevice(Device device, Worker& worker) {
+  worker.on_gpu = device.kind() == "cuda";
+  worker.device = std::move(device);
 }
 
 Allocation AllocationOf(const JobSpec& spec, const Device& device) {

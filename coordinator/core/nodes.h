@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_NODES_H_
 #define LOCKSTEP_COORDINATOR_CORE_NODES_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ std::vector<std::string> JobsOn(const Node& node);
 bool InSight(const State& state, const Node& node, absl::Time now);
 // The same of the worker's node; a node that is not known any more is out of sight.
 bool NodeInSight(const State& state, const Worker& worker, absl::Time now);
+
+// Gives the node an administrator's word, or takes it back (State::drained).
+void SetDrain(State& state, Node& node, std::optional<DrainOrder> order);
 
 // Why the node gets no work from any job, though it is in sight: it is drained, its agent's checks
 // fail, or it is left out. The same text while the same holds. Empty: it gets work.
@@ -56,6 +60,9 @@ int Room(const State& state, const Job& job, const Node& node, absl::Time now);
 // CPU. "auto" is a GPU for each worker where the node has enough of them, "cuda:2" begins with the
 // third. A GPU that is not there is one without a uuid: the worker says that it lacks it.
 Device PickDevice(const State& state, const Job& job, const Node& node, int local_rank);
+
+// Gives it to the worker.
+void SetDevice(Device device, Worker& worker);
 
 // What a worker of such a job with this device has of its node.
 Allocation AllocationOf(const JobSpec& spec, const Device& device);

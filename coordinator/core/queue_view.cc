@@ -29,8 +29,8 @@ std::vector<const Node*> SortedNodes(const State& state) {
   sorted.reserve(state.nodes.size());
   for (const auto& [id, node] : state.nodes) sorted.emplace_back(NaturalName(&node.host), &node);
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    if (a.second->host != b.second->host) return a.first < b.first;
-    return NaturalLess(a.second->id, b.second->id);
+    const int order = a.first.Compare(b.first);
+    return order != 0 ? order < 0 : NaturalLess(a.second->id, b.second->id);
   });
   std::vector<const Node*> nodes;
   nodes.reserve(sorted.size());
@@ -60,7 +60,7 @@ void AddNodes(const State& state, absl::Time now, QueueView& view) {
 Taken HoldOf(const QueueView& view, const Worker& worker) {
   const auto node = view.node_places.find(worker.node_id);
   if (node == view.node_places.end()) return Taken{-1, 0, 0};
-  return Taken{node->second, 1, worker.device.kind() == "cuda" ? 1 : 0};
+  return Taken{node->second, 1, worker.on_gpu ? 1 : 0};
 }
 
 // Of an elastic job, the places whose workers can go, the newest first: those above its minimum.

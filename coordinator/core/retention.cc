@@ -62,6 +62,7 @@ void ForgetNodes(Context& context) {
     EraseNodeRow(context, id);
     state.owed_nodes.erase(id);
     state.unsettled.nodes.erase(id);
+    state.drained.erase(id);
     state.nodes.erase(id);
   }
 }

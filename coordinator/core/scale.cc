@@ -41,9 +41,8 @@ absl::Status CheckScale(const Job& job, int workers) {
 }
 
 bool UsesGpus(const Job& job) {
-  return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.worker && slot.worker->device.kind() == "cuda";
-  });
+  return std::any_of(job.slots.begin(), job.slots.end(),
+                     [](const Slot& slot) { return slot.worker && slot.worker->on_gpu; });
 }
 
 // Whether the user may have so many more workers of the job.

@@ -48,7 +48,7 @@ void PutOn(Context& context, const Job& job, Slot& slot, Node& node) {
   }
   Worker& worker = *slot.worker;
   worker.phase = Worker::Phase::kPlaced;
-  worker.device = PickDevice(context.state, job, node, slot.local_rank);
+  SetDevice(PickDevice(context.state, job, node, slot.local_rank), worker);
   worker.allocation = AllocationOf(job.spec(), worker.device);
   worker.node_id = node.id;
   worker.local_rank = slot.local_rank;
@@ -74,6 +74,7 @@ using NodePlacement = std::vector<std::pair<Node*, int>>;
 void Start(Context& context, Job& job, const NodePlacement& placement) {
   std::string hosts;
   job.slots.clear();
+  job.slots.reserve(static_cast<size_t>(std::max(job.wanted_workers(), 0)));
   for (const auto& [node, workers] : placement) {
     if (node->is_private) {
       node->private_job = job.id;
@@ -210,10 +211,7 @@ void PlaceUnplaced(Context& context, Job& job) {
 // Places of running jobs whose workers wait for a node. Those that are on drained ones look
 // whether others have room.
 void GrowJobs(Context& context, bool room_is_kept) {
-  std::set<std::string> drained;
-  for (const auto& [id, node] : context.state.nodes) {
-    if (node.drain) drained.insert(id);
-  }
+  const std::set<std::string>& drained = context.state.drained;
   for (auto& [id, job] : context.state.jobs) {
     if (job.final() || job.state == PENDING) continue;
     if (!drained.empty() && HasWorkerOn(job, drained)) context.touched_jobs.insert(id);

@@ -17,9 +17,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/protocol_version.h"
 #include "coordinator/core/effects.h"
+#include "coordinator/core/kept.h"
 #include "coordinator/core/node_trust.h"
+#include "coordinator/core/options.h"
 #include "coordinator/core/queue_pass.h"
 #include "coordinator/core/session_id.h"
 #include "job/meaning/workers.h"
@@ -76,8 +77,9 @@ struct Node {
   bool keeps = false;
 };
 
-// One life of one worker process.
-struct Worker {
+// One life of one worker process. What is looked at each time that something happens to its job
+// comes first and shares a line of the cache, as a large job has thousands.
+struct alignas(64) Worker {
   // How far it has come; it only goes on. Whether it is ready, or a member, is no part of this: its
   // session and the job's generation say so (context.h).
   enum class Phase {
@@ -89,57 +91,46 @@ struct Worker {
     kExited,    // its agent said how it ended
   };
   Phase phase = Phase::kUnplaced;
-  std::string incarnation;
   int slot = 0;
-  int local_rank = 0;
-  std::string node_id;
-  std::string host;
-  Device device;
-  Allocation allocation;  // what it has of its node
-  int64_t pid = 0;
-  SessionId session = 0;
   // The newest generation that it is or was a member of; 0: none.
   int64_t member_of = 0;
-
-  // Signs of life. InfinitePast until its first hello.
-  absl::Time last_heard = absl::InfinitePast();
-  absl::Time progress_moved = absl::InfinitePast();
-  // When it was heard of again after a silence. It has not had the time to do anything before.
-  absl::Time back_since = absl::InfinitePast();
-  int64_t progress_counter = -1;
-  int64_t reports = 0;        // times that it said that it lost a peer or has finished
-  bool waits = false;         // in a collective, for another
-  WorkerHeartbeat heartbeat;  // the newest
-  Progress progress;
-  absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
-  std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
-  static constexpr size_t kStepTimes = 15;
-
   // Set while it stands between generations (and kept until it leaves the next one).
-  std::optional<WorkerReady> ready;
-  std::optional<WorkerFinished> finished;
+  Kept<WorkerReady> ready;
+  Kept<WorkerFinished> finished;
+  Kept<WorkerFailed> failed;
+  // The coordinator's own finding, such as "no heartbeat for 5 s". The serials number the events of
+  // this coordinator; 0: not heard of.
+  int64_t verdict_serial = 0;
+  absl::Time last_heard = absl::InfinitePast();  // until its first hello
+  bool on_gpu = false;                           // that is what its device is
 
-  // How it ended. The serials number the events of this coordinator; 0: not heard of.
+  SessionId session = 0;
+  // How it ended.
+  Kept<WorkerExited> exited;
+  Kept<PeerLost> peer_lost;
   int64_t died_serial = 0;
   int64_t died_order = 0;  // among the deaths of its node
-  std::optional<WorkerExited> exited;
   int64_t failed_serial = 0;
-  std::optional<WorkerFailed> failed;
-  std::optional<PeerLost> peer_lost;
-  std::string lost_peer;  // the incarnation that peer_lost names; empty: none
-  // The coordinator's own finding, such as "no heartbeat for 5 s".
-  int64_t verdict_serial = 0;
-  std::string verdict;
-  // When it failed, as well as that is known; InfiniteFuture: not heard of.
-  absl::Time failed_at = absl::InfiniteFuture();
-  // Since when it is there, or since when it shall leave.
-  absl::Time since = absl::InfinitePast();
   // Of a former life: the fault that it is part of.
   int64_t fault = 0;
+  int64_t pid = 0;
+  int64_t reports = 0;  // times that it said that it lost a peer or has finished
+  int local_rank = 0;
+  bool waits = false;  // in a collective, for another
   // It failed when its node was out of sight, so that nothing is said against the worker.
   bool node_lost = false;
   // Another life of it there would be refused again: another build, another kind of device.
   bool refused = false;
+
+  // Signs of life. InfinitePast until its first hello.
+  absl::Time progress_moved = absl::InfinitePast();
+  // When it was heard of again after a silence. It has not had the time to do anything before.
+  absl::Time back_since = absl::InfinitePast();
+  // When its newest connection began, on which everything is told anew.
+  absl::Time connected_since = absl::InfinitePast();
+  // Since when it is there, or since when it shall leave.
+  absl::Time since = absl::InfinitePast();
+  std::string node_id;
 
   // What this connection was told.
   struct Told {
@@ -149,6 +140,21 @@ struct Worker {
     bool drain = false;
     bool exit = false;
   } told;
+
+  std::string incarnation;
+  std::string host;
+  Device device;
+  Allocation allocation;  // what it has of its node
+  int64_t progress_counter = -1;
+  WorkerHeartbeat heartbeat;  // the newest
+  Progress progress;
+  absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
+  std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
+  static constexpr size_t kStepTimes = 15;
+  std::string lost_peer;  // the incarnation that peer_lost names; empty: none
+  std::string verdict;
+  // When it failed, as well as that is known; InfiniteFuture: not heard of.
+  absl::Time failed_at = absl::InfiniteFuture();
 
   bool gone() const { return phase == Phase::kExited; }
   bool dead() const { return phase >= Phase::kDied; }
@@ -182,11 +188,11 @@ struct Slot {
   // for its room.
   bool lent = false;
   // Nothing: the place is vacant.
-  std::optional<Worker> worker;
+  Kept<Worker> worker;
   // Of the last one that left the place vacant.
   int64_t last_peak_rss_bytes = 0;
   // Of its row as it was last written; empty: it is to be made anew.
-  std::optional<RowStamp> written;
+  Kept<RowStamp> written;
 
   bool vacant() const { return !worker.has_value(); }
   // Its worker waits to take over, in no generation; its end is no failure of the job.
@@ -390,54 +396,6 @@ struct Job {
   int wanted_workers() const { return job::WantedWorkers(spec()); }
 };
 
-// Limits that do not belong to a job.
-struct Options {
-  // That the coordinator speaks, and the one before (common/protocol_version.h).
-  int protocol_version = kProtocolVersion;
-  // A node whose agent, which speaks once a second, was silent for this long is out of sight, as is
-  // one without a connection: nothing is started there.
-  absl::Duration node_silent_after = absl::Seconds(3);
-  // Nodes that are out of sight with all that hold a job's state are waited for so long before the
-  // job goes on elsewhere from its checkpoint.
-  absl::Duration node_lost_after = absl::Seconds(30);
-  // How long a job that can start with fewer workers than it wants waits for more.
-  absl::Duration elastic_wait = absl::Seconds(2);
-  // What users may have at once, and of the others each.
-  std::map<std::string, Quota> quotas;
-  Quota quota;
-  // A user's use counts for half after so long when it is decided whose job is next. Zero: it does
-  // not count.
-  absl::Duration fair_share_half_life = absl::Hours(7 * 24);
-  // For how long the use of each day is kept.
-  absl::Duration keep_usage = absl::Hours(400 * 24);
-  // How long a job starts no worker on a node whose data, memory or device does not do: doubled
-  // each time, up to the second.
-  absl::Duration exclude_for = absl::Seconds(30);
-  absl::Duration exclude_most = absl::Minutes(10);
-  // How long the accounts of all workers are waited for after a first failure.
-  absl::Duration settle = absl::Seconds(1);
-  // How long finished workers may take to leave before the agent ends them.
-  absl::Duration leave = absl::Seconds(5);
-  // How long agents and workers may take to come back to a coordinator that was away: twice their
-  // longest wait between two tries.
-  absl::Duration reconnect = absl::Seconds(1);
-  // Followers see progress at most this often.
-  absl::Duration progress_every = absl::Milliseconds(100);
-  // Ended jobs that are kept for questions, and for how long each of them is at least.
-  size_t keep_ended = 1000;
-  absl::Duration keep_ended_for = absl::Minutes(5);
-  // How long a node without work is kept after it was last heard of.
-  absl::Duration keep_node = absl::Hours(1);
-  // When a node that fails is left out, by all jobs.
-  TrustRules trust;
-  // What follows from events is looked at once in so long for each job, worker and node that there
-  // is, if that is long enough to matter (core.h).
-  absl::Duration settle_spacing = absl::Microseconds(5);
-  // A pass over the queue is made at once, and then not again before so long has passed for each
-  // job that waits, if that is long enough to matter.
-  absl::Duration pass_spacing = absl::Microseconds(50);
-};
-
 // What events have touched since the state was last settled (core.h).
 struct Unsettled {
   std::set<std::string> jobs;        // to be looked at
@@ -462,6 +420,8 @@ struct State {
   // Since when what was decided is not said, because it is not durable yet.
   std::optional<absl::Time> held_since;
   std::map<std::string, Node> nodes;
+  // Of them, those that workers are to leave: by an order (SetDrain, nodes.h), or with the agent.
+  std::set<std::string> drained;
   std::map<std::string, Job> jobs;
   std::map<SessionId, std::string> agent_sessions;
   // Job and incarnation.

@@ -74,6 +74,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
   if (worker->session != session) {
     context.state.worker_sessions.erase(worker->session);
     worker->ready.reset();  // what it is now follows
+    worker->connected_since = context.now;
   }
   worker->session = session;
   worker->phase = std::max(worker->phase, Worker::Phase::kStarted);

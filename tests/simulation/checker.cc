@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/context.h"
 #include "coordinator/core/journal.h"
 #include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/worker_process.h"
@@ -120,7 +121,20 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (world_->options.queue) world_->queue_checker.AfterStep(coordinator);
 }
 
+void Checker::CheckMembers(const Job& job) {
+  const int64_t number = job.generation.message.generation();
+  Told& told = told_[job.id];
+  if (number <= told.formed) return;
+  told.formed = number;
+  for (const Slot& slot : job.slots) {
+    if (!slot.worker || !slot.worker->dead() || !coordinator::IsMember(job, *slot.worker)) continue;
+    Fail(absl::StrCat("generation ", number, " of job ", job.id, " begins with ",
+                      slot.worker->incarnation, ", which is dead"));
+  }
+}
+
 void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
+  CheckMembers(job);
   SimulatedJob& simulated = world_->JobOf(job.id);
   for (const Slot& slot : job.slots) {
     if (slot.worker) NoteSilence(*slot.worker, simulated);

@@ -3,6 +3,7 @@
 // system, and keeps the first thing that was wrong:
 //   - a job whose submission was answered is never lost, and is one job;
 //   - a final state is final, also for the next coordinator;
+//   - nobody who is known to be dead is in a generation that is formed;
 //   - a generation's number means one membership; a worker is told of those it is in; one that was
 //     ended is not gone on with by the next coordinator;
 //   - members of a generation begin within a step of each other, each commit follows the one
@@ -89,6 +90,7 @@ class Checker {
  private:
   struct Told {
     JobState final = JOB_STATE_UNSPECIFIED;
+    int64_t formed = 0;      // the newest generation
     int64_t generation = 0;  // the newest that a worker was told
     int64_t aborted = 0;     // the newest of which a worker was told that it is over
     int64_t committing = 0;  // the newest generation that has committed
@@ -104,6 +106,7 @@ class Checker {
   // A worker that is not heard of on a node that is counts as one that failed.
   void NoteSilence(const coordinator::Worker& worker, SimulatedJob& job);
   void CheckJob(const CoordinatorProcess& coordinator, const coordinator::Job& job);
+  void CheckMembers(const coordinator::Job& job);
   // It may end so.
   void CheckEnd(const std::string& job_id, JobState state, const std::string& reason);
 

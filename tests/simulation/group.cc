@@ -197,7 +197,7 @@ void Group::TellLoss(int rank) {
 
 void Group::LeaveWhenUpdated(WorkerProcess* worker, int lost_rank, const std::string& why) {
   const int rank = RankOf(worker);
-  if (rank < 0 || at(rank) == At::kLeft) return;
+  if (rank < 0 || at(rank) == At::kLeft || worker->Hangs()) return;
   if (reduced_ && at(rank) == At::kArrived) worker->Commit(step_);
   Move(rank, At::kLeft);
   const std::shared_ptr<WorkerProcess> leaving = places_[rank].worker;

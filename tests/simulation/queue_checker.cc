@@ -154,10 +154,13 @@ void QueueChecker::CheckQuotas(const State& state) const {
   for (const auto& [id, job] : state.jobs) {
     if (!Runs(job)) continue;
     ++jobs[job.request.user()];
+    int has = 0;
     for (const Slot& slot : job.slots) {
-      const bool has = slot.wanted && slot.worker && !slot.unplaced() && !slot.worker->gone();
-      slots[job.request.user()] += has;
+      has += slot.wanted && slot.worker && !slot.unplaced() && !slot.worker->gone();
     }
+    // What it is yet to get, or to get back, is its user's as well.
+    const bool leaves = job.drain || job.ending;
+    slots[job.request.user()] += leaves ? has : std::max(has, Wants(job));
   }
   const coordinator::QueueRules rules = coordinator::RulesOf(state.options);
   for (const auto& [user, count] : jobs) {

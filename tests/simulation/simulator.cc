@@ -6,6 +6,7 @@
 //   simulator --seed=7 --agents=4000    as many agents as that
 //   simulator --list=FILE               each line "SEED [AGENTS]"; '#' begins a comment
 //   simulator --except=FILE             without the seeds of that list
+//   simulator --seeds=1000 --first      ends with the first seed that fails
 //   simulator --seeds=100 --drains      nodes are drained and given back as well
 //   simulator --seeds=100 --users       jobs have spares, are scaled and cancelled
 //   simulator --seeds=100 --queue       more jobs than room, of users with priorities and quotas
@@ -43,6 +44,7 @@ struct Arguments {
   int agents = 0;
   bool verbose = false;
   bool measure = false;
+  bool first = false;
   bool faults = true;
   bool drains = false;
   bool users = false;
@@ -72,6 +74,8 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
       arguments.verbose = true;
     } else if (word == "--measure") {
       arguments.measure = true;
+    } else if (word == "--first") {
+      arguments.first = true;
     } else if (word == "--drains") {
       arguments.drains = true;
     } else if (word == "--users") {
@@ -154,15 +158,18 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, arguments)) {
     std::cerr
         << "usage: simulator [--seed=N] [--seeds=M] [--agents=K] [--list=FILE] [--except=FILE] "
-           "[--verbose] [--measure] [--no-faults] [--drains] [--users] [--queue]\n";
+           "[--verbose] [--measure] [--no-faults] [--first] [--drains] [--users] [--queue]\n";
     return 2;
   }
   const auto began = std::chrono::steady_clock::now();
-  size_t failed = 0;
-  for (const Seed& seed : arguments.seeds) failed += !RunSeed(seed, arguments);
+  size_t ran = 0, failed = 0;
+  for (const Seed& seed : arguments.seeds) {
+    if (arguments.first && failed > 0) break;
+    ++ran;
+    failed += !RunSeed(seed, arguments);
+  }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  std::cout << arguments.seeds.size() << " seeds, " << failed << " failed, " << took.count()
-            << " s\n";
+  std::cout << ran << " seeds, " << failed << " failed, " << took.count() << " s\n";
   return failed == 0 ? 0 : 1;
 }
 

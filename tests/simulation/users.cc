@@ -65,7 +65,9 @@ void Users::Cancel(SimulatedJob& job) {
 
 void Users::Tempt() {
   if (!random_.Chance(0.4) || world_->timeline.now() >= until_) return;
-  world_->timeline.In(random_.Between(absl::ZeroDuration(), absl::Seconds(3)),
+  // Who is killed is gone soon.
+  const absl::Duration most = random_.Chance(0.5) ? absl::Milliseconds(100) : absl::Seconds(3);
+  world_->timeline.In(random_.Between(absl::ZeroDuration(), most),
                       [this] { world_->CrashCoordinator(); });
 }
 

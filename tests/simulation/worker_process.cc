@@ -83,9 +83,12 @@ void WorkerProcess::OnCommand(const WorkerCommand& command) {
     finished_ = false;  // the result did not get safe: the work is not done
     SayReady();
   }
-  // Its main thread is slow to look in some seeds.
-  if (world_->options.seed % 11 > 1) return LookForGeneration();
-  After(random().Between(absl::ZeroDuration(), absl::Milliseconds(100)),
+  // Its main thread is slow to look in some seeds, and in some of them so slow that what it finds
+  // may well be over.
+  const uint64_t kind = world_->options.seed % 11;
+  if (kind > 1) return LookForGeneration();
+  After(random().Between(absl::ZeroDuration(),
+                         kind == 0 ? absl::Seconds(3) : absl::Milliseconds(100)),
         [this] { LookForGeneration(); });
 }
 
@@ -143,6 +146,17 @@ void WorkerProcess::LeaveGroup(int lost_rank, const std::string& why) {
   message.mutable_peer_lost()->set_detail(why);
   session_->Send(std::move(message));
   SayReady();
+}
+
+bool WorkerProcess::Hangs() {
+  SimulatedJob& job = world_->JobOf(job_id());
+  if (hangs_ || world_->options.seed % 11 != 0 || job.own_failures > 0) return hangs_;
+  hangs_ = random().Chance(0.2);
+  if (!hangs_) return false;
+  world_->Say(absl::StrCat(incarnation(), " hangs, and its heartbeats go on"));
+  ++job.own_failures;
+  job.disturbed = std::max(job.disturbed, timeline().now() + absl::Seconds(60));
+  return true;
 }
 
 void WorkerProcess::RegroupNow() {

@@ -46,6 +46,9 @@ class WorkerProcess : public Process {
   void LeaveGroup(int lost_rank, const std::string& why);
   void FinishTraining(bool drained);
   void RegroupNow();
+  // Whether it does not leave its generation though it should: its main thread hangs, in some seeds
+  // and once a job, and the thread that speaks to the coordinator goes on.
+  bool Hangs();
   bool wants_drain() const { return machine_.drain(); }
   int64_t regroup() const { return machine_.regroup(); }
 
@@ -78,6 +81,7 @@ class WorkerProcess : public Process {
   bool finished_ = false;
   bool drained_ = false;
   bool killed_ = false;
+  bool hangs_ = false;
   int exit_code_ = 0;
 };
 

@@ -231,7 +231,8 @@ void World::OnWorkerDeath(WorkerProcess& worker) {
 }
 
 CoordinatorProcess* World::Listener(const Process& client) {
-  if (replaced.empty() || !timeline.random.Chance(0.1)) return coordinator.get();
+  if (replaced.empty()) return coordinator.get();
+  if (astray_.erase(client.host()) == 0 && !timeline.random.Chance(0.1)) return coordinator.get();
   faults_.Explain(*client.host(), kKeepalive);
   CheckConnectionsLater();
   return replaced.back().get();
@@ -322,7 +323,25 @@ std::shared_ptr<CoordinatorProcess> World::ReplaceCoordinator() {
     if (late.count(connection->client().host()) == 0) connection->GiveUp();
   }
   StartCoordinator();
+  // With users alone, so that the histories of other seeds stay as they are.
+  for (int times = options.users ? 3 : 0; times > 0; --times) {
+    timeline.In(timeline.random.Between(absl::Seconds(1), absl::Seconds(15)),
+                [this] { LeadAstray(); });
+  }
   return old;
+}
+
+void World::LeadAstray() {
+  if (replaced.empty() || coordinator == nullptr) return;
+  for (const auto& weak : connections_) {
+    const std::shared_ptr<Breakable> connection = weak.lock();
+    if (connection == nullptr || &connection->server() != coordinator.get()) continue;
+    if (!timeline.random.Chance(0.3)) continue;
+    Host* const host = connection->client().host();
+    faults_.Explain(*host, kKeepalive);
+    astray_.insert(host);
+    connection->GiveUp();
+  }
 }
 
 void World::OnBroken(CoordinatorProcess& process) {

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,6 +120,8 @@ class World {
   void GiveUpDeadConnections();
   // Who answers at the coordinator's address: mostly the newest.
   CoordinatorProcess* Listener(const Process& client);
+  // Some lose their connection to the newest coordinator, and their next ones reach the one before.
+  void LeadAstray();
   bool Over() const;
 
   absl::Time began_;
@@ -127,6 +130,7 @@ class World {
   std::map<std::pair<std::string, int64_t>, std::shared_ptr<const Generation>> generations_;
   std::map<std::pair<std::string, int64_t>, std::shared_ptr<Group>> groups_;
   std::vector<std::weak_ptr<Breakable>> connections_;
+  std::set<const Host*> astray_;  // of the next agent or worker that connects from there
   Faults faults_;
   Drains drains_;
   Users users_;
