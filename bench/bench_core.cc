@@ -27,7 +27,7 @@ absl::Duration CpuTime() {
   return absl::DurationFromTimespec(time);
 }
 
-// What it takes to ask for the time once more; the kernel is asked each time.
+// Returns what it takes to ask for the time once more; the kernel is asked each time.
 absl::Duration CostOfAsking() {
   constexpr int kTimes = 10000;
   const absl::Duration before = CpuTime();

@@ -216,7 +216,7 @@ class Host {
     message.mutable_heartbeat();
     agent_.Send(message);
   }
-  // What a worker says five times a second.
+  // Says what a worker says five times a second.
   void Step(int64_t step) {
     const int64_t generation = generation_;
     if (generation == 0) return;

@@ -44,7 +44,7 @@ absl::StatusOr<FoundCheckpoint> ReadOne(Storage* storage, const std::string& pat
   return FoundCheckpoint{path, std::move(manifest)};
 }
 
-// Whether what is to be the checkpoint is there, as this host sees it: the manifest reads as
+// Checks whether what is to be the checkpoint is there, as this host sees it: the manifest reads as
 // `text`, and its files, which their writers have read back, have their sizes.
 absl::Status CheckThere(Storage* storage, const std::string& path, const Manifest& manifest,
                         const std::string& text) {

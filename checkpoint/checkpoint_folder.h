@@ -42,8 +42,8 @@ struct FolderContents {
   std::vector<std::string> damaged;          // why others are none, a sentence each
   absl::Status unread;  // why others could not be looked at, which says nothing of them; the first
 };
-// Whether an error of reading a checkpoint says that it is damaged: bytes that are not what was
-// written, a file that is not there. Any other one (permission, memory, a disk that fails) says
+// Returns whether an error of reading a checkpoint says that it is damaged: bytes that are not what
+// was written, a file that is not there. Any other one (permission, memory, a disk that fails) says
 // nothing of what the checkpoint holds.
 bool IsDamage(const absl::Status& status);
 
@@ -58,8 +58,8 @@ using GoOn = std::function<bool()>;
 // (Manifest::sequence): that of its own ones there, or else one that is new.
 int64_t RunNumber(const FolderContents& contents, const std::string& run);
 
-// Whether a file is the one that was written: its size and its hash. Errors: DataLoss naming it;
-// NotFound; Cancelled; those of reading it.
+// Checks whether a file is the one that was written: its size and its hash. Errors: DataLoss naming
+// it; NotFound; Cancelled; those of reading it.
 absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRecord& record,
                        const GoOn& go_on);
 

@@ -30,7 +30,8 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
-// What the run of `run_dir` has noted; nothing when it has not, or nothing that can be read.
+// Returns what the run of `run_dir` has noted; nothing when it has not, or nothing that can be
+// read.
 std::optional<Place> PlaceOf(Storage* storage, const std::string& run_dir) {
   const auto text = storage->Read(absl::StrCat(run_dir, "/", kPlaceName), kMostBytes);
   if (!text.ok()) return std::nullopt;

@@ -63,7 +63,7 @@ std::string FormatManifest(const Manifest& manifest);
 // saying what is wrong.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text);
 
-// What one worker wrote, for the one that writes the manifest; the same strictness.
+// Returns what one worker wrote, for the one that writes the manifest; the same strictness.
 std::string FormatFileRecords(const std::vector<FileRecord>& files);
 absl::StatusOr<std::vector<FileRecord>> ParseFileRecords(std::string_view text);
 

@@ -107,8 +107,8 @@ absl::StatusOr<std::string> DeepestOf(std::string path) {
   }
 }
 
-// Whether the folder `path` is where a file system is mounted. Bind mounts have their folder's
-// device, so that the kernel's word is better, where it gives one (Linux 5.8).
+// Returns whether the folder `path` is where a file system is mounted. Bind mounts have their
+// folder's device, so that the kernel's word is better, where it gives one (Linux 5.8).
 absl::StatusOr<bool> IsMountPoint(const std::string& path) {
   struct statx info {};
   if (::statx(AT_FDCWD, path.c_str(), AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &info) != 0) {

@@ -27,7 +27,7 @@ class TaskThread {
 
   // Does not block. Tasks are done in the order of their posting.
   void Post(std::function<void()> task);
-  // Whether nothing is posted or being done.
+  // Returns whether nothing is posted or being done.
   bool idle() const;
   // Blocks until it is idle or `timeout` is over. Returns whether it is.
   bool WaitIdle(absl::Duration timeout) const;

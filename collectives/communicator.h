@@ -205,7 +205,8 @@ class Communicator {
   virtual absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
                                                              absl::Time deadline) = 0;
 
-  // Whether BeginPart is of use: the transport reduces while the caller computes what comes next.
+  // Returns whether BeginPart is of use: the transport reduces while the caller computes what comes
+  // next.
   virtual bool reduces_parts() const { return false; }
   // Begins the TreeReduce of `args` with its next part, [0] first, whose elements are there in all
   // nodes; they stay as they are until TreeReduce, with the same `args`, has reduced the parts that
@@ -267,8 +268,8 @@ class Communicator {
   virtual void PublishCommitted(int64_t step) = 0;
   // Blocks until every member has published committed >= step.
   virtual absl::Status WaitCommitted(int64_t step, absl::Time deadline) = 0;
-  // What each rank has published in this generation so far, by rank; -1: nothing yet. Also after an
-  // abort (a dead peer's memory stays mapped).
+  // Returns what each rank has published in this generation so far, by rank; -1: nothing yet. Also
+  // after an abort (a dead peer's memory stays mapped).
   virtual std::vector<int64_t> CommittedSteps() const = 0;
 
   // The newest TreeReduce of which this rank has done its own part, ended or aborted. When it is
@@ -282,16 +283,16 @@ class Communicator {
   // them is not to be read any more. A later death takes a later call. Does not block.
   virtual void ReleaseDead() {}
 
-  // What lets another communicator announce its calls through this one; null: it cannot.
+  // Returns what lets another communicator announce its calls through this one; null: it cannot.
   virtual ControlPlane* control_plane() { return nullptr; }
 
   // Ends every present and future wait of this communicator with Aborted(reason). Thread-safe.
   virtual void Abort(const std::string& reason) = 0;
-  // Whether Abort was called. Thread-safe.
+  // Returns whether Abort was called. Thread-safe.
   virtual bool aborted() const = 0;
 
-  // What this rank last did and waits for, in a sentence: "all_reduce 4071 f32[25600000], waiting
-  // for rank 2". Thread-safe.
+  // Returns what this rank last did and waits for, in a sentence: "all_reduce 4071 f32[25600000],
+  // waiting for rank 2". Thread-safe.
   virtual std::string DescribeState() const = 0;
 };
 
@@ -329,12 +330,13 @@ class Transport {
   // Ends a Connect that blocks with Aborted. Thread-safe.
   virtual void AbortConnect(int64_t generation, const std::string& reason) = 0;
 
-  // What peers need to reach this worker.
+  // Returns what peers need to reach this worker.
   virtual std::string address() const = 0;
   virtual std::string key() const = 0;
   // The TCP port on which members of other nodes reach this worker; 0: it has none.
   virtual int tcp_port() const { return 0; }
-  // Whether its generations may be over hosts, so that no rank relies on reading another's memory.
+  // Returns whether its generations may be over hosts, so that no rank relies on reading another's
+  // memory.
   virtual bool spans_hosts() const { return false; }
 
   // The last operations of this worker, over all generations. Thread-safe to read.

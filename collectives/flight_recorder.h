@@ -47,7 +47,7 @@ struct ArrivalCounts {
   int64_t waited_ns = 0;  // for the others to come, in all
 };
 
-// Whether every rank of the generation makes the call and counts it.
+// Returns whether every rank of the generation makes the call and counts it.
 bool IsNumbered(OpKind kind);
 
 // "all_reduce 4071 f32[25600000] sum fixed, waiting for rank 2 for 1.5s" and the like; `now_ns` as

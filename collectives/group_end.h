@@ -37,7 +37,7 @@ struct GroupEnd {
 // `status`, an error, carrying `end`.
 absl::Status WithEnd(absl::Status status, GroupEnd end);
 
-// What `status` carries; kTold when that is nothing.
+// Returns what `status` carries; kTold when that is nothing.
 GroupEnd EndOf(const absl::Status& status);
 
 }  // namespace lockstep

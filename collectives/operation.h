@@ -60,7 +60,7 @@ std::string ToString(const Operation& operation);
 // layouts where nothing else differs.
 absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation& call_b);
 
-// What stands for it in Operation::layout.
+// Returns what stands for it in Operation::layout.
 uint32_t LayoutOf(absl::Span<const std::vector<ElementRange>> wanted);
 uint32_t LayoutOf(absl::Span<const RangeTransfer> transfers);
 

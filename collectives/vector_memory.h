@@ -24,7 +24,7 @@ class VectorMemory {
   // Errors: ResourceExhausted, naming `what`.
   virtual absl::StatusOr<float*> Allocate(int64_t count, const std::string& what) = 0;
 
-  // Whether the host may read and write the vectors directly.
+  // Returns whether the host may read and write the vectors directly.
   virtual bool on_host() const = 0;
 
   // a[i] += b[i], in this memory; the bits are those of one float addition with subnormals as the

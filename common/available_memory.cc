@@ -54,8 +54,9 @@ int64_t ReadStat(const std::string& path, std::string_view name) {
   return 0;
 }
 
-// What every group from `group` up to `root` leaves to its members. In a container the group's path
-// may be the host's, of which nothing is to be seen here; the container's own is then the root.
+// Returns what every group from `group` up to `root` leaves to its members. In a container the
+// group's path may be the host's, of which nothing is to be seen here; the container's own is then
+// the root.
 int64_t LeftInGroups(const std::string& root, std::string group, const Names& names) {
   int64_t left = INT64_MAX;
   while (true) {

@@ -24,8 +24,8 @@ class BusGuard {
   static BusGuard* Guard(void* data, size_t bytes, bool writable);
   void Release();
 
-  // Whether zeros have taken the place of something in it. Asked after reading; it sees the mark of
-  // any zeros that were read.
+  // Returns whether zeros have taken the place of something in it. Asked after reading; it sees the
+  // mark of any zeros that were read.
   bool hit() const {
     std::atomic_thread_fence(std::memory_order_acquire);
     return hit_.load(std::memory_order_acquire);
@@ -33,7 +33,7 @@ class BusGuard {
 
  private:
   friend void OnBusError(int, void*);
-  // Whether `address` lies in it, and zeros were put there.
+  // Returns whether `address` lies in it, and zeros were put there.
   bool Take(uintptr_t address);
 
   std::atomic<uintptr_t> begin_{0};  // 0: not in use

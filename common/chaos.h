@@ -66,7 +66,7 @@ struct Injection {
   int64_t mebibytes = 64;  // kGrow
   double factor = 1;       // kSlow
   int workers = 1;         // kScale
-  // Whether the worker that comes there first carries it out, whichever it is.
+  // Returns whether the worker that comes there first carries it out, whichever it is.
   bool of_the_job() const { return coordinator || action == Action::kScale; }
 };
 

@@ -79,7 +79,7 @@ struct LifePage::Impl {
            static_cast<uint64_t>(slot / count);
   }
 
-  // What the word says about `slot`: that it is dead when another has the word.
+  // Returns what the word says about `slot`: that it is dead when another has the word.
   uint32_t Read(int slot) const {
     if (!Owns(slot)) return FUTEX_OWNER_DIED;
     const uint32_t word = WordOf(slot).load(std::memory_order_acquire);

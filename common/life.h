@@ -77,7 +77,7 @@ class LifePage {
   // InvalidArgument when there is no such slot.
   absl::Status Take(int slot);
 
-  // What the word of `slot` says now. Does not block.
+  // Returns what the word of `slot` says now. Does not block.
   State Get(int slot) const;
 
   // The place of `slot` among the deaths of the page, from 1, in the order in which they were first

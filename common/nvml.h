@@ -93,7 +93,7 @@ class Nvml {
     bool peer = false;                       // each reads and writes the other's memory
     bool nvlink = false;                     // and does so by NVLink
   };
-  // What is not told is as if it were not so.
+  // Returns what is not told is as if it were not so.
   Pair PairOf(const Device& a, const Device& b) const;
 
  private:

@@ -16,7 +16,7 @@ struct StepRange {
   int64_t first = 1;
   int64_t last = 0;  // below first: no step at all
 
-  // Whether `step` (1-based) is one of them.
+  // Returns whether `step` (1-based) is one of them.
   bool Contains(int64_t step) const { return step >= first && step <= last; }
   bool operator==(const StepRange&) const = default;
 

@@ -56,7 +56,7 @@ absl::Status Findable::Choose(Flags& flags) {
   return CheckTls(flags, token);
 }
 
-// What the certificate is by now.
+// Returns what the certificate is by now.
 std::string Findable::Warning() const {
   if (certificates_.empty()) return "";
   const auto server = ReadServerCertificate(certificates_);
@@ -65,7 +65,7 @@ std::string Findable::Warning() const {
   return facts.ok() ? ExpiryWarning(facts->ends, Clock::Real()->Now()) : "";
 }
 
-// What `coordinator init` left in the state folder, if it was there.
+// Reads what `coordinator init` left in the state folder, if it was there.
 absl::Status Findable::ReadTls(Flags& flags) {
   const std::string& folder = flags.store.state.folder;
   LS_ASSIGN_OR_RETURN(const std::optional<Certified> server, ReadServerCertificate(folder));
@@ -104,8 +104,8 @@ void Findable::Announce(const std::string& address) {
   }
 }
 
-// What hosts that share a secret derive from it. No link leads to it: a verb would show it as it
-// is.
+// Derives what hosts that share a secret derive from it. No link leads to it: a verb would show it
+// as it is.
 absl::Status Findable::DeriveTls(Flags& flags) {
   LS_ASSIGN_OR_RETURN(const std::string shared, ReadToken(flags.token_file));
   LS_ASSIGN_OR_RETURN(const RunCredentials run, CredentialsOfRun(shared));

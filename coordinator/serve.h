@@ -46,10 +46,10 @@ int AwaitSignal(const sigset_t& signals, const Findable& findable);
 // Says on --ready-fd, to the service manager and in the log that callers are answered at `address`.
 void TellServing(Flags& flags, const std::string& address);
 
-// What SIGTERM or SIGINT (`signal`) leads to, in words.
+// Tells what SIGTERM or SIGINT (`signal`) leads to, in words.
 void TellStopping(int signal);
 
-// What a coordinator keeps beside its journal lies in `folder`; empty: it is not kept.
+// Has what a coordinator keeps beside its journal lie in `folder`; empty: it is not kept.
 void KeepIn(const std::string& folder, Flags& flags);
 
 // Prints what hinders the start; the exit code.

@@ -24,7 +24,7 @@ struct StoreFlags {
   std::string advertise;
 };
 
-// Whether the flag is one of these.
+// Returns whether the flag is one of these.
 bool IsStoreFlag(absl::string_view name);
 // Errors: InvalidArgument.
 absl::Status SetStoreFlag(absl::string_view name, absl::string_view value, StoreFlags& flags);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxColumns = 1 << 24;
 
-// Whether all of `text` is a finite number.
+// Returns whether all of `text` is a finite number.
 bool ParseNumber(std::string_view text, double* value) {
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);

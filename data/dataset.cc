@@ -45,7 +45,7 @@ struct Opener {
   }
 };
 
-// What a black pixel is after normalisation, for each channel or for all.
+// Returns what a black pixel is after normalisation, for each channel or for all.
 std::vector<float> BlackOf(const std::vector<double>& mean, const std::vector<double>& std) {
   std::vector<float> black;
   for (size_t c = 0; c < std::max({size_t{1}, mean.size(), std.size()}); ++c) {

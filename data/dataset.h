@@ -29,7 +29,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  // What a sample is made of; the targets are the field "labels".
+  // Returns what a sample is made of; the targets are the field "labels".
   virtual const std::vector<FieldSpec>& fields() const = 0;
   // Targets are in [0, classes).
   virtual int64_t classes() const = 0;

@@ -45,7 +45,7 @@ absl::StatusOr<IdxHeader> ParseIdxGzHeader(absl::Span<const uint8_t> gz);
 absl::Status DecodeIdxGz(absl::Span<const uint8_t> gz, const IdxHeader& header,
                          absl::Span<uint8_t> out);
 
-// Whether the data begin as gzip does.
+// Returns whether the data begin as gzip does.
 bool IsGzip(absl::Span<const uint8_t> bytes);
 
 // An IDX file in memory. The values of a large compressed file come from a decoded copy in the

@@ -64,7 +64,7 @@ class RingLoader : public Loader {
   bool IsReady(int64_t number) {
     return SlotOf(number).ready.load(std::memory_order_acquire) == number + 1;
   }
-  // Whether there is a batch to make now.
+  // Returns whether there is a batch to make now.
   bool CanClaim() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !restarting_ && claimed_ < end_ &&
            claimed_ < taken_.load(std::memory_order_acquire) + options_.prefetch;

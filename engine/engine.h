@@ -17,8 +17,8 @@ namespace lockstep::engine {
 // Errors: FailedPrecondition when it cannot be used, with what is missing.
 absl::StatusOr<std::string> DescribeGpu(int index);
 
-// What this device is and how kernels are chosen on it: "AMD EPYC (family 25 ...), avx2, 1 thread,
-// gcc 12.2.0".
+// Returns what this device is and how kernels are chosen on it: "AMD EPYC (family 25 ...), avx2, 1
+// thread, gcc 12.2.0".
 std::string DescribeDevice(int threads);
 
 // Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*,

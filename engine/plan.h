@@ -96,7 +96,7 @@ class Plan {
   // Bytes of a GPU's memory that an executor takes, with Memory::moment_bytes; 0 for a CPU's plan.
   virtual size_t device_bytes(size_t moment_bytes) const = 0;
   virtual int64_t parameter_count() const = 0;
-  // Whether losses are scaled, as in fp16.
+  // Returns whether losses are scaled, as in fp16.
   virtual bool scales_loss() const = 0;
   // How far values are computed again; see passes/recompute.h.
   virtual int recompute_level() const = 0;

@@ -179,7 +179,7 @@ struct ScheduleSpec {
 // The factor of the learning rate at `update` (0-based). A pure function.
 double ScheduleFactor(const ScheduleSpec& schedule, int64_t update);
 
-// Whether TrainSpec::precision may be `name`.
+// Returns whether TrainSpec::precision may be `name`.
 bool KnowsPrecision(const std::string& name);
 
 // What a sample is made of.

@@ -18,8 +18,8 @@ constexpr absl::string_view kFlag = "--set ";
 // A longer line is not shown: it would fill the screen and underline nothing.
 constexpr size_t kLongestShownLine = 400;
 
-// Whether line `at` may show a secret: it names `secrets`, or stands below a line that begins with
-// it.
+// Returns whether line `at` may show a secret: it names `secrets`, or stands below a line that
+// begins with it.
 bool MayShowSecret(const std::vector<std::string>& lines, size_t at) {
   if (at >= lines.size()) return false;
   if (absl::StrContains(lines[at], "secrets")) return true;

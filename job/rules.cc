@@ -292,7 +292,7 @@ void Rules::CheckZero() {
   }
 }
 
-// What averages and evaluations need of each other.
+// Checks what averages and evaluations need of each other.
 void Rules::CheckControls() {
   const Train& train = spec_.train();
   const auto check = [&](const std::string& path, const std::string& metric) {
@@ -323,7 +323,7 @@ void Rules::CheckVariables() {
   }
 }
 
-// What the built-in engine alone can do is refused, not left undone in silence.
+// Refuses what the built-in engine alone can do: it is refused, not left undone in silence.
 void Rules::CheckRun() {
   const std::string& verify = spec_.verify_replicas();
   const Debug& debug = spec_.debug();

@@ -27,7 +27,7 @@ using google::protobuf::Reflection;
 
 constexpr char kHidden[] = "***";
 
-// Whether a text may stand without quotes and still be a text for every YAML reader.
+// Returns whether a text may stand without quotes and still be a text for every YAML reader.
 bool IsPlain(const std::string& text) {
   static const auto* const reserved = new std::vector<std::string>{
       "null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"};

@@ -6,8 +6,9 @@ in them that no test runs (see run_docs.py).
 Headers of the product open with the licence line, a description and a `Thread-safety:` line; each
 public class and function has a comment of its own or shares that of the declarations right above it.
 What documents itself needs none: overrides, constructors, destructors, accessors (`rank() const`),
-predicates and conversions (`IsEmpty`, `ToProto`), what the opening names, and the first class. Long
-files are reported, not rejected.
+predicates and conversions (`IsEmpty`, `ToProto`), what the opening names, and the first class. A
+function's comment opens with what it does, not with "What" or "Whether". Long files are reported, not
+rejected.
 """
 import os
 import re
@@ -79,6 +80,7 @@ class Scanner:
         self.scopes = []  # (kind, name, access) for each open brace
         self.problems = []
         self.documented = False  # the declaration group that we are in has a comment
+        self.opens = ""          # the first word of the comment right above
         self.pending = ""        # a declaration that goes on over several lines
         self.pending_line = 0
 
@@ -102,13 +104,18 @@ class Scanner:
                 continue
             if stripped.startswith("//"):
                 if not self.pending:
+                    if not (number > 1 and self.lines[number - 2].strip().startswith("//")):
+                        self.opens = (stripped[2:].split() or [""])[0]
                     self.documented = True
                 continue
             if not stripped:
                 if not self.pending:
                     self.documented = False
+                    self.opens = ""
                 continue
             self.code_line(number, line)
+            if not self.pending:
+                self.opens = ""
         return self.problems
 
     def code_line(self, number, line):
@@ -143,7 +150,7 @@ class Scanner:
                     and not re.search(rf"\b{found.group(2)}\b", self.opening)):
                 self.report(f"class {found.group(2)} has no comment")
             return
-        if NAMESPACE.match(text) or EXEMPT.search(text) or self.documented or trailing_comment:
+        if NAMESPACE.match(text):
             return
         head = text.split("{")[0].split("=")[0]
         while "<" in head:  # a call's type inside a template argument is no method
@@ -152,6 +159,13 @@ class Scanner:
                 break
             head = shorter
         method = METHOD.search(head)
+        named = (method and "(*" not in head
+                 and method.group(1) not in ("bool", "void", "int", self.class_name()))
+        if named and self.opens in ("What", "Whether") and not text.startswith("using "):
+            self.report(f"the comment of {method.group(1)}() opens with '{self.opens}': "
+                        f"say what it does ('Returns {self.opens.lower()}')")
+        if EXEMPT.search(text) or self.documented or trailing_comment:
+            return
         if not method or method.group(1) == self.class_name():
             return  # a field, or a constructor
         if (re.search(rf"\b{method.group(1)}\b", self.opening)

@@ -88,7 +88,7 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // What the process exits with after `status`, the result of Run.
+  // Returns what the process exits with after `status`, the result of Run.
   int Conclude(const absl::Status& status) {
     if (exit_.has_value()) return exit_->code();
     if (const auto told = link_.exit_requested(); told.has_value()) {
@@ -138,7 +138,7 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // What tells the coordinator whether this host has the data that the others have.
+  // Finds what tells the coordinator whether this host has the data that the others have.
   absl::Status FingerprintData() {
     if (!OverHosts()) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
@@ -147,8 +147,8 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Whether workers of this job may be on other hosts than this one: an elastic one starts on what
-  // there is, also on more hosts than it asks for.
+  // Returns whether workers of this job may be on other hosts than this one: an elastic one starts
+  // on what there is, also on more hosts than it asks for.
   bool OverHosts() const {
     if (bootstrap_.data_addresses().empty()) return false;
     const bool spreads =

@@ -48,7 +48,7 @@ class HostsCall : public MeshUser {
   // those that came already differ. REQUIRES: AwaitEnd was called.
   absl::Status EndsWith(const Operation& operation);
 
-  // What came with the call of host `h`.
+  // Returns what came with the call of host `h`.
   const std::vector<char>& heard(int h) const { return context_->heard[static_cast<size_t>(h)]; }
 
   bool Next(int rank, OutgoingFrame* frame) final;
@@ -101,7 +101,7 @@ class HostsCall : public MeshUser {
   Round* NextOf(size_t host);
   // Compares a round that is known and heard of all; else OK.
   absl::Status Compare(Round* round);
-  // What the ranks call, as far as it is known.
+  // Returns what the ranks call, as far as it is known.
   absl::StatusOr<std::vector<Operation>> CallsOf(const Round& round) const;
 
   HostsContext* const context_;

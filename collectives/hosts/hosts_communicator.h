@@ -163,7 +163,7 @@ class HostsCommunicator : public Communicator {
                            absl::Time deadline);
   absl::Status ReduceLarge(const TreeReduceArgs& args, const Operation& operation,
                            absl::Time deadline);
-  // What follows when the data of `reduction` has moved.
+  // Does what follows when the data of `reduction` has moved.
   absl::Status TakeResult(const TreeReduceArgs& args, const HostsReduction& reduction,
                           absl::Time deadline);
   Operation TreeOperation(OpKind kind, const TreeReduceArgs& args);

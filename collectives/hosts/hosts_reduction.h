@@ -112,11 +112,11 @@ class HostsReduction : public HostsCall {
     int64_t get = 0;  // next chunk of its slice to come
   };
 
-  // Whether this host's nodes have these elements.
+  // Returns whether this host's nodes have these elements.
   bool IsReady(ElementRange range);
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
-  // Whether a rank of `host` wants any of it.
+  // Returns whether a rank of `host` wants any of it.
   bool Wanted(int host, ElementRange range) const;
   // The first chunk from `k` on of the slice of `owner` whose sum goes to `rank`, of another host;
   // the grid's count when there is none.

@@ -21,9 +21,9 @@ class GpuQueue {
 
   // "GPU-..." or "MIG-...": ranks with the same one share it.
   virtual std::string uuid() const = 0;
-  // What NCCL takes for a stream.
+  // Returns what NCCL takes for a stream.
   virtual void* stream() const = 0;
-  // Whether `data` lies in memory that this GPU has given out (not NCCL).
+  // Returns whether `data` lies in memory that this GPU has given out (not NCCL).
   virtual bool Holds(const void* data) const = 0;
 
   // Memory of the GPU, 256-byte aligned, until Release. Errors: ResourceExhausted with `what`.
@@ -42,7 +42,7 @@ class GpuQueue {
 
   // Remembers this place of the queue.
   virtual absl::Status Mark() = 0;
-  // Whether everything before the last Mark is done. Does not block.
+  // Returns whether everything before the last Mark is done. Does not block.
   virtual absl::StatusOr<bool> Reached() = 0;
 };
 

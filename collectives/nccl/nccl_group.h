@@ -55,7 +55,7 @@ class NcclGroup {
 
   int world() const { return world_; }
   int rank() const { return rank_; }
-  // Whether nothing has failed: Revoke was never called.
+  // Returns whether nothing has failed: Revoke was never called.
   bool whole() const { return !revoked_; }
   const NcclApi& api() const { return library_->api; }
   NcclComm comm() const { return comm_; }

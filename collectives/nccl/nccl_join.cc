@@ -45,7 +45,8 @@ absl::Status CheckHellos(absl::Span<const NcclHello> hellos) {
   return absl::OkStatus();
 }
 
-// Whether everyone holds the same communicator, in the order of the new ranks, and can shrink it.
+// Returns whether everyone holds the same communicator, in the order of the new ranks, and can
+// shrink it.
 bool CanShrink(absl::Span<const NcclHello> hellos) {
   for (size_t r = 0; r < hellos.size(); ++r) {
     if (hellos[r].can_shrink == 0 || hellos[r].held_generation < 0 ||
@@ -57,7 +58,8 @@ bool CanShrink(absl::Span<const NcclHello> hellos) {
   return static_cast<size_t>(hellos[0].held_world) > hellos.size();
 }
 
-// Whether the first ranks are all of one whole communicator, in its order, and the others new.
+// Returns whether the first ranks are all of one whole communicator, in its order, and the others
+// new.
 bool CanGrow(absl::Span<const NcclHello> hellos) {
   const int old_world = hellos[0].held_world;
   if (hellos[0].held_generation < 0 || static_cast<size_t>(old_world) >= hellos.size()) {

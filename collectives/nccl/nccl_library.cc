@@ -19,7 +19,7 @@ bool LookUp(void* library, const char* name, F** function) {
   return *function != nullptr;
 }
 
-// Whether the functions that every version has are there.
+// Returns whether the functions that every version has are there.
 bool LookUpAll(void* library, NcclApi* api) {
   bool whole = LookUp(library, "ncclGetVersion", &api->get_version);
   whole &= LookUp(library, "ncclGetUniqueId", &api->get_unique_id);

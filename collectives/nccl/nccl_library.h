@@ -20,7 +20,7 @@ struct NcclLibrary {
 
   // "NCCL 2.28.9".
   std::string name() const;
-  // What of the newer interface it has: "revoke, shrink, windows, no grow".
+  // Returns what of the newer interface it has: "revoke, shrink, windows, no grow".
   std::string features() const;
 };
 

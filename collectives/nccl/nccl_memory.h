@@ -35,7 +35,7 @@ class NcclMemory : public VectorMemory {
   // The same for what is received and added.
   absl::StatusOr<float*> Staging(int64_t count);
 
-  // Whether `data` lies in the GPU's memory.
+  // Returns whether `data` lies in the GPU's memory.
   bool Holds(const void* data) const;
   GpuQueue* queue() const { return queue_; }
   // Blocks until the queue is empty. Errors: Internal of the device.

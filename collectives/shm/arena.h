@@ -47,7 +47,7 @@ class OwnArena {
   RankHeader* header() const { return reinterpret_cast<RankHeader*>(base_); }
   char* base() const { return base_; }
   size_t bytes() const { return bytes_; }
-  // What peers get.
+  // Returns what peers get.
   int fd() const { return shared_fd_.valid() ? shared_fd_.get() : fd_.get(); }
 
  private:

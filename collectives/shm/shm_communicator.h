@@ -98,7 +98,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   // ---- for a communicator that joins the ranks of several hosts ----
   // As ShmWaiter::SetWatch.
   void SetWatch(std::function<absl::Status()> watch) { waiter_.SetWatch(std::move(watch)); }
-  // What the members announced last, by index.
+  // Returns what the members announced last, by index.
   std::vector<Operation> AnnouncedCalls() const;
   // Announce leaves FlightRecorder::Started to its caller, which knows of more ranks.
   void LeaveStartedToCaller() { starts_itself_ = false; }
@@ -106,7 +106,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::Status Meet(absl::Time deadline) { return Tick(deadline); }
   // The next Announce or Meet is this tick.
   uint64_t next_tick() const { return tick_ + 1; }
-  // Whether all members have come to it.
+  // Returns whether all members have come to it.
   bool AllReached(uint64_t tick) const;
   FlightRecorder* recorder() const { return group_.recorder; }
   AbortFlag* abort_flag() const { return group_.abort.get(); }
@@ -131,7 +131,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   // Waits for every peer until there(header). Says who is missing when the deadline passes.
   template <typename There>
   absl::Status WaitForPeers(absl::Time deadline, There there);
-  // What messages call the member `index`.
+  // Returns what messages call the member `index`.
   int NameOf(int index) const { return group_.members[static_cast<size_t>(index)].rank; }
   absl::Status LeftError(int rank) const;
   absl::Status MissingError(const std::vector<int>& ranks) const;
@@ -147,7 +147,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   char* NextChunk() const;
   char* OwnChunk() const;
   const char* Chunk(int rank, uint64_t back = 0) const;
-  // Whether every rank's announced buffer lies in its arena; checks that it is whole.
+  // Returns whether every rank's announced buffer lies in its arena; checks that it is whole.
   absl::StatusOr<bool> AllInArenas(size_t bytes) const;
 
   // ---- collectives (shm_tree_reduce.cc, shm_collectives.cc) ----

@@ -60,7 +60,7 @@ class ShmTransport : public Transport {
   std::string address() const override { return server_->address(); }
   std::string key() const override { return server_->key(); }
   const FlightRecorder& flight_recorder() const override { return recorder_; }
-  // Whether [data, data + bytes) lies in what Allocate gives.
+  // Returns whether [data, data + bytes) lies in what Allocate gives.
   bool Holds(const void* data, size_t bytes) const {
     return arena_->OffsetOf(data, bytes) != CallSlot::kForeign;
   }

@@ -67,7 +67,8 @@ class ShmWaiter {
 
   const std::vector<Peer>& peers() const { return peers_; }
 
-  // What else ends waits: asked each time that a wait has lasted for another millisecond or so.
+  // Sets what else ends waits: asked each time that a wait has lasted for another millisecond or
+  // so.
   void SetWatch(std::function<absl::Status()> watch) { watch_ = std::move(watch); }
 
  private:
@@ -81,7 +82,7 @@ class ShmWaiter {
   static void Relax();
   // In order: what becomes of it is no fault of this generation.
   bool HasLeft(const Peer& peer) const;
-  // Whether `peer` published last on the CPU that this thread is on.
+  // Returns whether `peer` published last on the CPU that this thread is on.
   bool SharesCpu(size_t peer) const;
   absl::Status Pause(size_t peer, uint32_t bell, absl::Time deadline, Progress* progress);
   void Sleep(size_t peer, uint32_t bell, absl::Duration longest);

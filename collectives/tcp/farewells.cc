@@ -25,7 +25,8 @@ void Drain(int socket) {
   }
 }
 
-// Whether the peer's kernel has acknowledged everything, or nobody is there to do it any more.
+// Returns whether the peer's kernel has acknowledged everything, or nobody is there to do it any
+// more.
 bool HasTaken(int socket) {
   int unacknowledged = 0;
   if (::ioctl(socket, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return true;

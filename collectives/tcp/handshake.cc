@@ -50,7 +50,7 @@ std::string Digest(std::string_view text) {
   return digest;
 }
 
-// What only who knows the secret can say about `spoken` in the role `label`.
+// Returns what only who knows the secret can say about `spoken` in the role `label`.
 std::string Mac(const std::string& secret, std::string_view label, const std::string& spoken) {
   const std::string text = absl::StrCat(std::string(label), ":", spoken);
   std::string mac(kMacBytes, '\0');

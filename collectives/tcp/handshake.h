@@ -48,7 +48,7 @@ class ClientHandshake {
   absl::StatusOr<std::string> Answer(std::string_view challenge);
   // Errors: PermissionDenied.
   absl::Status Finish(std::string_view welcome) const;
-  // What both ends begin checksums with. REQUIRES: Answer was OK.
+  // Returns what both ends begin checksums with. REQUIRES: Answer was OK.
   uint64_t seed() const;
 
  private:

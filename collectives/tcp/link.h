@@ -32,7 +32,7 @@ class Link {
   int rank() const { return rank_; }
   int socket() const { return socket_.get(); }
   bool open() const { return socket_.valid(); }
-  // What has come and was not read is lost.
+  // Closes it: what has come and was not read is lost.
   void Close() { socket_.reset(); }
 
   // ---- sending ----
@@ -45,7 +45,8 @@ class Link {
   bool HasQueued() const { return !queue_.empty(); }
   // Begins the first of these. REQUIRES: !sending().
   void BeginQueued();
-  // What is left of the payload of a frame that was begun is copied: its memory is free after this.
+  // Copies what is left of the payload of a frame that was begun is copied: its memory is free
+  // after this.
   void OwnPayload();
   // Writes what the socket takes. `moved` becomes true when it took something. Errors: Unavailable
   // when the peer has closed the connection, DeadlineExceeded when the network lost it.

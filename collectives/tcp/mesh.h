@@ -39,7 +39,8 @@ class MeshUser {
   virtual absl::Status Arrived(int rank, const FrameHeader& header) = 0;
   // Everything was sent (frames that were begun apart) and has arrived.
   virtual bool Done() const = 0;
-  // Whether the call cannot be done without something from `rank`, or without sending it something.
+  // Returns whether the call cannot be done without something from `rank`, or without sending it
+  // something.
   virtual bool WaitsFor(int rank) const = 0;
 };
 
@@ -94,7 +95,7 @@ class Mesh {
   absl::StatusOr<bool> PlaceOwn(Link* link, const FrameHeader& header);
   absl::Status ArrivedOwn(Link* link, const FrameHeader& header);
   absl::Status OnGoodbye(Link* link, const Goodbye& goodbye);
-  // What an error of a link means; OK when the peer has left in order.
+  // Says what an error of a link means; OK when the peer has left in order.
   absl::Status Explain(Link* link, const absl::Status& status);
   // The same where reading came to the end.
   absl::Status EndOfLink(Link* link, const absl::Status& status);

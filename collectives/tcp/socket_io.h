@@ -24,7 +24,8 @@ enum class Filled {
 // end of file.
 Filled ReadUpTo(int socket, size_t bytes, std::string* input, int* error);
 
-// Whether all of the few bytes of `text` went out at once. A handshake's message always fits.
+// Returns whether all of the few bytes of `text` went out at once. A handshake's message always
+// fits.
 bool SendAll(int socket, std::string_view text);
 
 // Small writes go at once.

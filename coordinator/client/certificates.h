@@ -65,10 +65,10 @@ absl::StatusOr<std::vector<std::string>> CertificatesIn(absl::string_view text);
 // will not.
 std::string ExpiryWarning(absl::Time ends, absl::Time now);
 
-// What is to be done about the certificate that is shown to the coordinator: the token's has
-// expired, or will within a month that is less than a third of its life. Empty: nothing.
+// Returns what is to be done about the certificate that is shown to the coordinator: the token's
+// has expired, or will within a month that is less than a third of its life. Empty: nothing.
 std::string AdmissionWarning(const CertificateFacts& shown, absl::Time now);
-// Whether so little of its life is left that another one is asked for.
+// Returns whether so little of its life is left that another one is asked for.
 bool EndsSoon(const CertificateFacts& facts, absl::Time now);
 
 // Certificates without PEM's lines around them, one after the other, and back.

@@ -27,7 +27,7 @@ inline constexpr absl::Duration kSilence = absl::Seconds(5);
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
                                            bool one_of_several = false);
 
-// What a call shows: the token's secret.
+// Adds what a call shows: the token's secret.
 void ShowToken(const ClientOptions& options, grpc::ClientContext* context);
 
 // A deliberately uneven wait before try number `attempt` (from 0): 20 ms doubling to 500 ms, x 0.5

@@ -27,7 +27,7 @@ struct Candidate {
   bool made;  // it may be made when it is missing
 };
 
-// Whether only `uid` can put things into the folder. `follow`: it may be a link to one.
+// Checks whether only `uid` can put things into the folder. `follow`: it may be a link to one.
 absl::Status CheckOwn(const std::string& folder, uid_t uid, bool follow) {
   struct stat status;
   const int failed = follow ? ::stat(folder.c_str(), &status) : ::lstat(folder.c_str(), &status);

@@ -20,9 +20,9 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-// Whether nobody served the call, so that it may be made again. CANCELLED is what gRPC's server
-// says of the calls that it still has when it is stopped. REQUIRES: the caller did not cancel it
-// itself.
+// Returns whether nobody served the call, so that it may be made again. CANCELLED is what gRPC's
+// server says of the calls that it still has when it is stopped. REQUIRES: the caller did not
+// cancel it itself.
 inline bool NobodyServed(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
          status.error_code() == grpc::StatusCode::CANCELLED;

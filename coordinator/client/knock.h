@@ -29,9 +29,9 @@ class Knock {
 
   // Makes the handshake, as far as it comes.
   End Run();
-  // Whether it wants to see a certificate.
+  // Returns whether it wants to see a certificate.
   bool asked() const;
-  // Whether it closed the connection instead of an answer.
+  // Returns whether it closed the connection instead of an answer.
   bool was_closed() const;
 
   // REQUIRES: Run has returned kThrough.

@@ -21,7 +21,7 @@ using Text = std::unique_ptr<char, Free<FreeText>>;
 using Conf = std::unique_ptr<CONF, Free<NCONF_free>>;
 using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;
 
-// What `section` says of `name`; empty: nothing.
+// Returns what `section` says of `name`; empty: nothing.
 std::string Find(const CONF* conf, const std::string& section, const char* name) {
   const char* const found =
       NCONF_get_string(conf, section.empty() ? nullptr : section.c_str(), name);

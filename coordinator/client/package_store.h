@@ -27,7 +27,7 @@ inline constexpr int64_t kMostPackedBytes = kMostPackageBytes + (4 << 20);
 
 // The name of a package with these bytes: 64 hexadecimal digits.
 std::string PackageId(std::string_view bytes);
-// What a job's workdir is when it is a package, and the name in it; empty: it is a path.
+// Returns what a job's workdir is when it is a package, and the name in it; empty: it is a path.
 std::string PackageWorkdir(const std::string& id);
 std::string PackageOf(absl::string_view workdir);
 
@@ -41,7 +41,7 @@ class PackageStore {
   };
   explicit PackageStore(Settings settings) : settings_(std::move(settings)) {}
 
-  // Whether it is there; it counts as used now.
+  // Returns whether it is there; it counts as used now.
   bool Has(const std::string& id);
   // Keeps it, durably where it is a folder. Blocks for the disk. Errors: InvalidArgument (the bytes
   // are not those of `id`, or too many); ResourceExhausted (the others are all in use, or the disk

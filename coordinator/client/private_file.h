@@ -14,10 +14,10 @@
 
 namespace lockstep::coordinator {
 
-// Whether a file of this owner and mode is private to `reader`: nobody else can read or write it.
-// One of root's may have a group that reads it, for readers that are not root: services and
-// containers are given secrets so (systemd's credentials, whose access list shows as the group's
-// bits; volumes).
+// Returns whether a file of this owner and mode is private to `reader`: nobody else can read or
+// write it. One of root's may have a group that reads it, for readers that are not root: services
+// and containers are given secrets so (systemd's credentials, whose access list shows as the
+// group's bits; volumes).
 bool IsPrivate(uid_t owner, mode_t mode, uid_t reader);
 
 // The first 64 KiB of `file`, which may be a pipe; `what` names it in messages ("token file").

@@ -43,7 +43,7 @@ absl::StatusOr<RenewTokenRequest> RenewalOf(const ClientOptions& options) {
   return request;
 }
 
-// What came of it; a token of somebody else's is none.
+// Returns what came of it; a token of somebody else's is none.
 absl::StatusOr<std::optional<std::string>> Renewed(const ClientOptions& options,
                                                    const RenewTokenResponse& response) {
   if (response.token().empty()) return std::optional<std::string>();

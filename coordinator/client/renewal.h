@@ -24,8 +24,8 @@
 
 namespace lockstep::coordinator {
 
-// What is asked with the token of `options`, and the token that was answered; none: that of now
-// will do. Errors: FailedPrecondition, DataLoss (it is another token).
+// Returns what is asked with the token of `options`, and the token that was answered; none: that of
+// now will do. Errors: FailedPrecondition, DataLoss (it is another token).
 absl::StatusOr<RenewTokenRequest> RenewalOf(const ClientOptions& options);
 absl::StatusOr<std::optional<std::string>> Renewed(const ClientOptions& options,
                                                    const RenewTokenResponse& response);
@@ -61,7 +61,8 @@ class Renewal {
 
 // The same options with a cell for the renewed token.
 ClientOptions WithCell(ClientOptions options);
-// Whether a token's certificate may have to be renewed at this address: TLS is spoken there.
+// Returns whether a token's certificate may have to be renewed at this address: TLS is spoken
+// there.
 bool IsRenewable(const ClientOptions& options);
 
 }  // namespace lockstep::coordinator

@@ -34,7 +34,8 @@ class Route {
   // Connects nowhere yet. REQUIRES: as MakeChannel.
   explicit Route(const ClientOptions& options);
 
-  // Whether there are several addresses. Then a call on one of them does not wait for a connection.
+  // Returns whether there are several addresses. Then a call on one of them does not wait for a
+  // connection.
   bool several() const { return addresses_.size() > 1; }
   // To whom a call goes now.
   Way Now() ABSL_LOCKS_EXCLUDED(mu_);

@@ -44,7 +44,7 @@ class Box {
     for (auto& action : event(machine_)) todo_.push_back(std::move(action));
     changed_.NotifyAll();
   }
-  // What is to be done next; waits for it. Empty: the session is through.
+  // Returns what is to be done next; waits for it. Empty: the session is through.
   Actions Take() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     for (;;) {

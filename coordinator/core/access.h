@@ -50,11 +50,12 @@ Reach ReachOf(absl::string_view call, Role role);
 // "submit", "operate", "admin", "join", "worker".
 std::string RoleName(Role role);
 
-// Whether `who` may make the call at all. Errors: PermissionDenied, with the role that it takes.
+// Checks whether `who` may make the call at all. Errors: PermissionDenied, with the role that it
+// takes.
 absl::Status CheckCall(absl::string_view call, const Requester& who);
 
-// Whether something of `user` is within reach; `thing` names it. Errors: PermissionDenied, with
-// whose it is and the role that it takes.
+// Checks whether something of `user` is within reach; `thing` names it. Errors: PermissionDenied,
+// with whose it is and the role that it takes.
 absl::Status CheckOwner(absl::string_view call, const Requester& who, const std::string& user,
                         absl::string_view thing);
 

@@ -18,7 +18,7 @@ constexpr absl::Duration kDay = absl::Hours(24);
 int64_t DayOf(absl::Time time) { return absl::Floor(time - absl::UnixEpoch(), kDay) / kDay; }
 absl::Time BeginOf(int64_t day) { return absl::UnixEpoch() + day * kDay; }
 
-// What is left of a use after `age`.
+// Returns what is left of a use after `age`.
 double Decay(const Options& options, absl::Duration age) {
   const absl::Duration half = options.fair_share_half_life;
   if (half <= absl::ZeroDuration()) return 0;

@@ -16,7 +16,7 @@ namespace lockstep::coordinator {
 // The job has what it has from now on; what it had until now is counted.
 void CountUse(Context& context, Job& job);
 
-// What the job has used so far.
+// Returns what the job has used so far.
 Meter UseOf(const Job& job, absl::Time now);
 
 // Each user's use in slot-seconds, older use for less (Options::fair_share_half_life).
@@ -31,7 +31,7 @@ std::string UsageRow(const State& state, const DayOfUser& day);
 // Takes a row in. False: it cannot be read.
 bool RestoreUsage(const std::string& row, absl::Time now, State& state);
 
-// What users have used, and have now; `request` may ask for one, or from a day on.
+// Returns what users have used, and have now; `request` may ask for one, or from a day on.
 GetUsageResponse GetUsage(const State& state, const GetUsageRequest& request, absl::Time now);
 
 }  // namespace lockstep::coordinator

@@ -91,7 +91,7 @@ void NoteContact(Context& context, Node& node) {
   node.last_contact = context.now;
 }
 
-// What the agent's checks found. What it finds when it joins has cost nobody anything.
+// Notes what the agent's checks found. What it finds when it joins has cost nobody anything.
 void NoteHealth(Context& context, Node& node, const NodeHealth& health, bool joins = false) {
   if (node.problem == health.problem()) return;
   const bool was_well = std::exchange(node.problem, health.problem()).empty();
@@ -145,7 +145,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   node.seen_address = event.peer;
   node.token_id = event.token_id;
   node.session = session;
-  node.told.reset();
+  node.sent.reset();
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
   const bool was_stopping = std::exchange(node.stopping, false);
@@ -228,7 +228,7 @@ void OnStopping(Context& context, Node& node, const AgentStopping& stopping) {
   }
 }
 
-// Whether the job has, or had, a worker on the node whose lines may still come.
+// Returns whether the job has, or had, a worker on the node whose lines may still come.
 bool HasHad(const Job& job, const std::string& node_id) {
   const auto here = [&](const Worker& worker) { return worker.node_id == node_id; };
   return std::any_of(job.former.begin(), job.former.end(), here) ||
@@ -336,8 +336,8 @@ void PushAgent(Context& context, Node& node) {
   if (node.session == 0) return;
   const Wish wish = WishOf(context, node);
   std::string summary = absl::StrCat(Summary(wish), "\n", node.seen_address);
-  if (node.told == summary) return;
-  node.told = std::move(summary);
+  if (node.sent == summary) return;
+  node.sent = std::move(summary);
   ToAgent& command = context.effects.to_agents.emplace_back();
   command.session = node.session;
   DesiredWorkers& desired = *command.command.mutable_desired();
@@ -412,7 +412,7 @@ void OnAgentGone(Context& context, const AgentGone& event) {
   // that vanished it comes with the keepalive.
   if (InSight(context.state, node, context.now)) node.last_contact = context.now;
   node.session = 0;
-  node.told.reset();
+  node.sent.reset();
   context.state.agent_sessions.erase(known);
   for (const std::string& id : JobsOn(node)) {
     const Job* job = FindJob(context.state, id);

@@ -73,7 +73,7 @@ using Barred = std::shared_ptr<const std::vector<bool>>;
 // Those without the labels that are asked for.
 Barred BarredByLabels(const NodePool& cluster, const Ask& ask);
 
-// Whether the job's workers have GPUs there.
+// Returns whether the job's workers have GPUs there.
 bool UsesGpus(const Ask& ask, int gpus);
 
 // Workers of the job that the node can take in addition.

@@ -12,7 +12,7 @@ namespace lockstep::coordinator {
 // A worker would publish a checkpoint, or has. It is told whether it may.
 void OnCheckpoint(Context& context, Job& job, const Worker& worker, const CheckpointOffer& offer);
 
-// What the members of a generation that is formed now are told of the job's checkpoints;
+// Adds what the members of a generation that is formed now are told of the job's checkpoints;
 // `previous` is the number of the generation before it.
 void TellCheckpoint(const Job& job, int64_t previous, Generation* generation);
 

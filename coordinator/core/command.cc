@@ -55,7 +55,7 @@ bool AllFinished(const Job& job) {
 
 std::string HowToStop(const Job& job) {
   if (!IsCommand(job)) return "the workers finish the step, save and leave";
-  return absl::StrCat("the ranks get SIGTERM, and SIGKILL after ", Say(CommandGrace(job)));
+  return absl::StrCat("the ranks get SIGTERM, and SIGKILL after ", DurationText(CommandGrace(job)));
 }
 
 void EndDraining(Context& context, Job& job) {

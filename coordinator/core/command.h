@@ -35,7 +35,7 @@ bool AnyRankRuns(const Job& job);
 // Of a command: every member has finished.
 bool AllFinished(const Job& job);
 
-// What the workers of the job, of either kind, do when it is to stop.
+// Returns what the workers of the job, of either kind, do when it is to stop.
 std::string HowToStop(const Job& job);
 
 // Of a command that is to stop: whoever fails now has stopped. Ends the job when no attempt runs.

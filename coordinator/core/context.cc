@@ -35,7 +35,7 @@ NodeDrain ToProto(const DrainOrder& order) {
   return drain;
 }
 
-std::string Say(absl::Duration duration) {
+std::string DurationText(absl::Duration duration) {
   const double seconds = absl::ToDoubleSeconds(duration);
   if (seconds >= 120) return absl::StrFormat("%.3g min", seconds / 60);
   return absl::StrFormat("%.3g s", seconds);

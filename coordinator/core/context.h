@@ -32,7 +32,7 @@ absl::Time FromProto(const google::protobuf::Timestamp& time);
 absl::Duration FromProto(const google::protobuf::Duration& duration);
 NodeDrain ToProto(const DrainOrder& order);
 // "1.5 s", "10 min": a duration for a sentence.
-std::string Say(absl::Duration duration);
+std::string DurationText(absl::Duration duration);
 // "1 slot", "4 slots".
 std::string Count(int64_t count, const std::string& noun);
 
@@ -60,7 +60,7 @@ const Worker* FindWorker(const Job& job, const std::string& incarnation);
 // A life that was replaced.
 Worker* FindFormer(Job& job, const std::string& incarnation);
 const Worker* FindFormer(const Job& job, const std::string& incarnation);
-// Whether the worker is a member of the newest generation, and whether it is its rank 0.
+// Returns whether the worker is a member of the newest generation, and whether it is its rank 0.
 inline bool IsMember(const Job& job, const Worker& worker) {
   return worker.member_of != 0 && worker.member_of == job.generation.message.generation();
 }
@@ -68,14 +68,14 @@ bool IsRankZero(const Job& job, const Worker& worker);
 inline bool HasActiveGeneration(const Job& job) {
   return job.generation.message.generation() != 0 && !job.generation.aborted;
 }
-// Whether the worker stands between generations: it said so, and what it said is not from before it
-// was made a member of the newest generation.
+// Returns whether the worker stands between generations: it said so, and what it said is not from
+// before it was made a member of the newest generation.
 inline bool StandsBetween(const Job& job, const Worker& worker) {
   if (!worker.ready) return false;
   return !IsMember(job, worker) ||
          worker.ready->highest_generation() >= job.generation.message.generation();
 }
-// Whether no process of the job is left.
+// Returns whether no process of the job is left.
 bool AllGone(const Job& job);
 
 }  // namespace lockstep::coordinator

@@ -112,7 +112,8 @@ void LookForNode(Context& context, Job& job) {
   context.schedule = true;
 }
 
-// What agents are told follows from rows, and from the time where somebody is on the way out.
+// Notes which agents are to be told more: it follows from rows, and from the time where somebody is
+// on the way out.
 void NoteWishes(Context& context, const Job& job) {
   const bool ends = job.final() || job.ending.has_value();
   for (const Slot& slot : job.slots) {

@@ -12,19 +12,19 @@
 
 namespace lockstep::coordinator {
 
-// Whether the worker ended, gave up or was judged although the job wanted its work.
+// Returns whether the worker ended, gave up or was judged although the job wanted its work.
 inline bool Failed(const Worker& worker) {
   if (worker.finished || worker.leaving()) return false;
   return worker.dead() || worker.failed || worker.verdict_serial != 0;
 }
-// Whether any of the job's has.
+// Returns whether any of the job's has.
 bool AnyFailed(const Job& job);
 
 // How it failed, in words: "killed by SIGKILL (signal 9)".
 std::string Cause(const Worker& worker);
 
-// Whether the worker's failure is the user's to mend, or its machine's, so that another life of it
-// there would end the same way: wrong input, no memory, damaged data, another build.
+// Returns whether the worker's failure is the user's to mend, or its machine's, so that another
+// life of it there would end the same way: wrong input, no memory, damaged data, another build.
 bool IsForGood(const Worker& worker);
 
 // Names the first of `failed` and its victims. Null members are not allowed; at least one.

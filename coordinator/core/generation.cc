@@ -95,7 +95,8 @@ const Worker* DataSpeaker(const Job& job, const Members& members) {
   return first;
 }
 
-// Whether all of `members` run the same plan on the same kind of device, with the same data.
+// Returns whether all of `members` run the same plan on the same kind of device, with the same
+// data.
 bool Admit(Context& context, Job& job, const Members& members) {
   const Worker& speaker = Speaker(job, members);
   const Worker* const data = DataSpeaker(job, members);
@@ -149,7 +150,7 @@ bool Able(const Job& job, const Worker& worker) {
   return StandsBetween(job, worker) && !worker.dead() && !Failed(worker);
 }
 
-// Whether some worker that must be in the next generation is not ready yet.
+// Returns whether some worker that must be in the next generation is not ready yet.
 bool MustWait(const Job& job) {
   if (IsCommand(job)) return AwaitsRanks(job);
   bool survivors = false;
@@ -259,7 +260,7 @@ bool LooksForCheckpoint(const Job& job) {
   return checkpoint.resume() != "never" || job.generations > 1;
 }
 
-// What keeps workers from being started; empty: nothing does.
+// Returns what keeps workers from being started; empty: nothing does.
 std::string WhyUnplaced(const Context& context, const Job& job) {
   const int64_t unplaced = std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
     return slot.works() && slot.unplaced();
@@ -283,8 +284,8 @@ std::string GenerationText(const Job& job) {
                       Count(job.generation.message.members_size(), "worker"));
 }
 
-// Whether members lost a peer, and nobody has failed. One that has, and whose cause is waited for,
-// is healed later and costs its restart then.
+// Returns whether members lost a peer, and nobody has failed. One that has, and whose cause is
+// waited for, is healed later and costs its restart then.
 bool IsUnexplained(const Job& job) {
   if (!job.generation.aborted || job.suspected == absl::InfiniteFuture()) return false;
   const bool healed = std::any_of(job.open_faults.begin(), job.open_faults.end(),
@@ -422,7 +423,7 @@ class GenerationNews {
 };
 
 void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews& news) {
-  if (worker.session == 0 || worker.told.exit) return;
+  if (worker.session == 0 || worker.sent.exit) return;
   const int64_t number = job.generation.message.generation();
   const bool leave =
       job.final() || (job.ending && !job.ending->kill && job.ending->target != FAILED);
@@ -431,7 +432,7 @@ void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews
     command.mutable_exit()->set_reason(job.ending ? job.ending->reason : job.reason);
     const bool good = worker.finished || (job.ending && job.ending->target == SUCCEEDED);
     command.mutable_exit()->set_code(good ? 0 : 1);
-    worker.told.exit = true;
+    worker.sent.exit = true;
     Send(context, worker, std::move(command));
     return;
   }
@@ -441,36 +442,36 @@ void PushWorker(Context& context, const Job& job, Worker& worker, GenerationNews
     WorkerCommand command;
     command.mutable_exit()->set_reason(drained ? "its node is drained"
                                                : "the job goes on with fewer workers");
-    worker.told.exit = true;
+    worker.sent.exit = true;
     Send(context, worker, std::move(command));
     return;
   }
   if (number == 0 || !IsMember(job, worker)) return;
   if (job.generation.aborted) {
-    if (worker.told.abort == number) return;
+    if (worker.sent.abort == number) return;
     WorkerCommand command;
     command.mutable_abort()->set_generation(number);
     command.mutable_abort()->set_reason(job.generation.abort_reason);
-    worker.told.abort = number;
+    worker.sent.abort = number;
     Send(context, worker, std::move(command));
     return;
   }
-  if (worker.told.generation != number) {
-    worker.told.generation = number;
+  if (worker.sent.generation != number) {
+    worker.sent.generation = number;
     context.effects.to_workers.push_back({worker.session, {}, false, news.Get()});
   }
-  if (job.generation.regroup && worker.told.regroup != number) {
+  if (job.generation.regroup && worker.sent.regroup != number) {
     WorkerCommand regroup;
     regroup.mutable_regroup()->set_generation(number);
     regroup.mutable_regroup()->set_reason(*job.generation.regroup);
-    worker.told.regroup = number;
+    worker.sent.regroup = number;
     Send(context, worker, std::move(regroup));
   }
-  if (job.drain && !worker.told.drain) {
+  if (job.drain && !worker.sent.drain) {
     WorkerCommand drain;
     drain.mutable_drain()->set_reason(*job.drain);
     *drain.mutable_drain()->mutable_grace() = job.spec().preemption().grace();
-    worker.told.drain = true;
+    worker.sent.drain = true;
     Send(context, worker, std::move(drain));
   }
 }

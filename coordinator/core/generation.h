@@ -23,8 +23,8 @@ void MaybeFormGeneration(Context& context, Job& job);
 // or its device computes other bits. Empty: it would.
 std::string WhyNotAdmitted(const Job& job, const Worker& worker);
 
-// Whether the job's work is done: rank 0 of the newest generation has finished, so the model is
-// durable.
+// Returns whether the job's work is done: rank 0 of the newest generation has finished, so the
+// model is durable.
 bool ResultIsThere(const Job& job);
 
 // A member of the newest generation has begun to train, after the step `resumed` of a checkpoint

@@ -214,7 +214,7 @@ void Relieve(Context& context, Job& job, int index) {
                             " leaves; another one starts when a node has room"));
 }
 
-// Whether it would be let into the next generation; says why not, and is rid of it.
+// Returns whether it would be let into the next generation; says why not, and is rid of it.
 bool IsFit(Context& context, Job& job, Slot& relief) {
   std::string why = WhyNotAdmitted(job, *relief.worker);
   if (why.empty() && IsBoundToHost(*relief.worker)) {
@@ -250,7 +250,7 @@ void HandOver(Context& context, Job& job) {
   }
 }
 
-// Whether there may be anything to do; seldom, so it is asked first.
+// Returns whether there may be anything to do; seldom, so it is asked first.
 bool HasMoves(const State& state, const Job& job) {
   return !state.drained.empty() ||
          std::any_of(job.slots.begin(), job.slots.end(),

@@ -90,7 +90,7 @@ void End(Context& context, Job& job, const Worker& worker, const std::string& no
   if (job.ending) job.ending->note = note;
 }
 
-// Whether others go on with the job's state when this worker is gone.
+// Returns whether others go on with the job's state when this worker is gone.
 bool OthersHold(const Job& job, const Worker& worker) {
   if (!job.stepped) return false;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
@@ -110,16 +110,17 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
   });
 }
 
-// Whether the failure, which would come again on that node, costs the job only the node: one that
-// is no member yet has nothing that the others lack. What a member meets is the job's own, and so
-// is what all hosts of a job that begins meet: a file that is nowhere.
+// Returns whether the failure, which would come again on that node, costs the job only the node:
+// one that is no member yet has nothing that the others lack. What a member meets is the job's own,
+// and so is what all hosts of a job that begins meet: a file that is nowhere.
 bool CostsTheNode(const Job& job, const Worker& worker) {
   if (!IsForGood(worker) || IsMember(job, worker)) return false;
   return OthersHold(job, worker) ||
          AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
 }
 
-// Whether some failed worker's cause may be its host's alone, which the other hosts will show.
+// Returns whether some failed worker's cause may be its host's alone, which the other hosts will
+// show.
 bool AwaitsOtherHosts(const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     if (slot.vacant() || slot.aside()) return false;
@@ -138,11 +139,11 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
   if (span == absl::ZeroDuration()) return;
   NoteNodeFailure(context, worker.node_id, SayFailed(job, worker), job.id);
   AppendNotice(context, job,
-               absl::StrCat(SayFailed(job, worker), "; for ", Say(span),
+               absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
                             " no worker of this job is started on ", worker.host));
 }
 
-// Whether the worker's agent leaves, and ends it.
+// Returns whether the worker's agent leaves, and ends it.
 bool IsStopping(const State& state, const Worker& worker) {
   const auto node = state.nodes.find(worker.node_id);
   return node != state.nodes.end() && node->second.stopping;
@@ -244,8 +245,8 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   return true;
 }
 
-// Whether some member is out of sight with its node: what became of it is known when the node is
-// back or lost, and a lost node costs no restart.
+// Returns whether some member is out of sight with its node: what became of it is known when the
+// node is back or lost, and a lost node costs no restart.
 bool AnyOutOfSight(const Context& context, const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     if (slot.vacant() || !IsMember(job, *slot.worker) || Failed(*slot.worker)) return false;

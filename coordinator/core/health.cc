@@ -73,8 +73,8 @@ class PeerCommits {
   absl::Time second_ = absl::InfinitePast();
 };
 
-// Whether peers of the worker's generation commit steps, which none of them can without it: it
-// lives, and only the way from it to here is cut.
+// Returns whether peers of the worker's generation commit steps, which none of them can without it:
+// it lives, and only the way from it to here is cut.
 bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker,
                     PeerCommits& commits) {
   return HasActiveGeneration(job) && IsMember(job, worker) &&
@@ -88,8 +88,8 @@ bool IsSilent(const Context& context, const Job& job, const Worker& worker, Peer
          Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker, commits);
 }
 
-// Whether all that hold the job's state are silent, each with its node. They may well go on there,
-// and nobody else could: to begin again elsewhere costs the steps since the checkpoint.
+// Returns whether all that hold the job's state are silent, each with its node. They may well go on
+// there, and nobody else could: to begin again elsewhere costs the steps since the checkpoint.
 bool NobodyInSight(const Context& context, const Job& job, PeerCommits& commits) {
   if (!job.stepped) return false;
   bool any = false;
@@ -118,7 +118,7 @@ void NoteSight(Context& context, Job& job, bool out_of_sight, PeerCommits& commi
   if (out_of_sight && job.state == RUNNING) {
     SetState(context, job, RECOVERING,
              absl::StrCat("all workers are out of sight with their nodes and may go on there; ",
-                          Say(context.state.options.node_lost_after),
+                          DurationText(context.state.options.node_lost_after),
                           " after they were last heard of the job goes on elsewhere"));
   } else if (!out_of_sight && job.state == RECOVERING && HasActiveGeneration(job) &&
              !job.generation.regroup && !AnyFailed(job)) {
@@ -126,7 +126,7 @@ void NoteSight(Context& context, Job& job, bool out_of_sight, PeerCommits& commi
   }
 }
 
-// Whether all workers of the job are on the host of this one.
+// Returns whether all workers of the job are on the host of this one.
 bool OnOneHost(const Job& job, const Worker& worker) {
   return std::all_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     return slot.vacant() || slot.worker->node_id == worker.node_id || slot.unplaced();
@@ -147,7 +147,7 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
          node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
 
-// Whether anybody who should speak was last heard of before `then`.
+// Returns whether anybody who should speak was last heard of before `then`.
 bool AnyHeardBefore(const Job& job, absl::Time then) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     return slot.worker && slot.worker->last_heard < then && Watched(*slot.worker);
@@ -176,7 +176,7 @@ void CheckSilence(Context& context, Job& job) {
   if (silent == nullptr) return;
   limit = std::max(limit, SilenceLimit(context, job, *silent));
   silent->failed_at = std::min(silent->failed_at, silent->last_heard);
-  Judge(context, job, *silent, absl::StrCat("no heartbeat for ", Say(limit)));
+  Judge(context, job, *silent, absl::StrCat("no heartbeat for ", DurationText(limit)));
 }
 
 // When one worker stands still the others soon wait for it, so one that waits for nobody is meant,
@@ -220,10 +220,10 @@ void CheckStandstill(Context& context, Job& job) {
     ++job.reach_tries;
     return AbortCurrentGeneration(context, job,
                                   absl::StrCat("all workers have waited for each other for ",
-                                               Say(limit), "; they connect anew"));
+                                               DurationText(limit), "; they connect anew"));
   }
   hung->failed_at = std::min(hung->failed_at, hung->progress_moved);
-  Judge(context, job, *hung, absl::StrCat("no progress for ", Say(limit)));
+  Judge(context, job, *hung, absl::StrCat("no progress for ", DurationText(limit)));
 }
 
 // A survivor that does not leave an ended generation holds up all others. One without a connection
@@ -248,7 +248,7 @@ void CheckLeaving(Context& context, Job& job) {
     if (context.now - told < limit || Since(context, worker, told) < limit) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
-                       Say(limit)));
+                       DurationText(limit)));
   }
 }
 
@@ -261,7 +261,7 @@ void CheckJoining(Context& context, Job& job) {
     if (!worker.serves() || worker.ready || IsMember(job, worker)) continue;
     if (context.now < worker.since + StartTimeout(job)) continue;
     Judge(context, job, worker,
-          absl::StrCat("was not ready to train ", Say(StartTimeout(job)),
+          absl::StrCat("was not ready to train ", DurationText(StartTimeout(job)),
                        " after its start (start_timeout)"));
   }
 }
@@ -289,7 +289,7 @@ void CheckStart(Context& context, Job& job) {
   const std::string why = job.reach_text.empty() ? "" : absl::StrCat(": ", job.reach_text);
   if (late != nullptr) {
     Judge(context, job, *late,
-          absl::StrCat(what, " ", Say(limit), " after the start (start_timeout)", why));
+          absl::StrCat(what, " ", DurationText(limit), " after the start (start_timeout)", why));
   }
 }
 
@@ -310,7 +310,7 @@ void CheckNodes(Context& context, Job& job) {
     if (context.now - since <= limit) continue;
     Judge(context, job, worker,
           absl::StrCat("the agent on ", node->second.host, " has been out of reach for ",
-                       Say(limit)));
+                       DurationText(limit)));
   }
 }
 

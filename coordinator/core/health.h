@@ -18,8 +18,8 @@ absl::Duration MedianStep(const Worker& worker);
 // A coordinator that stood still itself (stopped, starved) knows nothing about the time in between:
 // it counts against nobody. Called first in each step.
 void ForgivePause(Context& context);
-// What was decided is not said from now on, and is said again: the time between counts against
-// nobody, and nobody is judged in it.
+// Begins to hold back what was decided: it is not said from now on, and is said again: the time
+// between counts against nobody, and nobody is judged in it.
 void Hold(Context& context);
 void Release(Context& context);
 // For a coordinator that was away: what happened before counts as of `then`, which may lie ahead.

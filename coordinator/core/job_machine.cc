@@ -172,7 +172,7 @@ bool IsDone(const Job& job) {
 }
 
 std::string TimeLimitText(const Job& job) {
-  return absl::StrCat("the time limit of ", Say(job::TimeLimit(job.spec())), " is over");
+  return absl::StrCat("the time limit of ", DurationText(job::TimeLimit(job.spec())), " is over");
 }
 
 // Drains the job when its time is over, and kills it when it does not leave within the grace.

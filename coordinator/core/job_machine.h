@@ -31,7 +31,7 @@ void BeginEnding(Context& context, Job& job, JobState target, const std::string&
 // Takes every transition that is due.
 void Advance(Context& context, Job& job);
 
-// What users are told about the job.
+// Returns what users are told about the job.
 JobStatus StatusOf(const Job& job);
 
 }  // namespace lockstep::coordinator

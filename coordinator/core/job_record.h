@@ -26,8 +26,8 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now);
 // their serials, where it was put by its phase. Equal stamps are equal rows, without making them.
 RowStamp StampOf(const Slot& slot);
 bool IsStampOf(const RowStamp& stamp, const Slot& slot);
-// Whether an agent is to know the same of the place: its worker is there to stay, before and now.
-// That its job ends is no part of this.
+// Returns whether an agent is to know the same of the place: its worker is there to stay, before
+// and now. That its job ends is no part of this.
 bool IsWishedAlike(const RowStamp& before, const RowStamp& now);
 
 // A row of a version that did not write down what a worker has of its node: as it was dealt out.

@@ -69,7 +69,7 @@ void CollectWorkers(Context& context, Job& job) {
   }
 }
 
-// What is in no row of its own: who is a member of the newest generation.
+// Marks what is in no row of its own: who is a member of the newest generation.
 void MarkMembers(Job& job) {
   const int64_t number = job.generation.message.generation();
   for (const Member& member : job.generation.message.members()) {
@@ -264,14 +264,14 @@ void SaveFailed(State& state, Effects& effects, absl::Time now) {
   for (const ToAgent& message : effects.to_agents) {
     const auto agent = state.agent_sessions.find(message.session);
     if (!message.command.has_desired() || agent == state.agent_sessions.end()) continue;
-    state.nodes[agent->second].told.reset();
+    state.nodes[agent->second].sent.reset();
     state.owed_nodes.insert(agent->second);
   }
   for (const ToWorker& message : effects.to_workers) {
     const auto known = state.worker_sessions.find(message.session);
     if (message.close || known == state.worker_sessions.end()) continue;
     Job& job = state.jobs.at(known->second.first);
-    if (Worker* worker = FindWorker(job, known->second.second)) worker->told = Worker::Told{};
+    if (Worker* worker = FindWorker(job, known->second.second)) worker->sent = Worker::Sent{};
     state.owed_jobs.insert(job.id);
   }
   std::erase_if(effects.to_agents, [](const ToAgent& m) { return m.command.has_desired(); });

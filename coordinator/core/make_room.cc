@@ -89,7 +89,7 @@ std::vector<Source> Sources(const Waiting& waiting, const std::vector<Running>& 
   return sources;
 }
 
-// What is free when all but one of `sources` have made room; `but` < 0: all.
+// Returns what is free when all but one of `sources` have made room; `but` < 0: all.
 std::vector<Free> FreeWith(const NodePool& cluster, const std::vector<Running>& running,
                            const std::vector<Source>& sources, size_t count, int but) {
   std::vector<Free> free = cluster.free;

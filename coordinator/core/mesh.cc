@@ -73,7 +73,8 @@ int WorkersOf(const Graph& graph, uint32_t gone) {
   return workers;
 }
 
-// Whether `a` is the better set to go. A bit for each host: the higher ids are the higher bits.
+// Returns whether `a` is the better set to go. A bit for each host: the higher ids are the higher
+// bits.
 bool Better(const Graph& graph, uint32_t a, uint32_t b) {
   if (KeepsAHolder(graph, a) != KeepsAHolder(graph, b)) return KeepsAHolder(graph, a);
   const int lost_a = WorkersOf(graph, a), lost_b = WorkersOf(graph, b);

@@ -10,8 +10,8 @@
 
 namespace lockstep::coordinator {
 
-// Whether `a` comes before `b` when runs of digits count as numbers: host2 before host10. A total
-// order: of two different names one comes first.
+// Returns whether `a` comes before `b` when runs of digits count as numbers: host2 before host10. A
+// total order: of two different names one comes first.
 bool NaturalLess(const std::string& a, const std::string& b);
 
 // One of many names that are sorted so: what compares them without reading their numbers again.

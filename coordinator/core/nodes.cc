@@ -45,7 +45,7 @@ void ForEachFormer(const State& state, const Node& node, const Job* but, Visit v
   }
 }
 
-// Whether the worker of the place, or one that it had before, is still there.
+// Returns whether the worker of the place, or one that it had before, is still there.
 bool IsStillHere(const State& state, const Node& node, const std::string& id, int place) {
   const auto found = state.jobs.find(id);
   if (found == state.jobs.end()) return false;
@@ -167,8 +167,8 @@ void NoteNodeFailure(Context& context, const std::string& node_id, const std::st
     });
     if (!here) continue;
     AppendNotice(context, job,
-                 absl::StrCat("no job starts anything on ", node_id, " for ", Say(span), ": ",
-                              node.trust.reason));
+                 absl::StrCat("no job starts anything on ", node_id, " for ", DurationText(span),
+                              ": ", node.trust.reason));
   }
 }
 

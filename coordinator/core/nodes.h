@@ -37,12 +37,12 @@ std::string WhyNoWork(const Node& node, absl::Time now);
 void NoteNodeFailure(Context& context, const std::string& node_id, const std::string& what,
                      const std::string& job_id);
 
-// Whether no worker of the job is started on the node for now (Job::excluded).
+// Returns whether no worker of the job is started on the node for now (Job::excluded).
 bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now);
 
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);
-// Whether any worker's process is left there, also of those that were replaced.
+// Returns whether any worker's process is left there, also of those that were replaced.
 bool HasProcesses(const State& state, const Node& node);
 
 // The node as the queue sees it, but for its rack: what it has, and what is free there. What a
@@ -64,7 +64,7 @@ Device PickDevice(const State& state, const Job& job, const Node& node, int loca
 // Gives it to the worker.
 void SetDevice(Device device, Worker& worker);
 
-// What a worker of such a job with this device has of its node.
+// Returns what a worker of such a job with this device has of its node.
 Allocation AllocationOf(const JobSpec& spec, const Device& device);
 
 }  // namespace lockstep::coordinator

@@ -38,8 +38,8 @@ Placement Place(const Ask& ask, const Offer& offer);
 // `ask.least`; on few nodes, with that of rank 0.
 Placement PlaceLeast(const Ask& ask, const Offer& offer);
 
-// What the workers of a counted job are one for each of: "cuda" or "cpu". Empty: none of it is
-// there.
+// Returns what the workers of a counted job are one for each of: "cuda" or "cpu". Empty: none of it
+// is there.
 std::string CountedDevice(const Ask& ask, const Offer& whole);
 
 }  // namespace lockstep::coordinator

@@ -24,7 +24,7 @@ absl::Duration GraceOf(const Job& job) {
   return asked > absl::ZeroDuration() ? asked : kDefaultGrace;
 }
 
-// Whether its workers have something to do before they leave.
+// Returns whether its workers have something to do before they leave.
 bool LeavesByItself(const Job& job) {
   const bool saves = IsCommand(job) || !job.spec().checkpoint().dir().empty();
   return saves && job.generation.message.generation() != 0;

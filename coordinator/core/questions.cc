@@ -30,7 +30,7 @@ absl::Status SeveralMeant(const std::string& what, std::vector<const Job*> jobs)
   return absl::FailedPreconditionError(text);
 }
 
-// What the worker's agent said last of its process; null: nothing.
+// Returns what the worker's agent said last of its process; null: nothing.
 const ProcessUsage* UsageOf(const State& state, const Worker& worker) {
   const auto node = state.nodes.find(worker.node_id);
   if (node == state.nodes.end() || worker.gone()) return nullptr;
@@ -188,7 +188,7 @@ void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& s
   }
 }
 
-// Whether it gets work, and why not.
+// Adds whether it gets work, and why not.
 void AddState(const State& state, const Node& node, absl::Time now, NodeStatus& status) {
   const bool away = !InSight(state, node, now);
   status.set_reason(WhyNoWork(node, now));

@@ -27,7 +27,7 @@ Use UseOf(const std::vector<Taken>& holds) {
   return use;
 }
 
-// What it has with what it is to get; the devices are of one kind.
+// Adds what it is to get to what it has; the devices are of one kind.
 void Owe(int slots, Use& use) {
   use.slots += slots;
   if (use.gpus > 0) use.gpus += slots;
@@ -183,7 +183,7 @@ class Pass {
   std::unordered_set<std::string> none_, none_for_long_, never_;
 };
 
-// What has ended by `queue.now` is free.
+// Frees what has ended by `queue.now`.
 void EndJobs(Queue& queue) {
   std::erase_if(queue.running, [&](const Running& job) {
     if (!job.leaving && job.ends > queue.now) return false;

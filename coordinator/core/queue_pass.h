@@ -107,7 +107,7 @@ struct Decisions {
 // Decides, and takes what the starts need from `queue.cluster.free`.
 Decisions RunPass(const QueueRules& rules, Queue& queue);
 
-// Whether the user may start the job now; else why not, in a sentence.
+// Returns why the user may not start the job now, in a sentence; empty: they may.
 std::string WhyOverQuota(const QueueRules& rules, const std::vector<Running>& running,
                          const Ask& ask);
 

@@ -14,14 +14,15 @@
 
 namespace lockstep::coordinator {
 
-// What the job asks for. Of a job whose workers are counted it is another one when they are.
+// Returns what the job asks for. Of a job whose workers are counted it is another one when they
+// are.
 std::shared_ptr<const Ask> AskOf(const Job& job);
 
 // The job may start as far as it depends on itself: it waits, is not held and needs no other's end.
 bool IsReady(const Job& job);
 
-// What a job that has started has of its user's quota: its workers, those that it is yet to get as
-// well, without spares.
+// Returns what a job that has started has of its user's quota: its workers, those that it is yet to
+// get as well, without spares.
 int SlotsOf(const Job& job);
 
 struct QueueView {

@@ -62,8 +62,8 @@ std::set<std::string> NodesToGo(Job& job) {
   return HostsToGo(hosts, cuts);
 }
 
-// Whether the job has enough workers without the nodes `gone`: those that are left, and as many as
-// other nodes have room for.
+// Returns whether the job has enough workers without the nodes `gone`: those that are left, and as
+// many as other nodes have room for.
 bool GoesOnWithout(Context& context, Job& job, const std::set<std::string>& gone) {
   int workers = 0;
   for (const auto& [id, members] : MembersByNode(job)) {

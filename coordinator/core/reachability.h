@@ -17,14 +17,14 @@ namespace lockstep::coordinator {
 // A member of the newest generation could make no connection to the peer at `lost.rank()`.
 void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost);
 
-// Whether reports of the active generation wait to be decided upon.
+// Returns whether reports of the active generation wait to be decided upon.
 bool HasCuts(const Job& job);
 
 // Decides when the reports have had time to come.
 void DecideCuts(Context& context, Job& job);
 
-// Whether the next generation is put off because hosts could not reach each other; the job's state
-// says why.
+// Returns whether the next generation is put off because hosts could not reach each other; the
+// job's state says why.
 bool WaitsForReach(Context& context, Job& job);
 
 }  // namespace lockstep::coordinator

@@ -45,7 +45,7 @@ bool UsesGpus(const Job& job) {
                      [](const Slot& slot) { return slot.worker && slot.worker->on_gpu; });
 }
 
-// Whether the user may have so many more workers of the job.
+// Checks whether the user may have so many more workers of the job.
 absl::Status CheckQuota(const Context& context, const Job& job, int more) {
   if (more <= 0) return absl::OkStatus();
   const QueueRules rules = RulesOf(context.state.options);

@@ -168,8 +168,8 @@ bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
   });
 }
 
-// Whether the node has room for one more worker of the job; when the job can do without it for a
-// while, a node that is kept for another has none.
+// Returns whether the node has room for one more worker of the job; when the job can do without it
+// for a while, a node that is kept for another has none.
 bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_wait) {
   if (may_wait && context.state.kept_nodes.count(node.id) != 0) return false;
   return Room(context.state, job, node, context.now) > 0;

@@ -17,7 +17,7 @@ void Schedule(Context& context);
 // The workers of a job that has lost some come before all that wait; no pass is needed for them.
 void PlaceRecovering(Context& context, Job& job);
 
-// Whether a worker of the job waits for a node with room (Slot::unplaced).
+// Returns whether a worker of the job waits for a node with room (Slot::unplaced).
 bool WaitsForNode(const Job& job);
 
 // Puts the new life of a place on its node, or on another with room when that one is out of sight

@@ -82,7 +82,7 @@ std::string MissingText(const MemberView& member) {
   absl::StrAppend(&text, completed > 0 ? absl::StrCat(" last completed ", completed)
                                        : " has completed nothing yet");
   if (member.is_silent) {
-    absl::StrAppend(&text, ", has said nothing for ", Say(member.silent),
+    absl::StrAppend(&text, ", has said nothing for ", DurationText(member.silent),
                     " (before: ", Doing(member.heartbeat), ")");
   } else {
     absl::StrAppend(&text, ", ", Doing(member.heartbeat));
@@ -170,7 +170,8 @@ std::optional<Finding> Find(const std::vector<MemberView>& members, absl::Durati
   return finding;
 }
 
-// Whether anybody waits for so long that it may be a stall; to look at all of them takes longer.
+// Returns whether anybody waits for so long that it may be a stall; to look at all of them takes
+// longer.
 bool MayStall(const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
     return slot.worker && slot.worker->waits &&
@@ -187,7 +188,7 @@ void SayOver(Context& context, const Job& job) {
   const Stall& stall = *job.stall;
   AppendNotice(
       context, job,
-      absl::StrCat(stall.operation, " goes on after ", Say(context.now - stall.began),
+      absl::StrCat(stall.operation, " goes on after ", DurationText(context.now - stall.began),
                    stall.missing.empty() ? "" : absl::StrCat(": ", stall.missing, " has come")));
 }
 
@@ -210,7 +211,7 @@ std::string StallText(const FlightState& flight, const std::vector<MemberView>& 
     absl::StrAppend(&text, " ", flight.dtype(), "[", ShortCount(flight.count()), "]");
   }
   absl::StrAppend(&text, ": ", Ranks(waiting), waiting.size() == 1 ? " waits " : " wait ",
-                  Say(longest));
+                  DurationText(longest));
   if (missing.empty()) return absl::StrCat(text, "; they wait for each other");
   for (size_t i = 0; i < std::min(missing.size(), kMostMissing); ++i) {
     absl::StrAppend(&text, "; ", MissingText(missing[i]));

@@ -29,7 +29,8 @@ void Replace(Context& context, Job& job, Slot& slot) {
   StartLife(context, job, slot);
 }
 
-// Whether no failure is being healed: a spare that starts takes time from those who heal it.
+// Returns whether no failure is being healed: a spare that starts takes time from those who heal
+// it.
 bool IsCalm(const Job& job) {
   return HasActiveGeneration(job) &&
          std::none_of(job.open_faults.begin(), job.open_faults.end(),

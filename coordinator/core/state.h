@@ -55,7 +55,7 @@ struct Node {
   int64_t revision = 0;
   // The desired state that this connection was told last (without its revision), to send changes
   // only.
-  std::optional<std::string> told;
+  std::optional<std::string> sent;
   AgentHeartbeat usage;  // the newest figures, for those who watch
   int cores = 0;
   int64_t memory = 0;
@@ -132,8 +132,8 @@ struct alignas(64) Worker {
   absl::Time since = absl::InfinitePast();
   std::string node_id;
 
-  // What this connection was told.
-  struct Told {
+  // The commands that this connection was sent.
+  struct Sent {
     int64_t generation = 0;
     int64_t abort = 0;
     int64_t regroup = 0;
@@ -197,7 +197,7 @@ struct Slot {
   bool vacant() const { return !worker.has_value(); }
   // Its worker waits to take over, in no generation; its end is no failure of the job.
   bool aside() const { return standby || relieves >= 0; }
-  // Whether its worker is to be in the generations.
+  // Returns whether its worker is to be in the generations.
   bool works() const { return wanted && !aside(); }
   // Its worker, which is yet to be started, waits for a node with room.
   bool unplaced() const { return worker && worker->phase == Worker::Phase::kUnplaced; }

@@ -75,7 +75,7 @@ std::string StragglerText(const Job& job, const Straggler& slow, const StepShare
   const Worker* worker = FindWorker(job, job.generation.message.members(slow.rank).incarnation());
   const auto say = [](absl::Duration time) {
     return time < absl::Seconds(1) ? absl::StrFormat("%.3g ms", absl::ToDoubleMilliseconds(time))
-                                   : Say(time);
+                                   : DurationText(time);
   };
   return absl::StrCat("rank ", worker->slot, " (host ", worker->host, ", pid ", worker->pid,
                       ") is the last at ", share.last, " of the last ", share.reductions,

@@ -19,7 +19,7 @@
 
 namespace lockstep::coordinator {
 
-// What is kept of a token's secret.
+// Returns what is kept of a token's secret.
 std::string TokenHash(absl::string_view secret);
 
 // Keeps a new token. Errors: PermissionDenied; InvalidArgument (a name or role that is none, or it
@@ -36,12 +36,12 @@ const TokenInfo* FindToken(const State& state, absl::string_view secret, absl::T
 // Those that `who` may see, without what they hide, in the order of their making.
 ListTokensResponse ListTokens(const State& state, const Requester& who);
 
-// What the worker of this incarnation shows: "worker.<incarnation>.<64 digits>". Empty without a
-// cluster's secret, as of tests.
+// Returns what the worker of this incarnation shows: "worker.<incarnation>.<64 digits>". Empty
+// without a cluster's secret, as of tests.
 std::string WorkerToken(const State& state, const std::string& incarnation);
 // The incarnation whose token this is; empty: it is none of this cluster's.
 std::string WorkerOf(const State& state, absl::string_view token);
-// Whether that incarnation's life goes on.
+// Returns whether that incarnation's life goes on.
 bool IsLive(const State& state, const std::string& incarnation);
 
 // Of the journal (journal.cc): takes a row in; writes those again that an earlier step could not.

@@ -44,7 +44,7 @@ std::string SayWanted(const Job& job) {
                       absl::StrJoin(job.ask->labels, ", ", absl::PairFormatter("=")));
 }
 
-// What would let the job start, when no node that is there could ever hold it.
+// Returns what would let the job start, when no node that is there could ever hold it.
 std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
   const Resources& resources = job.spec().resources();
   const int per_node = resources.nproc_per_node();

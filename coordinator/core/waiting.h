@@ -45,7 +45,7 @@ class WaitingTexts {
   int closed_count_ = 0;
 };
 
-// What users are told about how the job waits, without an estimate.
+// Returns what users are told about how the job waits, without an estimate.
 QueueStatus QueueStatusOf(const Job& job, absl::Time now);
 // Adds how many come before it, and when it starts.
 void AddEstimate(const State& state, const Job& job, absl::Time now, QueueStatus* status);

@@ -37,8 +37,8 @@ void CutOff(Context& context, SessionId session) {
   context.effects.to_workers.push_back(std::move(end));
 }
 
-// Whether the incarnation, "<job>.<place>.<life>", is a life that an agent was told to start, as
-// far as is known here: the newest one of a place may still wait for a node.
+// Returns whether the incarnation, "<job>.<place>.<life>", is a life that an agent was told to
+// start, as far as is known here: the newest one of a place may still wait for a node.
 bool WasStarted(const Job& job, const std::string& incarnation) {
   const std::vector<absl::string_view> parts = absl::StrSplit(incarnation, '.');
   size_t place = 0;
@@ -79,7 +79,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
   worker->session = session;
   worker->phase = std::max(worker->phase, Worker::Phase::kStarted);
   worker->pid = hello.pid();
-  worker->told = Worker::Told{};
+  worker->sent = Worker::Sent{};
   if (worker->progress_moved == absl::InfinitePast()) worker->progress_moved = context.now;
   context.state.worker_sessions[session] = {job->id, worker->incarnation};
 }
@@ -183,8 +183,8 @@ void OnEval(Context& context, Job& job, const EvalResult& eval) {
   AppendEvent(context, job, std::move(event));
 }
 
-// What it did in a silence it says with its next heartbeat, and not with what comes before that,
-// such as the hello of a new connection: until then it does not stand still.
+// Notes that it lives. What it did in a silence it says with its next heartbeat, and not with what
+// comes before that, such as the hello of a new connection: until then it does not stand still.
 void NoteLife(const Context& context, const Job& job, Worker& worker) {
   const bool was_silent = context.now - worker.last_heard > FailureDetection(job) / 2;
   if (was_silent) worker.back_since = context.now;

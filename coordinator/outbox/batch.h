@@ -42,12 +42,12 @@ class Batch {
   void Add(WaitingRequest request, absl::Time now);
   // Adds all of a later one.
   void Append(Batch later);
-  // Whether there is anything to write.
+  // Returns whether there is anything to write.
   bool HasRows() const { return !effects.rows.empty() || !requests.empty(); }
   // The rows of its steps and of its requests, in order.
   std::vector<Row> RowsToWrite() const;
   bool empty() const;
-  // What is for a connection that is over is of no use.
+  // Drops what is for a connection that is over.
   void DropAgent(SessionId session);
   void DropWorker(SessionId session);
 

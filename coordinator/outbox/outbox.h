@@ -73,9 +73,9 @@ class Outbox {
   const absl::Status& trouble() const { return trouble_; }
   // The journal has failed for good, and the process is to end; nothing is said any more.
   bool broken() const { return broken_; }
-  // What was decided has waited long to be said, and the core was told so.
+  // Returns what was decided has waited long to be said, and the core was told so.
   bool holding() const { return held_; }
-  // Whether the id is that of a job, or of one that waits to be accepted.
+  // Returns whether the id is that of a job, or of one that waits to be accepted.
   bool KnowsJob(const std::string& job_id) const;
 
  private:

@@ -10,12 +10,12 @@ namespace lockstep::coordinator {
 namespace {
 
 template <typename Messages, typename Outlets>
-void Enqueue(Messages& messages, const Outlets& outlets, Registry::Pumps& pumps) {
+void Enqueue(Messages& messages, const Outlets& outlets, Registry::Writers& writers) {
   for (auto& message : messages) {
     const auto found = outlets.find(message.session);
     if (found == outlets.end()) continue;
     found->second->Enqueue(std::move(message));
-    pumps.push_back(found->second);
+    writers.push_back(found->second);
   }
   messages.clear();
 }
@@ -37,33 +37,33 @@ std::shared_ptr<Outlet<ToAgent>> Registry::AgentAt(SessionId session) const {
   return found == agents_.end() ? nullptr : found->second;
 }
 
-Registry::Pumps Registry::Deliver(Outgoing& outgoing) {
-  Pumps pumps;
-  Enqueue(outgoing.to_agents, agents_, pumps);
-  Enqueue(outgoing.to_workers, workers_, pumps);
+Registry::Writers Registry::Deliver(Outgoing& outgoing) {
+  Writers writers;
+  Enqueue(outgoing.to_agents, agents_, writers);
+  Enqueue(outgoing.to_workers, workers_, writers);
   for (coordinator::Append& append : outgoing.events) {
     Append(append.job_id, std::move(append.event));
-    PumpFollowers(append.job_id, pumps);
+    AddFollowersTo(append.job_id, writers);
   }
   outgoing.events.clear();
   for (const std::string& id : outgoing.forgotten_jobs) {
     logs_.erase(id);
-    PumpFollowers(id, pumps);  // who follows it still is told that it is not there
+    AddFollowersTo(id, writers);  // who follows it still is told that it is not there
   }
   outgoing.forgotten_jobs.clear();
-  std::sort(pumps.begin(), pumps.end());
-  pumps.erase(std::unique(pumps.begin(), pumps.end()), pumps.end());
-  return pumps;
+  std::sort(writers.begin(), writers.end());
+  writers.erase(std::unique(writers.begin(), writers.end()), writers.end());
+  return writers;
 }
 
 void Registry::Append(const std::string& job_id, JobEvent event) {
   logs_.try_emplace(job_id, first_sequence_).first->second.Append(std::move(event));
 }
 
-void Registry::PumpFollowers(const std::string& job_id, Pumps& pumps) const {
+void Registry::AddFollowersTo(const std::string& job_id, Writers& writers) const {
   const auto found = followers_.find(job_id);
   if (found == followers_.end()) return;
-  pumps.insert(pumps.end(), found->second.begin(), found->second.end());
+  writers.insert(writers.end(), found->second.begin(), found->second.end());
 }
 
 absl::StatusOr<Registry::Next> Registry::NextEvent(const std::string& job_id, int64_t sequence,
@@ -76,11 +76,12 @@ absl::StatusOr<Registry::Next> Registry::NextEvent(const std::string& job_id, in
   return next;
 }
 
-void Registry::AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower) {
+void Registry::AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower) {
   followers_[job_id].insert(std::move(follower));
 }
 
-void Registry::RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower) {
+void Registry::RemoveFollower(const std::string& job_id,
+                              const std::shared_ptr<StreamWriter>& follower) {
   const auto found = followers_.find(job_id);
   if (found == followers_.end()) return;
   found->second.erase(follower);

@@ -20,26 +20,26 @@
 namespace lockstep::coordinator {
 
 // Something that may have something new to do: a connection with a queue, a follower.
-class Pumped {
+class StreamWriter {
  public:
-  virtual ~Pumped() = default;
+  virtual ~StreamWriter() = default;
   // Starts what can be started. Called without any lock; any number of times; does not block.
-  virtual void Pump() = 0;
+  virtual void StartWrite() = 0;
 };
 
 // The outgoing side of an agent's or a worker's connection.
-template <typename Told>
-class Outlet : public Pumped {
+template <typename Outbound>
+class Outlet : public StreamWriter {
  public:
   // Queues the command and, if it closes, the end of the stream. Called with the hub's lock held,
   // so that commands keep the order of the steps that made them; only queues.
-  virtual void Enqueue(Told told) = 0;
+  virtual void Enqueue(Outbound outbound) = 0;
 };
 
 // Sessions by number, logs by job.
 class Registry {
  public:
-  using Pumps = std::vector<std::shared_ptr<Pumped>>;
+  using Writers = std::vector<std::shared_ptr<StreamWriter>>;
 
   // Events are numbered after `first_sequence`.
   explicit Registry(int64_t first_sequence) : first_sequence_(first_sequence) {}
@@ -55,31 +55,31 @@ class Registry {
   bool RemoveWorker(SessionId session) { return workers_.erase(session) > 0; }
 
   // Queues the commands of `outgoing` at their connections, in order, writes its events down and
-  // forgets its forgotten jobs; what is for nobody is dropped. Returns who is to be pumped, each
-  // once.
-  Pumps Deliver(Outgoing& outgoing);
+  // forgets its forgotten jobs; what is for nobody is dropped. Returns whose StartWrite is to be
+  // called, each once.
+  Writers Deliver(Outgoing& outgoing);
   // An event that nobody is told at once.
   void Append(const std::string& job_id, JobEvent event);
 
-  // The next event of the job after `sequence`; a follower of it is pumped when there is more.
+  // The next event of the job after `sequence`; a follower of it is called when there is more.
   struct Next {
     std::shared_ptr<const JobEvent> event;  // null: none now
     bool ended = false;                     // and none will come
   };
   // Errors: NotFound.
   absl::StatusOr<Next> NextEvent(const std::string& job_id, int64_t sequence, bool logs) const;
-  void AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower);
-  void RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower);
+  void AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower);
+  void RemoveFollower(const std::string& job_id, const std::shared_ptr<StreamWriter>& follower);
 
  private:
-  void PumpFollowers(const std::string& job_id, Pumps& pumps) const;
+  void AddFollowersTo(const std::string& job_id, Writers& writers) const;
 
   const int64_t first_sequence_;
   SessionId last_session_ = 0;
   std::map<SessionId, std::shared_ptr<Outlet<ToAgent>>> agents_;
   std::map<SessionId, std::shared_ptr<Outlet<ToWorker>>> workers_;
   std::map<std::string, EventLog> logs_;  // by job
-  std::map<std::string, std::set<std::shared_ptr<Pumped>>> followers_;
+  std::map<std::string, std::set<std::shared_ptr<StreamWriter>>> followers_;
 };
 
 }  // namespace lockstep::coordinator

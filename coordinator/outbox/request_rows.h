@@ -23,7 +23,7 @@
 
 namespace lockstep::coordinator {
 
-// Whether `event` is a user's request, which is answered.
+// Returns whether `event` is a user's request, which is answered.
 bool IsRequest(const Event& event);
 // REQUIRES: IsRequest.
 Row RequestRow(int64_t number, const Event& request);

@@ -38,8 +38,8 @@ class StreamMachine {
     queue_.clear();
     ending_ = too_slow_ = true;
   }
-  // What can be done now, if anything.
-  Next Pump() {
+  // Returns what can be done now, if anything.
+  Next TakeNext() {
     Next next;
     if (writing_ || finished_) return next;
     if (!queue_.empty()) {

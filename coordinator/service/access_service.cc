@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kIdBytes = 6;
 
-// What the handshake of the caller's connection has found out; empty: nothing.
+// Returns what the handshake of the caller's connection has found out; empty: nothing.
 std::string Property(const grpc::CallbackServerContext& context, const std::string& name) {
   const std::shared_ptr<const grpc::AuthContext> found = context.auth_context();
   if (found == nullptr) return "";

@@ -56,7 +56,7 @@ class Admission {
   // fewer, so that whoever knocks on purpose does not fill the log.
   std::optional<int64_t> Refused();
 
-  // Whether `token` is one of the cluster's secrets.
+  // Returns whether `token` is one of the cluster's secrets.
   bool Knows(absl::string_view token) const;
   // Who calls from `host` and `port` has shown who they are: their connection is proven.
   void HasProven(const std::string& host, int port);

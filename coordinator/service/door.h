@@ -24,7 +24,7 @@ class Door {
   // As Admission's. `clock` outlives the door.
   Door(std::vector<std::string> secrets, Admission::Limits limits, bool local_users, Clock* clock);
 
-  // Whether the new connection `fd` may stay. Whoever closes it then need not say so.
+  // Returns whether the new connection `fd` may stay. Whoever closes it then need not say so.
   bool LetIn(int fd) ABSL_LOCKS_EXCLUDED(mu_);
   // As Admission's; `peer` as gRPC names it.
   bool IsClusterToken(absl::string_view token) ABSL_LOCKS_EXCLUDED(mu_);

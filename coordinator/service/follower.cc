@@ -25,11 +25,11 @@ Follower* Follower::Start(Hub* hub, const FollowJobRequest& request,
   }
   // Listens before it looks, so that nothing falls between.
   hub->AddFollower(raw->job_id_, follower);
-  raw->Pump();
+  raw->StartWrite();
   return raw;
 }
 
-void Follower::Pump() {
+void Follower::StartWrite() {
   grpc::Status status;
   bool finish = false;
   {
@@ -61,7 +61,7 @@ void Follower::OnWriteDone(bool ok) {
     writing_ = false;
     cancelled_ |= !ok;
   }
-  Pump();
+  StartWrite();
 }
 
 void Follower::OnCancel() {
@@ -69,7 +69,7 @@ void Follower::OnCancel() {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;
   }
-  Pump();
+  StartWrite();
 }
 
 void Follower::OnDone() {

@@ -16,7 +16,7 @@
 
 namespace lockstep::coordinator {
 
-class Follower : public grpc::ServerWriteReactor<JobEvent>, public Pumped {
+class Follower : public grpc::ServerWriteReactor<JobEvent>, public StreamWriter {
  public:
   // Serves `request` of `who`, or ends at once when that is an error. Owns itself until its end.
   static Follower* Start(Hub* hub, const FollowJobRequest& request,
@@ -28,7 +28,7 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public Pumped {
         request_(request),
         sequence_(request.after_sequence()) {}
 
-  void Pump() override;
+  void StartWrite() override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;

@@ -39,7 +39,7 @@ bool IsPrivate(const State& state, const Job& job) {
   });
 }
 
-// What followers of a job that was there before this coordinator begin with.
+// Returns what followers of a job that was there before this coordinator begin with.
 std::vector<JobEvent> WhereItStands(const State& state, const Job& job, const JobStatus& status,
                                     absl::Time now) {
   std::vector<JobEvent> events;
@@ -93,7 +93,7 @@ Hub::~Hub() {
 }
 
 void Hub::Make(Calls calls) {
-  for (const auto& pump : calls.pumps) pump->Pump();
+  for (const auto& writer : calls.writers) writer->StartWrite();
   for (auto& [done, reply] : calls.answers) {
     if (done) done(std::move(reply));
   }
@@ -163,7 +163,7 @@ void Hub::CarryOut(Outgoing outgoing, Calls& calls) {
     LS_LOG_INFO << "job " << append.job_id << " " << JobState_Name(append.event.state().state())
                 << ": " << append.event.state().reason();
   }
-  calls.pumps = registry_.Deliver(outgoing);
+  calls.writers = registry_.Deliver(outgoing);
   for (Answer& answer : outgoing.answers) {
     const auto found = waiting_.find(answer.ticket);
     if (found == waiting_.end()) continue;
@@ -315,7 +315,7 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
     *command.mutable_send_files() = std::move(wanted);
     outlet->Enqueue({*session, std::move(command)});
   }
-  outlet->Pump();
+  outlet->StartWrite();
   return absl::OkStatus();
 }
 
@@ -358,12 +358,12 @@ absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequ
   return registry_.NextEvent(job_id, sequence, logs);
 }
 
-void Hub::AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower) {
+void Hub::AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower) {
   absl::MutexLock lock(&mu_);
   registry_.AddFollower(job_id, std::move(follower));
 }
 
-void Hub::RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower) {
+void Hub::RemoveFollower(const std::string& job_id, const std::shared_ptr<StreamWriter>& follower) {
   absl::MutexLock lock(&mu_);
   registry_.RemoveFollower(job_id, follower);
 }

@@ -70,7 +70,7 @@ class Hub {
   void RemoveAgent(SessionId session);
   void RemoveWorker(SessionId session);
 
-  // Whether this coordinator still leads, if there are several (store.h).
+  // Returns whether this coordinator still leads, if there are several (store.h).
   bool Leads() const { return store_->Leads(); }
 
   // In these `who` asks: PermissionDenied where it is not theirs (core/access.h).
@@ -83,7 +83,7 @@ class Hub {
   ListJobsResponse List(bool include_ended, const Requester& who = Requester());
   // All nodes with their slots.
   GetClusterResponse Cluster(const Requester& who = Requester());
-  // What users' jobs have used.
+  // Returns what users' jobs have used.
   GetUsageResponse Usage(const GetUsageRequest& request);
   // Where the files of a job's run are. Errors: NotFound.
   absl::StatusOr<FindFilesResponse> FindFiles(const std::string& job_id, const Requester& who);
@@ -100,18 +100,18 @@ class Hub {
   // The tokens that `who` may see.
   ListTokensResponse Tokens(const Requester& who);
 
-  // The next event of the job after `sequence` for a follower; `follower` is pumped when there is
+  // The next event of the job after `sequence` for a follower; `follower` is called when there is
   // more.
   using Next = Registry::Next;
   // Errors: NotFound.
   absl::StatusOr<Next> NextEvent(const std::string& job_id, int64_t sequence, bool logs);
-  void AddFollower(const std::string& job_id, std::shared_ptr<Pumped> follower);
-  void RemoveFollower(const std::string& job_id, const std::shared_ptr<Pumped>& follower);
+  void AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower);
+  void RemoveFollower(const std::string& job_id, const std::shared_ptr<StreamWriter>& follower);
 
  private:
   // What is to be called without the lock.
   struct Calls {
-    Registry::Pumps pumps;
+    Registry::Writers writers;
     std::vector<std::pair<Done, Reply>> answers;
     absl::Status broken;
   };

@@ -41,7 +41,7 @@ class Listener {
   // No connection comes any more. Blocks for the thread.
   void Stop();
 
-  // What clients use, with the port that was bound.
+  // Returns what clients use, with the port that was bound.
   const std::string& address() const { return address_; }
 
  private:

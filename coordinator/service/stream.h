@@ -22,16 +22,16 @@ namespace lockstep::coordinator {
 
 // The command that is being written. A generation, which many are told at once and which is large,
 // is not copied for each of them: it is lent to the command until it is written.
-template <typename Told>
+template <typename Outbound>
 class Written {
  public:
   ~Written() { Clear(); }
-  // What is to be written next. REQUIRES: nothing is being written.
-  void Set(Told told) {
+  // Sets what is to be written next. REQUIRES: nothing is being written.
+  void Set(Outbound outbound) {
     Clear();
-    command_ = std::move(told.command);
-    if constexpr (requires { told.generation; }) {
-      lent_ = std::move(told.generation);
+    command_ = std::move(outbound.command);
+    if constexpr (requires { outbound.generation; }) {
+      lent_ = std::move(outbound.generation);
       // It is only read.
       if (lent_)
         command_.unsafe_arena_set_allocated_generation(const_cast<Generation*>(lent_.get()));
@@ -39,27 +39,27 @@ class Written {
   }
   // It is written: gives the generation back.
   void Clear() {
-    if constexpr (requires(Told told) { told.generation; }) {
+    if constexpr (requires(Outbound outbound) { outbound.generation; }) {
       if (lent_) command_.unsafe_arena_release_generation();
       lent_.reset();
     }
     command_.Clear();
   }
-  const decltype(Told::command)& command() const { return command_; }
+  const decltype(Outbound::command)& command() const { return command_; }
 
  private:
-  decltype(Told::command) command_;
+  decltype(Outbound::command) command_;
   std::shared_ptr<const Generation> lent_;
 };
 
 // What is told stays as small as it came from the core until it is written.
-template <typename Message, typename Told>
-class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::command)>,
-                     public Outlet<Told> {
+template <typename Message, typename Outbound>
+class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Outbound::command)>,
+                     public Outlet<Outbound> {
  public:
-  using Command = decltype(Told::command);
+  using Command = decltype(Outbound::command);
   struct Handlers {
-    std::function<SessionId(std::shared_ptr<Outlet<Told>>)> add;
+    std::function<SessionId(std::shared_ptr<Outlet<Outbound>>)> add;
     std::function<void(SessionId)> remove;
     std::function<void(SessionId, Message)> said;
   };
@@ -77,17 +77,17 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::comm
 
   explicit ServerStream(Handlers handlers) : handlers_(std::move(handlers)) {}
 
-  void Enqueue(Told told) override {
+  void Enqueue(Outbound outbound) override {
     absl::MutexLock lock(&mu_);
-    const bool close = told.close;
+    const bool close = outbound.close;
     machine_.Enqueue(std::move(told), close);
   }
 
-  void Pump() override {
-    typename StreamMachine<Told>::Next next;
+  void StartWrite() override {
+    typename StreamMachine<Outbound>::Next next;
     {
       absl::MutexLock lock(&mu_);
-      next = machine_.Pump();
+      next = machine_.TakeNext();
       if (next.write) out_.Set(*std::move(next.write));
     }
     if (next.finish) {
@@ -111,7 +111,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::comm
       out_.Clear();
       machine_.WriteDone(ok);
     }
-    Pump();
+    StartWrite();
   }
   void OnCancel() override { End(); }
   void OnDone() override {
@@ -125,17 +125,17 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Told::comm
       absl::MutexLock lock(&mu_);
       machine_.PeerGone();
     }
-    Pump();
+    StartWrite();
   }
 
   const Handlers handlers_;
   SessionId session_ = 0;
   std::shared_ptr<ServerStream> self_;
   Message in_;
-  Written<Told> out_;
+  Written<Outbound> out_;
 
   absl::Mutex mu_;
-  StreamMachine<Told> machine_ ABSL_GUARDED_BY(mu_);
+  StreamMachine<Outbound> machine_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace lockstep::coordinator

@@ -33,7 +33,7 @@ struct ServerTls {
 // gRPC's threads.
 using Admits = std::function<bool(absl::string_view name)>;
 
-// What a server listens with; without `tls` nothing is encrypted.
+// Returns what a server listens with; without `tls` nothing is encrypted.
 std::shared_ptr<grpc::ServerCredentials> TlsCredentials(const std::optional<ServerTls>& tls,
                                                         Admits admits);
 

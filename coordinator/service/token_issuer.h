@@ -29,14 +29,14 @@ class TokenIssuer {
   TokenIssuer(std::string folder, std::string token_file)
       : folder_(std::move(folder)), token_file_(std::move(token_file)) {}
 
-  // Whether what it makes speaks TLS.
+  // Returns whether what it makes speaks TLS.
   bool IssuesCertificates() const { return !folder_.empty() || !means_.authorities.empty(); }
   // The token with this secret and a certificate of the given name (NameOfToken), which is valid
   // until the token's end, `ends` (never: as long as the authority). Errors: Unavailable (a file
   // cannot be read), with what to do.
   absl::StatusOr<std::string> TokenFor(absl::string_view secret, const std::string& name,
                                        absl::Time ends, absl::Time now) const;
-  // Whether a caller who shows `certificate` (PEM) and trusts authorities of this hash
+  // Returns whether a caller who shows `certificate` (PEM) and trusts authorities of this hash
   // (HashOfAuthorities) has what TokenFor would make: neither is being replaced or ends soon.
   absl::StatusOr<bool> IsCurrent(const std::string& certificate, absl::string_view authorities_hash,
                                  absl::Time ends, absl::Time now) const;

@@ -64,7 +64,7 @@ class SqliteDatabase {
   // Ends a transaction that has failed, if one is open.
   void Rollback() const;
 
-  // What SQLite's code `rc` means. Codes: FailedPrecondition (locked, permission), DataLoss
+  // Says what SQLite's code `rc` means. Codes: FailedPrecondition (locked, permission), DataLoss
   // (damaged), ResourceExhausted (disk or memory full), Unavailable (the disk fails), Internal.
   absl::Status Failure(int rc) const;
   const std::string& path() const { return path_; }

@@ -40,7 +40,7 @@ int64_t HashOf(const std::string& key, const std::string& value) {
   return static_cast<int64_t>(hash);
 }
 
-// Whether the file is a journal, or empty.
+// Checks whether the file is a journal, or empty.
 absl::Status CheckKind(const SqliteDatabase& database) {
   const std::string& path = database.path();
   LS_ASSIGN_OR_RETURN(const std::string tables, database.Ask("SELECT count(*) FROM sqlite_master"));

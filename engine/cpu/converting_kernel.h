@@ -18,9 +18,9 @@
 
 namespace lockstep::engine {
 
-// Whether an input or an output has 16 bits.
+// Returns whether an input or an output has 16 bits.
 bool HasHalfOperand(const Graph& graph, const Node& node);
-// Whether all of them are bf16: CpuKernelDef::takes_half of kernels with loops for that.
+// Returns whether all of them are bf16: CpuKernelDef::takes_half of kernels with loops for that.
 bool IsAllBf16(const Graph& graph, const Node& node, const CpuTarget& target);
 // Bytes of scratch that the node needs, copies included.
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target);

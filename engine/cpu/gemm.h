@@ -36,9 +36,10 @@ struct GemmShape {
   bool pairs = false;
 };
 
-// Whether bf16 factors with this k make pairs. Others are multiplied as fp32, in ascending order.
+// Returns whether bf16 factors with this k make pairs. Others are multiplied as fp32, in ascending
+// order.
 inline bool PairsBf16(int64_t k) { return k % 2 == 0; }
-// Whether `isa` has an instruction for pairs.
+// Returns whether `isa` has an instruction for pairs.
 bool MultipliesPairs(Isa isa);
 
 // What follows a product: c = act(sum + bias + residual), and c = 0 where mask <= 0. All but the
@@ -97,7 +98,7 @@ class Gemm {
   void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
              ThreadPool* pool) const;
 
-  // What all tiles of the k block at `p` have in common, and the rest of one.
+  // Returns what all tiles of the k block at `p` have in common, and the rest of one.
   Tile TileAt(const Operands& operands, int64_t p) const;
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
                Tile* tile) const;

@@ -21,7 +21,7 @@ constexpr int64_t kStripRows = 256;
 
 size_t Padded(size_t floats) { return (floats + 15) / 16 * 16; }
 
-// Whether the factors come in bf16 (kernel.h).
+// Returns whether the factors come in bf16 (kernel.h).
 bool FactorsAreBf16(const Graph& graph, const Node& node) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16;
 }

@@ -19,8 +19,8 @@ enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
 // Names the set to use, instead of the best one.
 inline constexpr char kIsaVariable[] = "LOCKSTEP_ISA";
 
-// Whether this CPU can run our kernels at all. Errors: FailedPrecondition for a CPU that does not
-// fuse a multiplication with an addition: it would compute other bits.
+// Checks whether this CPU can run our kernels at all. Errors: FailedPrecondition for a CPU that
+// does not fuse a multiplication with an addition: it would compute other bits.
 absl::Status CheckCpu();
 // The best one that this CPU has and whose kernels give right results on it (cpu/self_check.h).
 Isa DetectIsa();

@@ -73,7 +73,7 @@ struct RunContext {
     const auto from = reinterpret_cast<uintptr_t>(base[static_cast<int>(storage.region)]);
     return reinterpret_cast<T*>(from + storage.offset);
   }
-  // Whether an output at `storage` is to be added to.
+  // Returns whether an output at `storage` is to be added to.
   bool Adds(const Storage& storage) const {
     return continues || (accumulate && storage.region == Region::kGradients);
   }

@@ -22,7 +22,7 @@ inline constexpr int64_t kCheckRows = 7;
 inline constexpr int64_t kCheckColumns = 203;
 inline constexpr int64_t kCheckStride = 208;
 
-// Whether a and b have the same bits; every NaN is as good as another.
+// Returns whether a and b have the same bits; every NaN is as good as another.
 bool SameBits(float a, float b);
 // `count` values in [-2, 2), others for another site.
 std::vector<float> MadeValues(uint64_t site, size_t count);

@@ -15,7 +15,7 @@
 namespace lockstep::engine::cpu {
 namespace {
 
-// Whether both factors come in bf16 (kernel.h).
+// Returns whether both factors come in bf16 (kernel.h).
 bool FactorsAreBf16(const Graph& graph, const Node& node) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16;
 }

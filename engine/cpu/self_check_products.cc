@@ -69,7 +69,7 @@ constexpr int kLayouts = 3;
 // that is added.
 constexpr int kForms = 5;
 
-// Whether the tile of `r` rows is right for one layout of A and of B and one form.
+// Returns whether the tile of `r` rows is right for one layout of A and of B and one form.
 bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int layout, bool packed_b,
                  int form) {
   const int64_t a_row = layout == 0 ? kDepth : 1;

@@ -11,8 +11,8 @@
 namespace lockstep::engine::cpu {
 namespace {
 
-// Whether `label` is among the five largest of the row; the first of equals is the larger. NaN is
-// larger than everything, and never the answer.
+// Returns whether `label` is among the five largest of the row; the first of equals is the larger.
+// NaN is larger than everything, and never the answer.
 bool InFirstFive(const float* x, int64_t n, int32_t label) {
   const float own = x[label];
   int64_t before = 0;

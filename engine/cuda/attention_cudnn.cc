@@ -31,7 +31,7 @@ struct Prepared {
   CudnnPlan plan;
 };
 
-// Whether the arrays lie as the library was told.
+// Returns whether the arrays lie as the library was told.
 bool AreAligned(const Operands& o, size_t outputs, bool backward, Type type) {
   const size_t log_sums = backward ? 2 : 1;
   const auto fits = [&](const TensorType& is, int alignment, bool fp32) {

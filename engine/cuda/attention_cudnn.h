@@ -20,8 +20,8 @@
 
 namespace lockstep::engine::cuda {
 
-// Whether cuDNN could do it with the roundings of our own kernels, from its types alone: `type` is
-// that of the factors.
+// Returns whether cuDNN could do it with the roundings of our own kernels, from its types alone:
+// `type` is that of the factors.
 bool SuitsCudnn(const ops::AttentionShape& shape, Type type);
 // REQUIRES: SuitsCudnn.
 CudnnAttentionShape CudnnShapeOf(const ops::AttentionShape& shape, Type type, bool backward);

@@ -11,9 +11,9 @@
 
 namespace lockstep::engine::cuda {
 
-// Whether cuDNN could do it with no more roundings than our own kernels: all of its operands are of
-// one type and aligned; nothing is added to a result of 16 bits; the gradient of the filters, which
-// is a sum in fp32, is of fp32 operands.
+// Returns whether cuDNN could do it with no more roundings than our own kernels: all of its
+// operands are of one type and aligned; nothing is added to a result of 16 bits; the gradient of
+// the filters, which is a sum in fp32, is of fp32 operands.
 bool CanBeCudnn(const Operands& operands, const ConvPlan& plan);
 
 // Bytes that an algorithm may use: the part of the node's scratch that the filters leave, or the

@@ -9,7 +9,7 @@
 
 namespace lockstep::engine::cuda {
 
-// Whether types, extents and the places of the operands allow it.
+// Returns whether types, extents and the places of the operands allow it.
 bool CanBeImplicit(const Operands& operands, const ConvPlan& plan);
 
 // The kernel of a conv2d node or of one of its gradients. REQUIRES: CanBeImplicit.

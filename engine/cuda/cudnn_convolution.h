@@ -28,7 +28,7 @@ class CudnnConvolution {
   // The library's algorithms that give the same bits in each run and need no more than
   // `workspace_bytes`; those that it thinks quickest first. May be none.
   std::vector<CudnnAlgorithm> Algorithms(size_t workspace_bytes) const;
-  // Whether the library still has it, with no more workspace than it says.
+  // Returns whether the library still has it, with no more workspace than it says.
   bool Has(const CudnnAlgorithm& algorithm) const;
   // result = the convolution, on the device's stream of kernels. Forward the operands are images
   // and filters, for the gradient of the images filters and dy, for that of the filters images and

@@ -55,7 +55,7 @@ class CudnnGraph {
   Tensor PointwiseAs(int type, CudnnPointwise mode, const Tensor& x, const Tensor& b);
   // Of each element its place along `axis`, as an integer.
   Tensor Index(const Tensor& x, int64_t axis);
-  // Whether a >= b, of integers.
+  // Adds a >= b, of integers.
   Tensor NotLess(const Tensor& a, const Tensor& b);
   // x where `where`, else `other`.
   Tensor Select(const Tensor& where, const Tensor& x, const Tensor& other);
@@ -74,7 +74,7 @@ class CudnnGraph {
  private:
   Tensor Add(int64_t id, int type, const CudnnExtents& extents, const CudnnExtents& strides,
              bool between, bool scalar);
-  // What lies between two operations.
+  // Returns what lies between two operations.
   Tensor Between(int type, const CudnnExtents& extents);
   Tensor Between(const Tensor& a, const Tensor& b);
   Tensor Apply(CudnnPointwise mode, int precision, const Tensor& x, const Tensor* b,

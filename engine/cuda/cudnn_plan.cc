@@ -15,7 +15,7 @@ using Types = CudnnAttributeType;
 
 constexpr size_t kMostConfigs = 32;  // that are looked at
 
-// Whether the engine gives the same bits in each run.
+// Returns whether the engine gives the same bits in each run.
 bool IsDeterministic(CudnnDescriptor& engine) {
   std::array<int, kCudnnNotes> notes{};
   const int64_t count =

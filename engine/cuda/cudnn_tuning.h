@@ -75,7 +75,7 @@ class CudnnTuning {
   CudnnTuning(Device* device, std::shared_ptr<const Cudnn> cudnn, ProductTuning* tuning,
               const CudaContext& context, const Stopwatch& stopwatch);
   absl::StatusOr<Way> Measure(const Subject& subject, CudaKernel own);
-  // What is wrong with a kernel, or "". Errors: Internal when the GPU fails.
+  // Returns what is wrong with a kernel, or "". Errors: Internal when the GPU fails.
   absl::StatusOr<std::string> Examine(const Subject& subject, const CudaKernel& kernel,
                                       const Trial& expected);
   // Runs `kernel` on made operands. `*refused` is what it gives. Errors: Internal.

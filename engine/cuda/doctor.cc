@@ -33,7 +33,7 @@ GpuFinding Driver() {
   return {State::kGood, "driver", version};
 }
 
-// Whether convolutions and attention will use it.
+// Finds whether convolutions and attention will use it.
 GpuFinding ExamineCudnn(const cuda::Tables* tables) {
   const absl::StatusOr<cuda::CudnnLibrary> library = cuda::LoadCudnn(tables);
   if (!library.ok()) {

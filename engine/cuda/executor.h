@@ -92,8 +92,8 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   absl::Status CheckRoom(size_t limit) const;
   absl::Status AllocateAll();
   absl::Status Prepare(const Memory& memory);
-  // What chooses between our own kernels and cuDNN's, with the files of `tuning`; null when all are
-  // our own. Errors: FailedPrecondition when cuDNN must be used and cannot.
+  // Returns what chooses between our own kernels and cuDNN's, with the files of `tuning`; null when
+  // all are our own. Errors: FailedPrecondition when cuDNN must be used and cannot.
   absl::StatusOr<std::unique_ptr<cuda::CudnnTuning>> OpenCudnnTuning(CudnnUse use,
                                                                      cuda::ProductTuning* tuning);
   absl::Status CopyState();
@@ -112,7 +112,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   // With `joins` the program is left to the update.
   absl::Status LaunchTraining(int micro, Fields fields, int64_t step, int shard, double loss_scale,
                               bool joins = false);
-  // Whether a step's last micro-batch is one recording with the update
+  // Returns whether a step's last micro-batch is one recording with the update
   // (PassOptions::whole_step_graph), as nobody takes its gradients or looks at its nodes.
   bool JoinsUpdate(const Hooks& hooks) const;
   // Launches what was left to an update, since something else comes before it.

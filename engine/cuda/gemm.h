@@ -71,7 +71,7 @@ class Gemm {
  private:
   Gemm(const CudaTarget& target, const GemmSpec& spec)
       : kernels_(*target.tables->kernels), spec_(spec) {}
-  // Whether the whole is rounded once when the product itself is rounded.
+  // Returns whether the whole is rounded once when the product itself is rounded.
   static bool NeedsScratch(const GemmSpec& spec, bool fused);
   Code Finish(const CudaContext& context, const Operands& operands, const View& x, int64_t row,
               int64_t rows) const;

@@ -46,7 +46,7 @@ struct CudaContext {
   T* At(const Storage& storage) const {
     return reinterpret_cast<T*>(base[static_cast<int>(storage.region)] + storage.offset);
   }
-  // Whether an output at `storage` is to be added to.
+  // Returns whether an output at `storage` is to be added to.
   bool Adds(const Storage& storage) const {
     return accumulate && storage.region == Region::kGradients;
   }
@@ -99,7 +99,7 @@ class Operands {
   T* Scratch(const CudaContext& context, size_t bytes = 0) const {
     return reinterpret_cast<T*>(context.At<std::byte>(scratch_) + bytes);
   }
-  // Whether an output is to be added to.
+  // Returns whether an output is to be added to.
   bool Adds(const CudaContext& context, size_t output = 0) const {
     return context.Adds(outputs_[output]);
   }
@@ -122,7 +122,7 @@ class Operands {
 // Scratch is planned at multiples of it, so that every array begins on a line of its own.
 inline size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// What the node drops (ops/dropout.cc), with the address at input `address` of a run.
+// Returns what the node drops (ops/dropout.cc), with the address at input `address` of a run.
 Drop DropOf(const Attrs& attrs);
 
 }  // namespace cuda

@@ -170,7 +170,7 @@ Code RunWhole(const Operands& o, const LinearSpec& spec, const Product& product,
   return o.kernels().pointwise(args, context.stream);
 }
 
-// What the library has not done of the node.
+// Returns what the library has not done of the node.
 Code RunRest(const Operands& o, const LinearSpec& spec, const CudaContext& context) {
   if (spec.summed > 0) {
     ColumnSumArgs args;

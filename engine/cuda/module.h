@@ -21,8 +21,8 @@ absl::StatusOr<const Tables*> LoadModule();
 // From here on LoadModule gives `tables`; null: what it finds. For tests.
 void UseTables(const Tables* tables);
 
-// Whether `tables` are those of tests without a GPU: its memory is the host's, and the libraries of
-// real GPUs do not work on it.
+// Returns whether `tables` are those of tests without a GPU: its memory is the host's, and the
+// libraries of real GPUs do not work on it.
 bool IsEmulated(const Tables& tables);
 
 // What a function of cuDNN gives, as a Code: 0, or its status plus this.

@@ -44,7 +44,7 @@ class CudaMoments {
   static StateRange RangeOf(const CompiledPlan& plan);
   // Every element of every parameter.
   static std::vector<Piece> AllOf(const CompiledPlan& plan);
-  // What of it lies in `held`.
+  // Returns what of it lies in `held`.
   static std::vector<Piece> In(const CompiledPlan& plan, const std::vector<HeldRange>& held);
 
   // `pieces`, ascending and apart, are held from here on; their moments come from the state region.

@@ -83,9 +83,9 @@ class ProductTuning {
   void Finish();
   // Products that were measured.
   int measured() const { return measured_; }
-  // Whether what no file knows is measured.
+  // Returns whether what no file knows is measured.
   bool measures() const { return lock_.valid(); }
-  // What is known, and what Finish will write.
+  // Returns what is known, and what Finish will write.
   AlgorithmTable& table() { return table_; }
   // The device, the library and the module, as the table has them.
   const std::string& name() const { return name_; }

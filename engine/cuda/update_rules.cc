@@ -74,7 +74,7 @@ struct Rules {
     return {cuda::Rule::kLambMeasure, cuda::Rule::kLambMove};
   }
   std::vector<cuda::Rule> operator()(const MuonSpec& spec) { return (*this)(spec.adamw); }
-  // What does not change from step to step.
+  // Sets what does not change from step to step.
   template <typename Spec>
   void SetMoments(const Spec& spec) {
     const AdamArgs from = MomentsAt{0}(spec);

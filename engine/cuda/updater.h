@@ -108,14 +108,14 @@ class CudaUpdater {
   absl::Status MakeDecision();
   // Launches what measures the gradients, unless `sums` are known, and decides.
   absl::Status Decide(absl::Span<const double> sums);
-  // What the host is to know of it is on its way.
+  // Sends the host what it is to know of it.
   absl::Status Tell();
   // sums_[i] = the sum of squares of blocks[i]. Queues.
   absl::Status LaunchSquares(const cuda::UpdateBlock* blocks, int64_t count);
   // Blocks until it is here.
   absl::Status Listen();
   StepResult Examine() const;
-  // What all rules of all updates share.
+  // Returns what all rules of all updates share.
   cuda::UpdateArgs SharedArgs() const;
   void SetNow(double schedule);
   // Runs `launches`: the first time one by one, the second time they are recorded, from then on the

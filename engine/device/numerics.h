@@ -10,7 +10,7 @@ namespace lockstep::engine {
 // times slower and would make a step's time depend on its data. It belongs to what each op is
 // (docs/same_bits.md), so every thread that runs a kernel does this first; it costs nothing again.
 void FlushDenormals();
-// Whether the calling thread has done it.
+// Returns whether the calling thread has done it.
 bool FlushesDenormals();
 
 }  // namespace lockstep::engine

@@ -57,7 +57,7 @@ absl::Status CompiledPlan::CompileDecode() {
   return absl::OkStatus();
 }
 
-// What is kept is read and written in one place: the new position's row alone changes.
+// Places what is kept: it is read and written in one place, the new position's row alone changes.
 void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
   std::map<Value, Storage> fixed;
   for (size_t i = 0; i < kept.size(); ++i) {

@@ -85,7 +85,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   void ZeroGaps(float* gradients) const;
   static void BindFields(Fields fields, RunContext* context);
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
-  // What the evaluation program does once for its parameters, unless that is done.
+  // Does what the evaluation program does once for its parameters, unless that is done.
   absl::Status RunOnce(Weights weights, const RunContext& context);
   // The evaluation program on a block.
   absl::Status RunBlock(Fields fields, int64_t valid, Weights weights,

@@ -318,9 +318,9 @@ Attrs CompiledPlan::LossAttrs(const Graph& graph, Value logits) const {
   return attrs;
 }
 
-// What the CPU's own kernels are for, and its precision. A training step keeps what an activation
-// takes: recomputation needs it, and writing the slopes beside the values took longer than the
-// activation and its gradient by themselves (docs/results/models_cpu.md).
+// Returns what the CPU's own kernels are for, and its precision. A training step keeps what an
+// activation takes: recomputation needs it, and writing the slopes beside the values took longer
+// than the activation and its gradient by themselves (docs/results/models_cpu.md).
 FusionOptions CompiledPlan::FusionFor(bool training) const {
   FusionOptions options;
   const bool cpu = spec_.device == DeviceKind::kCpu;

@@ -94,9 +94,9 @@ class CompiledPlan : public Plan {
 
  private:
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
-  // Whether the moments can be there in part. Errors: InvalidArgument.
+  // Checks whether the moments can be there in part. Errors: InvalidArgument.
   absl::Status CheckShardedMoments() const;
-  // Whether they can stay on the host. Errors: InvalidArgument.
+  // Checks whether they can stay on the host. Errors: InvalidArgument.
   absl::Status CheckOffload() const;
   void MakeStateTable();
   absl::Status CompileTraining();
@@ -149,8 +149,8 @@ class CompiledPlan : public Plan {
   std::string hash_;
 };
 
-// Whether `token` may be decoded at `position` after `decoded` ones. Errors: InvalidArgument, as
-// Executor::Decode.
+// Checks whether `token` may be decoded at `position` after `decoded` ones. Errors:
+// InvalidArgument, as Executor::Decode.
 absl::Status CheckDecode(const CompiledPlan& plan, int32_t token, int64_t position,
                          int64_t decoded);
 

@@ -78,7 +78,7 @@ class Model {
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
   // Of the batch norm layers.
   virtual const std::vector<StatisticSpec>& statistics() const;
-  // Whether Build in training needs ModelInputs::address.
+  // Returns whether Build in training needs ModelInputs::address.
   virtual bool random() const { return false; }
   // Positions of a text that BuildDecode can go on from; 0: the model does not generate.
   virtual int64_t decode_positions() const { return 0; }

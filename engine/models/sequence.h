@@ -45,7 +45,7 @@ class Sequence : public Model {
   void AddBatchNorm(const LayerSpec& layer, const Flow& flow);
   void AddNorm(const LayerSpec& layer, const Flow& flow);
 
-  // Whether a block that can be computed again ends with the layer.
+  // Returns for each layer whether a block that can be computed again ends with it.
   std::vector<bool> BlockEnds() const;
   static Value BuildLayers(Graph* graph, const ModelInputs& inputs,
                            const std::vector<LayerSpec>& layers, Value x);

@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<TensorType>> InferOutputs(const OpDef& op,
 // The attribute that names the type of a node's activations; without it they are fp32.
 inline constexpr const char* kDTypeAttr = "dtype";
 
-// What running `node` of `graph` once costs.
+// Returns what running `node` of `graph` once costs.
 Cost CostOf(const Graph& graph, const Node& node);
 
 // "a is f32[2,3], but f32[2,4] is needed".

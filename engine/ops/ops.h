@@ -36,7 +36,7 @@ enum class Third {
   kGelu,    // "gelu_tanh": what gelu by tanh took; each element times its slope there
   kUnknown,
 };
-// What `attrs` say it is.
+// Returns what `attrs` say it is.
 Third ThirdOf(const Attrs& attrs);
 
 // The FP8 format of a quantize_fp8 node (attribute format).

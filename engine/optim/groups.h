@@ -12,7 +12,7 @@
 
 namespace lockstep::engine {
 
-// Whether `name` is what `glob` says; '*' stands for any characters, '?' for one.
+// Returns whether `name` is what `glob` says; '*' stands for any characters, '?' for one.
 bool Matches(const std::string& glob, const std::string& name);
 
 // The settings of one parameter.

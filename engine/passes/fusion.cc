@@ -63,8 +63,8 @@ class Fusion {
       }
     }
   }
-  // Whether the node has an optional last operand that is added to its result and lacks it. An
-  // embedding's gradient is added to a base that is no activation: that of a tied weight.
+  // Returns whether the node has an optional last operand that is added to its result and lacks it.
+  // An embedding's gradient is added to a base that is no activation: that of a tied weight.
   bool TakesAddend(int id) const {
     const size_t operands = graph_.node(id).inputs.size();
     return (options_.residuals && Is(id, "dropout") && operands == 2) ||

@@ -11,7 +11,7 @@ namespace {
 
 bool Is(const Node& node, std::string_view op) { return op == node.op->name; }
 
-// Whether the node's only result is the sum of a residual and something of the same shape.
+// Returns whether the node's only result is the sum of a residual and something of the same shape.
 bool AddsResidual(const Node& node) {
   return Is(node, "add") || (Is(node, "dropout") && node.inputs.size() == 3);
 }

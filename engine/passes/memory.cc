@@ -176,7 +176,7 @@ class Planner {
     }
     return last;
   }
-  // Whether another input or an output of the node lies in the same buffer.
+  // Returns whether another input or an output of the node lies in the same buffer.
   bool SharedByOther(int id, int i, const Home& home) const {
     const Node& node = graph_.node(id);
     const auto same = [&](Value value) {

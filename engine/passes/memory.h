@@ -49,10 +49,10 @@ struct MemoryPlan {
   // When the first node of each run would begin: after what is done once.
   int runs_begin = 0;
 
-  // Whether node `id` is one of `once`.
+  // Returns whether node `id` is one of `once`.
   bool RunsOnce(int id) const { return !once.empty() && once[static_cast<size_t>(id)]; }
-  // Whether the kernel of node `id` has an input packed once, after the nodes before it that run
-  // once.
+  // Returns whether the kernel of node `id` has an input packed once, after the nodes before it
+  // that run once.
   bool Packs(int id) const { return operands[static_cast<size_t>(id)].packed.has_value(); }
   // When node `id` runs.
   int TimeOf(int id) const { return RunsOnce(id) ? id : runs_begin + id; }

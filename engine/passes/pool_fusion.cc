@@ -154,8 +154,8 @@ class PoolFusion {
                                                   {{"extents", Shape{shape[1], shape[2]}}}));
   }
 
-  // Whether a reader of the gradient can do with the pooled one: a sum of all pixels (by way of a
-  // view) and a direct weight gradient.
+  // Returns whether a reader of the gradient can do with the pooled one: a sum of all pixels (by
+  // way of a view) and a direct weight gradient.
   bool TakesPooled(const Chain& chain, int reader) const {
     if (Is(reader, "conv2d_backward_weight")) {
       return chain.direct && Input(reader, 0) == chain.gradient &&

@@ -47,7 +47,7 @@ class RecomputePass {
 
  private:
   bool IsBackward(int id) const { return backward_[static_cast<size_t>(id)]; }
-  // What a view is a view of.
+  // Returns what a view is a view of.
   Value Base(Value value) const {
     while (graph_.node(value.node).op->view) value = graph_.node(value.node).inputs[0];
     return value;
@@ -64,7 +64,7 @@ class RecomputePass {
   }
   bool InWholeBlock(Value value) const { return value.node <= whole_until_; }
 
-  // What the backward pass reads of the forward pass.
+  // Finds what the backward pass reads of the forward pass.
   void FindNeeded() {
     for (int id = 0; id < static_cast<int>(graph_.nodes().size()); ++id) {
       if (!IsBackward(id)) continue;
@@ -94,7 +94,7 @@ class RecomputePass {
     }
   }
 
-  // Whether `base` is alive in the backward pass. Statistics, which are small, always are.
+  // Returns whether `base` is alive in the backward pass. Statistics, which are small, always are.
   bool IsKept(Value base) const {
     if (IsLeaf(base) || boundaries_.contains(base)) return true;
     const HalfRules& rules = graph_.node(base.node).op->half;

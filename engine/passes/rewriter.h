@@ -34,7 +34,7 @@ class Rewriter {
     to_.SetOrigin(made, from_.Origin(value));
   }
   bool Has(Value value) const { return map_.contains(value); }
-  // What stands for a value of the old graph in the new one. REQUIRES: Has(value).
+  // Returns what stands for a value of the old graph in the new one. REQUIRES: Has(value).
   Value Map(Value value) const {
     const auto it = map_.find(value);
     LS_CHECK(it != map_.end()) << "%" << value.node << " is used before it is made";

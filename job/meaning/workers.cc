@@ -49,7 +49,7 @@ std::string TooManyWorkers(int64_t workers, int64_t shards) {
 
 namespace {
 
-// Whether the job may have so many workers.
+// Checks whether the job may have so many workers.
 absl::Status CheckShards(int64_t workers, const JobSpec& spec) {
   if (!spec.has_train() || workers <= spec.train().shards()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(

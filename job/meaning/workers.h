@@ -27,7 +27,7 @@ int MostProcesses(const JobSpec& spec);
 // With resources.nproc_by: why it does not go with the rest of the job, in a sentence. Empty: it
 // does, or is not set.
 std::string WhyNotCounted(const JobSpec& spec);
-// Whether the numbers that nproc_by asks for are yet to be counted.
+// Returns whether the numbers that nproc_by asks for are yet to be counted.
 bool IsUncounted(const JobSpec& spec);
 // The numbers are there: hosts with so many workers each, in the order of the ranks, on `device`
 // ("cpu" or "cuda"). The bounds of `elastic` move as OverrideWorkers says. Errors: as

@@ -95,7 +95,7 @@ class Agent {
   // As Stop, when there will be no coordinator again: the workers save what they can and leave,
   // within ten minutes. Does not block.
   virtual void SaveAndStop() = 0;
-  // What has come of that so far.
+  // Returns what has come of that so far.
   virtual Farewell farewell() = 0;
   // After Stop: waits until no worker is left. Returns whether that is so.
   virtual bool WaitStopped(absl::Duration timeout) = 0;

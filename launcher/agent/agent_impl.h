@@ -88,10 +88,10 @@ class AgentImpl : public Agent {
   void Do(const agent_action::Warn& action) { Say(action.text); }
 
   void FindDataAddresses(const std::string& seen);
-  // Whether the worker waits for a look at the host, as a job's first one does.
+  // Returns whether the worker waits for a look at the host, as a job's first one does.
   bool AwaitsLook(const WorkerProcess& worker);
   void OnLooked(const std::string& job_id, const std::string& problem, bool of_node);
-  // What it starts in is there, or cannot be had.
+  // Goes on with a worker: what it starts in is there, or cannot be had.
   void OnWorkdir(const std::string& incarnation, const absl::Status& made);
   void StartWhenWell(WorkerProcess* worker);
   void StartNow(WorkerProcess* worker, const absl::Status& checked);

@@ -38,7 +38,7 @@ class InterfaceFilter {
   // The place of the first part that names it; the number of parts when none does and none needs
   // to; -1: it is left out.
   int Rank(const std::string& interface, const std::string& address) const;
-  // Whether it is named, so that it is taken whatever it is.
+  // Returns whether it is named, so that it is taken whatever it is.
   bool Names(const std::string& interface, const std::string& address) const;
   bool empty() const { return parts_.empty(); }
 

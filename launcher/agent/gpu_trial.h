@@ -14,8 +14,8 @@
 
 namespace lockstep::launcher {
 
-// What is wrong with them, in words; empty: nothing. Blocks until the process has ended; it is
-// killed after `limit`, which is a finding, too.
+// Returns what is wrong with them, in words; empty: nothing. Blocks until the process has ended; it
+// is killed after `limit`, which is a finding, too.
 std::string TryGpus(Spawner* spawner, const std::string& worker_program, absl::Duration limit);
 
 // TryGpus as a function of nothing, for HealthWatch, with a limit of two minutes. Null where `gpus`
@@ -23,7 +23,7 @@ std::string TryGpus(Spawner* spawner, const std::string& worker_program, absl::D
 std::function<std::string()> GpuTrial(const std::vector<Gpu>& gpus, Spawner* spawner,
                                       const std::string& worker_program);
 
-// What the answer of a doctor with this exit code says against the GPUs. Empty: nothing.
+// Returns what the answer of a doctor with this exit code says against the GPUs. Empty: nothing.
 std::string ReadTrial(const std::string& answer, int code, int signal);
 
 }  // namespace lockstep::launcher

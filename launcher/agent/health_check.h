@@ -23,7 +23,7 @@ std::string ExamineDisk(const std::string& folder, bool own, int64_t least_free 
 // Memory as workers share it: made, filled and mapped.
 std::string ExamineSharedMemory();
 
-// Whether `available` bytes of memory are enough to begin with.
+// Says what is wrong where `available` bytes of memory are too few to begin with.
 std::string ExamineMemory(int64_t available);
 
 }  // namespace lockstep::launcher

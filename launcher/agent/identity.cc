@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kLongestId = 255;
 
-// What a file of a line or two holds; empty when it is not there or cannot be read.
+// Returns what a file of a line or two holds; empty when it is not there or cannot be read.
 std::string ReadLine(int fd) {
   char buffer[512];
   const ssize_t n = ::pread(fd, buffer, sizeof(buffer), 0);

@@ -33,8 +33,8 @@ absl::StatusOr<std::string> DefaultStateFolder(const std::string& host, bool roo
 // damaged.
 absl::StatusOr<NodeIdentity> OpenNodeIdentity(const std::string& folder, const std::string& host);
 
-// Whether `text` is fit to be a part of paths, tables and messages: 1 to 255 of [A-Za-z0-9._-],
-// and neither "." nor "..".
+// Returns whether `text` is fit to be a part of paths, tables and messages: 1 to 255 of
+// [A-Za-z0-9._-], and neither "." nor "..".
 bool IsPlainName(const std::string& text);
 
 }  // namespace lockstep::launcher

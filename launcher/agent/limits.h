@@ -25,8 +25,8 @@ struct Limits {
 // agent and spawner raise theirs. Blocks on /proc when the number of processes is limited.
 Limits CurrentLimits();
 
-// What a host needs for `workers` workers; `local_run`: with a coordinator of its own. Errors:
-// ResourceExhausted, naming the limit, what is needed and what is allowed.
+// Checks what a host needs for `workers` workers; `local_run`: with a coordinator of its own.
+// Errors: ResourceExhausted, naming the limit, what is needed and what is allowed.
 absl::Status CheckLimits(const Limits& limits, int workers, bool local_run);
 
 // The part about open files alone, for `limit` of them. Errors: ResourceExhausted.

@@ -26,7 +26,7 @@ class LineSplitter {
   void Feed(std::string_view chunk, std::vector<std::string>* lines);
   // At the stream's end: appends the last line if it has no end.
   void Finish(std::vector<std::string>* lines);
-  // What was fed since the last line.
+  // Returns what was fed since the last line.
   const std::string& partial() const { return partial_; }
 
  private:

@@ -29,7 +29,7 @@ std::string ResolvePath(const std::string& folder, const std::string& path);
 std::string ChosenRunFolder(const std::string& run_dir, const std::string& runs_dir,
                             const std::string& proposed);
 
-// Whether names and paths of an assignment are such as a coordinator makes them. Errors:
+// Checks whether names and paths of an assignment are such as a coordinator makes them. Errors:
 // InvalidArgument, with the one that is not.
 absl::Status CheckAssignment(const WorkerAssignment& assignment);
 

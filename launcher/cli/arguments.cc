@@ -50,7 +50,7 @@ CoordinatorArgs ParseCoordinator(const Words& words, const Environment& environm
   return coordinator;
 }
 
-// What follows is, or may be, a command's own.
+// Returns what follows is, or may be, a command's own.
 bool BeginsCommand(const std::string& word) {
   return absl::EndsWith(word, ".py") ||
          IsIn({"-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}, word);

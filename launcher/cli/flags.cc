@@ -63,7 +63,7 @@ bool IsJobFile(const std::string& word) {
   return absl::EndsWith(word, ".yaml") || absl::EndsWith(word, ".yml") || word == "-";
 }
 
-// Whether the word begins a command, all that follows being its arguments.
+// Returns whether the word begins a command, all that follows being its arguments.
 bool BeginsScript(const std::string& verb, const std::string& word, const Words& words,
                   bool script) {
   if (verb != "run" && verb != "submit") return false;

@@ -23,7 +23,7 @@ struct Flag {
 // Every flag of the launcher, in the order of --help. Lives for ever.
 const std::vector<Flag>& AllFlags();
 
-// Whether `verb` ("run", "join", ...) takes `flag`.
+// Returns whether `verb` ("run", "join", ...) takes `flag`.
 bool TakesFlag(const std::string& verb, const Flag& flag);
 
 // A command line taken apart.

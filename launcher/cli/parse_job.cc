@@ -145,8 +145,8 @@ int MostNodes(const std::string& text) {
   return number ? most : 1;
 }
 
-// Whether the same command is given on several hosts. torchrun's users name an endpoint also where
-// there is one host.
+// Returns whether the same command is given on several hosts. torchrun's users name an endpoint
+// also where there is one host.
 bool IsOverHosts(const Words& words) {
   if (!words.has_command) return words.Has("rdzv-endpoint");
   return !words.Has("standalone") && MostNodes(words.Last("nnodes")) > 1 &&

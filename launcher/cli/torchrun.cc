@@ -62,8 +62,8 @@ absl::Status ApplyNodes(const std::string& text, JobArgs* job) {
   return absl::OkStatus();
 }
 
-// What of --tee, --redirects and --local-ranks-filter decides which ranks' lines are shown. Log
-// files have all of them.
+// Applies what of --tee, --redirects and --local-ranks-filter decides which ranks' lines are shown.
+// Log files have all of them.
 void ApplyLogs(const Words& words, JobArgs* job) {
   std::string shown;
   if (words.Last("redirects") == "3") shown = "none";

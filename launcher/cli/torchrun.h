@@ -23,10 +23,10 @@ struct TorchrunFlag {
 // By name: torchrun's flags that no flag of the launcher is called. Lives for ever.
 const std::map<std::string, TorchrunFlag>& TorchrunFlags();
 
-// Whether the program was started under torchrun's name.
+// Returns whether the program was started under torchrun's name.
 bool IsTorchrun(const std::string& program);
 
-// Whether a flag or a variable says that what comes next is a script or a program.
+// Returns whether a flag or a variable says that what comes next is a script or a program.
 bool WantsScript(const Words& words);
 bool WantsScript(const Environment& environment);
 

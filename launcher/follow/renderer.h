@@ -28,7 +28,7 @@ struct RenderOptions {
   bool pending = true;  // what a waiting job waits for
 };
 
-// What suits stderr of this process: a terminal or not, NO_COLOR, its width.
+// Returns what suits stderr of this process: a terminal or not, NO_COLOR, its width.
 RenderOptions RenderOptionsForStderr();
 
 class Renderer {

@@ -20,7 +20,7 @@ std::string ResultSummary(const JobStatus& told);
 // A failure: the first failed rank, its last lines, its victims.
 std::string FaultText(const Fault& told);
 
-// What the launcher exits with after a job in a final state.
+// Returns what the launcher exits with after a job in a final state.
 int ExitCodeOfJob(const JobStatus& status);
 
 }  // namespace lockstep::launcher

@@ -22,8 +22,8 @@ struct RunTokens {
 // Errors: FailedPrecondition when there is none, or it is none that will do; as ReadToken.
 absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintext);
 
-// Whether the host of HOST:PORT is this one: an address of it can be bound here. Blocks for as long
-// as its name is resolved.
+// Returns whether the host of HOST:PORT is this one: an address of it can be bound here. Blocks for
+// as long as its name is resolved.
 bool IsThisHost(const std::string& endpoint);
 
 // The worker slots that one host offers: all processes that the job may ever have, or, over several

@@ -52,7 +52,7 @@ class PrivateCoordinator {
   absl::Status WaitReady(absl::Duration timeout, int interrupt_fd);
   // It keeps this package (coordinator/client/packages.h), which goes with its folder.
   absl::Status HasPackage(const std::string& id);
-  // Whether it is started again when it ends; so unless told otherwise.
+  // Sets whether it is started again when it ends; so unless told otherwise.
   void SetRestarts(bool restarts);
 
   // Where it serves; with a port of 0, the one that it got, after WaitReady.

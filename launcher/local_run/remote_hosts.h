@@ -32,7 +32,7 @@ absl::Status WhyNoPart(const std::string& host, const std::string& launcher, con
 // The words of a command that enters hosts, such as "ssh -p 2222", with the options that a run
 // needs when it is ssh: it asks nothing, and notices a host that is gone.
 std::vector<std::string> EnterCommand(const std::string& command);
-// What a shell reads as the one word `text`.
+// Returns what a shell reads as the one word `text`.
 std::string ShellWord(const std::string& text);
 
 class RemoteHosts {

@@ -23,7 +23,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// What a word stands for on this host.
+// Returns what a word stands for on this host.
 absl::StatusOr<int> CountHere(const std::string& by) {
   if (by == "cpu") return AvailableCpus();
   if (const size_t gpus = UsableGpus().size(); gpus > 0) return static_cast<int>(gpus);
@@ -59,7 +59,7 @@ std::string FileOf(const std::vector<std::string>& command) {
   return absl::StrCat("run: ", JsonArrayOf(command), "\n");
 }
 
-// What the job is called after: the script, also where the command names its interpreter.
+// Returns what the job is called after: the script, also where the command names its interpreter.
 std::string NameOf(const JobArgs& args) {
   if (!args.script.empty()) return args.script;
   for (const std::string& word : args.command) {

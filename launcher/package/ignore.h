@@ -17,8 +17,8 @@ class IgnoreRules {
  public:
   // `.git` is left out whatever the text says, unless it says "!.git".
   explicit IgnoreRules(std::string_view text);
-  // Whether the file or folder with this path, from the top, stays behind. What is in a folder that
-  // does is not asked about.
+  // Returns whether the file or folder with this path, from the top, stays behind. What is in a
+  // folder that does is not asked about.
   bool Ignores(const std::string& path, bool is_folder) const;
 
  private:

@@ -44,8 +44,8 @@ std::vector<std::string> PartsOf(const std::string& path) {
   return parts;
 }
 
-// Whether a link at `name` to `target` stays in the folder, whatever other links are in it: a way
-// through one of them is not taken.
+// Returns whether a link at `name` to `target` stays in the folder, whatever other links are in it:
+// a way through one of them is not taken.
 bool StaysInside(const std::string& name, const std::string& target) {
   if (target.empty() || target[0] == '/' || target.find('\0') != target.npos) return false;
   int depth = static_cast<int>(PartsOf(name).size()) - 1;

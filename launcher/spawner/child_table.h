@@ -36,7 +36,7 @@ class ChildTable {
   bool empty() const { return ids_.empty(); }
 
  private:
-  // What was adopted here came of a process that has ended: it ends too.
+  // Kills what was adopted here: it came of a process that has ended.
   void KillAdopted();
 
   std::unordered_map<pid_t, uint64_t> ids_;  // of the running children that were asked for

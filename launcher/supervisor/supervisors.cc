@@ -132,7 +132,7 @@ absl::StatusOr<std::shared_ptr<SupervisorClient>> Supervisors::Start(const std::
   setup.set_socket(absl::StrCat(options_.folder, "/", name));
   setup.set_program(options_.worker_program);
   LS_ASSIGN_OR_RETURN(UniqueFd setup_file, MemoryFileOf(setup));
-  // What replaces the file later is for the jobs that begin later.
+  // Returns what replaces the file later is for the jobs that begin later.
   UniqueFd program(::open(options_.worker_program.c_str(), O_RDONLY | O_CLOEXEC));
   if (!program.valid()) program.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<UniqueFd> fds;

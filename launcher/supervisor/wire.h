@@ -36,11 +36,11 @@ absl::StatusOr<std::vector<UniqueFd>> ReceiveMessage(int socket,
 
 // A file in memory with the message, read from its beginning. Errors: ResourceExhausted.
 absl::StatusOr<UniqueFd> MemoryFileOf(const google::protobuf::MessageLite& message);
-// What MemoryFileOf wrote. Errors: Internal when it is not whole.
+// Reads what MemoryFileOf wrote. Errors: Internal when it is not whole.
 absl::Status ReadMemoryFile(int fd, google::protobuf::MessageLite* message);
 
-// Whether the process at the other end of a Unix socket, or who listened there, is of this user or
-// of root.
+// Returns whether the process at the other end of a Unix socket, or who listened there, is of this
+// user or of root.
 bool IsOwnUser(int socket);
 
 }  // namespace lockstep::launcher

@@ -50,7 +50,7 @@ absl::Status MakeFolder(const std::string& folder) {
       absl::StrCat("cannot make ", folder, ": ", error.message(), "; name another with --to"));
 }
 
-// What the coordinator calls the run's folder, which is to lie below this one.
+// Returns what the coordinator calls the run's folder, which is to lie below this one.
 absl::StatusOr<std::string> FolderBelow(const std::string& run_dir) {
   const std::vector<std::string> parts = absl::StrSplit(run_dir, '/');
   if (std::all_of(parts.begin(), parts.end(), IsPlainName)) return run_dir;
@@ -59,7 +59,7 @@ absl::StatusOr<std::string> FolderBelow(const std::string& run_dir) {
                                                  "': name one for the files with --to"));
 }
 
-// What is to come from one node: the model lies with rank 0, logs on each.
+// Returns what is to come from one node: the model lies with rank 0, logs on each.
 FetchRequest RequestOf(const FetchWish& wish, const FindFilesResponse& found,
                        const FileNode& node) {
   FetchRequest request;

@@ -180,7 +180,7 @@ std::string QueueText(const JobStatus& job) {
   return text;
 }
 
-// What each failure cost, from the failure on.
+// Returns what each failure cost, from the failure on.
 std::string FaultsText(const DescribeJobResponse& response) {
   if (response.faults_size() == 0) return "";
   std::vector<std::vector<std::string>> rows = {

@@ -122,7 +122,7 @@ struct Pair {
     return spec;
   }
 
-  // What each rank's calls come to.
+  // Returns what each rank's calls come to.
   std::vector<absl::Status> Run(const std::function<absl::Status(Communicator&)>& body,
                                 int64_t generation = 1) {
     std::vector<absl::Status> results(2);

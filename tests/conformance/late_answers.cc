@@ -26,7 +26,7 @@ sockaddr_in Loopback(int port) {
   return name;
 }
 
-// What can be read now; empty: the other end is gone.
+// Returns what can be read now; empty: the other end is gone.
 std::string Take(const UniqueFd& fd) {
   char bytes[16384];
   const ssize_t n = ::read(fd.get(), bytes, sizeof(bytes));

@@ -38,7 +38,8 @@ float SumOf(ShardRange shards, int64_t step, int64_t i) {
   return sum;
 }
 
-// What each of `world` ranks wants: overlapping, some of it nobody's, one rank almost nothing.
+// Returns what each of `world` ranks wants: overlapping, some of it nobody's, one rank almost
+// nothing.
 Wanted SomeWanted(int world, int64_t count = kCount) {
   Wanted wanted;
   for (int rank = 0; rank < world; ++rank) {

@@ -160,7 +160,7 @@ TEST_P(TreeTest, LargePartsThatAreBegunEarlyChangeNoBit) {
   }
 }
 
-// What lies at `at` now, whoever else writes there.
+// Returns what lies at `at` now, whoever else writes there.
 float Peek(const float* at) {
   static const int memory = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
   float value = 0;

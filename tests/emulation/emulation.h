@@ -16,7 +16,7 @@ namespace emulation {
 enum class Order { kForward, kBackward };
 void SetOrder(Order order);
 
-// What is allocated now, and the most that can be.
+// Returns what is allocated now, and the most that can be.
 size_t AllocatedBytes();
 // Calls that allocated memory of the device or page-locked memory.
 int64_t Allocations();

@@ -114,7 +114,7 @@ Graph GraphOf(const Data& data) {
 
 int EngineOf(const Data& engine) { return static_cast<int>(engine.One<int64_t>(kEngineIndex, -1)); }
 
-// Whether algorithm 1 has its knob, and no other has one.
+// Returns whether algorithm 1 has its knob, and no other has one.
 bool KnobsFit(const Data& config, int engine) {
   const auto it = config.parts.find(kConfigKnobs);
   const size_t count = it == config.parts.end() ? 0 : it->second.size();

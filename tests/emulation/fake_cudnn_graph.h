@@ -34,7 +34,7 @@ struct Graph {
   int products() const;
 };
 
-// Whether extents fit each other.
+// Returns whether extents fit each other.
 bool Fits(const Graph& graph);
 // Computes it as `algorithm` with arrays and scalars by number; switches may spoil the last
 // product.

@@ -27,7 +27,7 @@ void HangNext(int rank);
 void FailNext(int rank, NcclResult error, bool ends = false);
 // The next Shrink or Grow of that rank is refused.
 void RefuseNextManagement(int rank);
-// Whether something that was asked for has not happened yet.
+// Returns whether something that was asked for has not happened yet.
 bool FaultsPending();
 
 // What has been called in this process since it began.

@@ -40,7 +40,7 @@ class Comm {
   int world() const { return world_; }
   int rank() const { return rank_; }
 
-  // What ncclCommGetAsyncError gives.
+  // Returns what ncclCommGetAsyncError gives.
   NcclResult State();
   // Runs `calls` on the communicator's thread; in progress meanwhile.
   void Submit(std::vector<Call> calls);

@@ -13,7 +13,7 @@ struct Fault {
   bool ends = false;  // the GPU's work comes to its end all the same
 };
 
-// What the next group of `rank` suffers; it is forgotten then.
+// Returns what the next group of `rank` suffers; it is forgotten then.
 Fault TakeFault(int rank);
 
 }  // namespace lockstep::fake_nccl

@@ -73,7 +73,7 @@ bool Fails() {
   return all.failed;
 }
 
-// What is given to `stream` before `until` is done.
+// Runs what is given to `stream` before `until` is done.
 void RunUntil(CUstream_st* stream, int64_t until) {
   LS_CHECK(!stream->running || stream->done >= until) << "two streams wait for each other";
   stream->running = true;

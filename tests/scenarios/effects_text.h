@@ -16,7 +16,8 @@ namespace lockstep::coordinator {
 // Who is at the other end of a session.
 using Names = std::map<SessionId, std::string>;
 
-// What was told to agents, workers and followers, and which rows were written, in this order.
+// Returns what was told to agents, workers and followers, and which rows were written, in this
+// order.
 std::vector<std::string> ToText(const Effects& effects, const Names& names);
 
 // One line for each job and node.

@@ -26,7 +26,7 @@ absl::Duration ParseTime(const std::string& text) {
   return duration;
 }
 
-// What the process of "j.2" has for a pid unless a command says otherwise.
+// Returns what the process of "j.2" has for a pid unless a command says otherwise.
 int64_t Pid(const std::string& worker) {
   int64_t slot = 0;
   const std::vector<std::string> parts = absl::StrSplit(worker, '.');

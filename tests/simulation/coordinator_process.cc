@@ -143,7 +143,7 @@ void CoordinatorProcess::Pump(Streams<Up, Down>& streams, SessionId session) {
   const auto found = streams.by_session.find(session);
   if (found == streams.by_session.end()) return;
   auto& stream = found->second;
-  auto next = stream.machine.Pump();
+  auto next = stream.machine.TakeNext();
   if (next.write) {
     stream.connection->down->Write(*std::move(next.write), [this, &streams, session](bool ok) {
       const auto stream_now = streams.by_session.find(session);

@@ -49,12 +49,12 @@ struct Host {
 // after the way back is cut, the other way carries nothing either.
 inline constexpr absl::Duration kUnacknowledged = absl::Milliseconds(400);
 
-// Whether packets get from one host to the other.
+// Returns whether packets get from one host to the other.
 inline bool Passes(const Host& from, const Host& to) {
   if (!from.up || !to.up || from.suspended || to.suspended) return false;
   return &from == &to || (!from.cut_out && !to.cut_in);
 }
-// Whether new data of a connection do.
+// Returns whether new data of a connection do.
 inline bool Carries(const Host& from, const Host& to, absl::Time now) {
   if (!Passes(from, to)) return false;
   if (Passes(to, from)) return true;

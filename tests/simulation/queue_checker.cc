@@ -25,7 +25,7 @@ using coordinator::Worker;
 // to leave.
 constexpr absl::Duration kIdleAtMost = absl::Seconds(5);
 
-// What the processes of the job have, by node.
+// Returns what the processes of the job have, by node.
 std::map<std::string, int> HoldsOf(const Job& job) {
   std::map<std::string, int> holds;
   const auto add = [&](const Worker& worker) {
@@ -56,7 +56,7 @@ int Wants(const Job& job) {
   return wanted;
 }
 
-// Whether the job as a whole has room in `free`.
+// Returns whether the job as a whole has room in `free`.
 bool Fits(const State& state, const Job& job, const std::map<std::string, int>& free,
           absl::Time now) {
   const Resources& resources = job.spec().resources();

@@ -22,7 +22,7 @@ class QueueUsers {
  public:
   explicit QueueUsers(World* world);
 
-  // What the seed's users may have at once.
+  // Sets what the seed's users may have at once.
   static void SetQuotas(SimulationOptions& options);
   std::vector<SimulatedJob> MakeJobs(int max_restarts);
   // Names those that it waits for. False: they are not accepted yet.

@@ -46,8 +46,8 @@ class WorkerProcess : public Process {
   void LeaveGroup(int lost_rank, const std::string& why);
   void FinishTraining(bool drained);
   void RegroupNow();
-  // Whether it does not leave its generation though it should: its main thread hangs, in some seeds
-  // and once a job, and the thread that speaks to the coordinator goes on.
+  // Returns whether it does not leave its generation though it should: its main thread hangs, in
+  // some seeds and once a job, and the thread that speaks to the coordinator goes on.
   bool Hangs();
   bool wants_drain() const { return machine_.drain(); }
   int64_t regroup() const { return machine_.regroup(); }

@@ -37,7 +37,7 @@ class Candidates {
   absl::Status Add(const std::string& folder, bool own_alone);
   // The one that the coordinator knows as the newest may be gone.
   void TellOfMissing() const;
-  // Whether it is higher than all that the job's coordinator knows of.
+  // Returns whether it is higher than all that the job's coordinator knows of.
   bool IsTooLate(const checkpoint::Manifest& manifest) const;
 
   const ResumeSource& source_;
@@ -53,7 +53,7 @@ absl::Status Unreadable(int rank, const std::string& path, const absl::Status& w
 
 // What became of reading a checkpoint on a rank; higher is worse.
 enum class ReadOutcome { kLoaded = 0, kDamaged = 1, kUnreadable = 2 };
-// What `status`, of reading one, comes to.
+// Returns what `status`, of reading one, comes to.
 ReadOutcome OutcomeOf(const absl::Status& status);
 
 // The worst outcome of all ranks, and one that had it.

@@ -16,7 +16,7 @@
 
 namespace lockstep::worker {
 
-// What this job's checkpoints say of themselves; step, files and evaluations are not set.
+// Returns what this job's checkpoints say of themselves; step, files and evaluations are not set.
 checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
                                 const engine::Plan& plan, const std::string& device_hash,
                                 const std::string& device);
@@ -24,8 +24,8 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
 // Where a checkpoint stands among those of its run.
 CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path);
 
-// What of the math differs between a checkpoint and the job that would go on from it, such as
-// "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.
+// Returns what of the math differs between a checkpoint and the job that would go on from it, such
+// as "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
 
 }  // namespace lockstep::worker

@@ -18,7 +18,7 @@ constexpr size_t kPiece = size_t{1} << 20;  // of the copy
 constexpr int kTries = 100;
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
-// What a rank says of its part to the one that publishes.
+// Returns what a rank says of its part to the one that publishes.
 std::string PartName(int part) { return absl::StrFormat("part-%05d.json", part + 1); }
 
 }  // namespace

@@ -131,7 +131,7 @@ class CheckpointJob {
   bool copied_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// What is to be done about an error of saving, for people.
+// Returns what is to be done about an error of saving, for people.
 std::string SavingAdvice(const absl::Status& why);
 
 }  // namespace lockstep::worker

@@ -51,7 +51,7 @@ class CheckpointLayout {
   std::vector<LayoutFile> files_;
 };
 
-// What an entry is called in the files: counters have "lockstep." before their name.
+// Returns what an entry is called in the files: counters have "lockstep." before their name.
 std::string TensorName(const engine::StateEntry& entry);
 // "F32", "BF16", ...
 std::string TensorDtype(const engine::StateEntry& entry);

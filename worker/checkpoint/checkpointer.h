@@ -93,7 +93,7 @@ class Checkpointer {
   void Enter(const Communicator& communicator, int64_t step, bool saved,
              const FolderCopies& copies = {});
 
-  // Whether this rank would like a checkpoint after the step that begins.
+  // Returns whether this rank would like a checkpoint after the step that begins.
   bool WantsSave() const;
   // How far this rank's part of the checkpoint under way is.
   SavedPart part() const;
@@ -122,8 +122,8 @@ class Checkpointer {
   absl::StatusOr<std::string> FindSaved(int64_t step) const;
   const std::string& folder() const { return settings_.folder; }
 
-  // Whether this rank keeps the best weights beside its checkpoints, though it does not write the
-  // run's files: it is the one that saves in its folder.
+  // Returns whether this rank keeps the best weights beside its checkpoints, though it does not
+  // write the run's files: it is the one that saves in its folder.
   bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
   // Keeps the weights in the file `path` as those of the best evaluation, of `step`.
   void KeepBest(int64_t step, const std::string& path);

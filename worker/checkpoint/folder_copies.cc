@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<Row>> Exchange(Communicator* communicator, const Row&
   return rows;
 }
 
-// What the job says against what was seen.
+// Checks what the job says against what was seen.
 absl::Status CheckStated(const Generation& generation, const SharedFolder& folder,
                          const FolderCopies& copies, int rank) {
   const auto host = [&](int of) { return generation.members(of).host(); };

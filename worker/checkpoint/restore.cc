@@ -92,7 +92,7 @@ absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarge
   return absl::DataLossError("it has tensors that this job has not");
 }
 
-// What rank 0 does about the next candidate; all ranks get the same.
+// Returns what rank 0 does about the next candidate; all ranks get the same.
 absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates,
                               absl::Time deadline) {
   Choice choice;

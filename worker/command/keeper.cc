@@ -48,7 +48,7 @@ constexpr absl::Duration kLookForExit = absl::Milliseconds(10);
 constexpr int kExitNotFound = 127;
 constexpr int kExitNotExecutable = 126;
 
-// What is the cluster's and no command's.
+// Returns what is the cluster's and no command's.
 const std::vector<std::string>& HiddenVariables() {
   static const auto* const names = new std::vector<std::string>{
       "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE"};

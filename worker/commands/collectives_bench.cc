@@ -103,7 +103,7 @@ class RankBench {
     return result;
   }
 
-  // What every rank's arena must hold.
+  // Returns what every rank's arena must hold.
   static size_t ArenaBytes(const BenchCollectivesRequest& request) {
     size_t most = 0;
     for (int r = 0; r < request.ranks(); ++r) {
@@ -230,7 +230,7 @@ class RankBench {
     return wrong;
   }
 
-  // What a rank's whole first node holds at `i`, when it was filled.
+  // Returns what a rank's whole first node holds at `i`, when it was filled.
   float OwnValue(int rank, int64_t i) const {
     const ShardRange node =
         WholeNodes(request_.shards(), DealShards(request_.shards(), n_, rank))[0];

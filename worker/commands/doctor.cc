@@ -89,8 +89,8 @@ void AddReductions(const Nvml* nvml, const NcclLibrary* nccl, Findings* findings
                                           "; nccl: {use: never} takes the host's memory instead")});
 }
 
-// What the engine does not know: NCCL, and what the kernel and the driver say. Nothing has used a
-// GPU in this process yet.
+// Returns what the engine does not know: NCCL, and what the kernel and the driver say. Nothing has
+// used a GPU in this process yet.
 Findings ExamineHost() {
   Findings findings;
   const absl::StatusOr<const NcclLibrary*> nccl = LoadNccl();

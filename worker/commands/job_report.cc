@@ -61,7 +61,7 @@ std::string Seconds(double seconds) {
   return absl::StrFormat("%.2f s", seconds);
 }
 
-// What zero_stage means for this job.
+// Returns what zero_stage means for this job.
 std::string Sharding(const CompiledJob& compiled) {
   if (compiled.job.train().zero_stage() == 0) return "";
   const int least = LeastWorkers(compiled.job);

@@ -54,13 +54,13 @@ class ControlLink {
   void WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort);
   void UnwatchGeneration();
 
-  // Whether the job is to stop after a step that all agree on.
+  // Returns whether the job is to stop after a step that all agree on.
   bool drain_requested() const { return drain_.load(std::memory_order_relaxed); }
-  // Whether the members are to leave `generation` together after a step that all agree on.
+  // Returns whether the members are to leave `generation` together after a step that all agree on.
   bool regroup_requested(int64_t generation) const {
     return regroup_.load(std::memory_order_relaxed) == generation;
   }
-  // Whether the worker was told to exit, and with what.
+  // Returns whether the worker was told to exit, and with what.
   std::optional<Exit> exit_requested() const;
 
   // There will never be a coordinator again: whoever waits for one waits no more, and the job is to
@@ -87,9 +87,9 @@ class ControlLink {
   // Says that all is done, and returns at once; what FinishAndWait waits for is asked for with
   // exit_requested and HasEnded.
   void SendFinished(const WorkerFinished& finished);
-  // Whether the coordinator has ended `generation`.
+  // Returns whether the coordinator has ended `generation`.
   bool HasEnded(int64_t generation) const;
-  // Whether the coordinator is heard: a connection to it is up.
+  // Returns whether the coordinator is heard: a connection to it is up.
   bool connected() const { return connected_.load(std::memory_order_relaxed); }
   // Says why the worker gives up; waits a moment for the message to leave.
   void SendFailed(int64_t generation, const absl::Status& status);

@@ -64,13 +64,13 @@ class ControlMachine {
   // A generation newer than `after`: the newest, or one without members that had ended before this
   // worker could enter it. It stands between generations no more. REQUIRES: HasGeneration(after).
   Generation TakeGeneration(int64_t after);
-  // Whether `generation` was ended.
+  // Returns whether `generation` was ended.
   bool HasEnded(int64_t generation) const { return ended_through_ >= generation; }
   // With what the worker is to leave, if it is.
   const std::optional<Exit>& exit() const { return exit_; }
-  // Whether there will never be a coordinator again.
+  // Returns whether there will never be a coordinator again.
   bool lost() const { return lost_; }
-  // Whether the job is to stop after a step that all agree on.
+  // Returns whether the job is to stop after a step that all agree on.
   bool drain() const { return drain_; }
   // The generation that its members are to leave together; 0: none.
   int64_t regroup() const { return regroup_; }

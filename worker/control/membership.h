@@ -19,10 +19,10 @@ namespace lockstep::worker {
 // is no member.
 GroupSpec GroupOf(const Generation& generation, const WorkerBootstrap& bootstrap);
 
-// Whether `rank` is a member on another node than `node_id`.
+// Returns whether `rank` is a member on another node than `node_id`.
 bool IsElsewhere(const GroupSpec& group, int rank, const std::string& node_id);
-// Whether a connection ended, or said what was not meant. Of another host's process it tells no
-// more: that it died is for its agent to say.
+// Returns whether a connection ended, or said what was not meant. Of another host's process it
+// tells no more: that it died is for its agent to say.
 bool IsOfTheNetwork(const GroupSpec& group, const GroupEnd& end, const std::string& node_id);
 
 // The generation `number` of those members of `last` that are left by `is_left`, in their order and

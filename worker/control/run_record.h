@@ -46,7 +46,7 @@ class RunRecord {
   absl::Status SetWriter(bool writes, bool remembered);
 
   const std::string& run_dir() const { return run_dir_; }
-  // Whether metrics.jsonl has a line for this step.
+  // Returns whether metrics.jsonl has a line for this step.
   bool WantsStep(int64_t step) const;
   // `loss_scale` is that of the step, 0 where losses are not scaled; `overflow` with it: the step
   // was skipped.

@@ -24,7 +24,7 @@ int64_t ResidentBytes() {
   return int64_t{resident} * ::sysconf(_SC_PAGESIZE);
 }
 
-// What the operation that the worker is in says of itself.
+// Adds what the operation that the worker is in says of itself.
 void Describe(const FlightRecord& record, absl::Time now, FlightState* flight) {
   const Operation& operation = record.operation;
   flight->set_operation(std::string(OpKindName(operation.kind)));

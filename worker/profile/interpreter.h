@@ -19,7 +19,7 @@ class Interpreter : public engine::NodeObserver {
   // Values of the steps in `dump_steps` go to `dump_dir` (empty: nowhere). `plan` outlives it.
   Interpreter(const engine::Plan* plan, std::string dump_dir, StepRange dump_steps);
 
-  // What runs next.
+  // Tells what runs next.
   void Enter(int64_t step, int shard, int micro);
 
   void BeforeNode(engine::ProgramKind, int) override {}

@@ -18,7 +18,7 @@ struct Peak {
   double bytes = 0;  // a second
 };
 
-// What holds the step, in one sentence.
+// Returns what holds the step, in one sentence.
 std::string ProfileVerdict(const std::vector<RankProfile>& ranks, const Peak& peak);
 // The verdict, the phases of every rank, and the nodes (added up over the ranks) in the order of
 // `sort`: total, self, average, calls, flops or bytes.

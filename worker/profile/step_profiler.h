@@ -34,7 +34,7 @@ class StepProfiler : public engine::NodeObserver {
   // Around each step (1-based) of the training loop.
   void BeginStep(int64_t step, engine::Executor* executor);
   void EndStep();
-  // Whether the present step is measured.
+  // Returns whether the present step is measured.
   bool active() const { return active_; }
 
   void BeforeNode(engine::ProgramKind program, int node) override;
@@ -45,7 +45,7 @@ class StepProfiler : public engine::NodeObserver {
   // A batch for `step` that loader thread `thread` made.
   void RecordBatch(int thread, int64_t step, int64_t begin, int64_t end) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What was measured so far.
+  // Returns what was measured so far.
   RankProfile Result(int rank) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

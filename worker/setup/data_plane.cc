@@ -53,8 +53,8 @@ bool IsLoopback(const std::string& address) {
   return absl::StartsWith(address, "127.") || address == "::1";
 }
 
-// Whether gradients go to other hosts while later ones are computed. It is for measurements to say
-// otherwise (bench/overlap.py); no bit depends on it.
+// Returns whether gradients go to other hosts while later ones are computed. It is for measurements
+// to say otherwise (bench/overlap.py); no bit depends on it.
 bool Overlaps() {
   const char* const value = std::getenv("LOCKSTEP_OVERLAP");
   return value == nullptr || std::string_view(value) != "0";

@@ -21,7 +21,7 @@ void ClaimDevice(const WorkerAssignment& assignment);
 // Errors: FailedPrecondition when the job wants a GPU and there is none, with what to do.
 absl::StatusOr<JobSpec> JobOnDevice(const JobSpec& job, const WorkerAssignment& assignment);
 
-// What the plan runs on here. Errors: FailedPrecondition, Internal of a GPU.
+// Returns what the plan runs on here. Errors: FailedPrecondition, Internal of a GPU.
 absl::StatusOr<std::string> DescribeDeviceOf(const engine::Plan& plan);
 
 }  // namespace lockstep::worker

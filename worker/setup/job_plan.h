@@ -45,9 +45,10 @@ absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Trai
 // Steps of the whole run.
 int64_t TotalSteps(const Train& train, const data::DistributedSampler& sampler);
 
-// Whether its moments are sharded: train.zero_stage is 1 and there can be enough workers for it.
+// Returns whether its moments are sharded: train.zero_stage is 1 and there can be enough workers
+// for it.
 bool ShardsMoments(const JobSpec& job);
-// Whether sums of gradients are rounded to bf16: train.gradient_compression.
+// Returns whether sums of gradients are rounded to bf16: train.gradient_compression.
 bool CompressesGradients(const JobSpec& job);
 
 }  // namespace lockstep::worker

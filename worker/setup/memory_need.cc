@@ -39,7 +39,7 @@ size_t Workspace(const engine::Plan& plan) {
   return std::min(workspace, plan.arena_bytes());
 }
 
-// What a worker saves that has the largest share of the moments which it may come to have.
+// Returns what a worker saves that has the largest share of the moments which it may come to have.
 size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vector_count,
                       GradientPlace place) {
   const int least = LeastWorkers(job);

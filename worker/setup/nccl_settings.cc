@@ -20,7 +20,7 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 
-// What is not a variable of NCCL's.
+// Returns what is not a variable of NCCL's.
 bool IsOwn(const std::string& name) {
   return name == "use" || name == "order" || name == "symmetric_memory" ||
          name == "multi_rank_gpu" || name == "env";

@@ -12,7 +12,7 @@
 
 namespace lockstep::worker {
 
-// Whether workers that share a GPU are to reduce by NCCL, if it can.
+// Returns whether workers that share a GPU are to reduce by NCCL, if it can.
 bool MayShareGpu(const Nccl& nccl);
 
 // The variables that `nccl` sets, by name: a field's own name behind NCCL_, then those of its

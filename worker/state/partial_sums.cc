@@ -11,7 +11,7 @@
 namespace lockstep::worker {
 namespace {
 
-// Whether `left` and `right` are the two halves of a node that is `top` or lies in it.
+// Returns whether `left` and `right` are the two halves of a node that is `top` or lies in it.
 bool AreHalves(ShardRange top, ShardRange left, ShardRange right) {
   if (left.end != right.begin) return false;
   const ShardRange both{left.begin, right.end};

@@ -38,7 +38,7 @@ class PartialSums {
   // Elements [begin, end) of the last shard's leaf are complete: adds what can be added of them, so
   // that those of whole() are there. Parts follow each other from 0 on. Errors: as LeafDone.
   absl::Status PartDone(int64_t begin, int64_t end);
-  // What nodes() will be after the last LeafDone.
+  // Returns what nodes() will be after the last LeafDone.
   const std::vector<NodeBuffer>& whole() const { return whole_; }
   // The leaf of the next shard is complete: adds what can be added. Errors: those of the vectors'
   // memory.

@@ -22,8 +22,8 @@ namespace lockstep::worker {
 absl::Status CheckReplicas(Communicator* communicator, const void* state, size_t bytes,
                            int64_t step, absl::Time deadline);
 
-// What `rank` of `world` says when `ranks` have another state than the majority after `step`, or,
-// when there is no majority, differ among themselves: as CheckReplicas.
+// Says what `rank` of `world` says when `ranks` have another state than the majority after `step`,
+// or, when there is no majority, differ among themselves: as CheckReplicas.
 absl::Status ReplicasDiffer(const std::vector<int>& ranks, bool majority, int rank, int64_t step);
 
 // The ranks whose hash is not the one that more than half of them have; all without such a one.

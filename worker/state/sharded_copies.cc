@@ -17,7 +17,7 @@ bool Contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Whether one of `ranges`, which are ascending, has a byte of [begin, end).
+// Returns whether one of `ranges`, which are ascending, has a byte of [begin, end).
 bool Overlaps(const std::vector<engine::StateRange>& ranges, size_t begin, size_t end) {
   const auto next =
       std::upper_bound(ranges.begin(), ranges.end(), begin,
@@ -102,7 +102,7 @@ uint64_t ShardedState::HashOf(int shard, const char* base) const {
 
 absl::Status ShardedState::CheckReplicas(Communicator* communicator, int64_t step,
                                          absl::Time deadline) const {
-  // What all have, then each shard that this rank holds.
+  // Returns what all have, then each shard that this rank holds.
   std::vector<uint64_t> mine(static_cast<size_t>(parts_.shards) + 1, 0);
   mine[0] = HashBytes(parts_.state, moments_begin_) * 31 +
             HashBytes(parts_.state + moments_end_, plan().state_bytes() - moments_end_);

@@ -79,7 +79,8 @@ class ShardedState : public StatePolicy {
   absl::StatusOr<StateAgreement> Agree(Communicator* communicator, int64_t start_step,
                                        int64_t evaluated_step, absl::Time deadline) override;
 
-  // Whether every rank of this generation holds everything, so that a step is the ordinary one.
+  // Returns whether every rank of this generation holds everything, so that a step is the ordinary
+  // one.
   bool all_held() const { return all_held_; }
   absl::Span<const std::vector<ElementRange>> wanted() const override { return deal_.wanted; }
   bool publishes() const override { return true; }

@@ -40,10 +40,10 @@ class StatePolicy {
 
   // TreeReduceArgs::wanted of this generation's steps.
   virtual absl::Span<const std::vector<ElementRange>> wanted() const { return {}; }
-  // Whether a checkpoint needs Publish before it.
+  // Returns whether a checkpoint needs Publish before it.
   virtual bool publishes() const { return false; }
-  // Whether peers read each other's state for a checkpoint: its copy is then made before any of
-  // them takes part in the next reduction.
+  // Returns whether peers read each other's state for a checkpoint: its copy is then made before
+  // any of them takes part in the next reduction.
   virtual bool copies_read_peers() const { return false; }
   // After the reduction: all ranks have what they need of it, and know enough to begin the step.
   // Blocks. Errors: those of the communicator and of the device.
@@ -60,8 +60,8 @@ class StatePolicy {
   // Brings the state regions of all whom Locate asks up to date. No copy is being made meanwhile.
   // Errors: those of the communicator and of the device.
   virtual absl::Status Publish(Communicator* communicator, absl::Time deadline) = 0;
-  // Whether what several ranks have is the same, bit for bit, after `step`. Blocks. Errors: as
-  // worker::CheckReplicas.
+  // Checks whether what several ranks have is the same, bit for bit, after `step`. Blocks. Errors:
+  // as worker::CheckReplicas.
   virtual absl::Status CheckReplicas(Communicator* communicator, int64_t step,
                                      absl::Time deadline) const = 0;
 

@@ -18,10 +18,10 @@ namespace lockstep::worker {
 engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
                            const engine::Tracking& before);
 
-// Whether the run ends with the newest evaluation.
+// Returns whether the run ends with the newest evaluation.
 bool StopsEarly(const Train& train, const engine::Tracking& tracking);
 
-// Whether model/best.safetensors is to hold the averaged weights.
+// Returns whether model/best.safetensors is to hold the averaged weights.
 bool BestIsOfAverage(const Train& train);
 
 }  // namespace lockstep::worker

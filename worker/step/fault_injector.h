@@ -39,7 +39,7 @@ class FaultInjector {
   };
   FaultInjector(std::string run_dir, double factor)
       : run_dir_(std::move(run_dir)), factor_(factor) {}
-  // Whether this is the first time; marks it. `pid`: the process that suffers it.
+  // Returns whether this is the first time; marks it. `pid`: the process that suffers it.
   bool Mark(int number, int pid) const;
 
   const std::string run_dir_;

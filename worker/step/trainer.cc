@@ -21,7 +21,7 @@ namespace {
 // ends the generation; this bound is only for when there is no coordinator to do so.
 constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 
-// Whether all of the entry is in `held`, ascending; null: everything is.
+// Returns whether all of the entry is in `held`, ascending; null: everything is.
 bool Holds(const std::vector<engine::StateRange>* held, const engine::StateEntry& entry) {
   if (held == nullptr) return true;
   size_t at = entry.offset;

@@ -71,9 +71,9 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const CompiledJob& compiled,
                                                          const Parts& parts);
 
-  // What every worker keeps of its steps, whether it writes it or not, and the faults that it is to
-  // suffer; both may be null and outlive this. `on_first_commit` is called after the first step of
-  // each generation.
+  // Sets what every worker keeps of its steps, whether it writes it or not, and the faults that it
+  // is to suffer; both may be null and outlive this. `on_first_commit` is called after the first
+  // step of each generation.
   void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_first_commit) {
     notes_ = notes;
     faults_ = faults;
@@ -145,7 +145,7 @@ class Trainer {
   void WaitForCopy() {
     if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   }
-  // What measures the job's `profile` steps; null without.
+  // Returns what measures the job's `profile` steps; null without.
   StepProfiler* profiler() { return profiler_.get(); }
 
  private:
@@ -153,7 +153,7 @@ class Trainer {
   absl::Status Reserve(Transport* transport);
   absl::Status ReserveState(Transport* transport);
   absl::Status MakePolicy(Transport* transport, float* gradients);
-  // What the job's `profile` and `debug` ask for.
+  // Makes what the job's `profile` and `debug` ask for.
   absl::Status MakeObservers();
   // One step. header_ says what all ranks are to do after it.
   absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record);
@@ -166,11 +166,11 @@ class Trainer {
                         const engine::Executor::Hooks& hooks);
   // Their sum over all shards, as far as this worker needs it.
   absl::StatusOr<absl::Span<const Slice>> Reduce(Communicator* communicator, int64_t step);
-  // What this worker would have all do after the step.
+  // Returns what this worker would have all do after the step.
   StepHeader::Wishes Wishes(const Communicator& communicator) const;
-  // What is reduced in `step`, from the nodes that this worker contributes.
+  // Returns what is reduced in `step`, from the nodes that this worker contributes.
   TreeReduceArgs ReductionOf(int64_t step, absl::Span<const NodeBuffer> nodes) const;
-  // What of it is the plan's, until the next call.
+  // Returns what of it is the plan's, until the next call.
   absl::Span<const engine::GradientSlice> GradientsIn(absl::Span<const Slice> reduced);
   // Bucket `bucket` of the step's last shard is there: begins to reduce the part that it completes.
   absl::Status BeginReducing(Communicator* communicator, int64_t step, int bucket);
@@ -178,21 +178,21 @@ class Trainer {
   absl::StatusOr<engine::StepResult> Update(Communicator* communicator,
                                             absl::Span<const Slice> reduced, int64_t step,
                                             RunRecord* record);
-  // What of it can be done when the generation has ended: this worker is bound to the step.
+  // Returns what of it can be done when the generation has ended: this worker is bound to the step.
   absl::StatusOr<engine::StepResult> BeginUpdate(Communicator* communicator,
                                                  absl::Span<const Slice> reduced, int64_t step,
                                                  RunRecord* record);
   // Writes down that the step is made.
   void Note(const engine::StepResult& result, int64_t step, int64_t generation, RunRecord* record);
-  // What follows a step at its boundary: evaluation and checkpoint, if they are due.
+  // Does what follows a step at its boundary: evaluation and checkpoint, if they are due.
   absl::Status AtBoundary(Communicator* communicator, RunRecord* record);
   // All members hold the same, if it is to be looked at after this step.
   absl::Status VerifyReplicas(Communicator* communicator);
   // Tells the world of the step that the state is after.
   void NoteCommitted(const engine::StepResult& result);
-  // What the job wants done about a step that is not finite.
+  // Does what the job wants done about a step that is not finite.
   absl::Status CheckFinite(int64_t step, const engine::StepResult& result) const;
-  // Whether `every`, counted in steps or epochs, comes after this step.
+  // Returns whether `every`, counted in steps or epochs, comes after this step.
   bool FallsOn(const Every& every, int64_t step) const;
   bool EvalDue(int64_t step) const;
   absl::Status Resume(Communicator* communicator, const std::string& run_dir);

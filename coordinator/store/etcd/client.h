@@ -40,7 +40,7 @@ class EtcdClient {
   absl::Status Compact(int64_t revision, absl::Duration timeout);
   // A new lease of so many seconds; what etcd made of it.
   absl::StatusOr<etcdserverpb::LeaseGrantResponse> Grant(int64_t seconds, absl::Duration timeout);
-  // What is left of the lease from now on: seconds. Errors: NotFound: it is over.
+  // Returns what is left of the lease from now on: seconds. Errors: NotFound: it is over.
   absl::StatusOr<int64_t> KeepAlive(int64_t lease, absl::Duration timeout);
   absl::Status Revoke(int64_t lease, absl::Duration timeout);
 

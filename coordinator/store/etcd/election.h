@@ -42,7 +42,7 @@ class Election {
   // Gives up what it has, so that another one leads soon. Blocks for a moment.
   ~Election();
 
-  // Whether it leads now.
+  // Returns whether it leads now.
   bool Leads() const ABSL_LOCKS_EXCLUDED(mu_);
   // Until when it leads if it is not renewed; InfinitePast: it does not.
   absl::Time Until() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -37,13 +37,13 @@ struct EtcdLayout {
   std::string Leader() const { return prefix + "leader"; }
   // The key of the newest batch's mark.
   std::string Newest() const { return prefix + "newest"; }
-  // What the keys of all rows begin with.
+  // Returns what the keys of all rows begin with.
   std::string Rows() const { return prefix + "rows/"; }
   // The same of pieces.
   std::string Pieces() const { return prefix + "pieces/"; }
   // The same of parts.
   std::string Parts() const { return prefix + "parts/"; }
-  // What those of a row's pieces begin with, and that of one of them, from 1.
+  // Returns what those of a row's pieces begin with, and that of one of them, from 1.
   std::string PiecesOf(absl::string_view row) const;
   std::string Piece(absl::string_view row, int number) const;
   // The key of a batch's part, from 0.
@@ -56,7 +56,7 @@ std::string RangeEnd(std::string prefix);
 // A hash (FNV-1a) of a row, or of a batch's parts (with an empty key).
 uint64_t EtcdHash(absl::string_view key, absl::string_view value);
 
-// What a batch changes, by key: of rows with one key the last counts.
+// Returns what a batch changes, by key: of rows with one key the last counts.
 std::map<std::string, EtcdChange> ChangesOf(absl::Span<const Put> rows);
 
 // The changes of etcd's keys that one changed row of batch `revision` needs; `pieces`: how many the

@@ -31,7 +31,7 @@ struct EtcdOptions {
 // what is expected.
 absl::StatusOr<EtcdOptions> ParseEtcdAddress(absl::string_view address);
 
-// Whether a store's address is one of etcd.
+// Returns whether a store's address is one of etcd.
 bool IsEtcdAddress(absl::string_view address);
 
 }  // namespace lockstep::coordinator

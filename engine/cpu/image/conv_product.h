@@ -93,7 +93,7 @@ class PatchProduct {
     int64_t image = 0, row = 0, rows = 0;
   };
   Chunk ChunkAt(int64_t index) const;
-  // What the tiles of a panel, from column j on, have in common.
+  // Sets what the tiles of a panel, from column j on, have in common.
   void SetEpilogue(const ImageEpilogue& epilogue, const Chunk& chunk, int64_t j, Tile* tile) const;
   // All products of a chunk to c, by patches or by rows.
   void RunPatches(const float* x, const float* panels, const ImageEpilogue& epilogue,
@@ -109,7 +109,7 @@ class PatchProduct {
   void PutChunk(float* from, const ImageValues& y, const ImageEpilogue& epilogue, int64_t p0,
                 int64_t p1, const Part& part, float* row) const;
   const float* Row(const ImageValues& values, int64_t at, int64_t count, float* row) const;
-  // Whether the tiles write to y itself.
+  // Returns whether the tiles write to y itself.
   bool direct() const { return grid_.dense() && !bf16_; }
   bool pairs() const { return bf16_ && each_ == 1; }
   // `rows` rows of tile->k pairs, tile->a_row apart, at `wide`: what the tile then takes.

@@ -20,7 +20,8 @@
 
 namespace lockstep::engine {
 
-// Whether a pooled convolution and its weight gradient are done so: a rule on its shape alone.
+// Returns whether a pooled convolution and its weight gradient are done so: a rule on its shape
+// alone.
 bool IsForDirect(const ConvGeometry& g);
 
 class DirectConv {

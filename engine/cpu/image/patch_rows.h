@@ -15,13 +15,13 @@ namespace lockstep::engine {
 
 class PatchRows {
  public:
-  // Whether the windows' rows are side by side: all channels, no dilation of columns.
+  // Returns whether the windows' rows are side by side: all channels, no dilation of columns.
   static bool Fits(const PatchShape& shape);
   // REQUIRES: Fits(shape). `rows` of output pixels at most.
   PatchRows(const PatchShape& shape, int64_t rows);
 
   int64_t floats() const;
-  // What the output pixels of rows [row, row + rows) of one image look at.
+  // Copies what the output pixels of rows [row, row + rows) of one image look at.
   void Fill(const float* x, int64_t image, int64_t row, int64_t rows, float* out) const;
 
   // Rows of a window; floats of one.

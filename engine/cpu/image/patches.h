@@ -34,7 +34,7 @@ class Patches {
   int64_t depth() const { return depth_; }
   // Output pixels of one image.
   int64_t pixels() const { return shape_.rows * shape_.columns; }
-  // Whether the matrix is the image itself: one tap, no border, every channel.
+  // Returns whether the matrix is the image itself: one tap, no border, every channel.
   bool is_image() const;
   // Columns [k0, k1) of the rows [p0, p1) (pixels of all images, counted through) of `x` to `out`,
   // whose rows are `stride` floats apart.

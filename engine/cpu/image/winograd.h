@@ -40,7 +40,7 @@ struct WinogradShape {
   int64_t tiles() const { return images * tile_rows() * tile_columns(); }
 };
 
-// Whether a convolution and its gradients are done so: a rule on its shape alone.
+// Returns whether a convolution and its gradients are done so: a rule on its shape alone.
 bool IsForWinograd(const ConvGeometry& g);
 // The forward convolution, and the one of dy with rotated filters that is the input gradient.
 WinogradShape WinogradForward(const ConvGeometry& g);

@@ -69,7 +69,8 @@ __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kBands][kT
   }
 }
 
-// Whether all keys [first_key, first_key + keys) count for all queries from `first_query` on.
+// Returns whether all keys [first_key, first_key + keys) count for all queries from `first_query`
+// on.
 __device__ __forceinline__ bool SeesAll(const AttentionArgs& args, const Head& h,
                                         int64_t first_query, int64_t first_key, int keys) {
   return h.by_key == nullptr && first_key + keys <= h.keys &&
@@ -115,13 +116,13 @@ __device__ __forceinline__ const uint16_t* HeadData(const View& view, int64_t of
   return static_cast<const uint16_t*>(view.data) + offset;
 }
 
-// Whether rows of these views can be moved in chunks. Host code.
+// Returns whether rows of these views can be moved in chunks. Host code.
 inline bool MovesInChunks(const View& view, int64_t stride) {
   return view.type != Type::kF32 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0 &&
          stride % kChunk == 0;
 }
-// Whether tensor cores can do it: 16-bit factors of one type, heads of a multiple of 8 up to 128,
-// every token asking. Host code.
+// Returns whether tensor cores can do it: 16-bit factors of one type, heads of a multiple of 8 up
+// to 128, every token asking. Host code.
 inline bool FitsTensorCores(const AttentionArgs& args) {
   return args.queries == args.length && args.depth % kChunk == 0 && args.depth <= 128 &&
          args.width % 2 == 0 && args.q.type == args.k.type && args.q.type == args.v.type &&

@@ -41,14 +41,14 @@ __device__ __forceinline__ Head HeadOf(const AttentionArgs& args, int64_t sample
   return h;
 }
 
-// Whether `key` counts for `query`; false beyond the sequence.
+// Returns whether `key` counts for `query`; false beyond the sequence.
 __device__ __forceinline__ bool Sees(const AttentionArgs& args, const Head& h, int64_t query,
                                      int64_t key) {
   return query < args.queries && key < h.keys && (!args.causal || key <= query) &&
          (h.by_key == nullptr || h.by_key[key] != 0);
 }
 
-// What dropout multiplies the probability of (query, key) by.
+// Returns what dropout multiplies the probability of (query, key) by.
 __device__ __forceinline__ float DropFactor(const AttentionArgs& args, const Head& h,
                                             const Site& site, int64_t query, int64_t key) {
   const uint64_t padded = static_cast<uint64_t>((args.length + 63) / 64 * 64);

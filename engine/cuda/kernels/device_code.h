@@ -103,7 +103,7 @@ __device__ __forceinline__ void StoreFour(const View& view, int64_t i, const Fou
   *reinterpret_cast<uint2*>(static_cast<uint16_t*>(view.data) + i) = v;
 }
 
-// Whether LoadFour works on the view, or there is none. Host code.
+// Returns whether LoadFour works on the view, or there is none. Host code.
 inline bool Aligned(const View& view) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(view.data);
   return address % (view.type == Type::kF32 ? 16 : 8) == 0;
@@ -168,13 +168,13 @@ __device__ __forceinline__ void StoreEight(const View& view, int64_t i, const Ei
   v.w = words[3];
   *reinterpret_cast<uint4*>(static_cast<uint16_t*>(view.data) + i) = v;
 }
-// What a value is once it is stored with the view's type.
+// Returns what a value is once it is stored with the view's type.
 __device__ __forceinline__ float RoundedAs(Type type, float x) {
   if (type == Type::kF32) return x;
   return type == Type::kBF16 ? WidenBF16(NarrowBF16(x)) : WidenF16(NarrowF16(x));
 }
 
-// Whether LoadEight works on the view, or there is none. Host code.
+// Returns whether LoadEight works on the view, or there is none. Host code.
 inline bool AlignedEight(const View& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }

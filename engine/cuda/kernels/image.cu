@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
   Store(args.out, i, sum * FactorOf(args, rows, columns));
 }
 
-// Whether pixel (h, w) is the first largest one of a window.
+// Returns whether pixel (h, w) is the first largest one of a window.
 __device__ bool IsFirstLargest(const PoolArgs& args, const Place& place, float own, Range rows,
                                Range columns) {
   for (int64_t h = rows.begin; h < rows.end; ++h) {

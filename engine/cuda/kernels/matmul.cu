@@ -224,7 +224,7 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   return good;
 }
 
-// Whether the parts of a split k are added in an order of their own.
+// Returns whether the parts of a split k are added in an order of their own.
 bool HasFixedOrder(const cublasLtMatmulAlgo_t& algorithm) {
   uint32_t reduction = 0;
   size_t written = 0;

@@ -74,7 +74,7 @@ __device__ __forceinline__ void StorePair(const View& view, int64_t i, float low
   *words = view.type == Type::kBF16 ? Pack<Type::kBF16>(low, high) : Pack<Type::kF16>(low, high);
 }
 
-// Whether pairs can be stored. Host code.
+// Returns whether pairs can be stored. Host code.
 inline bool StoresPairs(const View& view) {
   return view.type == Type::kF32 || reinterpret_cast<uintptr_t>(view.data) % 4 == 0;
 }

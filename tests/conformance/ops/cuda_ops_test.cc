@@ -200,7 +200,7 @@ void ExpectNear(const std::vector<Doubles>& is, const std::vector<Doubles>& expe
   }
 }
 
-// What is never born in the gradient vector is not added to.
+// Drops what is never born in the gradient vector is not added to.
 void DropActivations(const OpDef& op, std::vector<Doubles>* values) {
   if (std::string(op.name) == "batch_norm_backward") {
     values->erase(values->begin());

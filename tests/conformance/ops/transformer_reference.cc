@@ -25,7 +25,7 @@ uint32_t HalfAt(uint64_t key, const Doubles& address, int64_t i) {
   return words[At(i % 64 / 16)] >> i % 2 * 16 & 0xFFFF;
 }
 
-// What element i is multiplied with.
+// Returns what element i is multiplied with.
 double DropFactor(const Attrs& attrs, const Doubles& address, int64_t i) {
   const double dropped = std::round(attrs.Double("rate") * 0x1.0p16);
   const uint32_t half = HalfAt(static_cast<uint64_t>(attrs.Int("key")), address, i);

@@ -63,7 +63,7 @@ class FileExchangeTest : public ::testing::Test {
     fetching_.join();
     return fetched_;
   }
-  // What the agent was asked for.
+  // Returns what the agent was asked for.
   SendFiles Asked() {
     const SendFiles asked =
         agent_->inbox.WaitFor([](const AgentCommand& c) { return c.has_send_files(); })

@@ -93,7 +93,7 @@ struct FakeAgent {
   std::unique_ptr<AgentSession> session;
 };
 
-// What the worker of `assignment` shows, whose agent shows `token`.
+// Returns what the worker of `assignment` shows, whose agent shows `token`.
 inline std::string TokenOfWorker(const std::string& token, const WorkerAssignment& assignment) {
   return *TokenOf({assignment.token(), ParseToken(token)->authority});
 }

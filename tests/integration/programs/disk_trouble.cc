@@ -34,7 +34,7 @@ bool Says(const char* word) {
   return size > 0 && strncmp(text, word, strlen(word)) == 0;
 }
 
-// Whether an operation on `fd` fails; errno says how.
+// Returns whether an operation on `fd` fails; errno says how.
 bool Fails(int fd) {
   if (!IsJournal(fd)) return false;
   while (Says("stalls")) usleep(10000);

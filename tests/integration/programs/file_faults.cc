@@ -32,7 +32,7 @@ struct Fault {
 
 std::atomic<long> mappings{0};
 
-// Whether the mapping of `fd` is to be without pages. Truncates, too.
+// Returns whether the mapping of `fd` is to be without pages. Truncates, too.
 bool Fails(int fd, size_t bytes) {
   static const Fault fault;
   if (fault.part[0] == '\0' || fd < 0) return false;

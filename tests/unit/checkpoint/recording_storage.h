@@ -27,8 +27,8 @@ class RecordingStorage : public Storage {
     all_ = all;
     count_ = 0;
   }
-  // What is asked before a file, whose path is given, is opened, read or listed; an error takes the
-  // place of the read. Empty: nothing is.
+  // Sets what is asked before a file, whose path is given, is opened, read or listed; an error
+  // takes the place of the read. Empty: nothing is.
   void BeforeReads(std::function<absl::Status(const std::string& path)> before) {
     absl::MutexLock lock(&mu_);
     before_reads_ = std::move(before);

@@ -119,7 +119,7 @@ TEST(ArenaTest, TheKeyIsNeeded) {
             absl::StatusCode::kUnavailable);
 }
 
-// What another user's process gets who knows even the key: 0 when nothing.
+// Returns what another user's process gets who knows even the key: 0 when nothing.
 int AttackAsNobody(const std::string& address, const std::string& key, int arena_fd) {
   const std::string path = absl::StrCat("/proc/", ::getpid(), "/fd/", arena_fd);
   const pid_t pid = ::fork();

@@ -56,7 +56,7 @@ TEST(TreeSumTest, EveryDealGivesTheSerialBits) {
           nodes.push_back(node);
         }
       }
-      // What each worker brings: the sum inside each of its nodes.
+      // Returns what each worker brings: the sum inside each of its nodes.
       std::vector<std::vector<float>> values(nodes.size(), std::vector<float>(kCount));
       std::vector<const float*> inputs;
       for (size_t n = 0; n < nodes.size(); ++n) {

@@ -10,7 +10,7 @@ namespace {
 
 using Verdict = Admission::Verdict;
 
-// What the gate does with a token.
+// Returns what the gate does with a token.
 bool MayCall(Admission& admission, const std::string& host, int port, absl::string_view token) {
   if (!admission.Knows(token)) return false;
   admission.HasProven(host, port);

@@ -168,7 +168,7 @@ class Cluster {
     Step(event);
     return true;
   }
-  // What a network and a peer that repeats itself may do: one message comes twice, two change
+  // Does what a network and a peer that repeats itself may do: one message comes twice, two change
   // places, one is lost together with its connection's end. `random` chooses.
   void Disturb(std::mt19937& random) {
     std::vector<std::deque<Event>*> queues;

@@ -100,7 +100,7 @@ class Answers {
 class Agent : public Outlet<ToAgent> {
  public:
   void Enqueue(ToAgent message) override { told.push_back(message.command); }
-  void Pump() override {}
+  void StartWrite() override {}
   std::vector<AgentCommand> told;
 };
 

@@ -22,7 +22,7 @@ class Agent : public Outlet<ToAgent> {
     told.push_back(message.command.epoch());
     closed |= message.close;
   }
-  void Pump() override {}
+  void StartWrite() override {}
   std::vector<int64_t> told;
   bool closed = false;
 };
@@ -30,13 +30,13 @@ class Agent : public Outlet<ToAgent> {
 class Worker : public Outlet<ToWorker> {
  public:
   void Enqueue(ToWorker message) override { told.push_back(std::move(message)); }
-  void Pump() override {}
+  void StartWrite() override {}
   std::vector<ToWorker> told;
 };
 
-class Follower : public Pumped {
+class Follower : public StreamWriter {
  public:
-  void Pump() override {}
+  void StartWrite() override {}
 };
 
 ToAgent Say(SessionId session, int64_t number, bool close = false) {
@@ -108,7 +108,7 @@ TEST(RegistryTest, WhoIsGoneHearsNothing) {
   EXPECT_NE(registry.AddAgent(agent), session) << "a number is given once";
 }
 
-TEST(RegistryTest, FollowersOfAJobArePumpedOnceAndReadWhatThereIs) {
+TEST(RegistryTest, FollowersOfAJobAreStreamWriterOnceAndReadWhatThereIs) {
   Registry registry(100);
   auto follower = std::make_shared<Follower>(), other = std::make_shared<Follower>();
   registry.AddFollower("j", follower);

@@ -54,7 +54,7 @@ std::vector<char> Whole(const TrainSpec& spec, const std::vector<std::vector<flo
   return job.StateBytes();
 }
 
-// What a rank has of the state is what the whole job has there.
+// Expects that what a rank has of the state is what the whole job has there.
 void ExpectPart(ShardedRank* rank, const std::vector<char>& wanted) {
   ASSERT_TRUE(rank->job.executor->PublishState().ok());
   const std::vector<char> state = rank->job.StateBytes();
@@ -114,7 +114,8 @@ TEST_F(CudaUpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
   }
 }
 
-// What a rank needs of the reduced gradients: what it holds, the blocks that it sums, and the tail.
+// Returns what a rank needs of the reduced gradients: what it holds, the blocks that it sums, and
+// the tail.
 std::vector<GradientSlice> Needed(const ShardedRank& rank, const std::vector<int>& blocks,
                                   const std::vector<float>& gradients) {
   const std::vector<GradientRange> all = rank.job.plan->SumBlocks();

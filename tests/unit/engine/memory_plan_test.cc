@@ -183,7 +183,8 @@ class PlanChecker {
                                    ".", b.value.output, " share memory while both live"));
   }
 
-  // Whether b is written over a by a rule of b's op, at a's last read, by the only input there.
+  // Returns whether b is written over a by a rule of b's op, at a's last read, by the only input
+  // there.
   bool IsInPlace(const Life& a, const Life& b) const {
     if (a.value.output < 0 || b.value.output < 0) return false;
     if (a.last != b.first || a.begin != b.begin) return false;

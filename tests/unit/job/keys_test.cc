@@ -118,7 +118,7 @@ const std::map<std::string, std::string>& Readers() {
 // The models, data sets, optimizers and schedules.
 constexpr char kPlanReader[] = "worker/setup/job_plan.cc";
 
-// What has to stand beside a key so that it may be written; by the beginning of its path.
+// Returns what has to stand beside a key so that it may be written; by the beginning of its path.
 const std::map<std::string, Sets>& Beside() {
   static const auto* const beside = new std::map<std::string, Sets>{
       {"run", {"train=", "run=pwd"}},

@@ -71,7 +71,7 @@ class Driver {
     event.pid = 77;
     return Do(event);
   }
-  // What the coordinator of `cluster` in its life `epoch` wants.
+  // Returns what the coordinator of `cluster` in its life `epoch` wants.
   std::vector<std::string> Want(const std::string& cluster, int64_t epoch,
                                 const std::vector<std::string>& workers,
                                 const std::vector<std::string>& kill = {}) {

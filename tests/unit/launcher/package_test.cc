@@ -63,7 +63,7 @@ class PackageTest : public ::testing::Test {
     const timespec times[2] = {{seconds, 0}, {seconds, 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, (folder_ + "/store/" + PackageId(bytes)).c_str(), times, 0), 0);
   }
-  // What comes of unpacking one file or link of this name.
+  // Returns what comes of unpacking one file or link of this name.
   absl::Status Unpack(const std::string& name, const std::string& link = "") {
     PackedFolder packed;
     packed.add_files()->set_name("good");

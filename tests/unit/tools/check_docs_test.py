@@ -29,6 +29,13 @@ class CheckDocsTest(unittest.TestCase):
         text = OPENING + "// Both count.\nint Count(int a);\nint CountAll(int a);\n\nint Other(int b);\n"
         self.assertEqual(messages(text), ["Other() has no comment"])
 
+    def test_a_functions_comment_says_what_it_does(self):
+        text = OPENING + "// Whether it is\n// there.\nbool There(int at);\n"
+        self.assertEqual(messages(text), ["the comment of There() opens with 'Whether': say what it does "
+                                          "('Returns whether')"])
+        self.assertEqual(messages(text.replace("Whether it", "Returns whether it")), [])
+        self.assertEqual(messages(OPENING + "// What it holds.\nstruct A {\n  // Whether.\n  bool is = false;\n};\n"), [])
+
     def test_methods_of_the_public_part_only(self):
         text = OPENING + """
 class Thing {

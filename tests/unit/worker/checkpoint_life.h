@@ -157,11 +157,11 @@ class Job {
   checkpoint::Manifest& identity() { return identity_; }
   Checkpointer::Decided& decided() { return decided_; }
   FakeClock* clock() { return &clock_; }
-  // What the coordinator says to a checkpoint that is to appear. On threads of the workers.
+  // Sets what the coordinator says to a checkpoint that is to appear. On threads of the workers.
   void Ask(std::function<absl::Status(const checkpoint::Manifest&)> may_publish) {
     may_publish_ = std::move(may_publish);
   }
-  // What the coordinator knows of the job's checkpoints.
+  // Sets what the coordinator knows of the job's checkpoints.
   void Know(int64_t generation, int64_t step, int64_t previous_generation) {
     newest_.emplace().set_generation(generation);
     newest_->set_step(step);

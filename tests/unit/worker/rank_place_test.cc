@@ -110,7 +110,7 @@ TEST(ErrorFile, HoldsAMessage) {
   EXPECT_EQ(ReadErrorFile("/nowhere/error.json"), "");
 }
 
-// Whether a socket can listen there, as the command's will.
+// Returns whether a socket can listen there, as the command's will.
 bool CanListen(int port) {
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

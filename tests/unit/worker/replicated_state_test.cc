@@ -50,7 +50,7 @@ class ReplicatedStateTest : public ::testing::Test {
     EXPECT_EQ(rank->executor->begun_step(), step);
   }
 
-  // What both ranks' policies say in one generation.
+  // Returns what both ranks' policies say in one generation.
   template <typename Call>
   std::vector<absl::Status> InGeneration(int64_t generation, const Call& call) {
     const std::vector<GroupMember> members =

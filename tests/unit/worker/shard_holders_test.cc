@@ -17,7 +17,7 @@ std::vector<int> Loads(const ShardHolders& holders, int world) {
   return loads;
 }
 
-// What the deal promises, whatever was before.
+// Checks what the deal promises, whatever was before.
 void Check(const ShardHolders& holders, int world) {
   for (const std::vector<int>& ranks : holders) {
     EXPECT_EQ(ranks.size(), static_cast<size_t>(std::min(world, 2)));

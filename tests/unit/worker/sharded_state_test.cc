@@ -138,8 +138,8 @@ class ShardedStateTest : public ::testing::TestWithParam<Mode> {
     }
   }
 
-  // What the member has, and what it finds at its peers, is the reference's. Collective: nobody
-  // goes on while others look.
+  // Expects that what the member has, and what it finds at its peers, is the reference's.
+  // Collective: nobody goes on while others look.
   void ExpectState(const Member& member, Communicator* communicator, int64_t step) {
     ASSERT_TRUE(member.sharded->Publish(communicator, Deadline()).ok());
     ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
