@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/service/cluster_files.h"
 #include "coordinator/client/no_tickets.h"
+#include "coordinator/service/cluster_files.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -133,7 +133,7 @@ std::string EtcdClient::Why() {
 }
 
 absl::Status EtcdClient::Call(absl::Duration timeout, const Do& call) {
-  const absl::Status status = CallOnce(timeout, call);
+  absl::Status status = CallOnce(timeout, call);
   if (!absl::IsUnavailable(status)) return status;
   const std::string why = Why();
   return why.empty() ? status : absl::UnavailableError(why);
