@@ -29,6 +29,7 @@ def shortened(name, steps, precision, folder):
     text = re.sub(r"(?m)^( +)(eval|precision):.*\n", "", text)
     text = re.sub(r"(?m)^elastic:.*\n", "", text)
     text = re.sub(r"shards: \d+", "shards: 4", text)
+    text = re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text)
     text += f"  precision: {precision}\n  eval: {{every: never}}\n"
     path = os.path.join(folder, f"{name}-{precision}.yaml")
     with open(path, "w", encoding="utf-8") as file:
