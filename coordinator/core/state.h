@@ -139,7 +139,7 @@ struct alignas(64) Worker {
     int64_t regroup = 0;
     bool drain = false;
     bool exit = false;
-  } told;
+  } sent;
 
   std::string incarnation;
   std::string host;

@@ -105,7 +105,7 @@ void Outbox::Admit(const Event& event, int64_t ticket, absl::Time now, Outgoing&
     return Refuse(ticket,
                   absl::UnavailableError(absl::StrCat(
                       "the coordinator takes no requests: the disk of its journal has not ",
-                      "answered for ", Say(waited))),
+                      "answered for ", DurationText(waited))),
                   out);
   }
   if (const auto* submitted = std::get_if<Submitted>(&event)) {

@@ -24,7 +24,7 @@ class StreamWriter {
  public:
   virtual ~StreamWriter() = default;
   // Starts what can be started. Called without any lock; any number of times; does not block.
-  virtual void StartWrite() = 0;
+  virtual void WriteNext() = 0;
 };
 
 // The outgoing side of an agent's or a worker's connection.
@@ -55,7 +55,7 @@ class Registry {
   bool RemoveWorker(SessionId session) { return workers_.erase(session) > 0; }
 
   // Queues the commands of `outgoing` at their connections, in order, writes its events down and
-  // forgets its forgotten jobs; what is for nobody is dropped. Returns whose StartWrite is to be
+  // forgets its forgotten jobs; what is for nobody is dropped. Returns whose WriteNext is to be
   // called, each once.
   Writers Deliver(Outgoing& outgoing);
   // An event that nobody is told at once.

@@ -25,11 +25,11 @@ Follower* Follower::Start(Hub* hub, const FollowJobRequest& request,
   }
   // Listens before it looks, so that nothing falls between.
   hub->AddFollower(raw->job_id_, follower);
-  raw->StartWrite();
+  raw->WriteNext();
   return raw;
 }
 
-void Follower::StartWrite() {
+void Follower::WriteNext() {
   grpc::Status status;
   bool finish = false;
   {
@@ -61,7 +61,7 @@ void Follower::OnWriteDone(bool ok) {
     writing_ = false;
     cancelled_ |= !ok;
   }
-  StartWrite();
+  WriteNext();
 }
 
 void Follower::OnCancel() {
@@ -69,7 +69,7 @@ void Follower::OnCancel() {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;
   }
-  StartWrite();
+  WriteNext();
 }
 
 void Follower::OnDone() {

@@ -28,7 +28,7 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public StreamWriter 
         request_(request),
         sequence_(request.after_sequence()) {}
 
-  void StartWrite() override;
+  void WriteNext() override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;

@@ -93,7 +93,7 @@ Hub::~Hub() {
 }
 
 void Hub::Make(Calls calls) {
-  for (const auto& writer : calls.writers) writer->StartWrite();
+  for (const auto& writer : calls.writers) writer->WriteNext();
   for (auto& [done, reply] : calls.answers) {
     if (done) done(std::move(reply));
   }
@@ -315,7 +315,7 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
     *command.mutable_send_files() = std::move(wanted);
     outlet->Enqueue({*session, std::move(command)});
   }
-  outlet->StartWrite();
+  outlet->WriteNext();
   return absl::OkStatus();
 }
 

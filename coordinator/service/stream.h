@@ -80,10 +80,10 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Outbound::
   void Enqueue(Outbound outbound) override {
     absl::MutexLock lock(&mu_);
     const bool close = outbound.close;
-    machine_.Enqueue(std::move(told), close);
+    machine_.Enqueue(std::move(outbound), close);
   }
 
-  void StartWrite() override {
+  void WriteNext() override {
     typename StreamMachine<Outbound>::Next next;
     {
       absl::MutexLock lock(&mu_);
@@ -111,7 +111,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Outbound::
       out_.Clear();
       machine_.WriteDone(ok);
     }
-    StartWrite();
+    WriteNext();
   }
   void OnCancel() override { End(); }
   void OnDone() override {
@@ -125,7 +125,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Outbound::
       absl::MutexLock lock(&mu_);
       machine_.PeerGone();
     }
-    StartWrite();
+    WriteNext();
   }
 
   const Handlers handlers_;

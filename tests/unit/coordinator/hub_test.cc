@@ -100,7 +100,7 @@ class Answers {
 class Agent : public Outlet<ToAgent> {
  public:
   void Enqueue(ToAgent message) override { told.push_back(message.command); }
-  void StartWrite() override {}
+  void WriteNext() override {}
   std::vector<AgentCommand> told;
 };
 

@@ -22,7 +22,7 @@ class Agent : public Outlet<ToAgent> {
     told.push_back(message.command.epoch());
     closed |= message.close;
   }
-  void StartWrite() override {}
+  void WriteNext() override {}
   std::vector<int64_t> told;
   bool closed = false;
 };
@@ -30,13 +30,13 @@ class Agent : public Outlet<ToAgent> {
 class Worker : public Outlet<ToWorker> {
  public:
   void Enqueue(ToWorker message) override { told.push_back(std::move(message)); }
-  void StartWrite() override {}
+  void WriteNext() override {}
   std::vector<ToWorker> told;
 };
 
 class Follower : public StreamWriter {
  public:
-  void StartWrite() override {}
+  void WriteNext() override {}
 };
 
 ToAgent Say(SessionId session, int64_t number, bool close = false) {
