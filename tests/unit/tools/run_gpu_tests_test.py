@@ -137,10 +137,11 @@ class RunGpuTestsTest(unittest.TestCase):
         self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "skipped")
 
     def cut_off(self, number):
-        """Sends a signal while an op runs, when another one beside it has its line; the op's plan tells when that is."""
+        """Sends a signal while one op hangs and another, in both programs, has its line; the plan tells when that is."""
         told = f"{self.folder}/told"
         os.mkfifo(told)
-        self.plan(sum=f"until grep -q Device/add {self.out}/results.jsonl; do sleep 0.01; done; echo > {told}; {HANGS}")
+        self.plan(sum=f'until [ "$(grep -c Device/add {self.out}/results.jsonl)" -ge 2 ]; do sleep 0.01; done\n'
+                      f"echo > {told}; {HANGS}")
         with subprocess.Popen(self.command("--phases", "A"), env=self.env(), stdout=subprocess.DEVNULL) as run:
             with open(told, encoding="utf-8") as file:
                 file.readline()
