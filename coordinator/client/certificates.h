@@ -28,8 +28,8 @@ struct Certified {
 
 // What a certificate says.
 struct CertificateFacts {
-  std::string name;                // of the subject
-  std::vector<std::string> names;  // "10.0.0.1", "fd00::1", "head.example.org"
+  std::string name = {};                // of the subject
+  std::vector<std::string> names = {};  // "10.0.0.1", "fd00::1", "head.example.org"
   absl::Time begins;
   absl::Time ends;
 };
