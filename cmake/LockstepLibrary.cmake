@@ -20,9 +20,9 @@ add_custom_target(benchmarks)
 add_custom_target(lockstep_generated)
 
 # Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
-# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of five sets: base, proto
-# (base and the protocol), grpc (that and gRPC, which has flags of its own), test (base and GoogleTest) or
-# conformance (the same with the flags of those tests).
+# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of six sets: base, proto
+# (base and the protocol), grpc (that and gRPC, which has flags of its own), test (base and GoogleTest), test_proto
+# (that and the protocol) or conformance (as test, with the flags of those tests).
 # Each source still includes what it uses. Sources with flags of their own (SIMD variants, -O3) leave it out,
 # or gcc 12 crashes: their folder sets SKIP_PRECOMPILE_HEADERS.
 set(LOCKSTEP_PRECOMPILED_base <algorithm> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map>
@@ -32,6 +32,7 @@ set(LOCKSTEP_PRECOMPILED_base <algorithm> <atomic> <cmath> <cstdint> <cstring> <
 set(LOCKSTEP_PRECOMPILED_proto ${LOCKSTEP_PRECOMPILED_base} <proto/job.pb.h> <proto/coordinator.pb.h>)
 set(LOCKSTEP_PRECOMPILED_grpc ${LOCKSTEP_PRECOMPILED_proto} <proto/coordinator.grpc.pb.h> <grpcpp/grpcpp.h>)
 set(LOCKSTEP_PRECOMPILED_test ${LOCKSTEP_PRECOMPILED_base} <gmock/gmock.h> <gtest/gtest.h>)
+set(LOCKSTEP_PRECOMPILED_test_proto ${LOCKSTEP_PRECOMPILED_test} <proto/job.pb.h> <proto/coordinator.pb.h>)
 set(LOCKSTEP_PRECOMPILED_conformance ${LOCKSTEP_PRECOMPILED_test})
 function(lockstep_precompile target headers)
   if(NOT LOCKSTEP_PCH OR headers STREQUAL "")
@@ -44,13 +45,17 @@ function(lockstep_precompile target headers)
     if(headers MATCHES "test|conformance")
       add_executable(${owner} EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
       target_link_libraries(${owner} PRIVATE GTest::gmock)
-      target_compile_options(${owner} PRIVATE ${LOCKSTEP_${headers}_OPTIONS})
+      string(REPLACE _proto "" kind ${headers})
+      target_compile_options(${owner} PRIVATE ${LOCKSTEP_${kind}_OPTIONS})
+      lockstep_compile_as_test(${owner})
     else()
       add_library(${owner} STATIC EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
     endif()
     target_link_libraries(${owner} PRIVATE absl::statusor absl::strings absl::synchronization absl::time absl::span)
     if(headers MATCHES "proto|grpc")
-      target_compile_options(${owner} PRIVATE ${LOCKSTEP_PROTOCOL_OPTIONS})
+      if(NOT headers MATCHES "test")
+        target_compile_options(${owner} PRIVATE ${LOCKSTEP_PROTOCOL_OPTIONS})
+      endif()
       target_link_libraries(${owner} PRIVATE lockstep_proto)
       add_dependencies(${owner} lockstep_proto_files)
     endif()
@@ -60,6 +65,15 @@ function(lockstep_precompile target headers)
     target_precompile_headers(${owner} PRIVATE ${LOCKSTEP_PRECOMPILED_${headers}})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
+endfunction()
+
+# lockstep_compile_as_test(TARGET): with the compiler for tests. Clang takes half of GCC's time for code that is not
+# optimised, and both follow one ABI; what is tested is compiled as users run it.
+function(lockstep_compile_as_test target)
+  if(LOCKSTEP_TEST_COMPILER)
+    set_target_properties(${target} PROPERTIES
+                          CXX_COMPILER_LAUNCHER "${CMAKE_SOURCE_DIR}/cmake/compile_with.sh;${LOCKSTEP_TEST_COMPILER}")
+  endif()
 endfunction()
 
 # What speaks the protocol decides and waits; its loops are short. Sanitizers need not optimise it, which is a quarter to
@@ -145,8 +159,11 @@ function(lockstep_test)
     set(kind conformance)
   endif()
   target_compile_options(${ARG_NAME} PRIVATE ${LOCKSTEP_${kind}_OPTIONS})
+  lockstep_compile_as_test(${ARG_NAME})
   if("${ARG_DEPS}" MATCHES "proto_grpc|coordinator_etcd")
     set(kind)  # gRPC's flags are not those that the headers were precompiled with
+  elseif(kind STREQUAL "test" AND "${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker|checkpoint)")
+    set(kind test_proto)
   endif()
   set_target_properties(${ARG_NAME} PROPERTIES LOCKSTEP_KIND "${kind}")
   lockstep_precompile(${ARG_NAME} "${kind}")

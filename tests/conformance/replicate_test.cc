@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // State for newcomers: who has nothing gets it from those that have it, and ranks read each other's
 // memory, on every implementation.
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "collectives/communicator.h"
 #include "gtest/gtest.h"
@@ -16,18 +18,17 @@ class ReplicateTest : public testing::TestWithParam<Kind> {};
 TEST_P(ReplicateTest, WhoHasNothingGetsASliceFromEachHolder) {
   constexpr int kWorld = 4;
   for (const int64_t bytes : {0, 1, 100, 4099, 100000}) {
+    std::string state(bytes, 0);
+    for (int64_t i = 0; i < bytes; ++i) state[i] = static_cast<char>(i * 31 + i / 256);
     for (unsigned have = 1; have < 1u << kWorld; ++have) {
       Cluster cluster(GetParam(), kWorld, 1 << 18);
       cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
         auto* data = static_cast<char*>(*transport.Allocate(bytes + 1, "the state"));
         const bool holds = (have >> c.rank() & 1) != 0;
-        for (int64_t i = 0; i < bytes; ++i) {
-          data[i] = static_cast<char>(holds ? i * 31 + i / 256 : 0x55);
-        }
+        std::ranges::copy(holds ? state : std::string(bytes, 0x55), data);
         ASSERT_TRUE(c.Replicate(data, bytes, holds, Never()).ok());
-        for (int64_t i = 0; i < bytes; ++i) {
-          ASSERT_EQ(data[i], static_cast<char>(i * 31 + i / 256)) << i << " of " << bytes;
-        }
+        const auto [got, want] = std::ranges::mismatch(std::string_view(data, bytes), state);
+        ASSERT_EQ(want, state.end()) << "at " << want - state.begin() << " of " << bytes;
         EXPECT_EQ(data[bytes], 0);
       });
     }
