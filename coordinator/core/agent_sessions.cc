@@ -209,9 +209,12 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
     const auto node = context.state.nodes.find(worker->node_id);
     if (node != context.state.nodes.end()) NoteHealth(context, node->second, health);
   }
+  // One that leaves while it has no coordinator ends its workers too, and the next agent says so.
   const Node& node = context.state.nodes[node_id];
-  if (node.stopping) NoteEndedByAgent(context, node, *worker);
-  worker->node_lost |= node.stopping;
+  const bool unasked = exited.wanted() && worker->serves() && !job->ending && !job->final() &&
+                       worker == FindWorker(*job, worker->incarnation);
+  if (node.stopping || unasked) NoteEndedByAgent(context, node, *worker);
+  worker->node_lost |= node.stopping || unasked;
   MarkExited(context, *job, *worker, exited);
 }
 
@@ -408,9 +411,8 @@ void OnAgentGone(Context& context, const AgentGone& event) {
   auto known = context.state.agent_sessions.find(event.session);
   if (known == context.state.agent_sessions.end()) return;
   Node& node = context.state.nodes[known->second];
-  // The end of a connection is a sign of life only of one that was not silent already: of a host
-  // that vanished it comes with the keepalive.
-  if (InSight(context.state, node, context.now)) node.last_contact = context.now;
+  // The end of a connection is no sign of life: of a host that vanished it comes with the
+  // keepalive.
   node.session = 0;
   node.sent.reset();
   context.state.agent_sessions.erase(known);

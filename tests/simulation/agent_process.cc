@@ -15,6 +15,21 @@ namespace lockstep::simulation {
 namespace {
 
 constexpr int kHeartbeatKind = 1;
+// In which it says how its workers ended.
+constexpr absl::Duration kLastWords = absl::Seconds(2);
+
+// Some keep nobody.
+absl::Duration GraceOf(uint64_t seed, int life) {
+  Random random(seed * 7368787 + static_cast<uint64_t>(life));
+  return random.Chance(0.25) ? absl::ZeroDuration()
+                             : random.Between(absl::Seconds(2), absl::Seconds(30));
+}
+
+launcher::AgentMachineOptions OptionsWith(absl::Duration grace) {
+  launcher::AgentMachineOptions options;
+  options.leave_grace = grace;
+  return options;
+}
 
 }  // namespace
 
@@ -23,7 +38,8 @@ AgentProcess::AgentProcess(World* world, Host* host, int slots, int life)
       world_(world),
       slots_(slots),
       life_(absl::StrCat(host->name, "-", life)),
-      machine_(launcher::AgentMachineOptions{}) {}
+      grace_(GraceOf(world->options.seed, life)),
+      machine_(OptionsWith(grace_)) {}
 
 void AgentProcess::Start() { OpenSession(); }
 
@@ -36,6 +52,7 @@ void AgentProcess::Adopt(const AgentProcess& before) {
   const AgentHello known = before.machine_.Hello();
   deaths_ = before.deaths_;
   obeyed_epoch_ = before.obeyed_epoch_;
+  asked_ = before.asked_;
   for (const auto& [incarnation, worker] : before.workers_) {
     workers_[incarnation] = worker;
     launcher::agent_event::Adopted adopted;
@@ -43,6 +60,7 @@ void AgentProcess::Adopt(const AgentProcess& before) {
     adopted.cluster = known.cluster_id();
     adopted.epoch = known.epoch();
     adopted.pid = world_->NextPid();
+    adopted.wanted_end = before.asked_.count(incarnation) != 0;
     machine_.Step(adopted, Now());
     const auto end = before.ends_.find(incarnation);
     if (end == before.ends_.end()) continue;
@@ -85,6 +103,9 @@ void AgentProcess::OpenSession() {
       Feed(launcher::agent_event::Disconnected{reason});
     }
   };
+  callbacks.on_written = [this, number](const AgentMessage& message) {
+    if (number == sessions_ && message.has_log()) unwritten_.erase(message.log().lines().slot());
+  };
   session_ =
       std::make_shared<Session>(shared_from_this(), world_->DialAgent(), std::move(callbacks));
   session_->Begin();
@@ -95,12 +116,48 @@ void AgentProcess::Feed(const launcher::AgentEvent& event) {
   for (const launcher::AgentAction& action : output.actions) {
     std::visit([this](const auto& a) { CarryOut(a); }, action);
   }
+  EndWhenThrough();
   if (output.next == absl::InfiniteFuture() || output.next >= armed_) return;
   armed_ = output.next;
   After(std::max(absl::ZeroDuration(), output.next - Now()), [this, at = armed_] {
     if (armed_ == at) armed_ = absl::InfiniteFuture();
     Feed(launcher::agent_event::Tick{});
   });
+}
+
+void AgentProcess::Leave(absl::Duration away) {
+  leaving_since_ = Now();
+  away_ = away;
+  Feed(launcher::agent_event::Stop{});
+}
+
+void AgentProcess::EndWhenThrough() {
+  if (!leaves() || through_ || !machine_.stopped()) return;
+  through_ = true;
+  world_->Say(absl::StrCat("the agent of ", host()->name, " has left after ",
+                           absl::FormatDuration(Now() - leaving_since_)));
+  After(absl::ZeroDuration(), [this] { session_->Close(kLastWords); });
+  After(kLastWords, [this] {
+    world_->timeline.In(away_, [world = world_, index = static_cast<size_t>(host()->number)] {
+      world->StartAgent(index);
+    });
+    Die();
+  });
+}
+
+void AgentProcess::OnLine(const WorkerProcess& worker) {
+  if (!alive()) return;
+  unwritten_.insert(++lines_);
+  AgentMessage message;
+  message.mutable_log()->set_job_id(worker.job_id());
+  message.mutable_log()->set_worker_incarnation(worker.incarnation());
+  LogLines& lines = *message.mutable_log()->mutable_lines();
+  lines.set_slot(static_cast<int>(lines_));  // which one it is
+  session_->Send(std::move(message));
+}
+
+bool AgentProcess::HasWrittenBefore(int64_t line) const {
+  return unwritten_.empty() || *unwritten_.begin() >= line;
 }
 
 void AgentProcess::OnCommand(const AgentCommand& command) {
@@ -133,7 +190,8 @@ void AgentProcess::CarryOut(const launcher::agent_action::Terminate& terminate) 
   world_->checker.OnAgentActs("ends a worker");
   const std::shared_ptr<WorkerProcess> worker = workers_[terminate.incarnation];
   if (worker == nullptr || !worker->alive()) return;
-  world_->checker.OnEndedByAgent(*worker);
+  asked_.insert(worker->incarnation());
+  if (!leaves()) world_->checker.OnEndedByAgent(*worker);
   worker->After(absl::Milliseconds(5), [worker] { worker->Terminate(); });
 }
 
@@ -141,7 +199,8 @@ void AgentProcess::CarryOut(const launcher::agent_action::Kill& kill) {
   world_->checker.OnAgentActs("kills a worker");
   const std::shared_ptr<WorkerProcess> worker = workers_[kill.incarnation];
   if (worker == nullptr || !worker->alive()) return;
-  world_->checker.OnEndedByAgent(*worker);
+  asked_.insert(worker->incarnation());
+  if (!leaves()) world_->checker.OnEndedByAgent(*worker);
   worker->NoteKilled();
   After(absl::Milliseconds(1), [this, worker] {
     if (!worker->alive()) return;
@@ -188,6 +247,7 @@ void AgentProcess::CarryOut(const launcher::agent_action::Heartbeat&) {
 
 void AgentProcess::CarryOut(const launcher::agent_action::CloseSession&) {
   ++sessions_;
+  unwritten_.clear();  // they go with it
   session_->Close(absl::ZeroDuration());
 }
 

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "launcher/agent/machine.h"
@@ -29,6 +30,17 @@ class AgentProcess : public Process {
   bool died_alone() const { return alone_; }
   // They end, and nobody is there to tell.
   void EndWorkers();
+  // Its user wants it to leave: it keeps its workers for its grace, ends them, and ends. Another
+  // one starts so long after that.
+  void Leave(absl::Duration away);
+  bool leaves() const { return leaving_since_ != absl::InfiniteFuture(); }
+  const std::string& life() const { return life_; }
+  bool connected() const { return machine_.connected(); }
+  absl::Duration grace() const { return grace_; }
+  // One of its processes says something.
+  void OnLine(const WorkerProcess& worker);
+  // Returns whether no line before this one is still to be written; later ones are not.
+  bool HasWrittenBefore(int64_t line) const;
   // One of its processes ended, by itself or by a fault.
   void OnWorkerDeath(WorkerProcess& worker, int signal);
   const std::map<std::string, std::shared_ptr<WorkerProcess>>& workers() const { return workers_; }
@@ -56,9 +68,13 @@ class AgentProcess : public Process {
   void CarryOut(const launcher::agent_action::Report&) {}
   void CarryOut(const launcher::agent_action::Warn&) {}
 
+  // Of an agent that leaves: it ends when its workers have.
+  void EndWhenThrough();
+
   World* const world_;
   const int slots_;
   const std::string life_;
+  const absl::Duration grace_;
   launcher::AgentMachine machine_;
   std::shared_ptr<Session> session_;
   int sessions_ = 0;
@@ -68,8 +84,14 @@ class AgentProcess : public Process {
     int64_t order = 0;
   };
   std::map<std::string, End> ends_;  // of its processes
+  std::set<std::string> asked_;      // those that were told to end, or killed
   bool alone_ = false;
   int64_t deaths_ = 0;
+  int64_t lines_ = 0;
+  std::set<int64_t> unwritten_;  // lines that no stream has taken yet
+  absl::Time leaving_since_ = absl::InfiniteFuture();
+  absl::Duration away_;
+  bool through_ = false;
   int64_t obeyed_epoch_ = 0;
   absl::Time armed_ = absl::InfiniteFuture();
 };

@@ -135,23 +135,50 @@ void Checker::CheckMembers(const Job& job) {
 
 void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
   CheckMembers(job);
+  CheckPlaces(job);
   SimulatedJob& simulated = world_->JobOf(job.id);
+  const auto look = [&](const Worker& worker) {
+    if (worker.verdict.empty()) return;
+    NoteSilence(worker, simulated);
+    CheckVerdict(worker);
+  };
   for (const Slot& slot : job.slots) {
-    if (slot.worker) NoteSilence(*slot.worker, simulated);
+    if (slot.worker) look(*slot.worker);
   }
-  for (const Worker& worker : job.former) NoteSilence(worker, simulated);
+  for (const Worker& worker : job.former) look(worker);
   if (job.restarts > simulated.own_failures) {
     Fail(absl::StrCat("job ", job.id, " has spent ", job.restarts, " restarts and had ",
                       simulated.own_failures, " failures of its own: ", world_->Standing(job.id)));
   }
 }
 
+void Checker::CheckPlaces(const Job& job) {
+  if (job.state == PENDING || job.final() || job.ending || job.drain) return;
+  for (size_t place = 0; place < job.slots.size(); ++place) {
+    if (!job.slots[place].works() || !job.slots[place].vacant()) continue;
+    Fail(absl::StrCat("place ", place, " of job ", job.id, " is to work and nobody is to come"));
+  }
+}
+
+void Checker::CheckVerdict(const Worker& worker) {
+  const bool is_meant = absl::StartsWith(worker.verdict, "no heartbeat") ||
+                        absl::StartsWith(worker.verdict, "no progress") ||
+                        absl::StartsWith(worker.verdict, "did not leave");
+  if (!is_meant || !judged_.insert(worker.incarnation).second) return;
+  const std::string job_id = worker.incarnation.substr(0, worker.incarnation.find('.'));
+  for (const WorkerProcess* process : alive_[job_id]) {
+    if (process->incarnation() != worker.incarnation || process->Ails()) continue;
+    Fail(absl::StrCat(worker.incarnation, " is well, and judged: ", worker.verdict));
+  }
+}
+
 void Checker::NoteSilence(const Worker& worker, SimulatedJob& job) {
-  if (worker.verdict.empty() || worker.node_lost) return;
-  if (!absl::StartsWith(worker.verdict, "no heartbeat")) return;
+  if (worker.node_lost || !absl::StartsWith(worker.verdict, "no heartbeat")) return;
   const auto heard = worker_heard_.find(worker.incarnation);
   if (heard == worker_heard_.end()) return;
-  if (world_->timeline.now() - heard->second < world_->options.detection) return;
+  // Before its node was back it could not speak.
+  const absl::Time since = std::max(heard->second, back_[worker.node_id]);
+  if (world_->timeline.now() - since < world_->options.detection) return;
   if (silent_.insert(worker.incarnation).second) ++job.own_failures;
 }
 
@@ -203,8 +230,20 @@ void Checker::CheckEnd(const std::string& job_id, JobState state, const std::str
   }
 }
 
-void Checker::OnHeard(const AgentMessage&, const Process& client) {
-  heard_[client.host()->name] = world_->timeline.now();
+void Checker::OnHeard(const AgentMessage& message, const Process& client) {
+  const absl::Time now = world_->timeline.now();
+  absl::Time& heard = heard_.try_emplace(client.host()->name, now).first->second;
+  if (now - heard > world_->options.limits.node_silent_after) back_[client.host()->name] = now;
+  heard = now;
+  if (!message.has_log()) return;
+  const auto& agent = static_cast<const AgentProcess&>(client);
+  const int64_t line = message.log().lines().slot();
+  const int64_t before = std::exchange(lines_[agent.life()], line);
+  // Of one that has died it is not known what was taken.
+  if (line < before || (agent.alive() && !agent.HasWrittenBefore(line))) {
+    Fail(absl::StrCat("line ", line, " of the workers on ", client.host()->name,
+                      " came before one that is older"));
+  }
 }
 
 void Checker::OnHeard(const WorkerMessage& message, const Process&) {
@@ -246,7 +285,13 @@ bool Checker::IsLetGo(const WorkerProcess& worker) const {
   return known == nullptr || !known->serves() || known->leaving();
 }
 
-void Checker::OnStart(WorkerProcess& worker) { alive_[worker.job_id()].insert(&worker); }
+void Checker::OnStart(WorkerProcess& worker) {
+  alive_[worker.job_id()].insert(&worker);
+  SimulatedJob& job = world_->JobOf(worker.job_id());
+  if (worker.host()->disturbed > world_->timeline.now()) {
+    job.disturbed = std::max(job.disturbed, worker.host()->disturbed);
+  }
+}
 
 void Checker::OnDeath(WorkerProcess& worker) { alive_[worker.job_id()].erase(&worker); }
 
@@ -307,7 +352,20 @@ void Checker::OnCommit(const WorkerProcess& worker, int64_t generation, int64_t 
                       " and generation ", told.committing, " does so too"));
   }
   told.committing = std::max(told.committing, generation);
+  if (step > told.newest_step) told.stepped = world_->timeline.now();
   told.newest_step = std::max(told.newest_step, step);
+}
+
+void Checker::OnEnter(const std::string& job_id, int64_t generation, int64_t step) {
+  const Told& told = told_[job_id];
+  if (step >= told.newest_step || told.stepped <= world_->JobOf(job_id).disturbed) return;
+  Fail(absl::StrCat("generation ", generation, " of ", job_id, " begins after step ", step, " and ",
+                    told.newest_step, " was done, and no fault since explains it"));
+}
+
+bool Checker::IsSteadySince(absl::Time then) const {
+  return world_->coordinator != nullptr && world_->coordinator->begun() &&
+         !world_->coordinator->stopped() && unsteady_ < then;
 }
 
 void Checker::OnModel(const std::string& job_id, int64_t step, bool drained) {

@@ -11,11 +11,17 @@
 //     and an older generation commits after a newer one only where it was cut off;
 //   - no worker is ended that is well, and whose job is: what the coordinator itself suffers (a
 //     slow or full disk, a pause, its own death) counts against nobody;
+//   - who is said to be silent, to stand still or not to leave is ill, or its host or link is;
 //   - what a lost node costs is no restart;
+//   - no step is lost without a fault: where agents leave, others take over or the state is saved;
+//   - the lines of workers arrive in order, and none is left out that was not on its way when a
+//   connection broke;
 //   - nothing is started on a node that is silent;
 //   - whoever obeys, obeys the highest epoch that it knows;
 //   - what an agent may forget is known to every later coordinator, and so is that a job is to end;
-//   - a worker's row in the journal is what the coordinator knows of it;
+//   - a worker's row in the journal is what the coordinator knows of it, and each place that works
+//   has a worker, or one
+//     that waits for a node;
 //   - the coordinator does not go round in circles;
 //   - when the faults are over each job ends as it should, no process of it is left, and the
 //     coordinator knows of none.
@@ -58,6 +64,8 @@ class Checker {
   void OnHeard(const AgentMessage& message, const Process& client);
   void OnHeard(const WorkerMessage& message, const Process& client);
   void OnAccepted(const std::string& job_id);
+  // Returns whether nothing was wrong with the coordinator and its disk since then.
+  bool IsSteadySince(absl::Time then) const;
   // Somebody wants the node emptied.
   void OnDrain(const std::string& node) { drained_.insert(node); }
 
@@ -81,6 +89,8 @@ class Checker {
   // The step after which a generation with these members begins.
   int64_t StartOf(const std::string& job_id, const Generation& generation,
                   const std::vector<const WorkerProcess*>& members);
+  // A generation begins after this step, of its members or of a checkpoint.
+  void OnEnter(const std::string& job_id, int64_t generation, int64_t step);
   void OnCommit(const WorkerProcess& worker, int64_t generation, int64_t before, int64_t step);
   void OnModel(const std::string& job_id, int64_t step, bool drained);
 
@@ -95,6 +105,7 @@ class Checker {
     int64_t aborted = 0;     // the newest of which a worker was told that it is over
     int64_t committing = 0;  // the newest generation that has committed
     int64_t newest_step = 0;
+    absl::Time stepped;  // when that was
     bool model = false;
   };
 
@@ -103,6 +114,10 @@ class Checker {
   // A fault explains what becomes of the job's workers.
   bool Disturbed(const std::string& job_id) const;
   void CheckPlacement(const CoordinatorProcess& coordinator, const coordinator::Job& job);
+  // Whom the coordinator finds guilty is ill.
+  void CheckVerdict(const coordinator::Worker& worker);
+  // Each place that works has somebody, or somebody is to come.
+  void CheckPlaces(const coordinator::Job& job);
   // A worker that is not heard of on a node that is counts as one that failed.
   void NoteSilence(const coordinator::Worker& worker, SimulatedJob& job);
   void CheckJob(const CoordinatorProcess& coordinator, const coordinator::Job& job);
@@ -117,6 +132,9 @@ class Checker {
   std::unordered_map<std::string, absl::Time> heard_;         // by node
   absl::Time unsteady_ = absl::InfinitePast();                // the coordinator was, until then
   std::unordered_map<std::string, absl::Time> worker_heard_;  // by incarnation
+  std::unordered_map<std::string, absl::Time> back_;          // nodes, after a silence
+  std::unordered_map<std::string, int64_t> lines_;            // heard last, by agent's life
+  std::set<std::string> judged_;                              // incarnations
   std::set<std::string> silent_;                              // judged so, and rightly
   std::set<std::string> placed_;                              // lives, by incarnation and node
   std::set<std::string> drained_;                             // nodes

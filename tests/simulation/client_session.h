@@ -29,6 +29,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
     std::function<Out()> hello;
     std::function<void(const In&)> on_command;
     std::function<void(bool connected, const std::string& reason)> on_connection;
+    // A stream has taken the message; null: nobody asks.
+    std::function<void(const Out&)> on_written;
   };
 
   ClientSession(std::shared_ptr<Process> process, Dial<Out, In> dial, Callbacks callbacks)
@@ -128,7 +130,16 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
     };
   }
   void CarryOut(coordinator::session_action::Write<Out>& write) {
-    connection_->up->Write(std::move(write.message), WriteDone(stream_));
+    std::function<void(bool)> done = WriteDone(stream_);
+    if (callbacks_.on_written) {
+      done = [weak = this->weak_from_this(), number = stream_, message = write.message,
+              done = std::move(done)](bool ok) {
+        const auto self = weak.lock();
+        if (ok && self != nullptr && number == self->stream_) self->callbacks_.on_written(message);
+        done(ok);
+      };
+    }
+    connection_->up->Write(std::move(write.message), std::move(done));
   }
   void CarryOut(const coordinator::session_action::HalfClose&) { connection_->up->Close(); }
   void CarryOut(const coordinator::session_action::End&) {

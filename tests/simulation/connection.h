@@ -35,7 +35,9 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
 
   // `written(ok)` when the pipe has taken it.
   void Write(T message, std::function<void(bool)> written) {
-    if (closed_) return from_->After(absl::ZeroDuration(), [written] { written(false); });
+    // A reader that is gone is known by the reset that answers what is written, sooner or later.
+    const bool refused = closed_ || (dropped_ && timeline_->events() % 2 == 0);
+    if (refused) return from_->After(absl::ZeroDuration(), [written] { written(false); });
     queue_.push_back(std::move(message));
     if (queue_.size() > kWindow) {
       waiting_ = std::move(written);

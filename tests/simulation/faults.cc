@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/context.h"
 #include "tests/simulation/world.h"
 
 namespace lockstep::simulation {
@@ -15,10 +16,12 @@ namespace {
 // From the end of a fault until everybody has found back: a connection's keepalive, a reconnect,
 // the end of a silence, a start.
 constexpr absl::Duration kAftermath = absl::Seconds(60);
+// Until its processes are heard of again: a keepalive and a reconnect.
+constexpr absl::Duration kBackInSight = absl::Seconds(20);
 
 }  // namespace
 
-Faults::Faults(World* world) : world_(world) {
+Faults::Faults(World* world) : world_(world), ends_(world->options.seed * 49979687 + 1) {
   std::vector<Kind> all = {&Faults::KillWorker,
                            &Faults::StopWorker,
                            &Faults::KillAgent,
@@ -45,12 +48,15 @@ Faults::Faults(World* world) : world_(world) {
   longest_ = world_->IsLarge() ? absl::Seconds(15) : absl::Seconds(60);
   // Not one of those that are picked, so that the histories of other seeds stay as they are.
   if (world_->options.seed % 7 == 0) kinds_.push_back(&Faults::ReplaceCoordinator);
+  if (world_->options.seed % 23 < 4) kinds_.push_back(&Faults::Leave);
+  const uint64_t kind = world_->options.seed % 23;
+  kills_early_ = !world_->IsLarge() && (kind == 10 || kind == 11 || kind == 13 || kind == 16);
 }
 
 bool Faults::HurtsWorkers() const {
-  return std::any_of(kinds_.begin(), kinds_.end(), [](Kind kind) {
-    return kind == &Faults::KillWorker || kind == &Faults::StopWorker;
-  });
+  return kills_early_ || std::any_of(kinds_.begin(), kinds_.end(), [](Kind kind) {
+           return kind == &Faults::KillWorker || kind == &Faults::StopWorker;
+         });
 }
 
 absl::Time Faults::Begin() {
@@ -96,14 +102,28 @@ absl::Duration Faults::Span(absl::Duration least, absl::Duration most) {
 }
 
 void Faults::Explain(Host& host, absl::Duration lasts) {
+  const absl::Time now = world_->timeline.now();
+  host.Disturb(now + lasts + kAftermath);
+  host.impaired = std::max(host.impaired, now + lasts + kBackInSight);
+  ExplainJobsOn(host, lasts);
+}
+
+void Faults::ExplainJobsOn(const Host& host, absl::Duration lasts) {
   const absl::Time until = world_->timeline.now() + lasts + kAftermath;
-  host.Disturb(until);
   const auto& agent = world_->agents[static_cast<size_t>(host.number)];
   if (agent == nullptr) return;
   for (const auto& [incarnation, worker] : agent->workers()) {
     SimulatedJob& job = world_->JobOf(worker->job_id());
     job.disturbed = std::max(job.disturbed, until);
   }
+}
+
+// Explains what becomes of the worker's job, and what is found of the worker itself.
+void Faults::ExplainWorker(WorkerProcess& worker, absl::Duration lasts) {
+  const absl::Time now = world_->timeline.now();
+  SimulatedJob& job = world_->JobOf(worker.job_id());
+  job.disturbed = std::max(job.disturbed, now + lasts + kAftermath);
+  worker.NoteImpaired(now + lasts + kBackInSight);
 }
 
 void Faults::ExplainAll(absl::Duration lasts) {
@@ -114,28 +134,96 @@ void Faults::ExplainAll(absl::Duration lasts) {
 }
 
 void Faults::KillWorker() {
-  Host& host = SomeNode();
+  const Host& host = SomeNode();
   const auto agent = world_->agents[static_cast<size_t>(host.number)];
   if (agent == nullptr || agent->workers().empty()) return;
   auto it = agent->workers().begin();
   std::advance(it, world_->timeline.random.Below(static_cast<int64_t>(agent->workers().size())));
   const std::shared_ptr<WorkerProcess> worker = it->second;
-  if (!worker->alive()) return;
-  Explain(host, absl::ZeroDuration());
+  Kill(worker);
+}
+
+void Faults::Kill(const std::shared_ptr<WorkerProcess>& worker) {
+  const auto& agent = world_->agents[static_cast<size_t>(worker->host()->number)];
+  if (agent == nullptr || !worker->alive()) return;
+  ExplainWorker(*worker, absl::ZeroDuration());
   ++world_->JobOf(worker->job_id()).own_failures;
   world_->Say(absl::StrCat("kills ", worker->incarnation()));
   worker->Die();
   agent->OnWorkerDeath(*worker, SIGKILL);
 }
 
+// Its host loses packets meanwhile: that it died and that its connection ended are heard one long
+// after the other.
+void Faults::OnFirstReady(const std::shared_ptr<WorkerProcess>& worker) {
+  constexpr int kMost = 6;
+  if (!kills_early_ || !active_ || early_kills_ >= kMost || !ends_.Chance(0.15)) return;
+  ++early_kills_;
+  world_->timeline.In(ends_.Between(absl::ZeroDuration(), absl::Milliseconds(800)), [this, worker] {
+    Host& host = *worker->host();
+    constexpr absl::Duration kLasts = absl::Seconds(1);
+    Explain(host, kLasts);
+    host.loss = 0.5;
+    world_->timeline.In(kLasts, [&host] { host.loss = 0; });
+    Kill(worker);
+  });
+}
+
+void Faults::OnLastStep(const std::vector<std::shared_ptr<WorkerProcess>>& members) {
+  const bool kills = std::find(kinds_.begin(), kinds_.end(), &Faults::KillWorker) != kinds_.end();
+  if (!active_ || !kills || members.size() < 2 || !ends_.Chance(0.5)) return;
+  const auto other = ends_.Between(1, static_cast<int64_t>(members.size()) - 1);
+  const auto later = [this](std::shared_ptr<WorkerProcess> worker, absl::Duration delay) {
+    world_->timeline.In(delay, [this, worker = std::move(worker)] { Kill(worker); });
+  };
+  // The others say at once that they have finished.
+  later(members[static_cast<size_t>(other)],
+        ends_.Between(absl::Milliseconds(50), absl::Milliseconds(100)));
+  later(members[0], ends_.Between(absl::Milliseconds(100), absl::Milliseconds(500)));
+}
+
+// Whoever cannot speak to its coordinator, or keeps nobody for long, ends its workers as they are.
+bool Faults::LeavesWell(const AgentProcess& agent) const {
+  constexpr absl::Duration kEnough = absl::Seconds(15);
+  const bool others = std::any_of(
+      world_->agents.begin(), world_->agents.end(), [&](const std::shared_ptr<AgentProcess>& each) {
+        return each != nullptr && each.get() != &agent && each->alive() && each->leaves();
+      });
+  if (others || !agent.connected() || agent.grace() < kEnough) return false;
+  if (!world_->checker.IsSteadySince(world_->timeline.now())) return false;
+  const auto& jobs = world_->coordinator->state().jobs;
+  return std::all_of(agent.workers().begin(), agent.workers().end(), [&](const auto& entry) {
+    const auto job = jobs.find(entry.second->job_id());
+    return job == jobs.end() || job->second.final() ||
+           (job->second.state == RUNNING && coordinator::HasActiveGeneration(job->second));
+  });
+}
+
+void Faults::Leave() {
+  const Host& host = SomeNode();
+  const auto agent = world_->agents[static_cast<size_t>(host.number)];
+  if (agent == nullptr || !agent->alive() || agent->stopped() || agent->leaves()) return;
+  const absl::Duration away = Span(absl::Milliseconds(200), absl::Seconds(60));
+  const bool well = LeavesWell(*agent);
+  world_->Say(absl::StrCat("the agent of ", host.name, " leaves",
+                           well ? "" : ", and may cost some their steps", " within ",
+                           absl::FormatDuration(agent->grace())));
+  if (!well) ExplainJobsOn(host, agent->grace());
+  const absl::Time began = world_->timeline.now();
+  world_->timeline.In(agent->grace(), [this, &host, began] {
+    if (!world_->checker.IsSteadySince(began)) ExplainJobsOn(host, absl::ZeroDuration());
+  });
+  agent->Leave(away);
+}
+
 void Faults::StopWorker() {
-  Host& host = SomeNode();
+  const Host& host = SomeNode();
   const auto agent = world_->agents[static_cast<size_t>(host.number)];
   if (agent == nullptr || agent->workers().empty()) return;
   const std::shared_ptr<WorkerProcess> worker = agent->workers().begin()->second;
   if (!worker->alive()) return;
   const absl::Duration span = Span(absl::Milliseconds(500), absl::Seconds(60));
-  Explain(host, span);
+  ExplainWorker(*worker, span);
   world_->JobOf(worker->job_id()).own_failures += 2;
   world_->Say(absl::StrCat("stops ", worker->incarnation(), " for ", absl::FormatDuration(span)));
   worker->Stop();

@@ -6,6 +6,7 @@
 #define LOCKSTEP_TESTS_SIMULATION_FAULTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -13,6 +14,8 @@
 
 namespace lockstep::simulation {
 
+class AgentProcess;
+class WorkerProcess;
 class World;
 
 class Faults {
@@ -24,6 +27,10 @@ class Faults {
   bool active() const { return active_; }
   // Among them are failures of workers that are no node's.
   bool HurtsWorkers() const;
+  // A worker that is ready for its first generation may die before it is formed.
+  void OnFirstReady(const std::shared_ptr<WorkerProcess>& worker);
+  // Some of those who have done the last step are killed before the model is durable.
+  void OnLastStep(const std::vector<std::shared_ptr<WorkerProcess>>& members);
   // Explains what becomes of the host's workers, until it is over and all are back.
   void Explain(Host& host, absl::Duration lasts);
 
@@ -33,6 +40,7 @@ class Faults {
   void Next();
   void MendAll();
   Host& SomeNode();
+  void ExplainWorker(WorkerProcess& worker, absl::Duration lasts);
   void ExplainAll(absl::Duration lasts);
   absl::Duration Span(absl::Duration least, absl::Duration most);
 
@@ -53,6 +61,12 @@ class Faults {
   void Suspend();
   void CutCoordinator();
   void SwizzleClog();
+  void Leave();
+  // A worker is killed.
+  void Kill(const std::shared_ptr<WorkerProcess>& worker);
+  void ExplainJobsOn(const Host& host, absl::Duration lasts);
+  // Returns whether no step may be lost when this agent leaves now.
+  bool LeavesWell(const AgentProcess& agent) const;
 
   World* const world_;
   std::vector<Kind> kinds_;
@@ -60,6 +74,9 @@ class Faults {
   absl::Time until_;
   absl::Duration longest_;  // that a fault lasts
   bool active_ = false;
+  bool kills_early_ = false;
+  int early_kills_ = 0;
+  Random ends_;  // draws its own numbers
 };
 
 }  // namespace lockstep::simulation

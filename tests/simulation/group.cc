@@ -71,6 +71,7 @@ void Group::Begin() {
     start_ = world_->JobOf(job_id_).checkpoint;
     resumed_ = start_ > 0;
   }
+  world_->checker.OnEnter(job_id_, generation_->generation(), start_);
   for (size_t rank = 0; rank < places_.size(); ++rank) {
     After(static_cast<int>(rank),
           world_->timeline.random.Between(absl::Milliseconds(1), absl::Milliseconds(60)),
@@ -90,6 +91,9 @@ void Group::Enter(int rank) {
 void Group::NextStep() {
   if (step_ >= world_->JobOf(job_id_).steps || stop_after_) {
     over_ = true;
+    std::vector<std::shared_ptr<WorkerProcess>> members;
+    for (const Place& place : places_) members.push_back(place.worker);
+    world_->OnLastStep(members);
     for (size_t rank = 0; rank < places_.size(); ++rank) {
       // Rank 0 makes the model durable; the others are done.
       const absl::Duration write = world_->timeline.random.Between(

@@ -36,6 +36,8 @@ struct Host {
 
   // Until when what happens to it may be put down to a fault: it was disturbed.
   absl::Time disturbed = absl::InfinitePast();
+  // Until when what its processes say, and are told, may not get through or late.
+  absl::Time impaired = absl::InfinitePast();
 
   absl::Time Monotonic(absl::Time now) const {
     const absl::Duration sleeps = suspended ? now - slept_since : absl::ZeroDuration();

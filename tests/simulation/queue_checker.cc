@@ -49,10 +49,10 @@ std::map<std::string, int> FreeSlots(const State& state) {
 
 bool Runs(const Job& job) { return !job.final() && job.state != PENDING; }
 
-// Workers that it has, or is to have.
+// Workers that it has, or is to have; those who relieve others until these leave are none more.
 int Wants(const Job& job) {
   int wanted = 0;
-  for (const Slot& slot : job.slots) wanted += slot.wanted || slot.lent;
+  for (const Slot& slot : job.slots) wanted += (slot.wanted && slot.relieves < 0) || slot.lent;
   return wanted;
 }
 
@@ -156,7 +156,8 @@ void QueueChecker::CheckQuotas(const State& state) const {
     ++jobs[job.request.user()];
     int has = 0;
     for (const Slot& slot : job.slots) {
-      has += slot.wanted && slot.worker && !slot.unplaced() && !slot.worker->gone();
+      has += slot.wanted && slot.relieves < 0 && slot.worker && !slot.unplaced() &&
+             !slot.worker->gone();
     }
     // What it is yet to get, or to get back, is its user's as well.
     const bool leaves = job.drain || job.ending;

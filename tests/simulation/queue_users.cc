@@ -16,7 +16,10 @@ constexpr std::array<const char*, 3> kUsers = {"ann", "bob", "eve"};
 
 }  // namespace
 
-QueueUsers::QueueUsers(World* world) : world_(world), random_(world->options.seed * 15485863 + 1) {}
+QueueUsers::QueueUsers(World* world)
+    : world_(world),
+      random_(world->options.seed * 15485863 + 1),
+      scaling_(world->options.seed * 86028121 + 1) {}
 
 void QueueUsers::SetQuotas(SimulationOptions& options) {
   Random random(options.seed * 32452843 + 1);
@@ -107,16 +110,30 @@ void QueueUsers::Ask(const coordinator::Event& event) {
 
 void QueueUsers::Next() {
   if (world_->timeline.now() >= until_) return ReleaseAll();
-  world_->timeline.In(absl::Milliseconds(random_.Between(200, 6000)), [this] { Next(); });
+  // In some seeds they seldom do anything: nothing but what the jobs do makes others start.
+  const int64_t pace = world_->options.seed % 11 < 2 ? 10 : 1;
+  world_->timeline.In(absl::Milliseconds(pace * random_.Between(200, 6000)), [this] { Next(); });
   const auto index = random_.Below(static_cast<int64_t>(world_->jobs.size()));
   SimulatedJob& job = world_->jobs[static_cast<size_t>(index)];
   if (job.accepted.empty()) return;
+  if (scaling_.Chance(0.3)) Scale(job);
   if (random_.Chance(0.05)) {
     world_->Say(absl::StrCat(job.accepted, " is to end"));
     job.cancelled = true;
     return Ask(coordinator::CancelRequested{job.accepted, random_.Chance(0.3)});
   }
   Ask(coordinator::HoldRequested{job.accepted, /*release=*/random_.Chance(0.6)});
+}
+
+void QueueUsers::Scale(SimulatedJob& job) {
+  const JobSpec& spec = job.request.spec();
+  if (spec.elastic().min_workers() == 0) return;
+  const Resources& resources = spec.resources();
+  const int workers =
+      static_cast<int>(scaling_.Between(1, resources.nodes() * resources.nproc_per_node()));
+  world_->Say(absl::StrCat(job.accepted, " is to have ", workers, " workers"));
+  job.scaled = true;
+  Ask(coordinator::ScaleRequested{job.accepted, workers});
 }
 
 void QueueUsers::ReleaseAll() {

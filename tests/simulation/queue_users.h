@@ -33,11 +33,13 @@ class QueueUsers {
  private:
   SimulatedJob MakeJob(int number, int max_restarts);
   void Next();
+  void Scale(SimulatedJob& job);
   void ReleaseAll();
   void Ask(const coordinator::Event& event);
 
   World* const world_;
   Random random_;
+  Random scaling_;  // of its own, so that what else users do is the same without it
   absl::Time until_;
 };
 

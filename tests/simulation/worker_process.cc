@@ -12,6 +12,7 @@ namespace lockstep::simulation {
 namespace {
 
 constexpr int kHeartbeatKind = 1;
+constexpr int64_t kLineEvery = 10;  // steps
 
 WorkerBootstrap Bootstrap(const Host& host, const WorkerAssignment& assignment) {
   WorkerBootstrap bootstrap;
@@ -100,6 +101,9 @@ void WorkerProcess::SayReady() {
   ready.set_plan_hash("plan");
   ready.set_device_hash("device");
   CarryOut(machine_.Ready(ready));
+  if (highest_generation_ == 0) {
+    world_->OnFirstReady(std::static_pointer_cast<WorkerProcess>(shared_from_this()));
+  }
   LookForGeneration();
 }
 
@@ -123,12 +127,19 @@ void WorkerProcess::Enter(int64_t step, bool resumed) {
   committed_ = step;
   if (resumed) resumed_step_ = step;
   ++moves_;
+  SayLine();
+}
+
+void WorkerProcess::SayLine() {
+  const auto& agent = world_->agents[static_cast<size_t>(host()->number)];
+  if (agent != nullptr && !world_->IsLarge()) agent->OnLine(*this);
 }
 
 void WorkerProcess::Commit(int64_t step) {
   world_->checker.OnCommit(*this, highest_generation_, committed_, step);
   committed_ = step;
   ++moves_;
+  if (step % kLineEvery == 0) SayLine();
   if (first_commit_ != absl::InfinitePast()) return;
   first_commit_ = Now();
   SendBeat();
@@ -139,6 +150,7 @@ void WorkerProcess::LeaveGroup(int lost_rank, const std::string& why) {
   world_->Say(absl::StrCat(incarnation(), " leaves generation ", highest_generation_, " with step ",
                            committed_, ": ", why));
   machine_.Unwatch();
+  SayLine();
   if (machine_.exit()) return Exit(machine_.exit()->code());
   WorkerMessage message = machine_.NewMessage();
   message.mutable_peer_lost()->set_generation(highest_generation_);
@@ -157,6 +169,11 @@ bool WorkerProcess::Hangs() {
   ++job.own_failures;
   job.disturbed = std::max(job.disturbed, timeline().now() + absl::Seconds(60));
   return true;
+}
+
+bool WorkerProcess::Ails() const {
+  const absl::Time now = timeline().now();
+  return !alive() || stopped() || hangs_ || now <= impaired_ || now <= host()->impaired;
 }
 
 void WorkerProcess::RegroupNow() {

@@ -36,6 +36,10 @@ class WorkerProcess : public Process {
   // It has a signal that ends it, and is not gone yet.
   bool killed() const { return killed_; }
   void NoteKilled() { killed_ = true; }
+  // Until then a fault may keep it from what it is to do.
+  void NoteImpaired(absl::Time until) { impaired_ = std::max(impaired_, until); }
+  // Returns whether it is to blame for what it does not do: it, its host or its link is not well.
+  bool Ails() const;
 
   // ---- its group ----
   // The generation begins for it: state after `step`, which is that of a checkpoint when nobody had
@@ -65,6 +69,7 @@ class WorkerProcess : public Process {
   void Beat();
   void SendBeat();
   void Exit(int code);
+  void SayLine();
 
   World* const world_;
   const WorkerAssignment assignment_;
@@ -82,6 +87,7 @@ class WorkerProcess : public Process {
   bool drained_ = false;
   bool killed_ = false;
   bool hangs_ = false;
+  absl::Time impaired_ = absl::InfinitePast();
   int exit_code_ = 0;
 };
 

@@ -94,6 +94,11 @@ class World {
   std::shared_ptr<Group> GroupOf(const std::string& job_id, int64_t generation);
   void SaveCheckpoint(const std::string& job_id, int64_t step);
   void OnWorkerDeath(WorkerProcess& worker);
+  void OnFirstReady(const std::shared_ptr<WorkerProcess>& worker) { faults_.OnFirstReady(worker); }
+  // All members have done the last step; the first one makes the model durable.
+  void OnLastStep(const std::vector<std::shared_ptr<WorkerProcess>>& members) {
+    faults_.OnLastStep(members);
+  }
   void Say(const std::string& what) const;
 
   // ---- the network ----
