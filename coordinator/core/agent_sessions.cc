@@ -379,28 +379,27 @@ void OnAgentSaid(Context& context, const AgentSaid& event) {
       Reject(context, event.session, Rejected::MALFORMED, "say hello first");
     return;
   }
-  NoteContact(context, context.state.nodes[known->second]);
+  Node& node = context.state.nodes[known->second];
+  NoteContact(context, node);
   switch (message.message_case()) {
     case AgentMessage::kStarted:
-      MarkStarted(context, known->second, message.started());
+      MarkStarted(context, node.id, message.started());
       break;
     case AgentMessage::kDied:
-      OnDied(context, known->second, message.died());
+      OnDied(context, node.id, message.died());
       break;
     case AgentMessage::kExited:
-      OnExited(context, event.session, known->second, message.exited());
+      OnExited(context, event.session, node.id, message.exited());
       break;
     case AgentMessage::kLog:
-      OnLog(context, context.state.nodes[known->second], message.log());
+      OnLog(context, node, message.log());
       break;
     case AgentMessage::kHeartbeat:
-      context.state.nodes[known->second].usage = message.heartbeat();
-      if (message.heartbeat().has_health()) {
-        NoteHealth(context, context.state.nodes[known->second], message.heartbeat().health());
-      }
+      node.usage = message.heartbeat();
+      if (message.heartbeat().has_health()) NoteHealth(context, node, message.heartbeat().health());
       break;
     case AgentMessage::kStopping:
-      OnStopping(context, context.state.nodes[known->second], message.stopping());
+      OnStopping(context, node, message.stopping());
       break;
     default:
       break;

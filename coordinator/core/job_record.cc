@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "coordinator/core/context.h"
@@ -143,54 +144,60 @@ void FillIn(const Slot& slot, int index, WorkerRecord& record) {
 
 namespace {
 
-using Numbers = decltype(RowStamp::numbers);
+// Of the second number: first the phase, then what else is of the worker, then what is of the
+// place.
+constexpr int64_t kPhaseBits = 7;
+constexpr int kPlaceBegins = 9;
 
-Numbers NumbersOf(const Slot& slot) {
-  const auto flags = [](auto... all) {
-    int64_t bits = 0;
-    ((bits = 2 * bits + static_cast<int64_t>(all)), ...);
-    return bits;
-  };
-  Numbers numbers{};
-  numbers[0] = slot.lives;
-  numbers[1] = slot.local_rank;
-  numbers[2] = slot.relieves;
-  numbers[3] = flags(slot.wanted, slot.standby, slot.returns, slot.lent, slot.vacant());
-  if (slot.vacant()) {
-    numbers[4] = slot.last_peak_rss_bytes;
-    return numbers;
-  }
-  const Worker& worker = *slot.worker;
-  numbers[4] = static_cast<int64_t>(worker.phase);
-  numbers[5] = worker.pid;
-  numbers[6] = worker.reports;
-  numbers[7] = worker.died_serial;
-  numbers[8] = worker.died_order;
-  numbers[9] = worker.failed_serial;
-  numbers[10] = worker.verdict_serial;
-  numbers[11] = worker.fault;
-  numbers[12] = flags(worker.last_heard != absl::InfinitePast(), worker.finished.has_value(),
-                      worker.exited.has_value(), worker.peer_lost.has_value(), worker.node_lost,
-                      worker.refused);
-  return numbers;
+int64_t Flags(std::initializer_list<bool> flags) {
+  int64_t bits = 0;
+  for (const bool flag : flags) bits = 2 * bits + static_cast<int64_t>(flag);
+  return bits;
+}
+
+int64_t PlaceBits(const Slot& slot) {
+  const int64_t flags = Flags({slot.wanted, slot.standby, slot.returns, slot.lent, slot.vacant()});
+  return (int64_t{slot.relieves + 1} << 32 | int64_t{slot.local_rank} << 5 | flags) << kPlaceBegins;
+}
+
+int64_t WorkerBits(const Worker& worker) {
+  const int64_t flags = Flags({worker.last_heard != absl::InfinitePast(),
+                               worker.finished.has_value(), worker.exited.has_value(),
+                               worker.peer_lost.has_value(), worker.node_lost, worker.refused});
+  return flags << 3 | static_cast<int64_t>(worker.phase);
 }
 
 }  // namespace
 
-RowStamp StampOf(const Slot& slot) { return {slot.node_id, NumbersOf(slot)}; }
-
-bool IsStampOf(const RowStamp& stamp, const Slot& slot) {
-  return stamp.numbers == NumbersOf(slot) && stamp.node_id == slot.node_id;
+RowStamp StampOf(const Slot& slot) {
+  RowStamp stamp;
+  auto& numbers = stamp.numbers;
+  numbers[0] = slot.lives;
+  numbers[1] = PlaceBits(slot);
+  if (slot.vacant()) {
+    numbers[2] = slot.last_peak_rss_bytes;
+    return stamp;
+  }
+  const Worker& worker = *slot.worker;
+  numbers[1] |= WorkerBits(worker);
+  numbers[2] = worker.pid;
+  numbers[3] = worker.reports;
+  numbers[4] = worker.died_serial;
+  numbers[5] = worker.failed_serial;
+  numbers[6] = worker.verdict_serial;
+  numbers[7] = worker.fault;
+  return stamp;
 }
 
 bool IsWishedAlike(const RowStamp& before, const RowStamp& now) {
   const auto serves = [](const RowStamp& stamp) {
-    return stamp.numbers[4] < static_cast<int64_t>(Worker::Phase::kLeaving);
+    const int64_t phase = stamp.numbers[1] & kPhaseBits;
+    return phase > 0 && phase < static_cast<int64_t>(Worker::Phase::kLeaving);
   };
-  // The node, the life, and whether the place is vacant.
-  return before.node_id == now.node_id && before.numbers[0] == now.numbers[0] &&
-         before.numbers[3] == now.numbers[3] && serves(before) && serves(now) &&
-         before.numbers[4] > 0 && now.numbers[4] > 0;
+  // The life, which has one node, and whether the place is vacant.
+  return before.numbers[0] == now.numbers[0] &&
+         before.numbers[1] >> kPlaceBegins == now.numbers[1] >> kPlaceBegins && serves(before) &&
+         serves(now);
 }
 
 JobRecord ToRecord(const Job& job) {

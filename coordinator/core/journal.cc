@@ -58,10 +58,10 @@ void CollectWorkers(Context& context, Job& job) {
   const std::string keys = WorkerKeys(job.id);
   for (size_t i = 0; i < job.slots.size(); ++i) {
     Slot& slot = job.slots[i];
-    if (slot.written && IsStampOf(*slot.written, slot)) continue;
-    RowStamp stamp = StampOf(slot);
+    const RowStamp stamp = StampOf(slot);
+    if (slot.written && *slot.written == stamp) continue;
     const bool wished_so = slot.written && IsWishedAlike(*slot.written, stamp);
-    slot.written = std::move(stamp);
+    slot.written = stamp;
     const int index = static_cast<int>(i);
     FillIn(slot, index, record);
     if (!WriteIfChanged(context, absl::StrCat(keys, index), Bytes(record))) continue;
@@ -201,7 +201,7 @@ std::string FindStaleRow(const State& state) {
     if (state.owed_jobs.count(id) != 0) continue;
     for (size_t i = 0; i < job.slots.size(); ++i) {
       const Slot& slot = job.slots[i];
-      if (!slot.written || !IsStampOf(*slot.written, slot)) continue;
+      if (!slot.written || *slot.written != StampOf(slot)) continue;
       std::string key = WorkerKey(id, static_cast<int>(i));
       const auto row = state.saved.find(key);
       const bool right =

@@ -164,9 +164,9 @@ struct alignas(64) Worker {
 };
 
 // What a place's row was made of, without what cannot change unless one of these does (job_record).
-struct RowStamp {
-  std::string node_id;
-  std::array<int64_t, 13> numbers{};
+// Many are compared one after the other, so it is one line of the cache.
+struct alignas(64) RowStamp {
+  std::array<int64_t, 8> numbers{};
   bool operator==(const RowStamp&) const = default;
 };
 
