@@ -86,6 +86,7 @@ AgentHello AgentProcess::Hello() const {
 
 void AgentProcess::OpenSession() {
   const int number = ++sessions_;
+  unwritten_.clear();  // what waited for the one before went with it
   Session::Callbacks callbacks;
   callbacks.hello = [this] {
     AgentMessage message;
@@ -247,7 +248,6 @@ void AgentProcess::CarryOut(const launcher::agent_action::Heartbeat&) {
 
 void AgentProcess::CarryOut(const launcher::agent_action::CloseSession&) {
   ++sessions_;
-  unwritten_.clear();  // they go with it
   session_->Close(absl::ZeroDuration());
 }
 

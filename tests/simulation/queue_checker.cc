@@ -24,6 +24,9 @@ using coordinator::Worker;
 // So long the first one may wait though it has room: nodes come back into sight, others are asked
 // to leave.
 constexpr absl::Duration kIdleAtMost = absl::Seconds(5);
+// So long one may wait whom a pass over the queue would start: what time alone changes is looked at
+// once a second.
+constexpr absl::Duration kUnseenAtMost = absl::Seconds(2);
 
 // Returns what the processes of the job have, by node.
 std::map<std::string, int> HoldsOf(const Job& job) {
@@ -114,6 +117,7 @@ void QueueChecker::OnBegin() {
   before_.clear();
   waited_.clear();
   idle_.clear();
+  could_start_.clear();
   kept_ = Kept{};
 }
 
@@ -134,6 +138,7 @@ void QueueChecker::AfterStep(const CoordinatorProcess& coordinator) {
   const State& state = coordinator.state();
   if (coordinator.holding() || state.unsettled.any() || state.unsettled.schedule) {
     idle_.clear();
+    could_start_.clear();
     return;
   }
   const absl::Time now = coordinator.Now();
@@ -229,6 +234,13 @@ void QueueChecker::CheckKept(const State& state, absl::Time now) {
   coordinator::QueueView view = coordinator::ViewQueue(state, now);
   const coordinator::Decisions decisions =
       coordinator::RunPass(coordinator::RulesOf(state.options), view.queue);
+  const std::string next = decisions.starts.empty()
+                               ? ""
+                               : view.waiting[static_cast<size_t>(decisions.starts[0].waiting)]->id;
+  if (std::exchange(could_start_, next) != next) could_start_since_ = now;
+  if (!next.empty() && now - could_start_since_ > kUnseenAtMost) {
+    world_->checker.Fail(absl::StrCat("job ", next, " could start, and nobody looks at the queue"));
+  }
   Kept kept;
   for (const auto& [id, node] : state.nodes) {
     if (coordinator::FactsOf(state, node, now).open) kept.open.insert(id);

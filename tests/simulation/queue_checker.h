@@ -4,7 +4,8 @@
 //   - no overcommit: a node runs no more processes that live on than it has slots, and a user has
 //   no more slots
 //     and jobs than the quota;
-//   - work-conserving: the first one that waits does not wait for long while there is room for it;
+//   - work-conserving: the first one that waits does not wait for long while there is room for it,
+//   and whoever could start is soon looked at;
 //   - no starvation: nobody starts in a place where one of higher priority that waits has room, and
 //     does not delay by it the one for whom room is kept; and whoever starts, that one has it no
 //     later.
@@ -60,6 +61,8 @@ class QueueChecker {
   std::map<std::string, JobState> before_;  // by job, when it was last looked at
   std::set<std::string> waited_;            // jobs that might have started then
   std::map<std::string, absl::Time> idle_;  // by job: since when it has room and waits
+  std::string could_start_;  // that a pass over the queue would start now; empty: nobody
+  absl::Time could_start_since_;
   Kept kept_;
 };
 
