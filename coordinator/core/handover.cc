@@ -174,7 +174,7 @@ void OpenRelief(Context& context, Job& job, int index) {
   });
   if (place == job.slots.end()) {
     if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return;
-    job.slots.emplace_back();
+    job.slots.emplace_back().lives = job.lives;
     place = job.slots.end() - 1;
   }
   place->wanted = true;

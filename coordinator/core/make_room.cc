@@ -48,20 +48,36 @@ struct Source {
   int spare = -1;  // the place of the worker that is let go; -1: the job stops
 };
 
+// Takes the part away from what a job has.
+void Subtract(const Taken& part, std::vector<Taken>& holds) {
+  const auto from = std::find_if(holds.begin(), holds.end(), [&](const Taken& hold) {
+    return hold.node == part.node && hold.slots >= part.slots;
+  });
+  if (from == holds.end()) return;
+  from->slots -= part.slots;
+  from->gpus -= part.gpus;
+}
+
 std::vector<Taken> HoldsOf(const std::vector<Running>& running, const Source& source) {
   const Running& job = running[static_cast<size_t>(source.running)];
   if (source.spare >= 0) return {job.spare[static_cast<size_t>(source.spare)]};
   // Its spare workers came before it in the list of sources.
   std::vector<Taken> holds = job.holds;
-  for (const Taken& spare : job.spare) {
-    const auto from = std::find_if(holds.begin(), holds.end(), [&](const Taken& hold) {
-      return hold.node == spare.node && hold.slots >= spare.slots;
-    });
-    if (from == holds.end()) continue;
-    from->slots -= spare.slots;
-    from->gpus -= spare.gpus;
-  }
+  for (const Taken& spare : job.spare) Subtract(spare, holds);
   return holds;
+}
+
+// A worker of the job is on its way out.
+void LetGo(const Source& source, std::vector<Running>& running) {
+  Running& job = running[static_cast<size_t>(source.running)];
+  const Taken worker = job.spare[static_cast<size_t>(source.spare)];
+  Subtract(worker, job.holds);
+  Running part = job;
+  part.leaving = part.part = true;
+  part.owed = 0;
+  part.holds = {worker};
+  part.spare.clear();
+  running.push_back(std::move(part));
 }
 
 // Who may make room, in the order in which they are asked.
@@ -170,10 +186,9 @@ Decisions MakeRoom(const NodePool& cluster, const Waiting& waiting, std::vector<
   }
   for (const int job : decisions.stop) running[static_cast<size_t>(job)].leaving = true;
   for (const Source& source : sources) {
-    const Running& job = running[static_cast<size_t>(source.running)];
-    if (source.spare >= 0 && !job.leaving) {
-      decisions.shrink[source.running].push_back(source.spare);
-    }
+    if (source.spare < 0 || running[static_cast<size_t>(source.running)].leaving) continue;
+    decisions.shrink[source.running].push_back(source.spare);
+    LetGo(source, running);
   }
   return decisions;
 }

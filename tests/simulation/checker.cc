@@ -138,7 +138,7 @@ void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
   CheckPlaces(job);
   SimulatedJob& simulated = world_->JobOf(job.id);
   const auto look = [&](const Worker& worker) {
-    if (worker.verdict.empty()) return;
+    if (worker.verdict.empty() || !judged_.insert(worker.incarnation).second) return;
     NoteSilence(worker, simulated);
     CheckVerdict(worker);
   };
@@ -164,7 +164,7 @@ void Checker::CheckVerdict(const Worker& worker) {
   const bool is_meant = absl::StartsWith(worker.verdict, "no heartbeat") ||
                         absl::StartsWith(worker.verdict, "no progress") ||
                         absl::StartsWith(worker.verdict, "did not leave");
-  if (!is_meant || !judged_.insert(worker.incarnation).second) return;
+  if (!is_meant) return;
   const std::string job_id = worker.incarnation.substr(0, worker.incarnation.find('.'));
   for (const WorkerProcess* process : alive_[job_id]) {
     if (process->incarnation() != worker.incarnation || process->Ails()) continue;
@@ -176,10 +176,19 @@ void Checker::NoteSilence(const Worker& worker, SimulatedJob& job) {
   if (worker.node_lost || !absl::StartsWith(worker.verdict, "no heartbeat")) return;
   const auto heard = worker_heard_.find(worker.incarnation);
   if (heard == worker_heard_.end()) return;
-  // Before its node was back it could not speak.
-  const absl::Time since = std::max(heard->second, back_[worker.node_id]);
-  if (world_->timeline.now() - since < world_->options.detection) return;
-  if (silent_.insert(worker.incarnation).second) ++job.own_failures;
+  // Before its node was back it could not speak. In a large cluster the verdict is seen too late
+  // for that.
+  const auto node = back_.find(worker.node_id);
+  const bool known = node != back_.end() && !world_->IsLarge();
+  const absl::Time back = known ? node->second : absl::InfinitePast();
+  const absl::Time since = std::max(heard->second, back);
+  const absl::Duration silent = world_->timeline.now() - since;
+  if (silent < world_->options.detection) {
+    if (since == heard->second || !IsSteadySince(heard->second)) return;
+    return Fail(absl::StrCat(worker.incarnation, " is judged ", absl::FormatDuration(silent),
+                             " after its node was back: ", worker.verdict));
+  }
+  ++job.own_failures;
 }
 
 void Checker::CheckPlacement(const CoordinatorProcess&, const Job& job) {
@@ -238,12 +247,10 @@ void Checker::OnHeard(const AgentMessage& message, const Process& client) {
   if (!message.has_log()) return;
   const auto& agent = static_cast<const AgentProcess&>(client);
   const int64_t line = message.log().lines().slot();
-  const int64_t before = std::exchange(lines_[agent.life()], line);
   // Of one that has died it is not known what was taken.
-  if (line < before || (agent.alive() && !agent.HasWrittenBefore(line))) {
-    Fail(absl::StrCat("line ", line, " of the workers on ", client.host()->name,
-                      " came before one that is older"));
-  }
+  if (!agent.alive() || agent.HasWrittenBefore(line)) return;
+  Fail(absl::StrCat("line ", line, " of the workers on ", client.host()->name,
+                    " came, and an older one was left out"));
 }
 
 void Checker::OnHeard(const WorkerMessage& message, const Process&) {

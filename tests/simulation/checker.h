@@ -14,8 +14,7 @@
 //   - who is said to be silent, to stand still or not to leave is ill, or its host or link is;
 //   - what a lost node costs is no restart;
 //   - no step is lost without a fault: where agents leave, others take over or the state is saved;
-//   - the lines of workers arrive in order, and none is left out that was not on its way when a
-//   connection broke;
+//   - of the lines of workers none is left out that was not on its way when a connection broke;
 //   - nothing is started on a node that is silent;
 //   - whoever obeys, obeys the highest epoch that it knows;
 //   - what an agent may forget is known to every later coordinator, and so is that a job is to end;
@@ -133,11 +132,9 @@ class Checker {
   absl::Time unsteady_ = absl::InfinitePast();                // the coordinator was, until then
   std::unordered_map<std::string, absl::Time> worker_heard_;  // by incarnation
   std::unordered_map<std::string, absl::Time> back_;          // nodes, after a silence
-  std::unordered_map<std::string, int64_t> lines_;            // heard last, by agent's life
-  std::set<std::string> judged_;                              // incarnations
-  std::set<std::string> silent_;                              // judged so, and rightly
-  std::set<std::string> placed_;                              // lives, by incarnation and node
-  std::set<std::string> drained_;                             // nodes
+  std::set<std::string> judged_;   // incarnations; each verdict is looked at once
+  std::set<std::string> placed_;   // lives, by incarnation and node
+  std::set<std::string> drained_;  // nodes
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;

@@ -50,6 +50,7 @@ Faults::Faults(World* world) : world_(world), ends_(world->options.seed * 499796
   if (world_->options.seed % 7 == 0) kinds_.push_back(&Faults::ReplaceCoordinator);
   if (world_->options.seed % 23 < 4) kinds_.push_back(&Faults::Leave);
   const uint64_t kind = world_->options.seed % 23;
+  if (kind > 20) kinds_.push_back(&Faults::ResetLink);
   kills_early_ = !world_->IsLarge() && (kind == 10 || kind == 11 || kind == 13 || kind == 16);
 }
 
@@ -272,6 +273,22 @@ void Faults::Cut() {
   world_->Say(absl::StrCat(host.name, " is cut off for ", absl::FormatDuration(span)));
   host.cut_in = host.cut_out = true;
   world_->CheckConnectionsLater();
+  world_->timeline.In(span, [&host] { host.cut_in = host.cut_out = false; });
+}
+
+// Not for so long that anybody is lost, and with the connections over it.
+void Faults::ResetLink() {
+  Random& random = world_->timeline.random;
+  const bool all = random.Chance(0.3);
+  Host& host = all ? *world_->hosts[0] : SomeNode();
+  if (host.cut_in || host.cut_out) return;
+  const absl::Duration span = random.Between(absl::Milliseconds(3500), absl::Seconds(5));
+  all ? ExplainAll(span) : Explain(host, span);
+  world_->Say(
+      absl::StrCat("the link of ", host.name, " is reset within ", absl::FormatDuration(span)));
+  host.cut_in = host.cut_out = true;
+  world_->timeline.In(random.Between(absl::Milliseconds(1500), absl::Seconds(3)),
+                      [this, &host] { world_->ResetConnections(host); });
   world_->timeline.In(span, [&host] { host.cut_in = host.cut_out = false; });
 }
 

@@ -61,6 +61,7 @@ class Faults {
   void Suspend();
   void CutCoordinator();
   void SwizzleClog();
+  void ResetLink();
   void Leave();
   // A worker is killed.
   void Kill(const std::shared_ptr<WorkerProcess>& worker);

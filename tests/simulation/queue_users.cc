@@ -14,6 +14,23 @@ namespace {
 
 constexpr std::array<const char*, 3> kUsers = {"ann", "bob", "eve"};
 
+// In some seeds every other job is a long one that can shrink for the rest, which are small and of
+// high priority.
+void MakeOneOfTwoShrink(int number, SimulatedJob& job) {
+  JobSpec& spec = *job.request.mutable_spec();
+  if (number % 2 == 0) {
+    spec.set_priority(0);
+    spec.mutable_elastic()->set_min_workers(1);
+    job.submitted = std::min(job.submitted, absl::Duration(absl::Seconds(2)));
+    job.steps = 200;
+    return;
+  }
+  spec.set_priority(3);
+  spec.mutable_resources()->set_nodes(1);
+  spec.mutable_resources()->set_nproc_per_node(1);
+  spec.mutable_train()->set_shards(2);
+}
+
 }  // namespace
 
 QueueUsers::QueueUsers(World* world)
@@ -69,6 +86,8 @@ SimulatedJob QueueUsers::MakeJob(int number, int max_restarts) {
   spec.mutable_restart()->set_max_restarts(max_restarts);
   spec.mutable_time_limit()->set_seconds(random_.Between(900, 7200));
   if (random_.Chance(0.4)) spec.mutable_elastic()->set_min_workers(1);
+  const uint64_t kind = options.seed % 19;
+  if (kind == 12 || kind == 14 || kind == 15) MakeOneOfTwoShrink(number, job);
   return job;
 }
 
@@ -116,13 +135,28 @@ void QueueUsers::Next() {
   const auto index = random_.Below(static_cast<int64_t>(world_->jobs.size()));
   SimulatedJob& job = world_->jobs[static_cast<size_t>(index)];
   if (job.accepted.empty()) return;
-  if (scaling_.Chance(0.3)) Scale(job);
+  SimulatedJob* const lender = OneThatLends();
+  if (lender != nullptr && scaling_.Chance(0.5)) {
+    Scale(*lender);
+  } else if (scaling_.Chance(0.3)) {
+    Scale(job);
+  }
   if (random_.Chance(0.05)) {
     world_->Say(absl::StrCat(job.accepted, " is to end"));
     job.cancelled = true;
     return Ask(coordinator::CancelRequested{job.accepted, random_.Chance(0.3)});
   }
   Ask(coordinator::HoldRequested{job.accepted, /*release=*/random_.Chance(0.6)});
+}
+
+SimulatedJob* QueueUsers::OneThatLends() const {
+  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return nullptr;
+  for (const auto& [id, job] : world_->coordinator->state().jobs) {
+    const bool lends = std::any_of(job.slots.begin(), job.slots.end(),
+                                   [](const coordinator::Slot& slot) { return slot.lent; });
+    if (lends && !job.final()) return &world_->JobOf(id);
+  }
+  return nullptr;
 }
 
 void QueueUsers::Scale(SimulatedJob& job) {

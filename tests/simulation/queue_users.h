@@ -34,6 +34,8 @@ class QueueUsers {
   SimulatedJob MakeJob(int number, int max_restarts);
   void Next();
   void Scale(SimulatedJob& job);
+  // A job that has let workers go for another one; null: none has.
+  SimulatedJob* OneThatLends() const;
   void ReleaseAll();
   void Ask(const coordinator::Event& event);
 

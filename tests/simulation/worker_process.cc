@@ -84,13 +84,15 @@ void WorkerProcess::OnCommand(const WorkerCommand& command) {
     finished_ = false;  // the result did not get safe: the work is not done
     SayReady();
   }
-  // Its main thread is slow to look in some seeds, and in some of them so slow that what it finds
-  // may well be over.
-  const uint64_t kind = world_->options.seed % 11;
-  if (kind > 1) return LookForGeneration();
-  After(random().Between(absl::ZeroDuration(),
-                         kind == 0 ? absl::Seconds(3) : absl::Milliseconds(100)),
-        [this] { LookForGeneration(); });
+  const absl::Duration longest = LongestLook();
+  if (longest == absl::ZeroDuration()) return LookForGeneration();
+  After(random().Between(absl::ZeroDuration(), longest), [this] { LookForGeneration(); });
+}
+
+absl::Duration WorkerProcess::LongestLook() const {
+  const uint64_t seed = world_->options.seed;
+  if (seed % 11 == 0 || seed % 23 == 10 || seed % 23 == 11) return absl::Seconds(3);
+  return seed % 11 == 1 ? absl::Milliseconds(100) : absl::ZeroDuration();
 }
 
 void WorkerProcess::SayReady() {

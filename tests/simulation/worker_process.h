@@ -70,6 +70,9 @@ class WorkerProcess : public Process {
   void SendBeat();
   void Exit(int code);
   void SayLine();
+  // In some seeds its main thread is slow to look, and in some of them so slow that what it finds
+  // may well be over.
+  absl::Duration LongestLook() const;
 
   World* const world_;
   const WorkerAssignment assignment_;

@@ -280,6 +280,16 @@ void World::GiveUpDeadConnections() {
   }
 }
 
+void World::ResetConnections(const Host& host) {
+  for (const auto& weak : connections_) {
+    const std::shared_ptr<Breakable> connection = weak.lock();
+    if (connection == nullptr) continue;
+    const bool is_its =
+        connection->client().host() == &host || connection->server().host() == &host;
+    if (is_its) connection->GiveUp();
+  }
+}
+
 void World::StartAgent(size_t index) {
   Host* const host = hosts[index].get();
   if (!host->up || (agents[index] != nullptr && agents[index]->alive())) return;

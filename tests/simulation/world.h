@@ -107,6 +107,8 @@ class World {
   void NoteConnection(const std::shared_ptr<Breakable>& connection);
   // Connections that nothing gets through are given up when their keepalive says so.
   void CheckConnectionsLater();
+  // Those of the host are given up.
+  void ResetConnections(const Host& host);
 
   // ---- processes ----
   void StartAgent(size_t index);

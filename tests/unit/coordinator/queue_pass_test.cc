@@ -170,6 +170,22 @@ TEST(QueuePassTest, ElasticJobsShrinkBeforeAnyStops) {
   EXPECT_THAT(decisions.shrink, ElementsAre(Pair(elastic, ElementsAre(0, 1))));
 }
 
+TEST(QueuePassTest, AShortJobDoesNotStartWhereRoomIsBeingMade) {
+  TestQueue test;
+  test.Node(4);
+  test.Node(4);
+  test.Run({.per_node = 3}, 0);
+  const int elastic = test.Run({.per_node = 4, .limit = absl::Hours(1)}, 1);
+  test.queue.running[static_cast<size_t>(elastic)].spare.assign(3, Taken{1, 1, 0});
+  test.Wait({.nodes = 2, .per_node = 1, .priority = 1});
+  test.Wait({.per_node = 1, .limit = absl::Minutes(10)});
+  const Decisions decisions = test.Pass();
+  EXPECT_THAT(decisions.shrink, ElementsAre(Pair(elastic, ElementsAre(0))));
+  EXPECT_THAT(TestQueue::Started(decisions), IsEmpty());
+  ASSERT_TRUE(decisions.reservation.has_value());
+  EXPECT_EQ(decisions.reservation->when, test.queue.now);
+}
+
 TEST(QueuePassTest, NodesOfOneRackWhereTheyDo) {
   TestQueue test;
   for (const int rack : {1, 2, 1, 2, 2}) test.Node(4, 0, rack);
