@@ -138,7 +138,9 @@ void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
   CheckPlaces(job);
   SimulatedJob& simulated = world_->JobOf(job.id);
   const auto look = [&](const Worker& worker) {
-    if (worker.verdict.empty() || !judged_.insert(worker.incarnation).second) return;
+    if (worker.verdict.empty()) return;
+    // A verdict that was not written when a coordinator died may be another one for the next.
+    if (!judged_.emplace(worker.incarnation, worker.node_lost).second) return;
     NoteSilence(worker, simulated);
     CheckVerdict(worker);
   };
@@ -183,8 +185,7 @@ void Checker::NoteSilence(const Worker& worker, SimulatedJob& job) {
   const absl::Time back = known ? node->second : absl::InfinitePast();
   const absl::Time since = std::max(heard->second, back);
   const absl::Duration silent = world_->timeline.now() - since;
-  if (silent < world_->options.detection) {
-    if (since == heard->second || !IsSteadySince(heard->second)) return;
+  if (silent < world_->options.detection && since > heard->second && IsSteadySince(heard->second)) {
     return Fail(absl::StrCat(worker.incarnation, " is judged ", absl::FormatDuration(silent),
                              " after its node was back: ", worker.verdict));
   }

@@ -132,7 +132,8 @@ class Checker {
   absl::Time unsteady_ = absl::InfinitePast();                // the coordinator was, until then
   std::unordered_map<std::string, absl::Time> worker_heard_;  // by incarnation
   std::unordered_map<std::string, absl::Time> back_;          // nodes, after a silence
-  std::set<std::string> judged_;   // incarnations; each verdict is looked at once
+  // Whose verdicts were looked at: incarnations, and whether they were lost with their nodes.
+  std::set<std::pair<std::string, bool>> judged_;
   std::set<std::string> placed_;   // lives, by incarnation and node
   std::set<std::string> drained_;  // nodes
   std::set<std::string> forgotten_;
