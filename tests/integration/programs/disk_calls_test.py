@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that fails at one call, at each of them in turn: what was said to be safe is there, nothing wrong is loaded."""
+"""A disk that fails at one call, at each of them in turn: what was said to be safe is there, nothing wrong is loaded.
+The coordinator is killed at each change of its journal, and its machine loses its power there."""
 
 import json
 import os
 import shutil
+import threading
 import unittest
 
 import harness
-from harness import wait_until
+from harness import PACED, steps_that_last, wait_until
 
 LIBRARY = os.environ.get("LOCKSTEP_DISK_CALLS", "")
 # Of the calls each so many-th; by hand 1.
@@ -23,25 +25,26 @@ class DiskCalls(harness.ProgramTest):
         self.assertTrue(os.path.exists(LIBRARY), "LOCKSTEP_DISK_CALLS names no library")
         self.hit = os.path.join(self.dir, "hit")
 
-    def failing(self, program, part, number):
+    def at_call(self, program, part, number, what):
         if os.path.exists(self.hit):
             os.remove(self.hit)
-        return {"LD_PRELOAD": LIBRARY, "LOCKSTEP_DISK_CALL": f"{program}:{part}:{number}:{self.hit}"}
+        return {"LD_PRELOAD": LIBRARY, "LOCKSTEP_DISK_CALL": f"{program}:{part}:{number}:{what}:{self.hit}"}
 
     def call(self):
-        """The call that failed; empty: the program made fewer."""
+        """The call at which it happened; empty: the program made fewer."""
         if not os.path.exists(self.hit):
             return ""
         with open(self.hit, encoding="utf-8") as file:
             return file.read().strip()
 
-    def each_call(self, program, part, attempt, first=1):
+    def each_call(self, program, part, attempt, what="fails"):
         """attempt(environment, number) for calls in turn, until there are no more; which there were."""
         kinds = set()
-        for number in range(first, MOST, STRIDE):
-            attempt(self.failing(program, part, number), number)
+        for number in range(1, MOST, STRIDE):
+            attempt(self.at_call(program, part, number, what), number)
             if not self.call():
                 self.assertTrue(kinds, "no call was met at all")
+                print(f"{program}, {part}, {what}: {len(range(1, number, STRIDE))} of the calls", flush=True)
                 return kinds
             kinds.add(self.call().split()[0])
         raise AssertionError(f"more than {MOST} calls")
@@ -140,6 +143,93 @@ class DiskCalls(harness.ProgramTest):
         kinds = self.each_call("coordinator", "journal.db", attempt)
         self.assertLessEqual({"pwrite64"}, kinds)
         self.assertTrue(acknowledged)
+
+    def verb(self, address, *arguments):
+        """What a verb of the launcher answers; what it complains about: a string."""
+        code, out, err = self.launch(arguments[0], f"--coordinator={address}", *arguments[1:])
+        return json.loads(out or "{}") if code == 0 else err
+
+    def test_the_coordinator_is_killed_at_each_change_of_its_journal(self):
+        trains = self.write("trains.yaml", harness.synthetic_job(
+            name="trains", steps=steps_that_last(0.5), nproc=2, shards=2, train_extra="  eval: {every: never}\n",
+            extra="failure_detection: 1s\nrestart: {max_restarts: 0}\n"))
+        waits = self.job()
+        wanted = self.train("--nproc-per-node=2", trains)["model"]["sha256"]
+
+        def attempt(env, number):
+            self.forget("state", "agent")
+            address = f"unix:{self.dir}/socket"
+            over = threading.Event()
+            where = f"call {number}"
+
+            def supervise():
+                child = self.start("coordinator", f"--listen={address}", "--state-dir=state", env=env)
+                while not over.is_set():
+                    if child.poll() is not None:
+                        child.communicate()
+                        child = self.start("coordinator", f"--listen={address}", "--state-dir=state")
+                    over.wait(0.02)
+                child.terminate()
+                self.finish(child, 20)
+
+            supervisor = threading.Thread(target=supervise)
+            supervisor.start()
+            agent = self.start("launcher", "join", f"--coordinator={address}", "--slots=2",
+                               f"--state-dir={self.dir}/agent", env=PACED)
+            try:
+                first = self.verb(address, "submit", "--no-follow", "-o", "json", trains)["job"]
+                second = self.verb(address, "submit", "--no-follow", "--hold", "-o", "json", waits)["job"]
+                self.verb(address, "cancel", "-o", "json", second)
+
+                def states():
+                    return {job["job_id"]: job["state"] for job in self.verb(address, "list", "-o", "json")["jobs"]}
+                wait_until(lambda: states()[first] == "SUCCEEDED", 60, f"{where}: {states()}")
+                self.assertEqual(states(), {first: "SUCCEEDED", second: "CANCELLED"}, where)
+                status = self.verb(address, "describe", "-o", "json", first)["job"]["status"]
+                self.assertEqual(status["result"]["model_sha256"], wanted, where)
+                self.assertEqual(int(status["generation"]), 1, f"{where}: {status}")
+                self.assertEqual(int(status.get("restarts", 0)), 0, f"{where}: {status}")
+            finally:
+                over.set()
+                supervisor.join()
+                agent.terminate()
+                agent.communicate()
+            self.assert_nothing_left()
+        kinds = self.each_call("coordinator", "journal.db", attempt, "killed")
+        self.assertIn("pwrite64", kinds)
+
+    def test_the_coordinators_machine_loses_its_power_at_each_change_of_its_journal(self):
+        path = self.job()
+
+        def attempt(env, number):
+            self.forget("state")
+            kept, cancelled = [], []
+            try:
+                child, address = self.start_coordinator("--state-dir=state", env=env)
+            except AssertionError:
+                child = self.children[-1]
+            else:
+                for _ in range(3):
+                    said = self.verb(address, "submit", "--no-follow", "--hold", "-o", "json", path)
+                    if isinstance(said, str):
+                        break
+                    kept.append(said["job"])
+                    if not isinstance(self.verb(address, "cancel", "-o", "json", kept[-1]), str):
+                        cancelled.append(kept[-1])
+            if not self.call():
+                child.terminate()
+            self.finish(child, 20)
+            if not self.call():
+                return
+            again, address = self.start_coordinator("--state-dir=state")
+            there = {job["job_id"]: job["state"] for job in self.verb(address, "list", "-o", "json")["jobs"]}
+            self.assertLessEqual(set(kept), set(there), f"call {number}, {self.call()}: an acknowledged job is lost")
+            for job in cancelled:
+                self.assertEqual(there[job], "CANCELLED", f"call {number}, {self.call()}")
+            again.terminate()
+            self.finish(again, 20)
+        kinds = self.each_call("coordinator", "journal.db", attempt, "power")
+        self.assertLessEqual({"pwrite64", "fdatasync"}, kinds)
 
 
 if __name__ == "__main__":
