@@ -25,13 +25,12 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int index) {
                                                       ": this process sees ", devices.size(),
                                                       " (CUDA_VISIBLE_DEVICES narrows that)"));
   }
-  const std::string missing = tables->matmul->load();
-  if (!missing.empty()) return absl::FailedPreconditionError(missing);
   std::unique_ptr<Device> device(new Device(tables));
   device->properties_ = devices[static_cast<size_t>(index)];
   const Runtime& runtime = device->runtime();
   const std::string what = absl::StrCat("GPU ", index);
   LS_RETURN_IF_ERROR(device->Check(runtime.set_device(index), what));
+  LS_RETURN_IF_ERROR(LoadMatmul(*tables));  // for this device: it is current now
   LS_RETURN_IF_ERROR(device->Check(runtime.create_stream(&device->compute_), what));
   LS_RETURN_IF_ERROR(device->Check(runtime.create_stream(&device->copies_), what));
   LS_RETURN_IF_ERROR(device->Check(runtime.create_stream(&device->returns_), what));

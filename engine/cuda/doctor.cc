@@ -125,9 +125,10 @@ std::vector<GpuFinding> ExamineGpus() {
     findings.push_back({State::kMissing, "CUDA module", std::string(module.status().message())});
   } else {
     findings.push_back({State::kGood, "CUDA module", (*module)->name});
-    const std::string lacks = (*module)->matmul->load();
-    findings.push_back({lacks.empty() ? State::kGood : State::kMissing, "cuBLASLt",
-                        lacks.empty() ? (*module)->matmul->version() : lacks});
+    const absl::Status loaded = cuda::LoadMatmul(**module);
+    findings.push_back(
+        {loaded.ok() ? State::kGood : State::kMissing, "cuBLASLt",
+         loaded.ok() ? (*module)->matmul->version() : std::string(loaded.message())});
   }
   findings.push_back(ExamineCudnn(module.ok() ? *module : nullptr));
   if (!module.ok()) return findings;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "common/cuda_libraries.h"
 #include "common/status.h"
 
 namespace lockstep::engine::cuda {
@@ -65,6 +66,19 @@ absl::StatusOr<const Tables*> LoadModule() {
   static const absl::StatusOr<const Tables*>* const opened =
       new absl::StatusOr<const Tables*>(Open());  // lives for ever
   return *opened;
+}
+
+absl::Status LoadMatmul(const Tables& tables) {
+  // A wheel's folder has the version in its name: nvidia/cu13.
+  const absl::string_view file = tables.matmul->file;
+  const std::string wheel = absl::StrCat("cu", file.substr(file.rfind('.') + 1));
+  const std::vector<std::string> paths =
+      CudaLibraryPaths("LOCKSTEP_CUBLASLT_LIBRARY", tables.matmul->file, wheel);
+  std::vector<const char*> names;
+  names.reserve(paths.size());
+  for (const std::string& path : paths) names.push_back(path.c_str());
+  const std::string missing = tables.matmul->load(names.data(), static_cast<int>(names.size()));
+  return missing.empty() ? absl::OkStatus() : absl::FailedPreconditionError(missing);
 }
 
 void UseTables(const Tables* tables) { given.store(tables); }

@@ -18,6 +18,10 @@ namespace lockstep::engine::cuda {
 // program. Errors: FailedPrecondition with what is missing and what to do; the same at each call.
 absl::StatusOr<const Tables*> LoadModule();
 
+// Loads the library of matrix products ($LOCKSTEP_CUBLASLT_LIBRARY, else where CUDA's libraries may
+// lie) and starts it on the current device. Errors: FailedPrecondition with what is missing.
+absl::Status LoadMatmul(const Tables& tables);
+
 // From here on LoadModule gives `tables`; null: what it finds. For tests.
 void UseTables(const Tables* tables);
 

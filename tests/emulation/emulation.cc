@@ -87,6 +87,8 @@ struct Machine {
   size_t allocated = 0;
   int64_t allocation_calls = 0;
   size_t total = size_t{64} << 30;
+  const char* name = "an emulated GPU";
+  bool chosen = false;
 };
 Machine machine;
 
@@ -149,6 +151,8 @@ void SetOrder(Order order) { machine.order = order; }
 size_t AllocatedBytes() { return machine.allocated; }
 int64_t Allocations() { return machine.allocation_calls; }
 void SetTotalBytes(size_t bytes) { machine.total = bytes; }
+void SetDeviceName(const char* name) { machine.name = name; }
+bool DeviceIsChosen() { return machine.chosen; }
 int64_t Launches() { return machine.launches; }
 
 int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
@@ -262,13 +266,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::memset(properties, 0, sizeof(*properties));
-  std::strcpy(properties->name, "an emulated GPU");
+  std::strncpy(properties->name, machine.name, sizeof(properties->name) - 1);
   properties->major = 9;
   properties->multiProcessorCount = 1;
   properties->totalGlobalMem = machine.total;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaSetDevice(int device) {
+  if (device != 0) return cudaErrorInvalidValue;
+  machine.chosen = true;
+  return cudaSuccess;
+}
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;

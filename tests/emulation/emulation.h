@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/cuda/kernels/tables.h"
 
@@ -21,6 +23,9 @@ size_t AllocatedBytes();
 // Calls that allocated memory of the device or page-locked memory.
 int64_t Allocations();
 void SetTotalBytes(size_t bytes);
+// As the driver calls it, and whether a device was chosen since the program began.
+void SetDeviceName(const char* name);
+bool DeviceIsChosen();
 // Kernels launched since the program began.
 int64_t Launches();
 
@@ -46,6 +51,8 @@ void Repair();
 
 // Lets emulated time pass, which events show.
 void Spend(double milliseconds);
+// The paths that the library of matrix products was last looked for in.
+const std::vector<std::string>& MatmulPaths();
 // Products have three algorithms: 0 adds along k, 1 from its end, and 2 fails when it runs. They
 // take 3, 2 and 1 ms, or `fastest` takes no time.
 void SetFastestAlgorithm(int fastest);

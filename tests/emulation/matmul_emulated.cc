@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 #include "common/half.h"
@@ -55,7 +56,12 @@ struct Prepared {
   int algorithm;
 };
 
-const char* Load() { return ""; }
+std::vector<std::string> looked_in;
+
+const char* Load(const char* const* paths, int count) {
+  looked_in.assign(paths, paths + count);
+  return emulation::DeviceIsChosen() ? "" : "products are loaded before a device is chosen";
+}
 const char* Version() { return "emulated"; }
 
 int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* error,
@@ -164,7 +170,8 @@ Code Run(const void* prepared, const MatmulRun& run, Stream stream) {
 
 }  // namespace
 
-const Matmul kMatmul = {Load, Version, Candidates, Prepare, Fuses, Run, Destroy};
+const Matmul kMatmul = {
+    "libproducts.so.13", Load, Version, Candidates, Prepare, Fuses, Run, Destroy};
 
 const Tables* EmulatedTables() {
   static const Tables tables = {kTablesVersion, "an emulated GPU", &kRuntime, &kKernels, &kMatmul};
@@ -175,4 +182,7 @@ const Tables* EmulatedTables() {
 
 void emulation::SetFastestAlgorithm(int algorithm) { lockstep::engine::cuda::fastest = algorithm; }
 int64_t emulation::Fp8ProductsRun() { return lockstep::engine::cuda::fp8_products; }
+const std::vector<std::string>& emulation::MatmulPaths() {
+  return lockstep::engine::cuda::looked_in;
+}
 int64_t emulation::ProductsRun() { return lockstep::engine::cuda::products; }

@@ -4,11 +4,13 @@
 // algorithm of a product is chosen before it is prepared, among those whose order of additions is
 // fixed: no split of k that is reduced in place.
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
 
 #include "engine/cuda/kernels/runtime.h"
@@ -18,6 +20,7 @@ namespace {
 
 #define LS_TEXT_OF(x) #x
 #define LS_TEXT(x) LS_TEXT_OF(x)
+#define LS_FILE "libcublasLt.so." LS_TEXT(CUBLAS_VER_MAJOR)
 
 // The functions of the library that we use.
 struct Library {
@@ -35,8 +38,7 @@ struct Library {
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) get_config;
   decltype(&cublasLtMatmulAlgoCheck) check;
   decltype(&cublasLtMatmul) run;
-  cublasLtHandle_t handle = nullptr;
-  char error[512] = "";
+  char error[512] = "";  // why it cannot be used, on any device
   char version[64] = "";
 };
 
@@ -46,29 +48,23 @@ bool Find(void* handle, const char* name, F* function) {
   return *function != nullptr;
 }
 
-// The directories where it may lie: the loader's own, $LOCKSTEP_CUDA_LIBRARIES, the toolkit's.
-void* OpenLibrary() {
-  const char* own = std::getenv("LOCKSTEP_CUDA_LIBRARIES");
-  for (const char* folder : {"", own, "/usr/local/cuda/lib64"}) {
-    if (folder == nullptr) continue;
-    for (const char* name : {"libcublasLt.so." LS_TEXT(CUBLAS_VER_MAJOR), "libcublasLt.so"}) {
-      char path[1024];
-      std::snprintf(path, sizeof(path), "%s%s%s", folder, *folder != '\0' ? "/" : "", name);
-      if (void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)) return handle;
-    }
+void* OpenFirst(const char* const* paths, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (void* handle = dlopen(paths[i], RTLD_NOW | RTLD_LOCAL)) return handle;
   }
   return nullptr;
 }
 
-Library* Open() {
+Library* Open(const char* const* paths, int count) {
   auto* library = new Library;
-  void* handle = OpenLibrary();
+  void* handle = OpenFirst(paths, count);
   if (handle == nullptr) {
+    const char* reason = dlerror();
     std::snprintf(library->error, sizeof(library->error),
-                  "libcublasLt.so." LS_TEXT(CUBLAS_VER_MAJOR)
+                  LS_FILE
                   " is not found: install CUDA's libraries, or set LOCKSTEP_CUDA_LIBRARIES to "
-                  "their folder (%s)",
-                  dlerror());
+                  "their folders (%s)",
+                  reason == nullptr ? "no path is given" : reason);
     return library;
   }
   const bool whole =
@@ -91,24 +87,61 @@ Library* Open() {
                   dlerror());
     return library;
   }
-  const cublasStatus_t status = library->create(&library->handle);
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    std::snprintf(library->error, sizeof(library->error),
-                  "cuBLASLt is there and does not start, as without a GPU: error %d",
-                  static_cast<int>(status));
-  }
   const size_t version = library->get_version();
   std::snprintf(library->version, sizeof(library->version), "cuBLASLt %zu", version);
   return library;
 }
 
-Library& Lib() {
-  static Library* const library = Open();  // lives for ever
-  return *library;
+// What the process has of the library, for ever. A handle belongs to the device that was current
+// when it was made.
+struct State {
+  std::mutex mutex;
+  const Library* library = nullptr;
+  std::map<int, cublasLtHandle_t> handles;
+  char error[128] = "";  // the last one of a handle
+};
+State& TheState() {
+  static State* const state = new State;
+  return *state;
 }
 
-const char* Load() { return Lib().error; }
-const char* Version() { return Lib().version; }
+// REQUIRES: Load was called.
+const Library& Lib() { return *TheState().library; }
+
+// The current device's handle. Null with a text in `error`, which lives for ever.
+cublasLtHandle_t Handle(const char** error) {
+  State& state = TheState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  *error = state.library == nullptr ? "cuBLASLt is not loaded" : state.library->error;
+  if (**error != '\0') return nullptr;
+  int device = 0;
+  const cudaError_t none = cudaGetDevice(&device);
+  if (none != cudaSuccess) cudaGetLastError();  // or the next call would tell it again
+  if (none == cudaSuccess && state.handles[device] != nullptr) return state.handles[device];
+  cublasLtHandle_t made = nullptr;
+  const int failed =
+      none != cudaSuccess ? static_cast<int>(none) : static_cast<int>(state.library->create(&made));
+  if (failed == 0) return state.handles[device] = made;
+  std::snprintf(state.error, sizeof(state.error),
+                "cuBLASLt is there and does not start, as without a GPU: error %d", failed);
+  *error = state.error;
+  return nullptr;
+}
+
+const char* Load(const char* const* paths, int count) {
+  State& state = TheState();
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    if (state.library == nullptr) state.library = Open(paths, count);
+  }
+  const char* error = "";
+  return Handle(&error) == nullptr ? error : "";
+}
+const char* Version() {
+  State& state = TheState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return state.library == nullptr ? "" : state.library->version;
+}
 
 cudaDataType_t DataTypeOf(Type type) {
   if (type == Type::kBF16) return CUDA_R_16BF;
@@ -122,6 +155,7 @@ cudaDataType_t FactorTypeOf(const MatmulShape& shape, Fp8 fp8) {
 }
 
 struct Prepared {
+  cublasLtHandle_t handle = nullptr;
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   cublasLtMatmulAlgo_t algorithm;
@@ -224,13 +258,17 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   return good;
 }
 
-// Returns whether the parts of a split k are added in an order of their own.
+// What may be done with the parts of a split k: not added up in place, in the order in which they
+// come.
+constexpr uint32_t kReductions =
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+
 bool HasFixedOrder(const cublasLtMatmulAlgo_t& algorithm) {
   uint32_t reduction = 0;
   size_t written = 0;
   const cublasStatus_t status = Lib().get_config(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                                  &reduction, sizeof(reduction), &written);
-  return status == CUBLAS_STATUS_SUCCESS && (reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE) == 0;
+  return status == CUBLAS_STATUS_SUCCESS && (reduction & ~kReductions) == 0;
 }
 
 // Asks the library for algorithms; `count` of them are good.
@@ -245,10 +283,8 @@ cublasStatus_t Ask(const MatmulShape& shape, size_t workspace_bytes, const Prepa
     status = lib.set_preference(preference, attribute, &value, sizeof(value));
   };
   const auto alignment = static_cast<uint32_t>(shape.alignment);
-  const uint32_t reductions =
-      CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
@@ -257,8 +293,8 @@ cublasStatus_t Ask(const MatmulShape& shape, size_t workspace_bytes, const Prepa
   int number = 0;
   if (status == CUBLAS_STATUS_SUCCESS) {
     status =
-        lib.choose(lib.handle, prepared.product, prepared.first, prepared.second, prepared.result,
-                   prepared.result, preference, kMatmulCandidates, found, &number);
+        lib.choose(prepared.handle, prepared.product, prepared.first, prepared.second,
+                   prepared.result, prepared.result, preference, kMatmulCandidates, found, &number);
   }
   lib.destroy_preference(preference);
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < number; ++i) {
@@ -273,9 +309,10 @@ cublasStatus_t Ask(const MatmulShape& shape, size_t workspace_bytes, const Prepa
 }
 
 // The product with or without what follows it. Null when it cannot be described.
-Prepared* Make(const MatmulShape& shape, bool fused) {
+Prepared* Make(cublasLtHandle_t handle, const MatmulShape& shape, bool fused) {
   auto* prepared = new (std::nothrow) Prepared;
   if (prepared == nullptr) return nullptr;
+  prepared->handle = handle;
   prepared->fused = fused;
   if (Describe(shape, fused, prepared)) return prepared;
   Destroy(prepared);
@@ -291,8 +328,10 @@ void SayNone(const MatmulShape& shape, cublasStatus_t status, char* error, size_
 
 int Candidates(const MatmulShape& shape, size_t workspace_bytes, MatmulAlgorithm* found,
                char* error, size_t error_bytes) {
-  if (Lib().handle == nullptr) {
-    std::snprintf(error, error_bytes, "%s", Lib().error);
+  const char* missing = "";
+  const cublasLtHandle_t handle = Handle(&missing);
+  if (handle == nullptr) {
+    std::snprintf(error, error_bytes, "%s", missing);
     return 0;
   }
   const bool wants = shape.bias || shape.relu || shape.epilogue != Epilogue::kNone;
@@ -301,7 +340,7 @@ int Candidates(const MatmulShape& shape, size_t workspace_bytes, MatmulAlgorithm
   // With what follows the product, then without.
   for (const bool fuse : {true, false}) {
     if (fuse && !wants) continue;
-    Prepared* prepared = Make(shape, fuse);
+    Prepared* prepared = Make(handle, shape, fuse);
     if (prepared == nullptr) continue;
     status = Ask(shape, workspace_bytes, *prepared, found, &count);
     Destroy(prepared);
@@ -313,18 +352,20 @@ int Candidates(const MatmulShape& shape, size_t workspace_bytes, MatmulAlgorithm
 
 void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* error,
               size_t error_bytes) {
-  Prepared* prepared = Lib().handle == nullptr ? nullptr : Make(shape, algorithm.fused);
+  const char* missing = "";
+  const cublasLtHandle_t handle = Handle(&missing);
+  Prepared* prepared = handle == nullptr ? nullptr : Make(handle, shape, algorithm.fused);
   if (prepared == nullptr) {
     std::snprintf(error, error_bytes, "%s",
-                  Lib().handle == nullptr ? Lib().error : "a product that cannot be described");
+                  handle == nullptr ? missing : "a product that cannot be described");
     return nullptr;
   }
   std::memcpy(&prepared->algorithm, algorithm.words, sizeof(prepared->algorithm));
   prepared->workspace_bytes = algorithm.workspace_bytes;
   cublasLtMatmulHeuristicResult_t checked = {};
   const cublasStatus_t status =
-      Lib().check(Lib().handle, prepared->product, prepared->first, prepared->second,
-                  prepared->result, prepared->result, &prepared->algorithm, &checked);
+      Lib().check(handle, prepared->product, prepared->first, prepared->second, prepared->result,
+                  prepared->result, &prepared->algorithm, &checked);
   if (status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= prepared->workspace_bytes) {
     return prepared;
   }
@@ -359,8 +400,8 @@ Code Run(const void* pointer, const MatmulRun& run, Stream stream) {
   if (placed != CUBLAS_STATUS_SUCCESS) return kMatmulErrors + static_cast<Code>(placed);
   const float alpha = 1, beta = run.adds ? 1 : 0;
   const cublasStatus_t status = lib.run(
-      lib.handle, prepared->product, &alpha, run.b, prepared->first, run.a, prepared->second, &beta,
-      run.c, prepared->result, run.c, prepared->result, &prepared->algorithm, run.workspace,
+      prepared->handle, prepared->product, &alpha, run.b, prepared->first, run.a, prepared->second,
+      &beta, run.c, prepared->result, run.c, prepared->result, &prepared->algorithm, run.workspace,
       prepared->workspace_bytes, static_cast<cudaStream_t>(stream));
   return status == CUBLAS_STATUS_SUCCESS ? 0 : kMatmulErrors + static_cast<Code>(status);
 }
@@ -368,6 +409,7 @@ Code Run(const void* pointer, const MatmulRun& run, Stream stream) {
 }  // namespace
 
 const Matmul kMatmul = {
+    .file = LS_FILE,
     .load = Load,
     .version = Version,
     .candidates = Candidates,

@@ -18,7 +18,7 @@
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 8;
+inline constexpr int kTablesVersion = 9;
 
 // A function of the module.
 template <typename F>
@@ -122,8 +122,12 @@ struct Kernels {
 
 // Matrix products by a library. A product is prepared once and keeps its algorithm.
 struct Matmul {
-  // Loads the library. The text is "" or what is missing; it lives for ever.
-  Call<const char*()> load;
+  // The library's file, as it was compiled for: "libcublasLt.so.13".
+  const char* file;
+  // Loads the library, once for the process, from the first of `paths` where it lies, and starts it
+  // on the current device: a device is chosen before. The text is "" or what is missing; it lives
+  // for ever.
+  Call<const char*(const char* const* paths, int count)> load;
   // "cuBLASLt 13.1.0".
   Call<const char*()> version;
   // The algorithms that the library has for a product, its own choice first, at most

@@ -143,6 +143,24 @@ TEST_F(TuningTest, TheLastFileIsLocked) {
   EXPECT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
 }
 
+// The library's handle belongs to the device that is current when it is loaded: the emulated one
+// says so. It is looked for in every folder of the list.
+TEST_F(TuningTest, TheLibraryIsLoadedForTheDevice) {
+  EXPECT_TRUE(emulation::DeviceIsChosen());
+  ::setenv("LOCKSTEP_CUDA_LIBRARIES", "/one:/two", 1);
+  EXPECT_TRUE(cuda::Device::Open(0).ok());
+  ::unsetenv("LOCKSTEP_CUDA_LIBRARIES");
+  const std::vector<std::string>& paths = emulation::MatmulPaths();
+  ASSERT_GT(paths.size(), 3u);
+  EXPECT_EQ(paths[0], "libproducts.so.13");
+  EXPECT_EQ(paths[1], "/one/libproducts.so.13");
+  EXPECT_EQ(paths[2], "/two/libproducts.so.13");
+  ::setenv("LOCKSTEP_CUBLASLT_LIBRARY", "/own/file", 1);
+  EXPECT_TRUE(cuda::Device::Open(0).ok());
+  ::unsetenv("LOCKSTEP_CUBLASLT_LIBRARY");
+  EXPECT_EQ(emulation::MatmulPaths(), std::vector<std::string>{"/own/file"});
+}
+
 // A whole plan: the same table, the same bits; another algorithm, other bits.
 TEST_F(TuningTest, AnExecutorTakesItsProductsFromTheFiles) {
   TrainSpec spec = TinyGpt();

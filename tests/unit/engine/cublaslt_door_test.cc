@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA module asks of cuBLASLt, put to a fake one that is as strict as the real one
+// documents.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/kernels/runtime.h"
+#include "tests/emulation/fake_cublaslt.h"
+
+namespace {
+int current_device = 0;
+}  // namespace
+
+// What the module links of CUDA's runtime for its products.
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+namespace lockstep::engine::cuda {
+namespace {
+
+class CublasLtTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* library = ::dlopen(LOCKSTEP_FAKE_CUBLASLT, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << ::dlerror();
+    auto* const settings = reinterpret_cast<fake_cublaslt::Settings* (*)()>(
+        ::dlsym(library, fake_cublaslt::kSettingsSymbol));
+    ASSERT_NE(settings, nullptr);
+    fake_ = settings();
+    fake_->heeds_reductions = true;
+    Choose(0);
+    EXPECT_EQ(Load(), "");
+  }
+  void TearDown() override { Choose(0); }
+
+  // Makes a device the current one.
+  void Choose(int device) { current_device = fake_->device = device; }
+  static std::string Load() {
+    const std::vector<const char*> paths = {"/nowhere/libcublasLt.so.13", LOCKSTEP_FAKE_CUBLASLT};
+    return kMatmul.load(paths.data(), static_cast<int>(paths.size()));
+  }
+  static std::vector<MatmulAlgorithm> Candidates(const MatmulShape& shape) {
+    std::vector<MatmulAlgorithm> found(kMatmulCandidates);
+    std::array<char, 512> error{};
+    found.resize(static_cast<size_t>(
+        kMatmul.candidates(shape, 1 << 20, found.data(), error.data(), error.size())));
+    return found;
+  }
+  static std::shared_ptr<void> Prepared(const MatmulShape& shape, const MatmulAlgorithm& chosen) {
+    std::array<char, 512> error{};
+    return {kMatmul.prepare(shape, chosen, error.data(), error.size()), kMatmul.destroy};
+  }
+
+  fake_cublaslt::Settings* fake_ = nullptr;
+  const MatmulShape shape_ = {.m = 32,
+                              .n = 16,
+                              .k = 8,
+                              .lda = 8,
+                              .ldb = 16,
+                              .ldc = 16,
+                              .factors = Type::kBF16,
+                              .result = Type::kBF16};
+};
+
+TEST_F(CublasLtTest, EachDeviceHasAHandleOfItsOwn) {
+  const int before = fake_->handles;
+  EXPECT_EQ(Load(), "");
+  EXPECT_EQ(fake_->handles, before);  // of device 0, made by SetUp
+  Choose(1);
+  EXPECT_EQ(Load(), "");
+  EXPECT_EQ(fake_->handles, before + 1);
+  const std::vector<MatmulAlgorithm> found = Candidates(shape_);
+  ASSERT_FALSE(found.empty());
+  const std::shared_ptr<void> prepared = Prepared(shape_, found[0]);
+  ASSERT_NE(prepared, nullptr);
+  EXPECT_EQ(kMatmul.run(prepared.get(), {}, nullptr), 0);
+  Choose(0);
+  EXPECT_NE(kMatmul.run(prepared.get(), {}, nullptr), 0) << "it is the other device's";
+  EXPECT_FALSE(Candidates(shape_).empty());
+}
+
+}  // namespace
+}  // namespace lockstep::engine::cuda
