@@ -2,7 +2,8 @@
 // Matrix products by cuBLASLt, loaded when the first one is asked for. It knows column-major
 // matrices alone: a row-major C = A B is its C^T = B^T A^T, so our B is its first factor. The
 // algorithm of a product is chosen before it is prepared, among those whose order of additions is
-// fixed: no split of k that is reduced in place.
+// fixed and whose sums stay fp32: where k is split, the parts are kept in the type that is summed
+// in and added up in a step of their own.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -258,10 +259,9 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
   return good;
 }
 
-// What may be done with the parts of a split k: not added up in place, in the order in which they
-// come.
-constexpr uint32_t kReductions =
-    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+// What may be done with the parts of a split k: kept in the type that is summed in, not in that of
+// the result, and not added up in place, in the order in which they come.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 bool HasFixedOrder(const cublasLtMatmulAlgo_t& algorithm) {
   uint32_t reduction = 0;

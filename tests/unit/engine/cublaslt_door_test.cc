@@ -71,6 +71,19 @@ class CublasLtTest : public testing::Test {
                               .result = Type::kBF16};
 };
 
+// Parts of a split k in bf16 would be sums in bf16; parts that are added in place come in any
+// order.
+TEST_F(CublasLtTest, ASplitKIsSummedInFp32) {
+  EXPECT_EQ(Candidates(shape_).size(), 2u);  // with parts in the compute type, without parts
+  EXPECT_EQ(fake_->reductions, 2u);
+  fake_->heeds_reductions = false;  // a library that offers all is not followed
+  const std::vector<MatmulAlgorithm> found = Candidates(shape_);
+  ASSERT_EQ(found.size(), 2u);
+  for (const MatmulAlgorithm& algorithm : found) {
+    EXPECT_TRUE(algorithm.words[1] == 0 || algorithm.words[1] == 2) << algorithm.words[1];
+  }
+}
+
 TEST_F(CublasLtTest, EachDeviceHasAHandleOfItsOwn) {
   const int before = fake_->handles;
   EXPECT_EQ(Load(), "");
