@@ -21,9 +21,11 @@ const char* ErrorText(Code code) { return cudaGetErrorString(static_cast<cudaErr
 
 Code DeviceCount(int* count) { return CodeOf(cudaGetDeviceCount(count)); }
 
-// "GPU-01234567-89ab-...", as nvidia-smi writes it.
-void WriteUuid(const cudaUUID_t& uuid, char (&text)[64]) {
-  char* at = text + std::snprintf(text, sizeof(text), "GPU");
+// "GPU-01234567-89ab-...", as nvidia-smi writes it. The UUID of an instance of a GPU is the
+// instance's, and the runtime tells it from a GPU by the name alone: "NVIDIA H200 MIG 1g.18gb".
+void WriteUuid(const cudaUUID_t& uuid, const char* name, char (&text)[64]) {
+  const bool instance = std::strstr(name, " MIG ") != nullptr;
+  char* at = text + std::snprintf(text, sizeof(text), "%s", instance ? "MIG" : "GPU");
   for (int i = 0; i < 16; ++i) {
     const bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
     at += std::snprintf(at, 8, "%s%02x", dash ? "-" : "",
@@ -37,7 +39,7 @@ Code Properties(int device, DeviceProperties* properties) {
   if (error != cudaSuccess) return CodeOf(error);
   DeviceProperties to;
   std::snprintf(to.name, sizeof(to.name), "%s", from.name);
-  WriteUuid(from.uuid, to.uuid);
+  WriteUuid(from.uuid, from.name, to.uuid);
   to.compute_major = from.major;
   to.compute_minor = from.minor;
   to.multiprocessors = from.multiProcessorCount;

@@ -29,7 +29,7 @@ using KernelCall = Call<Code(const Args& args, Stream stream)>;
 
 struct DeviceProperties {
   char name[256] = {};
-  char uuid[64] = {};  // "GPU-..."
+  char uuid[64] = {};  // "GPU-...", "MIG-..."
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;

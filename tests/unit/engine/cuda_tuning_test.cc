@@ -161,6 +161,15 @@ TEST_F(TuningTest, TheLibraryIsLoadedForTheDevice) {
   EXPECT_EQ(emulation::MatmulPaths(), std::vector<std::string>{"/own/file"});
 }
 
+TEST_F(TuningTest, AnInstanceOfAGpuIsNamedAsOne) {
+  EXPECT_EQ(std::string(device_->properties().uuid).substr(0, 4), "GPU-");
+  emulation::SetDeviceName("NVIDIA H200 MIG 1g.18gb");
+  const auto devices = cuda::ListDevices();
+  emulation::SetDeviceName("an emulated GPU");
+  ASSERT_TRUE(devices.ok());
+  EXPECT_EQ(std::string((*devices)[0].uuid), "MIG-00000000-0000-0000-0000-000000000000");
+}
+
 // A whole plan: the same table, the same bits; another algorithm, other bits.
 TEST_F(TuningTest, AnExecutorTakesItsProductsFromTheFiles) {
   TrainSpec spec = TinyGpt();
