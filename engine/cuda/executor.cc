@@ -156,12 +156,9 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!memory.tuning_files.empty()) {
-    // Random bits would be slower than zeros, and slow all algorithms alike.
-    const size_t bytes = plan_->arena_bytes();
-    LS_RETURN_IF_ERROR(
-        device_->Check(device_->runtime().clear(arena_, bytes, device_->compute()), "the arena"));
-    LS_ASSIGN_OR_RETURN(tuning, cuda::ProductTuning::Open(device_.get(), memory.tuning_files,
-                                                          {arena_, bytes, workspace_}));
+    LS_ASSIGN_OR_RETURN(tuning,
+                        cuda::ProductTuning::Open(device_.get(), memory.tuning_files,
+                                                  {arena_, plan_->arena_bytes(), workspace_}));
     target.tuning = tuning.get();
   }
   size_t free_bytes = 0, total_bytes = 0;

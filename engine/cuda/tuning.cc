@@ -30,6 +30,10 @@ namespace {
 // A plan has some dozens of products, each measured in a tenth of a second.
 constexpr absl::Duration kLockDeadline = absl::Minutes(5);
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
+// Of the workspace, where biases and units are taken from.
+constexpr size_t kBiasBytes = size_t{256} << 10;
+// Made numbers repeat after so many bytes, which no row is a divisor of.
+constexpr size_t kMadeBytes = (size_t{256} << 10) + 272;
 
 const char* NameOf(Fp8 fp8) { return fp8 == Fp8::kE4M3 ? "e4m3" : "e5m2"; }
 
@@ -183,6 +187,7 @@ absl::StatusOr<std::unique_ptr<ProductTuning>> ProductTuning::Open(Device* devic
   std::unique_ptr<ProductTuning> tuning(
       new ProductTuning(device, stopwatch, std::move(files), scratch));
   LS_RETURN_IF_ERROR(tuning->Lock());
+  LS_RETURN_IF_ERROR(tuning->FillScratch());
   for (const std::string& file : tuning->files_) tuning->table_.Add(ReadText(file));
   return tuning;
 }
@@ -210,6 +215,24 @@ absl::Status ProductTuning::Lock() {
   return absl::OkStatus();
 }
 
+absl::Status ProductTuning::FillScratch() {
+  const Kernels& kernels = *device_.tables().kernels;
+  const std::pair<void*, size_t> parts[] = {{scratch_.memory, scratch_.bytes},
+                                            {scratch_.workspace, kBiasBytes}};
+  for (const auto& [data, bytes] : parts) {
+    size_t done = std::min(bytes, kMadeBytes);
+    const FillArgs args{data, static_cast<int64_t>(done / 16)};
+    LS_RETURN_IF_ERROR(device_.Check(kernels.fill(args, device_.compute()), "made operands"));
+    auto* const memory = static_cast<std::byte*>(data);
+    while (done < bytes) {
+      const size_t more = std::min(done, bytes - done);
+      LS_RETURN_IF_ERROR(device_.Copy(memory + done, memory, more, device_.compute()));
+      done += more;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) {
   const std::string product = DescribeProduct(shape);
   if (const MatmulAlgorithm* known = table_.Find(name_, product)) return *known;
@@ -228,8 +251,8 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) 
   return chosen;
 }
 
-// The operands lie one after another, or over each other where there is no room: what comes out is
-// of no interest.
+// The operands lie one after another; where there is no room the factors lie over each other, and
+// only where there is less than that over the result, which is of no interest.
 ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
   const auto bytes = [](int64_t rows, int64_t stride, size_t each) {
     return RoundUp(static_cast<size_t>(rows * stride) * each);
@@ -239,11 +262,12 @@ ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
   const size_t a = bytes(shape.a_transposed ? shape.k : shape.m, shape.lda, each);
   const size_t b = bytes(shape.b_transposed ? shape.n : shape.k, shape.ldb, each);
   Places places;
-  if (std::max({a, b, c}) > scratch_.bytes) return places;
-  const bool fits = a + b + c <= scratch_.bytes;
+  const size_t end = scratch_.bytes / 256 * 256;
+  if (std::max({a, b, c}) > end) return places;
+  const bool fits = a + b + c <= end;
   places.c = scratch_.memory;
-  places.a = scratch_.memory + (fits ? c : 0);
-  places.b = scratch_.memory + (fits ? c + a : 0);
+  places.a = scratch_.memory + (fits ? c : end - a);
+  places.b = scratch_.memory + (fits ? c + a : end - b);
   // Sums are no longer than the workspace; a matrix beside C lies over it.
   const bool sums = shape.epilogue == Epilogue::kSumsA || shape.epilogue == Epilogue::kSumsB;
   places.aux = sums ? scratch_.workspace : places.c;
@@ -291,6 +315,10 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Measure(const MatmulShape& shape,
 }
 
 void ProductTuning::Finish() {
+  const Code cleared = device_.runtime().clear(scratch_.memory, scratch_.bytes, device_.compute());
+  if (cleared != 0) {
+    LS_LOG_WARNING << device_.Check(cleared, "made operands").message();
+  }
   const std::string text = table_.ToText();
   for (const std::string& file : files_) {
     if (ReadText(file) == text) continue;

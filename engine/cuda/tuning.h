@@ -60,7 +60,9 @@ class AlgorithmTable {
 // The algorithms of one device's products while a plan is prepared.
 class ProductTuning {
  public:
-  // What may be written over while products are timed.
+  // What may be written over while products are timed, and is zeros afterwards. Zeros themselves
+  // would not do: hardly a bit changes from one to the next, and a GPU's clock, which depends on
+  // the power that this takes, shows algorithms quicker than they are.
   struct Scratch {
     std::byte* memory = nullptr;
     size_t bytes = 0;
@@ -78,7 +80,7 @@ class ProductTuning {
   // The product's algorithm; measures when no file knows one. Blocks meanwhile.
   // Errors: Internal with the library's reason.
   absl::StatusOr<MatmulAlgorithm> Choose(const MatmulShape& shape);
-  // Writes all that is known to all files and lets other processes go on. A file that cannot be
+  // Leaves zeros in what was written over, writes all that is known to all files and lets other processes go on. A file that cannot be
   // written is warned about: the next run measures again.
   void Finish();
   // Products that were measured.
@@ -109,6 +111,8 @@ class ProductTuning {
   ProductTuning(Device* device, Stopwatch stopwatch, std::vector<std::string> files,
                 const Scratch& scratch);
   absl::Status Lock();
+  // Fills what products are timed on with numbers that change many bits.
+  absl::Status FillScratch();
   // The quickest of `found`.
   absl::StatusOr<MatmulAlgorithm> Measure(const MatmulShape& shape,
                                           const std::vector<MatmulAlgorithm>& found);

@@ -57,6 +57,7 @@ Launcher<NormaliseArgs> LaunchNormalise;
 Launcher<MoveArgs> LaunchMove;
 Launcher<StatisticArgs> LaunchStatistic;
 Launcher<AddVectorsArgs> LaunchAddVectors;
+Launcher<FillArgs> LaunchFill;
 
 }  // namespace lockstep::engine::cuda
 

@@ -44,6 +44,7 @@ const Kernels kKernels = {
     .move = LaunchMove,
     .statistic = LaunchStatistic,
     .add_vectors = LaunchAddVectors,
+    .fill = LaunchFill,
 };
 
 }  // namespace lockstep::engine::cuda

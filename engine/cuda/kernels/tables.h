@@ -118,6 +118,7 @@ struct Kernels {
   KernelCall<MoveArgs> move;
   KernelCall<StatisticArgs> statistic;
   KernelCall<AddVectorsArgs> add_vectors;
+  KernelCall<FillArgs> fill;
 };
 
 // Matrix products by a library. A product is prepared once and keeps its algorithm.

@@ -450,6 +450,13 @@ struct AddVectorsArgs {
   int64_t count = 0;
 };
 
+// Random numbers of one sign or the other, the same at each call, finite and of magnitudes up to 2
+// in every type that memory may be read as.
+struct FillArgs {
+  void* data = nullptr;  // 16-byte aligned
+  int64_t count = 0;     // of 16 bytes
+};
+
 }  // namespace lockstep::engine::cuda
 
 #endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_TYPES_H_

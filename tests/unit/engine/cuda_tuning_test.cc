@@ -7,12 +7,16 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <fstream>
 #include <set>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "common/durable_file.h"
+#include "common/half.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/module.h"
 #include "tests/emulation/emulation.h"
@@ -168,6 +172,30 @@ TEST_F(TuningTest, AnInstanceOfAGpuIsNamedAsOne) {
   emulation::SetDeviceName("an emulated GPU");
   ASSERT_TRUE(devices.ok());
   EXPECT_EQ(std::string((*devices)[0].uuid), "MIG-00000000-0000-0000-0000-000000000000");
+}
+
+// Zeros hardly change a bit and take less power than a step does.
+TEST_F(TuningTest, ProductsAreTimedOnNumbersThatChangeManyBits) {
+  auto tuning = Open();
+  const auto* halves = reinterpret_cast<const uint16_t*>(memory_);
+  int changes = 0;
+  for (size_t i = 0; i < kBytes / 2; ++i) {
+    const BFloat16 bf16{halves[i]};
+    const Float16 f16{halves[i]};
+    ASSERT_TRUE(std::abs(bf16.ToFloat()) <= 2 && std::abs(f16.ToFloat()) <= 2) << halves[i];
+    // No byte is FP8's NaN or infinity, and fp32 has the upper half's exponent.
+    for (const int byte : {halves[i] & 0xff, halves[i] >> 8}) {
+      ASSERT_TRUE((byte & 0x7f) != 0x7f && (byte & 0x7c) != 0x7c) << byte;
+    }
+    if (i > 0) changes += std::popcount(static_cast<unsigned>(halves[i] ^ halves[i - 1]));
+  }
+  EXPECT_NEAR(static_cast<double>(changes) / (kBytes / 2), 5, 0.1);  // of ten bits
+  const std::vector<std::byte> made(memory_, memory_ + kBytes);
+  ASSERT_TRUE(tuning->Choose(shape_).ok());
+  tuning->Finish();
+  EXPECT_EQ(std::count(memory_, memory_ + kBytes, std::byte{0}), kBytes);
+  tuning = Open();
+  EXPECT_EQ(std::vector<std::byte>(memory_, memory_ + kBytes), made);
 }
 
 // A whole plan: the same table, the same bits; another algorithm, other bits.
