@@ -158,7 +158,8 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   if (!memory.tuning_files.empty()) {
     LS_ASSIGN_OR_RETURN(tuning,
                         cuda::ProductTuning::Open(device_.get(), memory.tuning_files,
-                                                  {arena_, plan_->arena_bytes(), workspace_}));
+                                                  {arena_, plan_->arena_bytes(), workspace_,
+                                                   ContextFor(slots_[0], Weights::kCurrent)}));
     target.tuning = tuning.get();
   }
   size_t free_bytes = 0, total_bytes = 0;

@@ -60,23 +60,52 @@ bool Gemm::NeedsScratch(const GemmSpec& spec, bool fused) {
   return spec.shape.factors == Type::kF32 || spec.residual || (spec.shape.bias && !fused);
 }
 
-size_t Gemm::ScratchBytes(const GemmSpec& spec) {
+Type Gemm::BiasType(const GemmSpec& spec) {
+  const MatmulShape& shape = spec.shape;
+  const bool mixed = shape.factors == Type::kF32 && shape.result != Type::kF32;
+  return shape.bias && !spec.residual && !mixed ? shape.result : shape.bias_type;
+}
+
+size_t Gemm::SumBytes(const GemmSpec& spec) {
   if (!NeedsScratch(spec, false)) return 0;
   return RoundUp(static_cast<size_t>(BlockRows(spec.shape) * spec.shape.n) * sizeof(float));
 }
 
+size_t Gemm::ScratchBytes(const GemmSpec& spec) {
+  const Type type = BiasType(spec);
+  const bool own = type != spec.shape.bias_type;
+  return SumBytes(spec) + (own ? RoundUp(static_cast<size_t>(spec.shape.n) * BytesOf(type)) : 0);
+}
+
+Code Gemm::RoundBias(const Kernels& kernels, const GemmSpec& spec, const CudaContext& context,
+                     Operands* operands) {
+  const Type type = BiasType(spec);
+  if (type == operands->bias.type || operands->bias.data == nullptr) return 0;
+  PointwiseArgs args;
+  args.a = operands->bias;
+  args.out = {static_cast<std::byte*>(operands->scratch) + SumBytes(spec), type};
+  args.count = spec.shape.n;
+  operands->bias = args.out;
+  return kernels.pointwise(args, context.stream);
+}
+
 absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Make(const CudaTarget& target,
-                                                       const GemmSpec& spec) {
+                                                       const GemmSpec& spec, bool fuse) {
   std::shared_ptr<Gemm> gemm(new Gemm(target, spec));
   MatmulShape shape = spec.shape;
-  if (spec.residual) shape.bias = shape.relu = false;  // the residual comes before relu
-  if (!NeedsScratch({shape, spec.residual, spec.mask}, true)) {
+  shape.bias_type = BiasType(spec);
+  if (spec.residual || !fuse) shape.bias = shape.relu = false;  // a residual comes before relu
+  const bool wants = shape.bias || shape.relu;
+  const bool whole = fuse || !NeedsScratch(spec, false);
+  if (whole && !NeedsScratch({shape, spec.residual, spec.mask}, true)) {
     LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
-    if (!NeedsScratch(spec, product.fuses())) {
+    gemm->fuses_ = wants && product.fuses();
+    if (!NeedsScratch(spec, gemm->fuses_)) {
       gemm->products_.push_back(std::move(product));
       return std::shared_ptr<const Gemm>(std::move(gemm));
     }
   }
+  gemm->fuses_ = false;
   LS_CHECK(!shape.a_transposed && shape.ldc == shape.n) << "a sum of weights is fp32";
   shape.result = Type::kF32;
   shape.bias = shape.relu = false;
@@ -96,9 +125,8 @@ Code Gemm::Finish(const CudaContext& context, const Operands& operands, const Vi
   EpilogueArgs args;
   const int64_t n = spec_.shape.n;
   args.x = x;
-  const bool fused = block_rows_ == 0 && !spec_.residual && products_[0].fuses();
-  if (!fused && spec_.shape.bias) args.bias = operands.bias;
-  args.relu = !fused && spec_.shape.relu;
+  if (!fuses_ && spec_.shape.bias) args.bias = operands.bias;
+  args.relu = !fuses_ && spec_.shape.relu;
   if (spec_.residual) args.residual = From(operands.residual, row * n);
   if (spec_.mask) args.mask = From(operands.mask, row * n);
   args.out = From(operands.c, row * n);
@@ -109,13 +137,15 @@ Code Gemm::Finish(const CudaContext& context, const Operands& operands, const Vi
   return nothing ? 0 : kernels_.epilogue(args, context.stream);
 }
 
-Code Gemm::Run(const CudaContext& context, const Operands& operands) const {
+Code Gemm::Run(const CudaContext& context, const Operands& given) const {
   const MatmulShape& shape = spec_.shape;
+  Operands operands = given;
+  const Code rounded = RoundBias(kernels_, spec_, context, &operands);
+  if (rounded != 0) return rounded;
   if (block_rows_ == 0) {
-    const bool fused = !spec_.residual && products_[0].fuses();
     const Code code = products_[0].Run(context, operands.a, operands.b, operands.c.data,
-                                       fused ? operands.bias.data : nullptr, operands.adds, nullptr,
-                                       operands.units);
+                                       fuses_ ? operands.bias.data : nullptr, operands.adds,
+                                       nullptr, operands.units);
     return code != 0 ? code : Finish(context, operands, operands.c, 0, shape.m);
   }
   for (int64_t row = 0; row < shape.m; row += block_rows_) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products with what follows them: bias, residual, relu, mask. What the library
 // cannot fuse is done by a kernel of our own; where the result has 16 bits and something is still
-// added to it, blocks of rows go through fp32 scratch, so that a value is rounded once.
+// added to it, blocks of rows go through fp32 scratch, so that a value is rounded once. The library
+// adds biases of the result's type alone: those of 16-bit results are rounded first, as autocast
+// does, and are so whoever adds them.
 // Thread-safety: immutable after Make; Run by one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_GEMM_H_
 #define LOCKSTEP_ENGINE_CUDA_GEMM_H_
@@ -51,9 +53,12 @@ class Gemm {
  public:
   // Scratch of any product with this result.
   static size_t ScratchBytes(const GemmSpec& spec);
+  // Without `fuse` all that follows the product is done by kernels of our own.
   // Errors: Internal with the library's reason.
   static absl::StatusOr<std::shared_ptr<const Gemm>> Make(const CudaTarget& target,
-                                                          const GemmSpec& spec);
+                                                          const GemmSpec& spec, bool fuse = true);
+  // Returns whether the library adds the bias, or does relu.
+  bool fuses() const { return fuses_; }
 
   struct Operands {
     const void* a = nullptr;
@@ -68,11 +73,19 @@ class Gemm {
   };
   Code Run(const CudaContext& context, const Operands& operands) const;
 
+  // Returns the type in which the bias of `spec` is added.
+  static Type BiasType(const GemmSpec& spec);
+  // Brings the bias into that type where it is not its own, at the end of the scratch.
+  static Code RoundBias(const Kernels& kernels, const GemmSpec& spec, const CudaContext& context,
+                        Operands* operands);
+
  private:
   Gemm(const CudaTarget& target, const GemmSpec& spec)
       : kernels_(*target.tables->kernels), spec_(spec) {}
   // Returns whether the whole is rounded once when the product itself is rounded.
   static bool NeedsScratch(const GemmSpec& spec, bool fused);
+  // Of the product in fp32.
+  static size_t SumBytes(const GemmSpec& spec);
   Code Finish(const CudaContext& context, const Operands& operands, const View& x, int64_t row,
               int64_t rows) const;
 
@@ -81,6 +94,7 @@ class Gemm {
   // One product, or, through scratch, that of a block of rows and that of the last block.
   std::vector<Product> products_;
   int64_t block_rows_ = 0;  // 0: no scratch
+  bool fuses_ = false;
 };
 
 // Bytes of an element.

@@ -10,10 +10,12 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/cuda/fp8_factors.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/tuning.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine::cuda {
@@ -141,6 +143,7 @@ Code Activate(const Operands& o, const LinearSpec& spec, const View& sum,
 absl::StatusOr<std::shared_ptr<const Product>> PrepareWhole(const CudaTarget& target,
                                                             const LinearSpec& spec) {
   MatmulShape shape = spec.gemm.shape;
+  shape.bias_type = Gemm::BiasType(spec.gemm);
   const bool mixed = shape.factors == Type::kF32 && shape.result != Type::kF32;
   if (spec.epilogue == Epilogue::kNone || mixed || shape.alignment < 16) return nullptr;
   shape.epilogue = spec.epilogue;
@@ -150,7 +153,10 @@ absl::StatusOr<std::shared_ptr<const Product>> PrepareWhole(const CudaTarget& ta
 }
 
 Code RunWhole(const Operands& o, const LinearSpec& spec, const Product& product,
-              const CudaContext& context, const Gemm::Operands& own) {
+              const CudaContext& context, const Gemm::Operands& given) {
+  Gemm::Operands own = given;
+  const Code rounded = Gemm::RoundBias(o.kernels(), spec.gemm, context, &own);
+  if (rounded != 0) return rounded;
   void* aux = nullptr;
   if (spec.epilogue == Epilogue::kGeluKept) aux = o.OutData<void>(context, 1);
   if (spec.epilogue == Epilogue::kGeluGradient) aux = o.InData<void>(context, 2);
@@ -202,46 +208,35 @@ struct Prepared {
   std::shared_ptr<const Gemm> gemm;
 };
 
-absl::StatusOr<Prepared> PrepareProducts(const CudaTarget& target, const LinearSpec& spec) {
+// Without `fuse` the library does the product alone.
+absl::StatusOr<Prepared> PrepareProducts(const CudaTarget& target, const LinearSpec& spec,
+                                         bool fuse) {
   Prepared prepared;
-  LS_ASSIGN_OR_RETURN(prepared.whole, PrepareWhole(target, spec));
+  if (fuse) {
+    LS_ASSIGN_OR_RETURN(prepared.whole, PrepareWhole(target, spec));
+  }
   if (prepared.whole == nullptr) {
-    LS_ASSIGN_OR_RETURN(prepared.gemm, Gemm::Make(target, spec.gemm));
+    LS_ASSIGN_OR_RETURN(prepared.gemm, Gemm::Make(target, spec.gemm, fuse));
   }
   return prepared;
 }
 
 // With factors in bytes, if the GPU and the library can; `spec->fp8` then says so.
-absl::StatusOr<Prepared> PrepareBest(const CudaTarget& target, LinearSpec* spec) {
+absl::StatusOr<Prepared> PrepareBest(const CudaTarget& target, LinearSpec* spec, bool fuse) {
   if (spec->fp8 && target.fp8 && spec->gemm.shape.alignment >= 16) {
     LinearSpec bytes = *spec;
     bytes.gemm.shape = spec->fp8->ProductOf(spec->gemm.shape);
-    absl::StatusOr<Prepared> prepared = PrepareProducts(target, bytes);
+    absl::StatusOr<Prepared> prepared = PrepareProducts(target, bytes, fuse);
     if (prepared.ok()) return prepared;
   }
   spec->fp8.reset();
-  return PrepareProducts(target, *spec);
+  return PrepareProducts(target, *spec, fuse);
 }
 
 template <Which kWhich>
-absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
-                                   const KernelOperands& operands, const CudaTarget& target) {
-  const Operands o(graph, node, operands, target);
-  LinearSpec spec = SpecOf(graph, node, kWhich);
-  spec.gemm.shape.alignment = std::min({o.InAlignment(0), o.InAlignment(1), o.OutAlignment()});
-  if (spec.gemm.shape.bias) {
-    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
-  }
-  // Where the product itself goes: what gelu takes is an output of its own.
-  const bool kept = spec.epilogue == Epilogue::kGeluKept;
-  if (kept) {
-    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.OutAlignment(1));
-  } else if (spec.epilogue == Epilogue::kGeluGradient) {
-    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
-  }
-  const size_t gemm_at = spec.gemm_at();
-  LS_ASSIGN_OR_RETURN(const Prepared prepared, PrepareBest(target, &spec));
-  return [o, spec, prepared, kept, gemm_at](const CudaContext& context) {
+CudaKernel KernelOf(const Operands& o, const LinearSpec& spec, const Prepared& prepared,
+                    size_t gemm_at) {
+  return [o, spec, prepared, gemm_at](const CudaContext& context) {
     const auto& [whole, gemm] = prepared;
     Gemm::Operands own;
     Code code = Factor(o, spec, context, 0, &own.a);
@@ -251,6 +246,7 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
                             o.Scratch<std::byte>(context, spec.fp8_at()), context.stream, &own);
     }
     if (code != 0) return code;
+    const bool kept = spec.epilogue == Epilogue::kGeluKept;
     own.c = o.Out(context, kept && whole == nullptr ? 1 : 0);
     if (spec.sum_bytes > 0) own.c = {o.Scratch(context, spec.casts()), Type::kF32};
     if (kWhich == Which::kForward) {
@@ -265,6 +261,42 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
     if (code == 0 && spec.epilogue != Epilogue::kNone) return RunRest(o, spec, context);
     return code != 0 || spec.sum_bytes == 0 ? code : Activate(o, spec, own.c, context);
   };
+}
+
+// The node as a word, by which files name what is quickest for it.
+std::string DescribeFusion(const LinearSpec& spec) {
+  MatmulShape shape = spec.gemm.shape;
+  shape.epilogue = spec.epilogue;
+  return absl::StrCat("follows:", DescribeProduct(shape), spec.gemm.mask ? ":mask" : "",
+                      spec.fp8 ? ":fp8" : "");
+}
+
+template <Which kWhich>
+absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
+                                   const KernelOperands& operands, const CudaTarget& target) {
+  const Operands o(graph, node, operands, target);
+  LinearSpec spec = SpecOf(graph, node, kWhich);
+  spec.gemm.shape.alignment = std::min({o.InAlignment(0), o.InAlignment(1), o.OutAlignment()});
+  if (spec.gemm.shape.bias) {
+    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
+  }
+  // Where the product itself goes: what gelu takes is an output of its own.
+  if (spec.epilogue == Epilogue::kGeluKept) {
+    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.OutAlignment(1));
+  } else if (spec.epilogue == Epilogue::kGeluGradient) {
+    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
+  }
+  const size_t gemm_at = spec.gemm_at();
+  LinearSpec alone = spec;
+  LS_ASSIGN_OR_RETURN(const Prepared prepared, PrepareBest(target, &spec, true));
+  CudaKernel kernel = KernelOf<kWhich>(o, spec, prepared, gemm_at);
+  const bool fuses = prepared.whole != nullptr || prepared.gemm->fuses();
+  if (!fuses || target.tuning == nullptr) return kernel;
+  LS_ASSIGN_OR_RETURN(const Prepared plain, PrepareBest(target, &alone, false));
+  CudaKernel apart = KernelOf<kWhich>(o, alone, plain, gemm_at);
+  LS_ASSIGN_OR_RETURN(const bool fused,
+                      target.tuning->PrefersFused(DescribeFusion(spec), kernel, apart));
+  return fused ? kernel : apart;
 }
 
 template <Which kWhich>

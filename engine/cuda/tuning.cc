@@ -63,6 +63,8 @@ bool FromWord(absl::string_view word, MatmulAlgorithm* algorithm) {
   return good;
 }
 
+std::string ToWord(bool fused) { return fused ? "together" : "apart"; }
+
 std::string ToWord(const CudnnAlgorithm& algorithm) {
   if (algorithm.number == CudnnAlgorithm::kOwn) return "own";
   std::string word =
@@ -130,7 +132,9 @@ void AlgorithmTable::Add(const std::string& text) {
     if (parts.size() != 3) continue;
     MatmulAlgorithm product;
     CudnnAlgorithm cudnn;
-    if (FromWord(parts[2], &product)) {
+    if (parts[2] == ToWord(true) || parts[2] == ToWord(false)) {
+      fusions_.try_emplace({parts[0], parts[1]}, parts[2] == ToWord(true));
+    } else if (FromWord(parts[2], &product)) {
       products_.try_emplace({parts[0], parts[1]}, product);
     } else if (FromWord(parts[2], &cudnn)) {
       cudnn_.try_emplace({parts[0], parts[1]}, cudnn);
@@ -148,6 +152,15 @@ void AlgorithmTable::Set(const std::string& device, const std::string& node,
   cudnn_[{device, node}] = algorithm;
 }
 
+void AlgorithmTable::SetFusion(const std::string& device, const std::string& node, bool fused) {
+  fusions_[{device, node}] = fused;
+}
+
+const bool* AlgorithmTable::FindFusion(const std::string& device, const std::string& node) const {
+  const auto it = fusions_.find({device, node});
+  return it == fusions_.end() ? nullptr : &it->second;
+}
+
 const MatmulAlgorithm* AlgorithmTable::Find(const std::string& device,
                                             const std::string& product) const {
   const auto it = products_.find({device, product});
@@ -163,6 +176,7 @@ const CudnnAlgorithm* AlgorithmTable::FindCudnn(const std::string& device,
 std::string AlgorithmTable::ToText() const {
   std::string text;
   AppendLines(products_, &text);
+  AppendLines(fusions_, &text);
   AppendLines(cudnn_, &text);
   return text;
 }
@@ -249,6 +263,23 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) 
   }
   table_.Set(name_, product, chosen);
   return chosen;
+}
+
+absl::StatusOr<bool> ProductTuning::PrefersFused(const std::string& node, const CudaKernel& fused,
+                                                 const CudaKernel& apart) {
+  if (const bool* known = table_.FindFusion(name_, node)) return *known;
+  if (!lock_.valid() || scratch_.context.stream == nullptr) return true;
+  std::vector<Stopwatch::Way> ways;
+  for (const CudaKernel* kernel : {&fused, &apart}) {
+    ways.emplace_back([this, kernel] { return (*kernel)(scratch_.context); });
+    LS_RETURN_IF_ERROR(device_.Check(ways.back()(), node));  // both have run before they are timed
+  }
+  LS_ASSIGN_OR_RETURN(const Stopwatch::Result result,
+                      stopwatch_.Compare(ways, "measuring what follows a matrix product"));
+  LS_LOG_DEBUG << node << ": " << result.milliseconds[0] << " ms as one product, "
+               << result.milliseconds[1] << " ms with kernels of our own";
+  table_.SetFusion(name_, node, result.quickest == 0);
+  return result.quickest == 0;
 }
 
 // The operands lie one after another; where there is no room the factors lie over each other, and

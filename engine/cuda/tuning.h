@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/fd.h"
 #include "engine/cuda/device.h"
+#include "engine/cuda/kernel.h"
 #include "engine/cuda/stopwatch.h"
 
 namespace lockstep::engine::cuda {
@@ -46,7 +47,10 @@ class AlgorithmTable {
   void Add(const std::string& text);
   void Set(const std::string& device, const std::string& product, const MatmulAlgorithm& algorithm);
   void Set(const std::string& device, const std::string& node, const CudnnAlgorithm& algorithm);
+  // Says whether what follows a product is part of it, or kernels of our own behind it.
+  void SetFusion(const std::string& device, const std::string& node, bool fused);
   // Null when it is not known.
+  const bool* FindFusion(const std::string& device, const std::string& node) const;
   const MatmulAlgorithm* Find(const std::string& device, const std::string& product) const;
   const CudnnAlgorithm* FindCudnn(const std::string& device, const std::string& node) const;
   std::string ToText() const;
@@ -54,6 +58,7 @@ class AlgorithmTable {
  private:
   using Key = std::pair<std::string, std::string>;
   std::map<Key, MatmulAlgorithm> products_;
+  std::map<Key, bool> fusions_;
   std::map<Key, CudnnAlgorithm> cudnn_;
 };
 
@@ -67,6 +72,7 @@ class ProductTuning {
     std::byte* memory = nullptr;
     size_t bytes = 0;
     void* workspace = nullptr;  // kCudaWorkspaceBytes
+    CudaContext context = {};   // where the operands of whole nodes lie
   };
   // Reads `files`, the first that knows a product deciding, and keeps other processes that have the
   // same last file waiting until Finish. Waits for them likewise. Where that file's folder cannot
@@ -80,8 +86,13 @@ class ProductTuning {
   // The product's algorithm; measures when no file knows one. Blocks meanwhile.
   // Errors: Internal with the library's reason.
   absl::StatusOr<MatmulAlgorithm> Choose(const MatmulShape& shape);
-  // Leaves zeros in what was written over, writes all that is known to all files and lets other processes go on. A file that cannot be
-  // written is warned about: the next run measures again.
+  // Returns whether the kernel `fused` of a node, whose product does all of it, is quicker than
+  // `apart`, which has kernels of our own behind a plain product; measures when no file knows it.
+  // `node` names it in files. Blocks meanwhile. Errors: Internal.
+  absl::StatusOr<bool> PrefersFused(const std::string& node, const CudaKernel& fused,
+                                    const CudaKernel& apart);
+  // Leaves zeros in what was written over, writes all that is known to all files and lets other
+  // processes go on. A file that cannot be written is warned about: the next run measures again.
   void Finish();
   // Products that were measured.
   int measured() const { return measured_; }

@@ -56,8 +56,12 @@ const std::vector<std::string>& MatmulPaths();
 // Products have three algorithms: 0 adds along k, 1 from its end, and 2 fails when it runs. They
 // take 3, 2 and 1 ms, or `fastest` takes no time.
 void SetFastestAlgorithm(int fastest);
+// What a product takes longer when something that follows it is a part.
+void SetFusedCost(double milliseconds);
 // Runs of products so far.
 int64_t ProductsRun();
+// Of products with what follows them as a part.
+int64_t FusedProductsRun();
 // Of products whose factors are bytes of FP8.
 int64_t Fp8ProductsRun();
 

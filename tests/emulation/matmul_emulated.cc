@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of the emulated GPU, in plain loops, and its tables. Products of 16-bit results
-// refuse to add a bias, and those of fp16 factors other epilogues, as the real library may: so both
-// ways of the engine are tested.
+// Matrix products of the emulated GPU, in plain loops, and its tables. A bias is added where it has
+// the result's type, as by the real library; those of fp16 factors add none and have no other
+// epilogues, as the real one may: so both ways of the engine are tested.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -49,6 +49,8 @@ constexpr int kAlgorithms = 3;
 int fastest = 0;
 int64_t products = 0;
 int64_t fp8_products = 0;
+int64_t fused_products = 0;
+double fused_cost = 0;
 
 struct Prepared {
   MatmulShape shape;
@@ -63,6 +65,17 @@ const char* Load(const char* const* paths, int count) {
   return emulation::DeviceIsChosen() ? "" : "products are loaded before a device is chosen";
 }
 const char* Version() { return "emulated"; }
+
+bool Wants(const MatmulShape& shape) {
+  return shape.bias || shape.relu || shape.epilogue != Epilogue::kNone;
+}
+
+bool CanFuse(const MatmulShape& shape) {
+  if (!Wants(shape) || (shape.bias && shape.bias_type != shape.result)) return false;
+  const bool relu_alone = !shape.bias && shape.epilogue == Epilogue::kNone;
+  const bool fp8 = shape.a_fp8 != Fp8::kNone;
+  return relu_alone || (!fp8 && shape.factors != Type::kF16);
+}
 
 int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* error,
                size_t error_bytes) {
@@ -79,11 +92,7 @@ int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* e
     return 0;
   }
   for (int i = 0; i < kAlgorithms; ++i) {
-    const bool fused = fp8 ? !shape.bias && shape.epilogue == Epilogue::kNone
-                       : shape.epilogue == Epilogue::kNone
-                           ? shape.result == Type::kF32 || !shape.bias
-                           : shape.factors != Type::kF16;
-    found[i] = {{static_cast<uint64_t>(i)}, 0, fused};
+    found[i] = {{static_cast<uint64_t>(i)}, 0, CanFuse(shape)};
   }
   return kAlgorithms;
 }
@@ -160,10 +169,12 @@ void Multiply(const Prepared& prepared, const MatmulRun& run) {
 Code Run(const void* prepared, const MatmulRun& run, Stream stream) {
   const Prepared copy = *static_cast<const Prepared*>(prepared);
   ++products;
+  fused_products += copy.fused ? 1 : 0;
   fp8_products += copy.shape.a_fp8 != Fp8::kNone ? 1 : 0;
   if (copy.algorithm == 2) return kMatmulErrors + 1;
   return emulation::Do(static_cast<cudaStream_t>(stream), [=] {
     emulation::Spend(copy.algorithm == fastest ? 0 : kAlgorithms - copy.algorithm);
+    if (copy.fused) emulation::Spend(fused_cost);
     Multiply(copy, run);
   });
 }
@@ -181,6 +192,10 @@ const Tables* EmulatedTables() {
 }  // namespace lockstep::engine::cuda
 
 void emulation::SetFastestAlgorithm(int algorithm) { lockstep::engine::cuda::fastest = algorithm; }
+void emulation::SetFusedCost(double milliseconds) {
+  lockstep::engine::cuda::fused_cost = milliseconds;
+}
+int64_t emulation::FusedProductsRun() { return lockstep::engine::cuda::fused_products; }
 int64_t emulation::Fp8ProductsRun() { return lockstep::engine::cuda::fp8_products; }
 const std::vector<std::string>& emulation::MatmulPaths() {
   return lockstep::engine::cuda::looked_in;

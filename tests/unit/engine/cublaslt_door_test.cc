@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/runtime.h"
+#include "engine/cuda/tuning.h"
 #include "tests/emulation/fake_cublaslt.h"
 
 namespace {
@@ -81,6 +83,31 @@ TEST_F(CublasLtTest, ASplitKIsSummedInFp32) {
   ASSERT_EQ(found.size(), 2u);
   for (const MatmulAlgorithm& algorithm : found) {
     EXPECT_TRUE(algorithm.words[1] == 0 || algorithm.words[1] == 2) << algorithm.words[1];
+  }
+}
+
+// A bias has the result's type: what the library refuses is not asked for.
+TEST_F(CublasLtTest, ABiasIsPartOfAProductOf16Bits) {
+  MatmulShape shape = shape_;
+  shape.bias = true;
+  for (const MatmulAlgorithm& algorithm : Candidates(shape)) EXPECT_FALSE(algorithm.fused);
+  const Kernels kernels = {};
+  const Tables tables = {kTablesVersion, "", nullptr, &kernels, &kMatmul};
+  for (const Type factors : {Type::kBF16, Type::kF16, Type::kF32}) {
+    for (const Type result : {factors, Type::kF32}) {
+      for (const Type bias : {Type::kF32, factors}) {
+        for (const bool relu : {false, true}) {
+          GemmSpec spec{shape};
+          spec.shape.factors = factors;
+          spec.shape.result = result;
+          spec.shape.bias_type = bias;
+          spec.shape.relu = relu;
+          const auto gemm = Gemm::Make({&tables}, spec);
+          ASSERT_TRUE(gemm.ok()) << gemm.status();
+          EXPECT_TRUE((*gemm)->fuses()) << NameOf(factors) << NameOf(result) << NameOf(bias);
+        }
+      }
+    }
   }
 }
 

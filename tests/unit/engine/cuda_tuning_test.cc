@@ -39,7 +39,10 @@ class TuningTest : public testing::Test {
     first_ = folder_ + "/run/algorithms.tsv";
     second_ = folder_ + "/cache/algorithms.tsv";
   }
-  void TearDown() override { emulation::SetFastestAlgorithm(0); }
+  void TearDown() override {
+    emulation::SetFastestAlgorithm(0);
+    emulation::SetFusedCost(0);
+  }
 
   std::unique_ptr<ProductTuning> Open() {
     return ProductTuning::Open(device_.get(), {first_, second_}, {memory_, kBytes, memory_})
@@ -90,9 +93,9 @@ TEST_F(TuningTest, TheFirstFileDecides) {
   ASSERT_TRUE(tuning->Choose(shape_).ok());
   tuning->Finish();
   std::string other = TextOf(second_);
-  const size_t at = other.find("fused.0.1.");
+  const size_t at = other.find("plain.0.1.");
   ASSERT_NE(at, std::string::npos) << other;
-  other.replace(at, 10, "fused.0.0.");
+  other.replace(at, 10, "plain.0.0.");
   ASSERT_TRUE(WriteFileDurably(second_, other).ok());
   EXPECT_EQ(Open()->Choose(shape_)->words[0], 1u);
   ASSERT_EQ(::unlink(first_.c_str()), 0);
@@ -196,6 +199,33 @@ TEST_F(TuningTest, ProductsAreTimedOnNumbersThatChangeManyBits) {
   EXPECT_EQ(std::count(memory_, memory_ + kBytes, std::byte{0}), kBytes);
   tuning = Open();
   EXPECT_EQ(std::vector<std::byte>(memory_, memory_ + kBytes), made);
+}
+
+// What follows a product is its part where that is quicker than a kernel of our own, as files keep.
+TEST_F(TuningTest, WhatFollowsAProductIsDoneTheQuickerWay) {
+  TrainSpec spec = TinyGpt();
+  spec.device = DeviceKind::kCuda;
+  spec.precision = "bf16";
+  const auto plan = Plan::Compile(spec).value();
+  const auto fused = [&](const std::string& file) {
+    Pages state(plan->state_bytes());
+    engine::Memory memory{state.data(), nullptr};
+    memory.tuning_files = {file};
+    const auto executor = Executor::Create(plan, memory).value();
+    executor->InitState();
+    std::vector<float> gradients(static_cast<size_t>(plan->gradient_count()));
+    const int64_t before = emulation::FusedProductsRun();
+    EXPECT_TRUE(executor->DeviceHash(gradients.data()).ok());
+    return emulation::FusedProductsRun() - before;
+  };
+  // Biases, gelus and sums for the gradients of biases.
+  const int64_t all = fused(first_);
+  EXPECT_GT(all, 10);
+  EXPECT_NE(TextOf(first_).find("together"), std::string::npos);
+  emulation::SetFusedCost(5);
+  EXPECT_EQ(fused(first_), all);
+  EXPECT_EQ(fused(second_), 0);
+  EXPECT_NE(TextOf(second_).find("apart"), std::string::npos);
 }
 
 // A whole plan: the same table, the same bits; another algorithm, other bits.
