@@ -8,17 +8,38 @@
 
 namespace lockstep::engine::cuda {
 
+namespace {
+
+// The sum is not written: the gradient of relu alone reads it.
+CudaKernel MaskedSum(const Operands& sum, const Operands& relu) {
+  PointwiseArgs args;
+  args.function = Function::kAdd;
+  args.count = sum.output().elements();
+  return [sum, relu, args](const CudaContext& context) {
+    PointwiseArgs own = args;
+    own.a = sum.In(context, 0);
+    own.b = sum.In(context, 1);
+    own.mask = relu.In(context, 1);
+    own.out = relu.Out(context);
+    return relu.kernels().pointwise(own, context.stream);
+  };
+}
+
+}  // namespace
+
 absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int last,
                                         const CudaTarget& target) {
   const Graph& graph = program.graph;
   const Node& sum = graph.node(first);
   const Node& norm = graph.node(last);
-  LS_CHECK(last == first + 1 && std::string_view(norm.op->name) == "layer_norm") << norm.op->name;
+  LS_CHECK_EQ(last, first + 1);
   const auto operands = [&](int id) -> const KernelOperands& {
     return program.memory.operands[static_cast<size_t>(id)];
   };
   const Operands a(graph, sum, operands(first), target);
   const Operands b(graph, norm, operands(last), target);
+  if (std::string_view(norm.op->name) == "relu_backward") return MaskedSum(a, b);
+  LS_CHECK(std::string_view(norm.op->name) == "layer_norm") << norm.op->name;
   const bool drops = std::string_view(sum.op->name) == "dropout";
   LayerNormArgs args;
   args.rows = b.input(0).shape[0];

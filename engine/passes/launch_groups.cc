@@ -16,9 +16,16 @@ bool AddsResidual(const Node& node) {
   return Is(node, "add") || (Is(node, "dropout") && node.inputs.size() == 3);
 }
 
+// Returns whether `next` is the gradient of relu of a sum that it alone reads, in the same type.
+bool MasksSum(const Graph& graph, const std::vector<int>& readers, const Node& next, Value sum) {
+  return Is(graph.node(sum.node), "add") && Is(next, "relu_backward") && next.inputs[0] == sum &&
+         next.inputs[1] != sum && readers.size() == 1 && graph.type(sum) == next.outputs[0];
+}
+
 }  // namespace
 
 std::vector<int> LaunchGroups(const Graph& graph) {
+  const std::vector<std::vector<std::vector<int>>> readers = graph.Readers();
   std::vector<int> last(graph.nodes().size());
   std::iota(last.begin(), last.end(), 0);
   for (size_t id = 0; id + 1 < last.size(); ++id) {
@@ -27,7 +34,8 @@ std::vector<int> LaunchGroups(const Graph& graph) {
     const Value sum{static_cast<int>(id), 0};
     const bool normed = Is(next, "layer_norm") && next.inputs[0] == sum && next.inputs[1] != sum &&
                         next.inputs[2] != sum;
-    if (AddsResidual(node) && normed) last[id] = static_cast<int>(id) + 1;
+    const bool masked = !node.outputs.empty() && MasksSum(graph, readers[id][0], next, sum);
+    if ((AddsResidual(node) && normed) || masked) last[id] = static_cast<int>(id) + 1;
   }
   return last;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that a GPU runs in one launch, since what the first makes is read by the next at once: a
-// residual's sum, with dropout or without, and the layer normalisation of it. The results of all
-// stay what they are, bit for bit. The memory plan takes the nodes of a group to run at the same
-// time. What is grouped depends on the graph alone.
-// Thread-safety: pure functions.
+// residual's sum, with dropout or without, and the layer normalisation of it; a sum of gradients
+// that nothing else reads, and the gradient of relu of it, where the sum is not written. The other
+// results stay what they are, bit for bit. The memory plan takes the nodes of a group to run at the
+// same time. What is grouped depends on the graph alone. Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_LAUNCH_GROUPS_H_
 #define LOCKSTEP_ENGINE_PASSES_LAUNCH_GROUPS_H_
 

@@ -68,19 +68,22 @@ __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) 
     for (int64_t e = i; e < args.count && e < i + 8; ++e) {
       const float a = args.a.data != nullptr ? Load(args.a, e) : 1;
       const float b = args.b.data != nullptr ? Load(args.b, e) : 0;
-      const float value = Apply(args.function, a, b, args.factor);
+      float value = Apply(args.function, a, b, args.factor);
+      if (args.mask.data != nullptr && !(Load(args.mask, e) > 0)) value = 0;
       Store(args.out, e, args.adds ? Load(args.out, e) + value : value);
       if (!kEight) return;
     }
     return;
   }
-  Eight a = {{1, 1, 1, 1, 1, 1, 1, 1}}, b = {}, out = {};
+  Eight a = {{1, 1, 1, 1, 1, 1, 1, 1}}, b = {}, out = {}, mask = a;
   if (args.a.data != nullptr) a = LoadEight(args.a, i);
   if (args.b.data != nullptr) b = LoadEight(args.b, i);
+  if (args.mask.data != nullptr) mask = LoadEight(args.mask, i);
   if (args.adds) out = LoadEight(args.out, i);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const float value = Apply(args.function, a.x[e], b.x[e], args.factor);
+    const float made = Apply(args.function, a.x[e], b.x[e], args.factor);
+    const float value = mask.x[e] > 0 ? made : 0;
     out.x[e] = args.adds ? out.x[e] + value : value;
   }
   StoreEight(args.out, i, out);
@@ -190,7 +193,8 @@ __global__ void __launch_bounds__(kTile* kTileRows) TransposeKernel(TransposeArg
 }  // namespace
 
 Code LaunchPointwise(const PointwiseArgs& args, Stream stream) {
-  if (AlignedEight(args.a) && AlignedEight(args.b) && AlignedEight(args.out)) {
+  if (AlignedEight(args.a) && AlignedEight(args.b) && AlignedEight(args.mask) &&
+      AlignedEight(args.out)) {
     return Launch(PointwiseKernel<true>, Grid(DivideUp(args.count, 8 * kThreads)), kThreads, stream,
                   args);
   }

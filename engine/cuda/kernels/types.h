@@ -58,6 +58,7 @@ struct PointwiseArgs {
   Function function = Function::kCopy;
   View a;  // null: ones
   View b;
+  View mask;  // out is 0 where it is <= 0
   View out;
   int64_t count = 0;
   float factor = 1;
