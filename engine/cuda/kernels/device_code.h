@@ -52,55 +52,99 @@ __device__ __forceinline__ void Store(const View& view, int64_t i, float x) {
   }
 }
 
+// 16 bytes, or 8, at an aligned place of device memory, in one access. The compiler would cut a
+// store into words where conditions surround it, and put off a load until just before its first
+// use, where the next one waits for it.
+__device__ __forceinline__ uint4 LoadWords(const void* from) {
+#ifdef __CUDA_ARCH__
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(__cvta_generic_to_global(from)));
+  return v;
+#else
+  return *static_cast<const uint4*>(from);
+#endif
+}
+// As above.
+__device__ __forceinline__ uint2 LoadTwoWords(const void* from) {
+#ifdef __CUDA_ARCH__
+  uint2 v;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(__cvta_generic_to_global(from)));
+  return v;
+#else
+  return *static_cast<const uint2*>(from);
+#endif
+}
+// As above.
+__device__ __forceinline__ void StoreWords(void* to, uint32_t x, uint32_t y, uint32_t z,
+                                           uint32_t w) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+#else
+  uint4 v;
+  v.x = x;
+  v.y = y;
+  v.z = z;
+  v.w = w;
+  *static_cast<uint4*>(to) = v;
+#endif
+}
+// As above.
+__device__ __forceinline__ void StoreTwoWords(void* to, uint32_t x, uint32_t y) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(x),
+               "r"(y)
+               : "memory");
+#else
+  uint2 v;
+  v.x = x;
+  v.y = y;
+  *static_cast<uint2*>(to) = v;
+#endif
+}
+// Two numbers of 16 bits as one word, rounded to nearest even.
+__device__ __forceinline__ uint32_t Narrow(Type type, float low, float high) {
+  return type == Type::kBF16 ? NarrowBF16(low) | NarrowBF16(high) << 16
+                             : NarrowF16(low) | NarrowF16(high) << 16;
+}
+// The number in the lower, or the upper, half of a word.
+__device__ __forceinline__ float WidenLow(Type type, uint32_t word) {
+  return type == Type::kBF16 ? WidenBF16(word & 0xffff) : WidenF16(word & 0xffff);
+}
+// As above.
+__device__ __forceinline__ float WidenHigh(Type type, uint32_t word) {
+  return type == Type::kBF16 ? WidenBF16(word >> 16) : WidenF16(word >> 16);
+}
+
 // Four elements.
 struct Four {
   float x[4];
 };
 // Elements i to i + 3. REQUIRES: i is a multiple of 4, the view is Aligned.
 __device__ __forceinline__ Four LoadFour(const View& view, int64_t i) {
-  Four four;
   if (view.type == Type::kF32) {
-    const float4 v = *reinterpret_cast<const float4*>(static_cast<const float*>(view.data) + i);
-    four.x[0] = v.x;
-    four.x[1] = v.y;
-    four.x[2] = v.z;
-    four.x[3] = v.w;
-    return four;
+    const uint4 v = LoadWords(static_cast<const float*>(view.data) + i);
+    return {
+        {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}};
   }
-  const uint2 v = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(view.data) + i);
-  if (view.type == Type::kBF16) {
-    four.x[0] = WidenBF16(v.x & 0xffff);
-    four.x[1] = WidenBF16(v.x >> 16);
-    four.x[2] = WidenBF16(v.y & 0xffff);
-    four.x[3] = WidenBF16(v.y >> 16);
-  } else {
-    four.x[0] = WidenF16(v.x & 0xffff);
-    four.x[1] = WidenF16(v.x >> 16);
-    four.x[2] = WidenF16(v.y & 0xffff);
-    four.x[3] = WidenF16(v.y >> 16);
-  }
-  return four;
+  const uint2 v = LoadTwoWords(static_cast<const uint16_t*>(view.data) + i);
+  return {{WidenLow(view.type, v.x), WidenHigh(view.type, v.x), WidenLow(view.type, v.y),
+           WidenHigh(view.type, v.y)}};
 }
 // The same, back.
 __device__ __forceinline__ void StoreFour(const View& view, int64_t i, const Four& four) {
   if (view.type == Type::kF32) {
-    float4 v;
-    v.x = four.x[0];
-    v.y = four.x[1];
-    v.z = four.x[2];
-    v.w = four.x[3];
-    *reinterpret_cast<float4*>(static_cast<float*>(view.data) + i) = v;
+    StoreWords(static_cast<float*>(view.data) + i, __float_as_uint(four.x[0]),
+               __float_as_uint(four.x[1]), __float_as_uint(four.x[2]), __float_as_uint(four.x[3]));
     return;
   }
-  uint2 v;
-  if (view.type == Type::kBF16) {
-    v.x = NarrowBF16(four.x[0]) | NarrowBF16(four.x[1]) << 16;
-    v.y = NarrowBF16(four.x[2]) | NarrowBF16(four.x[3]) << 16;
-  } else {
-    v.x = NarrowF16(four.x[0]) | NarrowF16(four.x[1]) << 16;
-    v.y = NarrowF16(four.x[2]) | NarrowF16(four.x[3]) << 16;
-  }
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(view.data) + i) = v;
+  StoreTwoWords(static_cast<uint16_t*>(view.data) + i, Narrow(view.type, four.x[0], four.x[1]),
+                Narrow(view.type, four.x[2], four.x[3]));
 }
 
 // Returns whether LoadFour works on the view, or there is none. Host code.
@@ -117,56 +161,34 @@ struct Eight {
 __device__ __forceinline__ Eight LoadEight(const View& view, int64_t i) {
   Eight eight;
   if (view.type == Type::kF32) {
-    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(view.data) + i);
-    const float4 low = from[0], high = from[1];
-    eight.x[0] = low.x;
-    eight.x[1] = low.y;
-    eight.x[2] = low.z;
-    eight.x[3] = low.w;
-    eight.x[4] = high.x;
-    eight.x[5] = high.y;
-    eight.x[6] = high.z;
-    eight.x[7] = high.w;
+    const Four low = LoadFour(view, i), high = LoadFour(view, i + 4);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      eight.x[e] = low.x[e];
+      eight.x[4 + e] = high.x[e];
+    }
     return eight;
   }
-  const uint4 v = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(view.data) + i);
-  const unsigned words[4] = {v.x, v.y, v.z, v.w};
+  const uint4 v = LoadWords(static_cast<const uint16_t*>(view.data) + i);
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    const unsigned low = words[w] & 0xffff, high = words[w] >> 16;
-    eight.x[2 * w] = view.type == Type::kBF16 ? WidenBF16(low) : WidenF16(low);
-    eight.x[2 * w + 1] = view.type == Type::kBF16 ? WidenBF16(high) : WidenF16(high);
+    eight.x[2 * w] = WidenLow(view.type, words[w]);
+    eight.x[2 * w + 1] = WidenHigh(view.type, words[w]);
   }
   return eight;
 }
 // The same, back.
 __device__ __forceinline__ void StoreEight(const View& view, int64_t i, const Eight& eight) {
+  const float(&x)[8] = eight.x;
   if (view.type == Type::kF32) {
-    auto* to = reinterpret_cast<float4*>(static_cast<float*>(view.data) + i);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float4 v;
-      v.x = eight.x[4 * half];
-      v.y = eight.x[4 * half + 1];
-      v.z = eight.x[4 * half + 2];
-      v.w = eight.x[4 * half + 3];
-      to[half] = v;
-    }
+    StoreFour(view, i, {{x[0], x[1], x[2], x[3]}});
+    StoreFour(view, i + 4, {{x[4], x[5], x[6], x[7]}});
     return;
   }
-  unsigned words[4];
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    const float low = eight.x[2 * w], high = eight.x[2 * w + 1];
-    words[w] = view.type == Type::kBF16 ? NarrowBF16(low) | NarrowBF16(high) << 16
-                                        : NarrowF16(low) | NarrowF16(high) << 16;
-  }
-  uint4 v;
-  v.x = words[0];
-  v.y = words[1];
-  v.z = words[2];
-  v.w = words[3];
-  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(view.data) + i) = v;
+  StoreWords(static_cast<uint16_t*>(view.data) + i, Narrow(view.type, x[0], x[1]),
+             Narrow(view.type, x[2], x[3]), Narrow(view.type, x[4], x[5]),
+             Narrow(view.type, x[6], x[7]));
 }
 // Returns what a value is once it is stored with the view's type.
 __device__ __forceinline__ float RoundedAs(Type type, float x) {

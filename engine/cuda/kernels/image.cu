@@ -2,6 +2,7 @@
 // Kernels on images: pooling, and what makes a convolution a matrix product. A gradient that
 // several windows reach is gathered by its pixel in the order of the windows.
 #include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/channels.h"
 #include "engine/cuda/kernels/device_code.h"
 
 namespace lockstep::engine::cuda {
@@ -28,39 +29,42 @@ __device__ __forceinline__ Place PlaceOf(int64_t i, int64_t rows, int64_t column
   return place;
 }
 
+// ---- pooling: a thread has eight channels of a place, or of a pixel, in some of the images ----
+
 // The pixels [begin, end) of one axis below place `at` of a window.
 struct Range {
-  int64_t begin;
-  int64_t end;
+  int begin;
+  int end;
 };
-__device__ __forceinline__ Range PixelsOf(const WindowArgs& window, int axis, int64_t at,
+__device__ __forceinline__ Range PixelsOf(const WindowArgs& window, int axis, int at,
                                           int64_t extent) {
-  const int64_t first = at * window.stride[axis] - window.padding[axis];
-  const int64_t last = first + window.kernel[axis];
-  return {first < 0 ? 0 : first, last < extent ? last : extent};
+  const int first =
+      at * static_cast<int>(window.stride[axis]) - static_cast<int>(window.padding[axis]);
+  const int last = first + static_cast<int>(window.kernel[axis]), most = static_cast<int>(extent);
+  return {first < 0 ? 0 : first, last < most ? last : most};
 }
 // The places [begin, end) of one axis whose window holds pixel `at`.
-__device__ __forceinline__ Range PlacesOf(const WindowArgs& window, int axis, int64_t at,
+__device__ __forceinline__ Range PlacesOf(const WindowArgs& window, int axis, int at,
                                           int64_t places) {
-  const int64_t stride = window.stride[axis];
-  const int64_t low = at + window.padding[axis] - window.kernel[axis] + 1;
-  const int64_t high = (at + window.padding[axis]) / stride + 1;
-  return {low <= 0 ? 0 : (low + stride - 1) / stride, high < places ? high : places};
-}
-__device__ __forceinline__ int64_t PixelAt(const WindowArgs& w, const Place& place, int64_t h,
-                                           int64_t column) {
-  return ((place.image * w.height + h) * w.width + column) * w.channels + place.channel;
+  const int stride = static_cast<int>(window.stride[axis]);
+  const int padded = at + static_cast<int>(window.padding[axis]);
+  const int low = padded - static_cast<int>(window.kernel[axis]) + 1;
+  const int high = padded / stride + 1, most = static_cast<int>(places);
+  return {low <= 0 ? 0 : (low + stride - 1) / stride, high < most ? high : most};
 }
 
-__device__ float LargestOf(const PoolArgs& args, const Place& place, Range rows, Range columns) {
-  float most = -INFINITY;
-  for (int64_t h = rows.begin; h < rows.end; ++h) {
-    for (int64_t w = columns.begin; w < columns.end; ++w) {
-      const float x = Load(args.x, PixelAt(args.window, place, h, w));
-      if (!(x <= most)) most = x;  // NaN too
-    }
-  }
-  return most;
+// Where a thread is in the grid: (column and channels, row, image).
+struct Spot {
+  int row;
+  int column;
+  int64_t channel;
+  int64_t left;  // channels from that one on
+};
+__device__ __forceinline__ Spot SpotOf(int64_t channels) {
+  const unsigned eights = static_cast<unsigned>((channels + 7) / 8);
+  const unsigned x = blockIdx.x * blockDim.x + threadIdx.x;
+  const int64_t channel = int64_t{x % eights} * 8;
+  return {static_cast<int>(blockIdx.y), static_cast<int>(x / eights), channel, channels - channel};
 }
 
 __device__ __forceinline__ float FactorOf(const PoolArgs& args, Range rows, Range columns) {
@@ -70,64 +74,102 @@ __device__ __forceinline__ float FactorOf(const PoolArgs& args, Range rows, Rang
   return 1.0f / static_cast<float>(count);
 }
 
+template <int kType>
 __global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const WindowArgs& window = args.window;
-  if (i >= window.images * window.rows * window.columns * window.channels) return;
-  const Place place = PlaceOf(i, window.rows, window.columns, window.channels);
-  const Range rows = PixelsOf(window, 0, place.row, window.height);
-  const Range columns = PixelsOf(window, 1, place.column, window.width);
-  if (args.pool == Pool::kMax) {
-    Store(args.out, i, LargestOf(args, place, rows, columns));
-    return;
-  }
-  float sum = 0;
-  for (int64_t h = rows.begin; h < rows.end; ++h) {
-    for (int64_t w = columns.begin; w < columns.end; ++w) {
-      sum += Load(args.x, PixelAt(window, place, h, w));
+  const Spot spot = SpotOf(window.channels);
+  if (spot.column >= window.columns) return;
+  const Range rows = PixelsOf(window, 0, spot.row, window.height);
+  const Range columns = PixelsOf(window, 1, spot.column, window.width);
+  const bool largest = args.pool == Pool::kMax;
+  const float factor = FactorOf(args, rows, columns);
+  for (int64_t image = blockIdx.z; image < window.images; image += gridDim.z) {
+    Eight result;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) result.x[e] = largest ? -INFINITY : 0;
+    for (int h = rows.begin; h < rows.end; ++h) {
+      const int64_t line = (image * window.height + h) * window.width;
+      for (int w = columns.begin; w < columns.end; ++w) {
+        const int64_t at = (line + w) * window.channels + spot.channel;
+        const Eight x = LoadChannels<kType>(args.x, at, spot.left);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          if (!largest) {
+            result.x[e] += x.x[e];
+          } else if (!(x.x[e] <= result.x[e])) {  // NaN too
+            result.x[e] = x.x[e];
+          }
+        }
+      }
     }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) result.x[e] = largest ? result.x[e] : result.x[e] * factor;
+    const int64_t place = (image * window.rows + spot.row) * window.columns + spot.column;
+    StoreChannels<kType>(args.out, place * window.channels + spot.channel, result, spot.left);
   }
-  Store(args.out, i, sum * FactorOf(args, rows, columns));
 }
 
-// Returns whether pixel (h, w) is the first largest one of a window.
-__device__ bool IsFirstLargest(const PoolArgs& args, const Place& place, float own, Range rows,
-                               Range columns) {
-  for (int64_t h = rows.begin; h < rows.end; ++h) {
-    for (int64_t w = columns.begin; w < columns.end; ++w) {
-      const bool before = h < place.row || (h == place.row && w < place.column);
-      if (h == place.row && w == place.column) continue;
-      const float x = Load(args.x, PixelAt(args.window, place, h, w));
-      if (before ? !(x < own) : x > own) return false;
-    }
-  }
-  return true;
-}
-
-__global__ void __launch_bounds__(kThreads) PoolBackwardKernel(PoolArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+// Returns of which channels (a bit each) the spot's pixel is the first largest one of a window.
+template <int kType>
+__device__ __forceinline__ unsigned FirstLargest(const PoolArgs& args, const Spot& spot,
+                                                 int64_t image, const Eight& own, Range rows,
+                                                 Range columns) {
   const WindowArgs& window = args.window;
-  if (i >= window.images * window.height * window.width * window.channels) return;
-  const Place pixel = PlaceOf(i, window.height, window.width, window.channels);
-  const Range rows = PlacesOf(window, 0, pixel.row, window.rows);
-  const Range columns = PlacesOf(window, 1, pixel.column, window.columns);
-  const bool largest = args.pool == Pool::kMaxBackward;
-  const float own = largest ? Load(args.x, i) : 0;
-  float sum = 0;
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    for (int64_t c = columns.begin; c < columns.end; ++c) {
-      const Range h = PixelsOf(window, 0, r, window.height);
-      const Range w = PixelsOf(window, 1, c, window.width);
+  unsigned first = 0xff;
+  for (int h = rows.begin; h < rows.end; ++h) {
+    for (int w = columns.begin; w < columns.end; ++w) {
+      if (h == spot.row && w == spot.column) continue;
+      const bool before = h < spot.row || (h == spot.row && w < spot.column);
       const int64_t at =
-          ((pixel.image * window.rows + r) * window.columns + c) * window.channels + pixel.channel;
-      if (!largest) {
-        sum += Load(args.dy, at) * FactorOf(args, h, w);
-      } else if (IsFirstLargest(args, pixel, own, h, w) && (!args.relu || own > 0)) {
-        sum += Load(args.dy, at);
+          ((image * window.height + h) * window.width + w) * window.channels + spot.channel;
+      const Eight x = LoadChannels<kType>(args.x, at, spot.left);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (before ? !(x.x[e] < own.x[e]) : x.x[e] > own.x[e]) first &= ~(1u << e);
       }
     }
   }
-  Store(args.out, i, sum);
+  return first;
+}
+
+template <int kType>
+__global__ void __launch_bounds__(kThreads) PoolBackwardKernel(PoolArgs args) {
+  const WindowArgs& window = args.window;
+  const Spot spot = SpotOf(window.channels);
+  if (spot.column >= window.width) return;
+  const Range rows = PlacesOf(window, 0, spot.row, window.rows);
+  const Range columns = PlacesOf(window, 1, spot.column, window.columns);
+  const bool largest = args.pool == Pool::kMaxBackward;
+  for (int64_t image = blockIdx.z; image < window.images; image += gridDim.z) {
+    const int64_t pixel = (image * window.height + spot.row) * window.width + spot.column;
+    const int64_t here = pixel * window.channels + spot.channel;
+    Eight own = {}, sum = {};
+    unsigned passes = 0xff;  // channels whose gradient relu lets through
+    if (largest) {
+      own = LoadChannels<kType>(args.x, here, spot.left);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (args.relu && !(own.x[e] > 0)) passes &= ~(1u << e);
+      }
+    }
+    for (int r = rows.begin; r < rows.end; ++r) {
+      for (int c = columns.begin; c < columns.end; ++c) {
+        const Range h = PixelsOf(window, 0, r, window.height);
+        const Range w = PixelsOf(window, 1, c, window.width);
+        const int64_t place = (image * window.rows + r) * window.columns + c;
+        const Eight dy =
+            LoadChannels<kType>(args.dy, place * window.channels + spot.channel, spot.left);
+        unsigned takes = passes;
+        if (largest) takes &= FirstLargest<kType>(args, spot, image, own, h, w);
+        const float factor = largest ? 1 : FactorOf(args, h, w);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          if ((takes >> e & 1) != 0) sum.x[e] += dy.x[e] * factor;
+        }
+      }
+    }
+    StoreChannels<kType>(args.out, here, sum, spot.left);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) PlacePoolKernel(PlacePoolArgs args) {
@@ -246,14 +288,18 @@ __global__ void __launch_bounds__(kThreads) FilterKernel(FilterArgs args) {
 }  // namespace
 
 Code LaunchPool(const PoolArgs& args, Stream stream) {
+  constexpr int64_t kMost = 32768;  // of a grid's third extent
   const WindowArgs& w = args.window;
-  if (args.pool == Pool::kMax || args.pool == Pool::kAverage) {
-    return Launch(PoolKernel, Grid(DivideUp(w.images * w.rows * w.columns * w.channels, kThreads)),
-                  kThreads, stream, args);
-  }
-  return Launch(PoolBackwardKernel,
-                Grid(DivideUp(w.images * w.height * w.width * w.channels, kThreads)), kThreads,
-                stream, args);
+  const bool forward = args.pool == Pool::kMax || args.pool == Pool::kAverage;
+  const int64_t across = (forward ? w.columns : w.width) * DivideUp(w.channels, 8);
+  const int64_t threads = across < kThreads ? DivideUp(across, kWarp) * kWarp : kThreads;
+  const dim3 grid = Grid(DivideUp(across, threads), forward ? w.rows : w.height,
+                         w.images < kMost ? w.images : kMost);
+  const View used[] = {args.out, args.x, args.dy}, floats[] = {View{}};
+  return WithType(TypeOfAll(used, floats, w.channels), [&](auto type) {
+    return Launch(forward ? PoolKernel<type()> : PoolBackwardKernel<type()>, grid,
+                  dim3(static_cast<unsigned>(threads)), stream, args);
+  });
 }
 
 Code LaunchPlacePool(const PlacePoolArgs& args, Stream stream) {

@@ -286,7 +286,7 @@ struct AttentionStepArgs {
 };
 
 // `partial` has 2 * kNormParts * channels doubles, `factors` 3 * channels floats.
-inline constexpr int64_t kNormParts = 64;
+inline constexpr int64_t kNormParts = 256;
 struct BatchNormArgs {
   View x;
   View weight;
