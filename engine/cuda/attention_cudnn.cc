@@ -13,13 +13,17 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
+#include "engine/ops/op.h"
 
 namespace lockstep::engine::cuda {
 namespace {
 
 constexpr int kAlignment = 16;
 constexpr int64_t kMostDepth = 128;
-constexpr size_t kMostWorkspace = size_t{256} << 20;
+constexpr size_t kLeastWorkspace = size_t{256} << 20;
+constexpr size_t kMostWorkspace = size_t{4} << 30;
+// Of what all nodes of a program give.
+constexpr size_t kShare = 8;
 constexpr int64_t kTile = 128;         // of the gradients of the scores, in rows and columns
 constexpr size_t kRoom = 4096;         // what engines want beside them
 constexpr size_t kMostAlgorithms = 8;  // that are tried
@@ -79,10 +83,19 @@ std::string DescribeAttention(const CudnnAttentionShape& s) {
                       s.causal ? ":causal" : "");
 }
 
-size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape) {
+size_t MostAttentionWorkspace(const Graph& graph) {
+  size_t given = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.op->leaf || node.op->view) continue;
+    for (const TensorType& output : node.outputs) given += output.bytes();
+  }
+  return std::clamp(given / kShare, kLeastWorkspace, kMostWorkspace);
+}
+
+size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape, size_t most) {
   const auto length = static_cast<size_t>((shape.length + kTile - 1) / kTile * kTile);
   const size_t bytes = static_cast<size_t>(shape.batch * shape.heads) * length * length * 2 + kRoom;
-  return bytes <= kMostWorkspace ? bytes : 0;
+  return bytes <= most ? bytes : 0;
 }
 
 std::string AttentionDisagreement(absl::Span<const float> made, absl::Span<const float> expected,

@@ -29,10 +29,14 @@ CudnnAttentionShape CudnnShapeOf(const ops::AttentionShape& shape, Type type, bo
 // Attention as one word, by which files name it: equal for equal ones.
 std::string DescribeAttention(const CudnnAttentionShape& shape);
 
+// Returns what a program has room for beside the results of a node of attention: an eighth of what
+// all of its nodes give, from 256 MiB to 4 GiB.
+size_t MostAttentionWorkspace(const Graph& graph);
+
 // Bytes that the backward passes want beside their results: the 16-bit gradients of the scores,
-// which are multiplied twice as no sum may be shared. 0 where that is more than 256 MiB: GPUs whose
+// which are multiplied twice as no sum may be shared. 0 where that is more than `most`: GPUs whose
 // passes want so much (all but sm_100 and 103) use our own kernels then.
-size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape);
+size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape, size_t most);
 
 // "" when rows of `depth` values `made` are `expected` but for rounding to `type`; else what is
 // wrong. Both sides round probabilities, or the gradients of scores, by half a unit each: with

@@ -114,7 +114,8 @@ BackwardPlan PlanBackward(const Graph& graph, const Node& node) {
   const auto shape = ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 3);
   const Type type = TypeOf(graph.type(node.inputs[3]).dtype);
   if (shape.ok() && SuitsCudnn(*shape, type)) {
-    plan.workspace_bytes = RoundUp(AttentionWorkspaceBytes(CudnnShapeOf(*shape, type, true)));
+    plan.workspace_bytes = RoundUp(
+        AttentionWorkspaceBytes(CudnnShapeOf(*shape, type, true), MostAttentionWorkspace(graph)));
   }
   return plan;
 }

@@ -239,9 +239,26 @@ TEST(AttentionWorkspace, HoldsTheGradientsOfScoresInTiles) {
   shape.batch = 2;
   shape.heads = 3;
   shape.length = 129;
-  EXPECT_EQ(cuda::AttentionWorkspaceBytes(shape), 2u * 3 * 256 * 256 * 2 + 4096);
-  shape.length = 65536;
-  EXPECT_EQ(cuda::AttentionWorkspaceBytes(shape), 0u);
+  constexpr size_t kBytes = 2u * 3 * 256 * 256 * 2 + 4096;
+  EXPECT_EQ(cuda::AttentionWorkspaceBytes(shape, kBytes), kBytes);
+  EXPECT_EQ(cuda::AttentionWorkspaceBytes(shape, kBytes - 1), 0u);
+}
+
+// GPT-2 of 124M with 64 sequences of 1024 wants 1.5 GiB, which is little beside its activations.
+TEST(AttentionWorkspace, GrowsWithTheProgram) {
+  Graph graph;
+  EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{256} << 20);
+  const Value x = graph.AddLeaf("input", {DType::kF32, {1 << 20, 1 << 12}}, "x");  // 16 GiB
+  EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{256} << 20);
+  const Value y = graph.Add("relu", {x});
+  EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{2} << 30);
+  graph.Add("relu", {graph.Add("relu", {y})});
+  EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{4} << 30);
+  cuda::CudnnAttentionShape shape;
+  shape.batch = 64;
+  shape.heads = 12;
+  shape.length = 1024;
+  EXPECT_GT(cuda::AttentionWorkspaceBytes(shape, size_t{2} << 30), size_t{1536} << 20);
 }
 
 // ---- what counts as the same ----
