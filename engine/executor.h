@@ -188,6 +188,15 @@ class Training {
   virtual absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                                 const Hooks& hooks) = 0;
 
+  // Brings micro-batch `micro` of `shard` at `step`, which the next RunShard is to be given, to a
+  // device with memory of its own, while that computes. `fields` stay as they are until then. What
+  // is asked for instead finds its own. Errors: Internal when the device fails.
+  virtual absl::Status StageAhead(int64_t step, int shard, int micro, Fields fields) {
+    return absl::OkStatus();
+  }
+  // Returns whether that saves time.
+  virtual bool stages_ahead() const { return false; }
+
   // The optimizer step `step` (1-based; the state must be that after step - 1) on the reduced
   // gradients, read in place: slices in ascending order that cover the whole vector, cut at
   // multiples of 16 elements. A skipped step advances "step" alone. Errors: Internal when the

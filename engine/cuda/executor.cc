@@ -22,6 +22,8 @@ namespace {
 
 // What the driver itself takes of a device that is used.
 constexpr size_t kReserve = size_t{256} << 20;
+// Of a batch that goes to the device.
+constexpr size_t kStageChunk = size_t{4} << 20;
 
 std::string Mebibytes(size_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
 
@@ -230,17 +232,14 @@ CudaExecutor::DeviceScalars CudaExecutor::ScalarsAt(int64_t step, int shard, int
   return made;
 }
 
-absl::StatusOr<int> CudaExecutor::Stage(Fields fields, int64_t samples,
-                                        const DeviceScalars& scalars) {
-  LS_RETURN_IF_ERROR(LaunchPending());
-  const int number = next_slot_;
-  next_slot_ ^= 1;
-  const Slot& slot = slots_[number];
-  const cuda::Runtime& runtime = device_->runtime();
+absl::Status CudaExecutor::StageFields(Fields fields, int64_t samples) {
+  const Slot& slot = slots_[next_slot_];
+  ahead_.reset();
   // The copy before the last read this host memory; the program before the last, that of the
   // device.
   LS_RETURN_IF_ERROR(device_->WaitFor(slot.copied, nullptr));
-  LS_RETURN_IF_ERROR(device_->Check(runtime.stream_waits(device_->copies(), slot.used), "a batch"));
+  LS_RETURN_IF_ERROR(
+      device_->Check(device_->runtime().stream_waits(device_->copies(), slot.used), "a batch"));
   const std::vector<FieldSpec>& specs = plan_->spec().input.fields;
   const int64_t room = plan_->spec().inference
                            ? plan_->spec().eval_block
@@ -248,10 +247,35 @@ absl::StatusOr<int> CudaExecutor::Stage(Fields fields, int64_t samples,
   size_t at = 0;
   for (size_t f = 0; f < fields.size(); ++f) {
     const auto bytes = static_cast<size_t>(samples * static_cast<int64_t>(specs[f].bytes()));
-    std::memcpy(slot.host + at, fields[f], bytes);
-    LS_RETURN_IF_ERROR(device_->Copy(slot.device + at, slot.host + at, bytes, device_->copies()));
+    // In chunks: one is on its way while the next is made ready for it.
+    for (size_t begin = 0; begin < bytes; begin += kStageChunk) {
+      const size_t chunk = std::min(kStageChunk, bytes - begin);
+      std::byte* const host = slot.host + at + begin;
+      std::memcpy(host, static_cast<const std::byte*>(fields[f]) + begin, chunk);
+      LS_RETURN_IF_ERROR(device_->Copy(slot.device + at + begin, host, chunk, device_->copies()));
+    }
     at += StagedBytes(static_cast<size_t>(room) * static_cast<size_t>(specs[f].bytes()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::StageAhead(int64_t step, int shard, int micro, Fields fields) {
+  LS_RETURN_IF_ERROR(failed_);
+  LS_RETURN_IF_ERROR(StageFields(fields, plan_->spec().micro_batch));
+  ahead_ = Ahead{step, shard, micro};
+  return device_->Check(
+      device_->runtime().record_event(slots_[next_slot_].copied, device_->copies()), "a batch");
+}
+
+absl::StatusOr<int> CudaExecutor::Stage(Fields fields, int64_t samples,
+                                        const DeviceScalars& scalars, std::optional<Ahead> wanted) {
+  LS_RETURN_IF_ERROR(LaunchPending());
+  if (!wanted.has_value() || wanted != ahead_) LS_RETURN_IF_ERROR(StageFields(fields, samples));
+  ahead_.reset();
+  const int number = next_slot_;
+  next_slot_ ^= 1;
+  const Slot& slot = slots_[number];
+  const cuda::Runtime& runtime = device_->runtime();
   *slot.host_scalars = scalars;
   LS_RETURN_IF_ERROR(
       device_->Copy(slot.scalars, slot.host_scalars, sizeof(DeviceScalars), device_->copies()));
@@ -311,8 +335,9 @@ absl::Status CudaExecutor::Launch(ProgramKind kind, int slot, int variant,
 
 absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step, int shard,
                                           double loss_scale, bool joins) {
-  LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, plan_->spec().micro_batch,
-                                            ScalarsAt(step, shard, micro, loss_scale)));
+  LS_ASSIGN_OR_RETURN(const int slot,
+                      Stage(fields, plan_->spec().micro_batch,
+                            ScalarsAt(step, shard, micro, loss_scale), Ahead{step, shard, micro}));
   CudaContext context = ContextFor(slots_[slot], Weights::kCurrent);
   context.accumulate = micro > 0;
   if (step != timed_step_) clock_.Pass(StepClock::kProgramsBegin);

@@ -39,6 +39,8 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   absl::Status PublishState() override;
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                         const Hooks& hooks) override;
+  absl::Status StageAhead(int64_t step, int shard, int micro, Fields fields) override;
+  bool stages_ahead() const override { return true; }
   absl::StatusOr<StepResult> Update(int64_t step, absl::Span<const GradientSlice> reduced) override;
   absl::Status HoldMoments(std::vector<HeldRange> held) override;
   absl::StatusOr<StepResult> BeginUpdate(int64_t step,
@@ -79,6 +81,13 @@ class CudaExecutor : public Executor, public SpreadUpdate {
     cuda::Event used = nullptr;    // by the program that read it
   };
 
+  // The micro-batch that lies in the next slot already.
+  struct Ahead {
+    int64_t step = 0;
+    int shard = 0;
+    int micro = 0;
+    bool operator==(const Ahead&) const = default;
+  };
   // A training program on a staged micro-batch that the update's recording begins with.
   struct Pending {
     int64_t step = 0;
@@ -103,8 +112,12 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   absl::Status Noted(absl::Status status, const char* what, int64_t step = -1);
   // Brings the reduced gradients to the device, unless they lie there.
   absl::Status TakeReduced(int64_t step, absl::Span<const GradientSlice> reduced);
-  // Stages a batch of `samples` samples and the scalars into the next slot.
-  absl::StatusOr<int> Stage(Fields fields, int64_t samples, const DeviceScalars& scalars);
+  // Stages a batch of `samples` samples and the scalars into the next slot. The samples may be
+  // there if they are `wanted`.
+  absl::StatusOr<int> Stage(Fields fields, int64_t samples, const DeviceScalars& scalars,
+                            std::optional<Ahead> wanted = {});
+  // Brings the samples to the next slot, when what it had before is used.
+  absl::Status StageFields(Fields fields, int64_t samples);
   CudaContext ContextFor(const Slot& slot, Weights weights) const;
   DeviceScalars ScalarsAt(int64_t step, int shard, int micro, double loss_scale) const;
   // Launches a program on a slot's batch; after each training segment its buckets' event.
@@ -142,6 +155,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   void* workspace_ = nullptr;
   Slot slots_[2];
   int next_slot_ = 0;
+  std::optional<Ahead> ahead_;
   std::vector<std::pair<int64_t, int64_t>> gaps_;
   // By training segment: the buckets that are complete after it, and when.
   std::vector<std::vector<int>> segment_buckets_;

@@ -59,6 +59,7 @@ Checkpointer::Decided Trainer::Decided() const {
 absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
                                                     RunRecord* record) {
   loader_->Restart(committed_step(), held.begin, held.end);
+  ahead_.reset();
   communicator->PublishCommitted(committed_step());
   const Train& train = compiled_.job.train();
   header_ = {};
@@ -313,7 +314,8 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   // The commit rule: nobody writes gradients of a step while a member may still read the last ones.
   // Two pointers fit into a std::function: no step allocates.
   const std::pair<Communicator*, int64_t> last{communicator, step - 1};
-  hooks.before_gradients = [this, &last]() {
+  hooks.before_gradients = [this, &last]() -> absl::Status {
+    LS_RETURN_IF_ERROR(StageNext());
     const PhaseTimer waiting(profiler_.get(), StepPhase::kCommitWait);
     return last.first->WaitCommitted(last.second, Deadline());
   };
@@ -327,7 +329,9 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   for (int shard = held.begin; shard < held.end; ++shard) {
     std::optional<StepWatch::Scope> loading(std::in_place, &watch_, IN_DATA_LOADER,
                                             StepPhase::kDataWait);
-    LS_ASSIGN_OR_RETURN(const data::Batch batch, loader_->Next());
+    LS_ASSIGN_OR_RETURN(const data::Batch batch, ahead_.has_value()
+                                                     ? *std::exchange(ahead_, std::nullopt)
+                                                     : loader_->Next());
     loading.reset();
     LS_CHECK(batch.step == step - 1 && batch.shard == shard);
     const StepWatch::Scope computing(&watch_, COMPUTING);
@@ -351,17 +355,35 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
   return absl::OkStatus();
 }
 
+void Trainer::PointTo(const data::Batch& batch, int micro, std::vector<const void*>* fields) const {
+  const int64_t micro_batch = compiled_.plan->spec().micro_batch;
+  const std::vector<FieldSpec>& specs = compiled_.plan->spec().input.fields;
+  fields->resize(specs.size());
+  for (size_t f = 0; f < specs.size(); ++f) {
+    (*fields)[f] = static_cast<const char*>(batch.fields[f]) +
+                   micro * micro_batch * static_cast<int64_t>(specs[f].bytes());
+  }
+}
+
+// An error, the end of the data too, is for who asks for that batch.
+absl::Status Trainer::StageNext() {
+  if (!executor_->stages_ahead() || ahead_.has_value()) return absl::OkStatus();
+  {
+    const StepWatch::Scope loading(&watch_, IN_DATA_LOADER, StepPhase::kDataWait);
+    ahead_ = loader_->Next();
+  }
+  if (!ahead_->ok()) return absl::OkStatus();
+  const data::Batch& batch = **ahead_;
+  PointTo(batch, 0, &ahead_fields_);
+  return executor_->StageAhead(batch.step + 1, batch.shard, 0, ahead_fields_);
+}
+
 absl::Status Trainer::RunShard(const data::Batch& batch, float* leaf,
                                const engine::Executor::Hooks& hooks) {
-  const int64_t micro_batch = compiled_.plan->spec().micro_batch;
-  const std::vector<FieldSpec>& fields = compiled_.plan->spec().input.fields;
   const int64_t step = batch.step + 1;
   const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : clock_->Now();
   for (int micro = 0; micro < compiled_.plan->spec().accumulate; ++micro) {
-    for (size_t f = 0; f < fields.size(); ++f) {
-      micro_fields_[f] = static_cast<const char*>(batch.fields[f]) +
-                         micro * micro_batch * static_cast<int64_t>(fields[f].bytes());
-    }
+    PointTo(batch, micro, &micro_fields_);
     if (interpreter_ != nullptr) interpreter_->Enter(step, batch.shard, micro);
     const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
     LS_RETURN_IF_ERROR(executor_->RunShard(step, batch.shard, micro, micro_fields_, leaf, hooks));

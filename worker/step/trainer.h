@@ -164,6 +164,10 @@ class Trainer {
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);
   absl::Status RunShard(const data::Batch& batch, float* leaf,
                         const engine::Executor::Hooks& hooks);
+  // Makes `fields` those of micro-batch `micro` of a batch.
+  void PointTo(const data::Batch& batch, int micro, std::vector<const void*>* fields) const;
+  // Takes the batch after this one and brings it to a device that computes meanwhile.
+  absl::Status StageNext();
   // Their sum over all shards, as far as this worker needs it.
   absl::StatusOr<absl::Span<const Slice>> Reduce(Communicator* communicator, int64_t step);
   // Returns what this worker would have all do after the step.
@@ -216,12 +220,14 @@ class Trainer {
   std::vector<ElementRange> parts_;  // of the vector, from the plan's buckets
   int64_t rounded_ = 0;              // TreeReduceArgs::rounded
   std::unique_ptr<StepProfiler> profiler_;
-  std::unique_ptr<data::Loader> loader_;  // its threads use the profiler
+  std::unique_ptr<data::Loader> loader_;              // its threads use the profiler
+  std::optional<absl::StatusOr<data::Batch>> ahead_;  // that StageNext has taken from it
   std::unique_ptr<Evaluator> evaluator_;
   std::vector<engine::GradientSlice> gradient_slices_;
   StepHeader::Contents header_;
   std::optional<EvalResult> eval_;
   std::vector<const void*> micro_fields_;
+  std::vector<const void*> ahead_fields_;
   std::unique_ptr<Interpreter> interpreter_;
   RunRecord* notes_ = nullptr;
   FaultInjector* faults_ = nullptr;

@@ -432,6 +432,47 @@ TEST(CudaExecutorTest, GroupsAreOneLaunchWithTheSameBits) {
   }
 }
 
+// A batch that was brought while the one before was computed is not read again; what is asked for
+// instead of it finds its own.
+TEST(CudaExecutorTest, ABatchIsBroughtWhileTheOneBeforeIsComputed) {
+  TrainSpec spec = OnGpu(DeepMlp());
+  spec.shards = 2;
+  spec.accumulate = 1;
+  const AnyBatch other(spec, 77, 0, 0, std::max(spec.micro_batch, spec.eval_block));
+  const auto batch = [&](int64_t step) { return AnyBatch(spec, step, 0, 0, spec.micro_batch); };
+  for (const emulation::Streams streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    Job plain(spec), ahead(spec);
+    EXPECT_TRUE(ahead.executor->stages_ahead());
+    std::vector<float> a(static_cast<size_t>(plain.plan->gradient_count())), b = a;
+    for (int64_t step = 1; step <= 4; ++step) {
+      ASSERT_TRUE(plain.executor->RunShard(step, 0, 0, batch(step).fields(), a.data(), {}).ok());
+      Executor::Hooks hooks;
+      hooks.before_gradients = [&] {
+        return ahead.executor->StageAhead(step + 1, 0, 0, batch(step + 1).fields());
+      };
+      // After the first step the right batch is there, and `other` is not looked at.
+      const int64_t before = emulation::Submissions();
+      ASSERT_TRUE(ahead.executor
+                      ->RunShard(step, 0, 0, step == 1 ? batch(1).fields() : other.fields(),
+                                 b.data(), hooks)
+                      .ok());
+      EXPECT_GT(emulation::Submissions(), before);
+      EXPECT_TRUE(EqualBits(a, b)) << step;
+    }
+    // Step 5 is there. An evaluation comes first, and has its own batch.
+    EvalSums first, second;
+    ASSERT_TRUE(plain.executor->Evaluate(other.fields(), spec.eval_block, &first).ok());
+    ASSERT_TRUE(ahead.executor->Evaluate(other.fields(), spec.eval_block, &second).ok());
+    EXPECT_EQ(first.loss, second.loss);
+    ASSERT_TRUE(ahead.executor->StageAhead(5, 0, 0, other.fields()).ok());
+    ASSERT_TRUE(plain.executor->RunShard(6, 0, 0, batch(6).fields(), a.data(), {}).ok());
+    ASSERT_TRUE(ahead.executor->RunShard(6, 0, 0, batch(6).fields(), b.data(), {}).ok());
+    EXPECT_TRUE(EqualBits(a, b));
+  }
+  emulation::SetStreams(emulation::Streams::kEager);
+}
+
 // Steps allocate nothing on the device, and no page-locked memory: a thousand of a model for which
 // the emulated GPU is quick enough, and some of one with every kind of kernel.
 TEST(CudaExecutorTest, StepsAllocateNothing) {
