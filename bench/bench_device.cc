@@ -5,8 +5,10 @@
 //
 //   bench_device NAME [--batch N] [--precision P] [--steps N] [--warm N] [--inference]
 //                [--tuning FILE] [--profile] [--gpu N]
+//   bench_device --probe
 //
-// --profile times each kind of node by itself as well, without graphs.
+// --profile times each kind of node by itself as well, without graphs. --probe only asks cuBLASLt
+// what it has for the products of the large models.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "bench/batch.h"
 #include "bench/model_specs.h"
+#include "bench/product_probe.h"
 #include "bench/timing.h"
 #include "common/json.h"
 #include "engine/cuda/cudnn.h"
@@ -38,6 +41,7 @@ struct Options {
   int warm = 6;  // a program runs twice from each of two slots before all of it is recorded
   bool inference = false;
   bool profile = false;
+  bool probe = false;
   std::string tuning;
   int gpu = 0;
 };
@@ -81,9 +85,12 @@ absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& optio
   const int64_t count = plan.gradient_count();
   const auto gradients = bench::Allocate<float>(static_cast<size_t>(count));
   Executor::Hooks hooks;
-  hooks.before_gradients = [] { return absl::OkStatus(); };  // as a worker: they stay on the device
+  int step = 1;
+  // As a worker: gradients stay on the device, and the next batch comes while it computes.
+  hooks.before_gradients = [&] { return executor->StageAhead(step + 1, 0, 0, batch.fields()); };
   double before = 0;
   for (int s = 1; s <= options.steps + options.warm + 1; ++s) {
+    step = s;
     const absl::Status ran = executor->RunShard(s, 0, 0, batch.fields(), gradients.get(), hooks);
     if (!ran.ok()) return ran;
     const GradientSlice whole{0, count, gradients.get()};
@@ -140,8 +147,15 @@ std::string Libraries() {
       .Done();
 }
 
-void Print(const Options& options, const CompiledPlan& plan, const Times& times, double prepare_s,
-           size_t device_bytes) {
+// Which engines do how many nodes.
+std::string Engines(const Executor& executor) {
+  JsonObject object;
+  for (const auto& [what, count] : executor.engines()) object.Add(what, count);
+  return object.Done();
+}
+
+void Print(const Options& options, const CompiledPlan& plan, const Executor& executor,
+           const Times& times, double prepare_s, size_t device_bytes) {
   const double step = bench::Median(times.step);
   const double idle = bench::Median(times.idle_ms);
   std::printf(
@@ -149,7 +163,7 @@ void Print(const Options& options, const CompiledPlan& plan, const Times& times,
       "\"step_min_s\":%.6f,\"step_max_s\":%.6f,\"samples_per_second\":%.2f,\"programs_ms\":%.3f,"
       "\"update_ms\":%.3f,\"idle_ms\":%.4f,\"idle_share\":%.5f,\"parameters\":%lld,"
       "\"flops\":%.6e,\"prepare_s\":%.1f,\"device_bytes\":%zu,\"arena_bytes\":%zu,"
-      "\"state_bytes\":%zu,\"loss\":%.6f,\"libraries\":%s}\n",
+      "\"state_bytes\":%zu,\"loss\":%.6f,\"libraries\":%s,\"engines\":%s}\n",
       options.name.c_str(), options.precision.c_str(),
       static_cast<long long>(plan.spec().micro_batch), options.inference ? "true" : "false", step,
       *std::min_element(times.step.begin(), times.step.end()),
@@ -158,7 +172,8 @@ void Print(const Options& options, const CompiledPlan& plan, const Times& times,
       bench::Median(times.update_ms), idle, idle * 1e-3 / step,
       static_cast<long long>(plan.parameter_count()),
       options.inference ? plan.evaluate().graph.Flops() : plan.flops(), prepare_s, device_bytes,
-      plan.arena_bytes(), plan.state_bytes(), times.loss, Libraries().c_str());
+      plan.arena_bytes(), plan.state_bytes(), times.loss, Libraries().c_str(),
+      Engines(executor).c_str());
 }
 
 int Run(const Options& options) {
@@ -191,7 +206,7 @@ int Run(const Options& options) {
                                ? RunInference(**plan, executor->get(), options, &times)
                                : RunSteps(**plan, executor->get(), options, &times);
   if (!ran.ok()) return Fail(ran);
-  Print(options, **plan, times, prepare_s, device_bytes);
+  Print(options, **plan, **executor, times, prepare_s, device_bytes);
   if (!options.profile || options.inference) return 0;
   NodeClock clock(**plan);
   (*executor)->Observe(&clock);
@@ -227,9 +242,15 @@ int main(int argc, char** argv) {
       options.inference = true;
     } else if (argument == "--profile") {
       options.profile = true;
+    } else if (argument == "--probe") {
+      options.probe = true;
     } else {
       options.name = argument;
     }
+  }
+  if (options.probe) {
+    const absl::Status probed = lockstep::bench::ProbeProducts(options.gpu);
+    return probed.ok() ? 0 : lockstep::engine::Fail(probed);
   }
   return lockstep::engine::Run(options);
 }

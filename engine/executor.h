@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -212,6 +213,10 @@ class Training {
 
   // Of the step before the newest one; zeros where the device's clock is the host's.
   virtual DeviceTimes device_times() const { return {}; }
+
+  // How many nodes of the programs are done which way, where a device has several, by kind and way:
+  // "conv by cuDNN", "product with what follows".
+  virtual std::map<std::string, int> engines() const { return {}; }
 };
 
 // The update in two halves, with moments of a part of the state: for plans with

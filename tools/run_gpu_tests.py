@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU tests of a bundle (./dev bundle), in an order in which an hour on a GPU tells most:
 
-A  doctor, each op and each test of the executor by itself, equal bits;   B  our speed, with profiles;
-C  the same beside PyTorch;   D  the largest model beside PyTorch, the kernels under compute-sanitizer
-and Nsight Compute where these are installed.
+A  doctor, what cuBLASLt has, each op and each test of the executor by itself, equal bits;
+B  our speed, with profiles;   C  the same beside PyTorch;   D  the largest model beside PyTorch,
+the kernels under compute-sanitizer and Nsight Compute where these are installed.
 
     run-gpu-tests [--out FOLDER] [--budget SECONDS] [--phases ABCD] [--retry]
 
@@ -205,6 +205,8 @@ def all_checks(out, env, phases):
     """Those of the phases, and the doctor, in the order in which they run."""
     own = [sys.executable, os.path.abspath(__file__), "--check"]
     checks = [Check("A", "doctor", [LAUNCHER, "doctor"], informs=True)]
+    # What cuBLASLt has for the products of the large models: a line of JSON each, in its log.
+    checks.append(Check("A", "probe", [BENCH, "--probe"]))
     checks += tests_of("A", "op", OPS, "*Device*", env)
     checks += tests_of("A", "executor", EXECUTOR, "*", env, ("env", "LOCKSTEP_TEST_GPU=1"))
     checks += [Check("A", name, [*own, name, out], limit)
@@ -215,8 +217,9 @@ def all_checks(out, env, phases):
         checks.append(Check("B", f"profile: {model}", [BENCH, model, "--batch", str(batch), "--steps", "3", "--tuning",
                                                        tuning, "--profile"]))
     small = [case.name for case in gpu.CASES if case.name != "gpt2-xl"]
-    torch = bool({"C", "D"} & set(phases)) and subprocess.run([gpu.peer_python(), "-c", "import torch"], env=gpu.peer_environment(), check=False,
-                           capture_output=True).returncode == 0
+    torch = bool({"C", "D"} & set(phases)) and subprocess.run(
+        [gpu.peer_python(), "-c", "import torch"], env=gpu.peer_environment(), check=False,
+        capture_output=True).returncode == 0
     for phase, name, cases in (("C", "speed: peers", small), ("D", "speed: peers, gpt2-xl", ["gpt2-xl"])):
         checks.append(speed(phase, name, out, *cases) if torch else
                       Check(phase, name, None, reason=f"{gpu.peer_python()} has no PyTorch"))

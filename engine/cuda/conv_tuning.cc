@@ -22,16 +22,19 @@ int64_t TermsOf(const ConvPlan& plan) {
   return plan.part == ConvPart::kInput ? g.taps() * g.group_filters() : g.images * plan.pixels();
 }
 
+const char* KindOf(const ConvPlan& plan) {
+  const char* const kinds[] = {"conv", "conv-input", "conv-weight"};
+  return kinds[static_cast<int>(plan.part)];
+}
+
 }  // namespace
 
 std::string DescribeConvolution(const Operands& o, const Node& node, const ConvPlan& plan,
                                 bool tf32) {
   const ConvGeometry& g = plan.g;
   const Window& w = g.window;
-  const char* const parts[] = {"conv", "conv-input", "conv-weight"};
-  std::string text =
-      absl::StrCat(parts[static_cast<int>(plan.part)], ":", g.images, "x", g.height, "x", g.width,
-                   "x", g.channels, ":", g.filters, "x", w.kernel[0], "x", w.kernel[1]);
+  std::string text = absl::StrCat(KindOf(plan), ":", g.images, "x", g.height, "x", g.width, "x",
+                                  g.channels, ":", g.filters, "x", w.kernel[0], "x", w.kernel[1]);
   absl::StrAppend(&text, ":s", w.stride[0], "x", w.stride[1], ":p", w.padding[0], "x", w.padding[1],
                   ":d", w.dilation[0], "x", w.dilation[1], ":g", g.groups, ":",
                   NameOf(plan.factors));
@@ -74,7 +77,10 @@ std::string Disagreement(absl::Span<const float> made, absl::Span<const float> e
 absl::StatusOr<CudaKernel> ChooseConvolution(CudnnTuning* tuning, const Operands& o,
                                              const Node& node, const ConvPlan& plan, bool tf32,
                                              CudaKernel own) {
-  if (!CanBeCudnn(o, plan)) return own;
+  if (!CanBeCudnn(o, plan)) {
+    tuning->CountOwn(KindOf(plan));
+    return own;
+  }
   const auto convolution = CudnnConvolution::Make(tuning->cudnn(), plan, tf32);
   CudnnTuning::Subject subject{DescribeConvolution(o, node, plan, tf32), o};
   subject.algorithms = [&]() -> std::vector<CudnnAlgorithm> {

@@ -71,17 +71,28 @@ absl::StatusOr<std::unique_ptr<CudnnTuning>> CudnnTuning::Open(Device* device,
 }
 
 absl::StatusOr<CudaKernel> CudnnTuning::Choose(const Subject& subject, CudaKernel own) {
+  LS_ASSIGN_OR_RETURN(Way way, Decide(subject, std::move(own)));
+  const std::string kind = subject.name.substr(0, subject.name.find(':'));
+  if (way.algorithm.number == CudnnAlgorithm::kOwn) {
+    CountOwn(kind);
+  } else {
+    ++chosen_[kind + " by cuDNN"];
+  }
+  return std::move(way.kernel);
+}
+
+absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, CudaKernel own) {
   AlgorithmTable& table = tuning_.table();
   const CudnnAlgorithm* known = table.FindCudnn(name_, subject.name);
   if (known == nullptr) {
-    if (!tuning_.measures()) return own;
+    if (!tuning_.measures()) return Way{{}, std::move(own)};
     LS_ASSIGN_OR_RETURN(Way chosen, Measure(subject, std::move(own)));
     table.Set(name_, subject.name, chosen.algorithm);
-    return std::move(chosen.kernel);
+    return chosen;
   }
-  if (known->number == CudnnAlgorithm::kOwn) return own;
+  if (known->number == CudnnAlgorithm::kOwn) return Way{{}, std::move(own)};
   absl::StatusOr<CudaKernel> kernel = subject.prepare(*known);
-  if (kernel.ok()) return kernel;
+  if (kernel.ok()) return Way{*known, *std::move(kernel)};
   return absl::InternalError(absl::StrCat(cudnn_->name(), " has no algorithm ", known->number,
                                           " for ", subject.name, ", which ", tuning_.last_file(),
                                           " or the run's own file says (",

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +52,10 @@ class CudnnTuning {
   // The kernel of the node, `own` being that of our own kernels. Blocks while it is measured.
   // Errors: Internal when the GPU fails, or cuDNN has not what the files say.
   absl::StatusOr<CudaKernel> Choose(const Subject& subject, CudaKernel own);
+  // Counts a node of `kind` that is not asked about.
+  void CountOwn(const std::string& kind) { ++chosen_[kind + " by own kernels"]; }
+  // Returns how many nodes of each kind are whose: "conv by cuDNN", "conv by own kernels".
+  const std::map<std::string, int>& chosen() const { return chosen_; }
   // Nodes that were measured.
   int measured() const { return measured_; }
   const std::shared_ptr<const Cudnn>& cudnn() const { return cudnn_; }
@@ -74,6 +79,8 @@ class CudnnTuning {
 
   CudnnTuning(Device* device, std::shared_ptr<const Cudnn> cudnn, ProductTuning* tuning,
               const CudaContext& context, const Stopwatch& stopwatch);
+  // As Choose.
+  absl::StatusOr<Way> Decide(const Subject& subject, CudaKernel own);
   absl::StatusOr<Way> Measure(const Subject& subject, CudaKernel own);
   // Returns what is wrong with a kernel, or "". Errors: Internal when the GPU fails.
   absl::StatusOr<std::string> Examine(const Subject& subject, const CudaKernel& kernel,
@@ -93,6 +100,7 @@ class CudnnTuning {
   const std::string name_;              // of the device and all libraries
   std::vector<std::byte> patterns_[3];  // by type
   int measured_ = 0;
+  std::map<std::string, int> chosen_;
 };
 
 }  // namespace lockstep::engine::cuda

@@ -186,8 +186,12 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
                                 kind == ProgramKind::kTraining ? ends : std::vector<int>{}));
     runners_.push_back(std::move(made));
   }
-  if (tuning != nullptr) tuning->Finish();
+  if (tuning != nullptr) {
+    tuning->Finish();
+    engines_ = tuning->chosen();
+  }
   if (cudnn != nullptr) {
+    engines_.insert(cudnn->chosen().begin(), cudnn->chosen().end());
     size_t left = 0;
     LS_RETURN_IF_ERROR(
         device_->Check(device_->runtime().memory(&left, &total_bytes), "the GPU's memory"));

@@ -8,6 +8,7 @@
 #define LOCKSTEP_ENGINE_CUDA_EXECUTOR_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
   DeviceTimes device_times() const override { return clock_.Read(); }
+  std::map<std::string, int> engines() const override { return engines_; }
   void Observe(NodeObserver* observer) override;
 
  private:
@@ -173,6 +175,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   std::vector<float> logits_;
   int64_t decoded_ = 0;
   NodeObserver* observer_ = nullptr;
+  std::map<std::string, int> engines_;
 };
 
 }  // namespace lockstep::engine

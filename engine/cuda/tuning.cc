@@ -267,6 +267,13 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) 
 
 absl::StatusOr<bool> ProductTuning::PrefersFused(const std::string& node, const CudaKernel& fused,
                                                  const CudaKernel& apart) {
+  LS_ASSIGN_OR_RETURN(const bool fuses, Fuses(node, fused, apart));
+  ++chosen_[fuses ? "product with what follows" : "product and own kernels"];
+  return fuses;
+}
+
+absl::StatusOr<bool> ProductTuning::Fuses(const std::string& node, const CudaKernel& fused,
+                                          const CudaKernel& apart) {
   if (const bool* known = table_.FindFusion(name_, node)) return *known;
   if (!lock_.valid() || scratch_.context.stream == nullptr) return true;
   std::vector<Stopwatch::Way> ways;

@@ -94,6 +94,9 @@ class ProductTuning {
   // Leaves zeros in what was written over, writes all that is known to all files and lets other
   // processes go on. A file that cannot be written is warned about: the next run measures again.
   void Finish();
+  // Returns how many nodes are one product with what follows it, and how many are not though the
+  // library could: "product with what follows", "product and own kernels".
+  const std::map<std::string, int>& chosen() const { return chosen_; }
   // Products that were measured.
   int measured() const { return measured_; }
   // Returns whether what no file knows is measured.
@@ -122,6 +125,9 @@ class ProductTuning {
   ProductTuning(Device* device, Stopwatch stopwatch, std::vector<std::string> files,
                 const Scratch& scratch);
   absl::Status Lock();
+  // As PrefersFused.
+  absl::StatusOr<bool> Fuses(const std::string& node, const CudaKernel& fused,
+                             const CudaKernel& apart);
   // Fills what products are timed on with numbers that change many bits.
   absl::Status FillScratch();
   // The quickest of `found`.
@@ -141,6 +147,7 @@ class ProductTuning {
   AlgorithmTable table_;
   UniqueFd lock_;  // invalid: nothing is measured
   int measured_ = 0;
+  std::map<std::string, int> chosen_;
 };
 
 }  // namespace lockstep::engine::cuda

@@ -85,8 +85,8 @@ class RunGpuTestsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual({row["state"] for row in states.values()}, {"passed"}, done.stdout)
         self.assertEqual({row["device"] for row in states.values()}, {"fake"})
-        for check in ("doctor", "op: All/CudaOpsTest.Device/add", "executor: All/CudaOpsTest.Device/sum", "same-bits",
-                      "moments-elsewhere", "recordings"):
+        for check in ("doctor", "probe", "op: All/CudaOpsTest.Device/add", "executor: All/CudaOpsTest.Device/sum",
+                      "same-bits", "moments-elsewhere", "recordings"):
             self.assertIn(check, states)
 
     def test_one_that_crashes_hides_no_other(self):
