@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes a folder that runs on another Linux with a driver and CUDA's libraries: make_bundle.sh BUILD OUT.
-# BUILD is a built preset with the CUDA module and the GPU tests. Of shared libraries everything comes
-# along but the C library.
+# Makes a folder that runs on another Linux with a driver and CUDA's libraries, and OUT.tar.xz of it:
+# make_bundle.sh BUILD OUT. BUILD is a built preset with the CUDA module and the GPU tests. Of shared
+# libraries everything comes along but the C library.
 set -euo pipefail
 
 build=$1
@@ -43,4 +43,5 @@ here=$(cd "$(dirname "$0")" && pwd)
 LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/bin/launcher" "$@"
 END
 chmod +x "$out/launcher" "$out/run-gpu-tests"
-du -sh "$out" | awk '{print $2 ": " $1}'
+tar -C "$(dirname "$out")" -cJf "$out.tar.xz" "$(basename "$out")"
+du -sh "$out" "$out.tar.xz" | awk '{print $2 ": " $1}'

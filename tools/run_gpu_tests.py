@@ -38,6 +38,7 @@ OPS = os.path.join(HERE, "tests", "conformance_cuda_ops_test")
 EXECUTOR = os.path.join(HERE, "tests", "engine_cuda_executor_test")
 BENCH = os.path.join(HERE, "bench", "bench_device")
 KERNELS = "*DeviceKernelAgreesWithFloat64*"
+PROFILED = ("attention_backward", "batch_norm", "conv2d_backward_weight")  # ops, by Nsight Compute
 
 
 class Check:
@@ -229,7 +230,7 @@ def all_checks(out, env, phases):
         checks.append(Check("D", f"kernels under {kind}", command if sanitizer else None, 300,
                             "compute-sanitizer is not here"))
     ncu = tool("ncu")
-    for op in ("attention_backward", "batch_norm", "conv2d_backward_filter"):
+    for op in PROFILED:
         command = [ncu, "--set", "full", OPS, f"--gtest_filter=*DeviceHalfOperandsAreRoundedOnce/{op}"]
         checks.append(Check("D", f"ncu: {op}", command if ncu else None, 120, "Nsight Compute is not here"))
     return [check for check in checks if check.phase in phases or check.name == "doctor"]

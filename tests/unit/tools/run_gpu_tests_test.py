@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hour on a GPU rehearsed: a bundle of fake programs with faults planted in them."""
+import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +118,25 @@ class RunGpuTestsTest(unittest.TestCase):
         self.plan(sum="echo '[  SKIPPED ] no GPU'")
         self.run_it()
         self.assertEqual(self.state("op: All/CudaOpsTest.Device/sum"), "skipped")
+
+    def test_the_probe_leaves_its_lines_and_stops_nothing(self):
+        line = '{"product":"2x3x4nt","fused":0,"plain":3,"error":""}'
+        self.plan(bench=f"""case "$*" in --probe) echo '{line}'; echo no such handle; exit 1 ;; esac""")
+        self.run_it()
+        states = self.without_soak()
+        self.assertEqual((states["probe"]["state"], states["probe"]["reason"]), ("failed", "no such handle"))
+        with open(f"{self.out}/probe.log", encoding="utf-8") as file:
+            self.assertIn(line, file.read().splitlines())
+        self.assertEqual(states["op: All/CudaOpsTest.Device/add"]["state"], "passed")
+
+    def test_ops_that_are_profiled_exist(self):
+        ops = set()
+        for path in glob.glob(f"{ROOT}/engine/ops/*.cc"):
+            with open(path, encoding="utf-8") as file:
+                ops.update(re.findall(r'\.name = "(\w+)"', file.read()))
+        with open(f"{ROOT}/tools/run_gpu_tests.py", encoding="utf-8") as file:
+            profiled = re.findall(r'"(\w+)"', re.search(r"^PROFILED = \((.*?)\)", file.read(), re.MULTILINE).group(1))
+        self.assertEqual((len(profiled), set(profiled) - ops), (3, set()))
 
     def test_the_doctor_informs_only(self):
         self.plan(doctor="echo reduction missing; exit 1")
