@@ -162,13 +162,23 @@ absl::Time TimeOf(const Context& context, const Job& job, const google::protobuf
   return std::clamp(context.now - FromProto(ago), std::min(job.started, context.now), context.now);
 }
 
+// One that leaves while it has no coordinator ends its workers too, and says so itself or leaves it
+// to the next agent. `wanted` is what that says of the worker's end.
+void NoteIfAgentLeft(Context& context, const Node& node, const Job& job, bool wanted,
+                     Worker& worker) {
+  const bool unasked = wanted && worker.serves() && !job.ending && !job.final() &&
+                       &worker == FindWorker(job, worker.incarnation);
+  if (!node.stopping && !unasked) return;
+  NoteEndedByAgent(context, node, worker);
+  worker.node_lost = true;
+}
+
 void OnDied(Context& context, const std::string& node_id, const WorkerDied& died) {
   Job* job = FindJob(context.state, died.job_id());
   Worker* worker = job == nullptr ? nullptr : FindWorker(*job, died.worker_incarnation());
   if (!IsOn(worker, node_id) || worker->dead()) return;
+  NoteIfAgentLeft(context, context.state.nodes[node_id], *job, died.wanted(), *worker);
   if (!worker->leaving()) worker->phase = Worker::Phase::kDied;
-  const Node& node = context.state.nodes[node_id];
-  if (node.stopping) NoteEndedByAgent(context, node, *worker);
   worker->died_serial = context.state.serial;
   worker->died_order = died.order();
   worker->failed_at = std::min(worker->failed_at, TimeOf(context, *job, died.ago()));
@@ -209,12 +219,7 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
     const auto node = context.state.nodes.find(worker->node_id);
     if (node != context.state.nodes.end()) NoteHealth(context, node->second, health);
   }
-  // One that leaves while it has no coordinator ends its workers too, and the next agent says so.
-  const Node& node = context.state.nodes[node_id];
-  const bool unasked = exited.wanted() && worker->serves() && !job->ending && !job->final() &&
-                       worker == FindWorker(*job, worker->incarnation);
-  if (node.stopping || unasked) NoteEndedByAgent(context, node, *worker);
-  worker->node_lost |= node.stopping || unasked;
+  NoteIfAgentLeft(context, context.state.nodes[node_id], *job, exited.wanted(), *worker);
   MarkExited(context, *job, *worker, exited);
 }
 

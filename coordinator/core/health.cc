@@ -328,7 +328,10 @@ absl::Duration LongestGap(const State& state) {
 // The newest `gap` of time has not passed for anybody.
 void TakeOut(State& state, absl::Duration gap, absl::Time now) {
   const auto shift = [&](absl::Time& time) { time = std::min(now, time + gap); };
-  for (auto& [id, node] : state.nodes) shift(node.last_contact);
+  for (auto& [id, node] : state.nodes) {
+    shift(node.last_contact);
+    shift(node.back_since);
+  }
   for (auto& [id, job] : state.jobs) {
     if (job.final()) continue;
     job.forgiven = std::max(job.forgiven, job.started);
@@ -341,9 +344,11 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
     }
     for (Slot& slot : job.slots) {
       if (slot.vacant()) continue;
-      shift(slot.worker->since);
-      shift(slot.worker->last_heard);
-      shift(slot.worker->progress_moved);
+      Worker& worker = *slot.worker;
+      for (absl::Time* const time : {&worker.since, &worker.connected_since, &worker.back_since,
+                                     &worker.last_heard, &worker.progress_moved}) {
+        shift(*time);
+      }
     }
   }
 }

@@ -205,6 +205,7 @@ void AgentMachine::Handle(const agent_event::Died& event) {
   died->set_worker_incarnation(event.incarnation);
   *died->mutable_ago() = ToProto(event.ago);
   died->set_order(event.order);
+  died->set_wanted(worker->wanted_end);
   Send(std::move(message));
 }
 

@@ -25,7 +25,7 @@ namespace {
 using testing::HasSubstr;
 
 // Less under ThreadSanitizer, which takes ten times as long for each element.
-#ifdef __SANITIZE_THREAD__
+#ifdef LOCKSTEP_SANITIZE_THREAD
 constexpr int64_t kMillion = 1 << 16;
 #else
 constexpr int64_t kMillion = 1 << 20;

@@ -316,6 +316,7 @@ bool World::AgentReport(const Command& command) {
     message.mutable_died()->set_job_id(job_id);
     message.mutable_died()->set_worker_incarnation(incarnation);
     message.mutable_died()->set_order(command.number("order", 1));
+    message.mutable_died()->set_wanted(command.flag("wanted"));
   } else if (command.verb() == "log") {
     message.mutable_log()->set_job_id(job_id);
     message.mutable_log()->mutable_lines()->add_lines(command.text("line"));

@@ -102,7 +102,7 @@ class Buffer {
 
  private:
   static constexpr uint16_t kCanary = 0x7FDE;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef LOCKSTEP_SANITIZE_ADDRESS
   static constexpr size_t kBorder = 0;  // it watches the borders itself, reads too
 #else
   static constexpr size_t kBorder = 128;
@@ -255,7 +255,7 @@ double InnerRounding(const OpDef& op, const OpCase& test, DType type,
 
 // AddressSanitizer makes the emulated GPU several times slower. It looks at memory, not at numbers:
 // each type once is enough for it.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef LOCKSTEP_SANITIZE_ADDRESS
 constexpr bool kEveryCombination = false;
 #else
 constexpr bool kEveryCombination = true;

@@ -38,7 +38,10 @@ std::string TextOf(const agent_action::Report& a) {
 std::string TextOf(const agent_action::Warn& a) { return absl::StrCat("warn ", a.text); }
 std::string TextOf(const agent_action::Send& a) {
   if (a.message.has_started()) return "said started " + a.message.started().worker_incarnation();
-  if (a.message.has_died()) return "said died " + a.message.died().worker_incarnation();
+  if (a.message.has_died()) {
+    return absl::StrCat("said died ", a.message.died().worker_incarnation(),
+                        a.message.died().wanted() ? " wanted" : "");
+  }
   if (a.message.has_stopping()) return "said stopping";
   return absl::StrCat("said exited ", a.message.exited().worker_incarnation(),
                       a.message.exited().wanted() ? " wanted" : "");
@@ -430,6 +433,8 @@ TEST(AgentMachineTest, AdoptsWhatTheAgentBeforeHasStarted) {
   EXPECT_THAT(agent.Want("c", 2, {}), ElementsAre(HasSubstr("an older life")));
   EXPECT_THAT(agent.Want("c", 3, {"j.0.1"}), ElementsAre("up"));
   EXPECT_THAT(agent.Want("c", 3, {}), ElementsAre("term j.0.1"));
+  EXPECT_THAT(agent.Do(agent_event::Died{"j.0.1", 8, absl::ZeroDuration()}),
+              ElementsAre("said died j.0.1 wanted"));
 }
 
 TEST(AgentMachineTest, AdoptedWorkersOfAnotherClusterAreOrphans) {
