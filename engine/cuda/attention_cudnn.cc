@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,13 +28,6 @@ constexpr size_t kShare = 8;
 constexpr int64_t kTile = 128;         // of the gradients of the scores, in rows and columns
 constexpr size_t kRoom = 4096;         // what engines want beside them
 constexpr size_t kMostAlgorithms = 8;  // that are tried
-
-// A way of the library, prepared. Members end in the opposite order: plans before their handle.
-struct Prepared {
-  std::shared_ptr<const Cudnn> cudnn;
-  std::shared_ptr<const CudnnAttention> attention;
-  CudnnPlan plan;
-};
 
 // Returns whether the arrays lie as the library was told.
 bool AreAligned(const Operands& o, size_t outputs, bool backward, Type type) {
@@ -140,48 +134,35 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
   const auto attention =
       CudnnAttention::Make(&cudnn->api().backend, {cudnn->handle(), nullptr}, shape);
   const size_t room = std::max(node.workspace_bytes, kCudaWorkspaceBytes);
-  const auto prepare =
-      [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<std::shared_ptr<const Prepared>> {
-    LS_RETURN_IF_ERROR(attention.status());
-    LS_ASSIGN_OR_RETURN(CudnnPlan plan, CudnnPlan::Make((*attention)->graph(), algorithm));
-    if (plan.workspace_bytes() > room) return absl::InternalError("it needs more workspace");
-    return std::make_shared<const Prepared>(Prepared{cudnn, *attention, std::move(plan)});
-  };
-  // Some are compiled, which takes a part of a second: each is prepared once.
-  std::vector<std::pair<CudnnAlgorithm, std::shared_ptr<const Prepared>>> ready;
+  std::optional<CudnnWays> ways;
+  if (attention.ok()) ways.emplace((*attention)->graph(), room);
   CudnnTuning::Subject subject{DescribeAttention(shape), o, node.outputs, shape.depth};
   subject.algorithms = [&] {
-    std::vector<CudnnAlgorithm> found;
-    if (!attention.ok()) return found;
+    if (!ways.has_value()) return std::vector<CudnnAlgorithm>();
     const DeviceProperties& gpu = tuning->device();
     std::vector<CudnnAlgorithm> proposed =
         UnproposedAttention(shape, 10 * gpu.compute_major + gpu.compute_minor, cudnn->version());
     for (CudnnAlgorithm& one : CudnnPlan::Propose((*attention)->graph(), kMostAlgorithms)) {
       proposed.push_back(std::move(one));
     }
-    for (CudnnAlgorithm& one : proposed) {
-      const auto prepared = prepare(one);
-      if (!prepared.ok()) continue;
-      one.workspace_bytes = (*prepared)->plan.workspace_bytes();
-      ready.emplace_back(one, *prepared);
-      found.push_back(one);
-    }
-    return found;
+    return ways->Ready(std::move(proposed));
   };
   subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {
-    std::shared_ptr<const Prepared> way;
-    for (const auto& [known, prepared] : ready) {
-      if (known == algorithm) way = prepared;
-    }
-    if (way == nullptr) {
-      LS_ASSIGN_OR_RETURN(way, prepare(algorithm));
-    }
-    return [o, way, bind = node.bind, at = node.workspace_at](const CudaContext& context) -> Code {
-      void* const workspace = way->plan.workspace_bytes() <= kCudaWorkspaceBytes
+    LS_RETURN_IF_ERROR(attention.status());
+    LS_ASSIGN_OR_RETURN(const auto plan, ways->Prepare(algorithm));
+    // Members end in the opposite order: plans before their handle.
+    struct Way {
+      std::shared_ptr<const Cudnn> cudnn;
+      std::shared_ptr<const CudnnAttention> attention;
+      std::shared_ptr<const CudnnPlan> plan;
+    };
+    return [o, way = Way{cudnn, *attention, plan}, bind = node.bind,
+            at = node.workspace_at](const CudaContext& context) -> Code {
+      void* const workspace = way.plan->workspace_bytes() <= kCudaWorkspaceBytes
                                   ? context.workspace
                                   : o.Scratch(context, at);
       const CudnnStatus status =
-          way->attention->Run(way->cudnn->handle(), way->plan, bind(context), workspace);
+          way.attention->Run(way.cudnn->handle(), *way.plan, bind(context), workspace);
       return status == 0 ? 0 : kCudnnErrors + status;
     };
   };

@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "engine/cuda/conv_plan.h"
+#include "engine/cuda/cudnn.h"
 #include "engine/cuda/cudnn_convolution.h"
+#include "engine/cuda/cudnn_fused_convolution.h"
 #include "engine/cuda/kernel.h"
 
 namespace lockstep::engine::cuda {
@@ -16,6 +18,13 @@ namespace lockstep::engine::cuda {
 // the filters, which is a sum in fp32, is of fp32 operands.
 bool CanBeCudnn(const Operands& operands, const ConvPlan& plan);
 
+// Returns whether it could as a graph, where 16-bit operands have fp32 sums: with a bias, or as the
+// gradient of the filters. Groups are not.
+bool CanBeFused(const Operands& operands, const ConvPlan& plan);
+
+// Returns what follows the convolution of a node.
+CudnnFusion FusionOf(const Operands& operands, const Node& node, const ConvPlan& plan);
+
 // Bytes that an algorithm may use: the part of the node's scratch that the filters leave, or the
 // workspace of matrix products, whichever is larger.
 size_t CudnnWorkspaceBytes(const ConvPlan& plan);
@@ -24,6 +33,15 @@ size_t CudnnWorkspaceBytes(const ConvPlan& plan);
 CudaKernel PrepareCudnn(const Operands& operands, const Node& node, const ConvPlan& plan,
                         std::shared_ptr<const CudnnConvolution> convolution,
                         const CudnnAlgorithm& algorithm);
+
+// A convolution as a graph, prepared. Members end in the opposite order: plans before their handle.
+struct FusedWay {
+  std::shared_ptr<const Cudnn> cudnn;
+  std::shared_ptr<const CudnnFusedConvolution> convolution;
+  std::shared_ptr<const CudnnPlan> plan;
+};
+// The same as a graph. REQUIRES: CanBeFused.
+CudaKernel PrepareFused(const Operands& operands, const ConvPlan& plan, const FusedWay& way);
 
 }  // namespace lockstep::engine::cuda
 

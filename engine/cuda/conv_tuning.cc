@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/status.h"
 #include "engine/cuda/conv_cudnn.h"
 #include "engine/cuda/cudnn_convolution.h"
 
@@ -25,6 +27,30 @@ int64_t TermsOf(const ConvPlan& plan) {
 const char* KindOf(const ConvPlan& plan) {
   const char* const kinds[] = {"conv", "conv-input", "conv-weight"};
   return kinds[static_cast<int>(plan.part)];
+}
+
+// Ways that are tried: each is compiled first, which takes a part of a second.
+constexpr size_t kMostGraphs = 4;
+
+// As ChooseConvolution, as a graph.
+absl::StatusOr<CudaKernel> ChooseFused(CudnnTuning* tuning, CudnnTuning::Subject subject,
+                                       const Node& node, const ConvPlan& plan, CudaKernel own) {
+  const std::shared_ptr<const Cudnn>& cudnn = tuning->cudnn();
+  const Operands& o = subject.operands;
+  const auto convolution = CudnnFusedConvolution::Make(
+      &cudnn->api().backend, {cudnn->handle(), nullptr}, plan, FusionOf(o, node, plan));
+  std::optional<CudnnWays> ways;
+  if (convolution.ok()) ways.emplace((*convolution)->graph(), CudnnWorkspaceBytes(plan));
+  subject.algorithms = [&] {
+    if (!ways.has_value()) return std::vector<CudnnAlgorithm>();
+    return ways->Ready(CudnnPlan::Propose((*convolution)->graph(), kMostGraphs));
+  };
+  subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {
+    LS_RETURN_IF_ERROR(convolution.status());
+    LS_ASSIGN_OR_RETURN(const auto prepared, ways->Prepare(algorithm));
+    return PrepareFused(o, plan, {cudnn, *convolution, prepared});
+  };
+  return tuning->Choose(subject, std::move(own));
 }
 
 }  // namespace
@@ -77,12 +103,17 @@ std::string Disagreement(absl::Span<const float> made, absl::Span<const float> e
 absl::StatusOr<CudaKernel> ChooseConvolution(CudnnTuning* tuning, const Operands& o,
                                              const Node& node, const ConvPlan& plan, bool tf32,
                                              CudaKernel own) {
+  CudnnTuning::Subject subject{DescribeConvolution(o, node, plan, tf32), o};
+  subject.disagreement = [&](size_t, absl::Span<const float> made,
+                             absl::Span<const float> expected) {
+    return Disagreement(made, expected, TypeOf(o.output().dtype), TermsOf(plan), tf32);
+  };
+  if (CanBeFused(o, plan)) return ChooseFused(tuning, subject, node, plan, std::move(own));
   if (!CanBeCudnn(o, plan)) {
     tuning->CountOwn(KindOf(plan));
     return own;
   }
   const auto convolution = CudnnConvolution::Make(tuning->cudnn(), plan, tf32);
-  CudnnTuning::Subject subject{DescribeConvolution(o, node, plan, tf32), o};
   subject.algorithms = [&]() -> std::vector<CudnnAlgorithm> {
     if (!convolution.ok()) return {};
     return (*convolution)->Algorithms(CudnnWorkspaceBytes(plan));
@@ -91,10 +122,6 @@ absl::StatusOr<CudaKernel> ChooseConvolution(CudnnTuning* tuning, const Operands
     if (!convolution.ok()) return convolution.status();
     if ((*convolution)->Has(algorithm)) return PrepareCudnn(o, node, plan, *convolution, algorithm);
     return absl::InternalError("it is gone, or needs more workspace");
-  };
-  subject.disagreement = [&](size_t, absl::Span<const float> made,
-                             absl::Span<const float> expected) {
-    return Disagreement(made, expected, TypeOf(o.output().dtype), TermsOf(plan), tf32);
   };
   return tuning->Choose(subject, std::move(own));
 }

@@ -28,8 +28,6 @@ enum Id : int64_t {
   kHidden
 };
 
-int TypeFor(Type type) { return type == Type::kBF16 ? kCudnnBfloat16 : kCudnnHalf; }
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const CudnnAttention>> CudnnAttention::Make(
@@ -48,13 +46,13 @@ absl::StatusOr<std::shared_ptr<const CudnnAttention>> CudnnAttention::Make(
 
 Tensor CudnnAttention::Matrix(int64_t id, int64_t stride) {
   const CudnnAttentionShape& s = shape_;
-  return graph_.Array(id, TypeFor(s.type), {s.batch, s.heads, s.length, s.depth},
+  return graph_.Array(id, CudnnTypeOf(s.type), {s.batch, s.heads, s.length, s.depth},
                       {s.length * stride, s.depth, stride, 1});
 }
 
 Tensor CudnnAttention::TransposedMatrix(int64_t id, int64_t stride) {
   const CudnnAttentionShape& s = shape_;
-  return graph_.Array(id, TypeFor(s.type), {s.batch, s.heads, s.depth, s.length},
+  return graph_.Array(id, CudnnTypeOf(s.type), {s.batch, s.heads, s.depth, s.length},
                       {s.length * stride, s.depth, 1, stride});
 }
 
@@ -74,7 +72,7 @@ Tensor CudnnAttention::Masked(const Tensor& scores) {
 
 void CudnnAttention::DescribeForward() {
   using enum CudnnPointwise;
-  const int type = TypeFor(shape_.type);
+  const int type = CudnnTypeOf(shape_.type);
   const int64_t width = shape_.heads * shape_.depth;
   CudnnGraph& g = graph_;
   const Tensor products =
@@ -90,7 +88,7 @@ void CudnnAttention::DescribeForward() {
 
 void CudnnAttention::DescribeBackward() {
   using enum CudnnPointwise;
-  const int type = TypeFor(shape_.type);
+  const int type = CudnnTypeOf(shape_.type);
   const int64_t stride = shape_.stride, width = shape_.heads * shape_.depth;
   CudnnGraph& g = graph_;
   const Tensor q = Matrix(kQ, stride), keys = TransposedMatrix(kK, stride);

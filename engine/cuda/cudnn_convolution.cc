@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/cuda/cudnn_graph.h"
 #include "engine/cuda/module.h"
 
 namespace lockstep::engine::cuda {
@@ -13,11 +14,6 @@ namespace {
 
 // More than any direction has.
 constexpr int kMostAlgorithms = 16;
-
-int TypeFor(Type type) {
-  if (type == Type::kBF16) return kCudnnBfloat16;
-  return type == Type::kF16 ? kCudnnHalf : kCudnnFloat;
-}
 
 int MathFor(Type factors, bool tf32) {
   if (factors != Type::kF32) return kCudnnTensorMath;
@@ -39,7 +35,7 @@ CudnnStatus CudnnConvolution::Describe(const ConvPlan& plan, bool tf32) {
   const CudnnApi& api = cudnn_->api();
   const ConvGeometry& g = plan.g;
   const Window& w = g.window;
-  const int type = TypeFor(plan.factors);
+  const int type = CudnnTypeOf(plan.factors);
   const auto extent = [](int64_t value) { return static_cast<int>(value); };
   CudnnStatus status = api.create_tensor(&images_);
   if (status == 0) {

@@ -14,12 +14,23 @@ using Types = CudnnAttributeType;
 
 constexpr int64_t kAlignment = 16;  // of arrays, in bytes
 constexpr int64_t kNoAxis = -1;
+constexpr float kOne = 1, kZero = 0;
 
 CudnnExtents Dense(const CudnnExtents& e) { return {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1}; }
 
+CudnnExtents ChannelsLast(const CudnnExtents& e) {
+  return {e[1] * e[2] * e[3], 1, e[1] * e[3], e[1]};
+}
+
 std::vector<int64_t> ListOf(const CudnnExtents& e) { return {e.begin(), e.end()}; }
+std::vector<int64_t> ListOf(const int64_t (&axes)[2]) { return {axes[0], axes[1]}; }
 
 }  // namespace
+
+int CudnnTypeOf(Type type) {
+  if (type == Type::kBF16) return kCudnnBfloat16;
+  return type == Type::kF16 ? kCudnnHalf : kCudnnFloat;
+}
 
 CudnnObject CudnnGraph::Keep(CudnnDescriptor& descriptor, const char* what) {
   if (status_.ok() && descriptor.status() != 0) {
@@ -79,6 +90,57 @@ CudnnGraph::Tensor CudnnGraph::Multiply(const Tensor& a, const Tensor& b, const 
   return out;
 }
 
+CudnnGraph::Tensor CudnnGraph::Spatial(int64_t id, Type type, const CudnnExtents& extents) {
+  return Array(id, CudnnTypeOf(type), extents, ChannelsLast(extents));
+}
+
+CudnnGraph::Tensor CudnnGraph::Like(const Tensor& x) {
+  return Add(next_++, kCudnnFloat, x.extents, x.strides, true, false);
+}
+
+CudnnObject CudnnGraph::KindOf(const Window& window) {
+  CudnnDescriptor kind(backend_, CudnnKind::kConvolution);
+  kind.Set(kConvolutionPrecision, Types::kDataType, kCudnnFloat)
+      .Set(kConvolutionMode, Types::kConvolutionMode, kCudnnCrossCorrelation)
+      .Set(kConvolutionAxes, int64_t{2})
+      .Set(kConvolutionPaddingBefore, ListOf(window.padding))
+      .Set(kConvolutionPaddingAfter, ListOf(window.padding))
+      .Set(kConvolutionStrides, ListOf(window.stride))
+      .Set(kConvolutionDilations, ListOf(window.dilation))
+      .Finalize();
+  return Keep(kind, "a kind of convolution");
+}
+
+CudnnGraph::Tensor CudnnGraph::Convolve(const Window& window, const Tensor& images,
+                                        const Tensor& filters, const CudnnExtents& extents) {
+  const Tensor out = Like({extents, ChannelsLast(extents)});
+  const CudnnObject kind = KindOf(window);
+  CudnnDescriptor operation(backend_, CudnnKind::kConvolutionOperation);
+  operation.Set(kForwardDescriptor, kind)
+      .Set(kForwardImages, images.descriptor)
+      .Set(kForwardFilters, filters.descriptor)
+      .Set(kForwardResult, out.descriptor)
+      .Set(kForwardAlpha, Types::kFloat, 1, &kOne)
+      .Set(kForwardBeta, Types::kFloat, 1, &kZero);
+  Operation(operation, "a convolution");
+  return out;
+}
+
+CudnnGraph::Tensor CudnnGraph::FilterGradient(const Window& window, const Tensor& images,
+                                              const Tensor& places, const CudnnExtents& extents) {
+  const Tensor out = Like({extents, ChannelsLast(extents)});
+  const CudnnObject kind = KindOf(window);
+  CudnnDescriptor operation(backend_, CudnnKind::kFilterGradientOperation);
+  operation.Set(kFilterGradientDescriptor, kind)
+      .Set(kFilterGradientImages, images.descriptor)
+      .Set(kFilterGradientPlaces, places.descriptor)
+      .Set(kFilterGradientResult, out.descriptor)
+      .Set(kFilterGradientAlpha, Types::kFloat, 1, &kOne)
+      .Set(kFilterGradientBeta, Types::kFloat, 1, &kZero);
+  Operation(operation, "a gradient of filters");
+  return out;
+}
+
 CudnnGraph::Tensor CudnnGraph::Apply(CudnnPointwise mode, int precision, const Tensor& x,
                                      const Tensor* b, const Tensor* where, int64_t axis,
                                      const Tensor& out) {
@@ -99,6 +161,11 @@ CudnnGraph::Tensor CudnnGraph::Apply(CudnnPointwise mode, int precision, const T
 
 CudnnGraph::Tensor CudnnGraph::Pointwise(CudnnPointwise mode, const Tensor& x) {
   return Apply(mode, kCudnnFloat, x, nullptr, nullptr, kNoAxis, Between(kCudnnFloat, x.extents));
+}
+
+CudnnGraph::Tensor CudnnGraph::PointwiseInto(CudnnPointwise mode, const Tensor& x,
+                                             const Tensor& out) {
+  return Apply(mode, kCudnnFloat, x, nullptr, nullptr, kNoAxis, out);
 }
 
 CudnnGraph::Tensor CudnnGraph::Pointwise(CudnnPointwise mode, const Tensor& x, const Tensor& b) {

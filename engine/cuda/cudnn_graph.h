@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations as a graph that cuDNN fuses: tensors of four extents, products of their last two,
-// arithmetic by element, sums over the last extent. Sums and arithmetic are fp32, and so is what
-// lies between two operations unless it is said otherwise.
-// Thread-safety: one thread at a time.
+// convolutions, arithmetic by element, sums over the last extent. Sums and arithmetic are fp32, and
+// so is what lies between two operations unless it is said otherwise. Thread-safety: one thread at
+// a time.
 #ifndef LOCKSTEP_ENGINE_CUDA_CUDNN_GRAPH_H_
 #define LOCKSTEP_ENGINE_CUDA_CUDNN_GRAPH_H_
 
@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "engine/cuda/cudnn_descriptor.h"
+#include "engine/cuda/kernels/types.h"
+#include "engine/ops/conv_geometry.h"
 
 namespace lockstep::engine::cuda {
 
@@ -24,6 +26,9 @@ struct CudnnPlace {
 };
 
 using CudnnExtents = std::array<int64_t, 4>;
+
+// The library's number of a type.
+int CudnnTypeOf(Type type);
 
 class CudnnGraph {
  public:
@@ -45,8 +50,21 @@ class CudnnGraph {
   Tensor Multiply(const Tensor& a, const Tensor& b) { return Multiply(a, b, Between(a, b)); }
   // The same into an array.
   Tensor Multiply(const Tensor& a, const Tensor& b, const Tensor& out);
+  // Convolutions have images [n, c, h, w], filters [o, c, kh, kw] and places [n, o, h, w], all with
+  // channels last in memory.
+  Tensor Spatial(int64_t id, Type type, const CudnnExtents& extents);
+  // The result, of `extents`, of images and filters.
+  Tensor Convolve(const Window& window, const Tensor& images, const Tensor& filters,
+                  const CudnnExtents& extents);
+  // The gradient, of `extents`, of the filters from images and the result's gradient.
+  Tensor FilterGradient(const Window& window, const Tensor& images, const Tensor& places,
+                        const CudnnExtents& extents);
+  // Returns what lies between two operations as x lies.
+  Tensor Like(const Tensor& x);
   // A function of each element.
   Tensor Pointwise(CudnnPointwise mode, const Tensor& x);
+  // The same into an array, or into what is Like one.
+  Tensor PointwiseInto(CudnnPointwise mode, const Tensor& x, const Tensor& out);
   // Of each two; extents of 1 of `b` are repeated.
   Tensor Pointwise(CudnnPointwise mode, const Tensor& x, const Tensor& b);
   // The same into an array.
@@ -79,6 +97,7 @@ class CudnnGraph {
   Tensor Between(const Tensor& a, const Tensor& b);
   Tensor Apply(CudnnPointwise mode, int precision, const Tensor& x, const Tensor* b,
                const Tensor* where, int64_t axis, const Tensor& out);
+  CudnnObject KindOf(const Window& window);
   // Takes a descriptor that was filled, `what` being its name.
   CudnnObject Keep(CudnnDescriptor& descriptor, const char* what);
   void Operation(CudnnDescriptor& descriptor, const char* what);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -116,6 +117,28 @@ CudnnStatus CudnnPlan::Run(CudnnObject handle, const std::vector<int64_t>& ids,
       .Finalize();
   return pack.status() != 0 ? pack.status()
                             : backend_->execute(handle, plan_.object(), pack.object());
+}
+
+std::vector<CudnnAlgorithm> CudnnWays::Ready(std::vector<CudnnAlgorithm> proposed) {
+  std::vector<CudnnAlgorithm> found;
+  for (CudnnAlgorithm& one : proposed) {
+    const auto plan = Prepare(one);
+    if (!plan.ok()) continue;
+    one.workspace_bytes = (*plan)->workspace_bytes();
+    ready_.emplace_back(one, *plan);
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
+absl::StatusOr<std::shared_ptr<const CudnnPlan>> CudnnWays::Prepare(
+    const CudnnAlgorithm& algorithm) {
+  for (const auto& [known, plan] : ready_) {
+    if (known == algorithm) return plan;
+  }
+  LS_ASSIGN_OR_RETURN(CudnnPlan plan, CudnnPlan::Make(graph_, algorithm));
+  if (plan.workspace_bytes() > room_) return absl::InternalError("it needs more workspace");
+  return std::make_shared<const CudnnPlan>(std::move(plan));
 }
 
 }  // namespace lockstep::engine::cuda

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,6 +39,23 @@ class CudnnPlan {
   const CudnnBackend* backend_;
   CudnnDescriptor plan_;
   size_t workspace_bytes_ = 0;
+};
+
+// The ways of a graph, each prepared once: some are compiled, which takes a part of a second.
+class CudnnWays {
+ public:
+  // With at most `room` bytes of workspace. `graph` outlives them.
+  CudnnWays(const CudnnGraph& graph, size_t room) : graph_(graph), room_(room) {}
+
+  // Those of `proposed` that can be prepared, with what workspace they need.
+  std::vector<CudnnAlgorithm> Ready(std::vector<CudnnAlgorithm> proposed);
+  // Errors: Internal when the library has it not, or it needs more workspace.
+  absl::StatusOr<std::shared_ptr<const CudnnPlan>> Prepare(const CudnnAlgorithm& algorithm);
+
+ private:
+  const CudnnGraph& graph_;
+  const size_t room_;
+  std::vector<std::pair<CudnnAlgorithm, std::shared_ptr<const CudnnPlan>>> ready_;
 };
 
 }  // namespace lockstep::engine::cuda

@@ -33,9 +33,9 @@ std::string DescribeProduct(const MatmulShape& shape);
 // How a convolution or attention is done: by our own kernels, or by one of cuDNN's algorithms.
 struct CudnnAlgorithm {
   static constexpr int kOwn = -1;
-  int number = kOwn;  // cuDNN's, of that direction; attention: of an engine
+  int number = kOwn;  // cuDNN's, of that direction; of a graph: of an engine
   size_t workspace_bytes = 0;
-  // Attention: the engine's, as (type, value) in the order of types.
+  // Of a graph: the engine's, as (type, value) in the order of types.
   std::vector<std::pair<int, int64_t>> knobs = {};
   bool operator==(const CudnnAlgorithm&) const = default;
 };

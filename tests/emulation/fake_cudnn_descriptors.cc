@@ -88,15 +88,28 @@ GraphOperation OperationOf(const Data& data) {
     if (tensor != nullptr) operation.from.push_back(TensorOf(*tensor));
   };
   for (const CudnnAttribute one :
-       {kMatmulA, kMatmulB, kPointwiseX, kPointwiseB, kPointwiseT, kReductionX, kReshapeX}) {
+       {kMatmulA, kMatmulB, kForwardImages, kForwardFilters, kFilterGradientImages,
+        kFilterGradientPlaces, kPointwiseX, kPointwiseB, kPointwiseT, kReductionX, kReshapeX}) {
     add(one);
   }
-  for (const CudnnAttribute one : {kMatmulC, kPointwiseY, kReductionY, kReshapeY}) {
+  for (const CudnnAttribute one :
+       {kMatmulC, kForwardResult, kFilterGradientResult, kPointwiseY, kReductionY, kReshapeY}) {
     if (data.Part(one) != nullptr) operation.to = TensorOf(*data.Part(one));
   }
   if (const Data* how = data.Part(kPointwiseDescriptor)) {
     operation.mode = how->One(kPointwiseMode, -1);
     operation.axis = how->One<int64_t>(kPointwiseAxis, 0);
+  }
+  for (const CudnnAttribute one : {kForwardDescriptor, kFilterGradientDescriptor}) {
+    const Data* how = data.Part(one);
+    if (how == nullptr) continue;
+    const auto axes = [&](CudnnAttribute attribute, std::array<int64_t, 2>* into) {
+      const auto all = how->All<int64_t>(attribute);
+      std::copy_n(all.begin(), std::min<size_t>(2, all.size()), into->begin());
+    };
+    axes(kConvolutionPaddingBefore, &operation.padding);
+    axes(kConvolutionStrides, &operation.strides);
+    axes(kConvolutionDilations, &operation.dilations);
   }
   if (const Data* how = data.Part(kReductionDescriptor)) {
     operation.mode = how->One(kReductionMode, -1);

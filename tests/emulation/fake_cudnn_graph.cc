@@ -77,6 +77,60 @@ void Multiply(const GraphOperation& o, int algorithm, bool faulty, Values* value
   });
 }
 
+// Where a tap of a place looks at an image; false beside it.
+bool LooksAt(const GraphOperation& o, const Place& image, int64_t i, int64_t j, int64_t r,
+             int64_t s, int64_t* h, int64_t* w) {
+  *h = i * o.strides[0] - o.padding[0] + r * o.dilations[0];
+  *w = j * o.strides[1] - o.padding[1] + s * o.dilations[1];
+  return *h >= 0 && *h < image[2] && *w >= 0 && *w < image[3];
+}
+
+// A sum of all products that `visit` gives the numbers and factors of, in the order of `algorithm`.
+struct Sum {
+  std::vector<float> terms;
+  float In(int algorithm, bool leaves_one_out) const {
+    float sum = 0;
+    for (size_t i = 0; i < terms.size(); ++i) {
+      const size_t k = algorithm == kTurned ? terms.size() - 1 - i : i;
+      if (!leaves_one_out || k > 0) sum += terms[k];
+    }
+    if (leaves_one_out || algorithm != kPlain || !switches.drifts) return sum;
+    return sum + static_cast<float>(switches.calls.size()) * 0x1p-5f;
+  }
+};
+
+void Convolve(const GraphOperation& o, int algorithm, Values* values) {
+  const GraphTensor &x = o.from[0], &f = o.from[1];
+  const bool forward = o.kind == CudnnKind::kConvolutionOperation;
+  const Place& e = o.to.extents;
+  ForEachPlace(e, [&](const Place& at) {
+    Sum sum;
+    int64_t h = 0, w = 0;
+    const auto add = [&](const Place& image, const Place& factor) {
+      sum.terms.push_back(values->Read(x, image) * values->Read(f, factor));
+    };
+    const Place span = forward ? Place{1, f.extents[1], f.extents[2], f.extents[3]}
+                               : Place{f.extents[0], 1, f.extents[2], f.extents[3]};
+    ForEachPlace(span, [&](const Place& k) {
+      if (forward) {
+        if (!LooksAt(o, x.extents, at[2], at[3], k[2], k[3], &h, &w)) return;
+        add({at[0], k[1], h, w}, {at[1], k[1], k[2], k[3]});
+      } else {
+        if (!LooksAt(o, x.extents, k[2], k[3], at[2], at[3], &h, &w)) return;
+        add({k[0], at[1], h, w}, {k[0], at[0], k[2], k[3]});
+      }
+    });
+    const bool last = at == Place{e[0] - 1, e[1] - 1, e[2] - 1, e[3] - 1};
+    const bool spoils = last && algorithm == kPlain && switches.leaves_one_out;
+    values->Write(o.to, at, sum.In(algorithm, spoils));
+  });
+}
+
+bool IsConvolution(const GraphOperation& o) {
+  return o.kind == CudnnKind::kConvolutionOperation ||
+         o.kind == CudnnKind::kFilterGradientOperation;
+}
+
 float Apply(CudnnPointwise mode, float x, float b, float t) {
   switch (mode) {
     case CudnnPointwise::kAdd:
@@ -91,6 +145,10 @@ float Apply(CudnnPointwise mode, float x, float b, float t) {
       return std::exp(x);
     case CudnnPointwise::kLog:
       return std::log(x);
+    case CudnnPointwise::kIdentity:
+      return x;
+    case CudnnPointwise::kRelu:
+      return x > 0 ? x : 0;
     case CudnnPointwise::kNotLess:
       return x >= b ? 1 : 0;
     case CudnnPointwise::kSelect:
@@ -138,7 +196,7 @@ void Reshape(const GraphOperation& o, Values* values) {
 
 int Graph::products() const {
   return static_cast<int>(std::count_if(operations.begin(), operations.end(), [](const auto& o) {
-    return o.kind == CudnnKind::kMatmulOperation;
+    return o.kind == CudnnKind::kMatmulOperation || IsConvolution(o);
   }));
 }
 
@@ -148,6 +206,12 @@ bool Fits(const Graph& graph) {
     if (o.kind == CudnnKind::kMatmulOperation) {
       const Place& b = o.from[1].extents;
       if (x[3] != b[2] || y[2] != x[2] || y[3] != b[3]) return false;
+    } else if (o.kind == CudnnKind::kConvolutionOperation) {
+      const Place& filters = o.from[1].extents;
+      if (x[0] != y[0] || x[1] != filters[1] || y[1] != filters[0]) return false;
+    } else if (o.kind == CudnnKind::kFilterGradientOperation) {
+      const Place& places = o.from[1].extents;
+      if (x[0] != places[0] || x[1] != y[1] || places[1] != y[0]) return false;
     } else if (o.kind == CudnnKind::kReshapeOperation) {
       if (x[2] != y[3] || x[3] != y[2] || o.from[0].strides[2] != o.to.strides[3]) return false;
     } else if (o.kind == CudnnKind::kPointwiseOperation) {
@@ -168,6 +232,8 @@ void Compute(const Graph& graph, int algorithm, const std::map<int64_t, void*>& 
     if (o.kind == CudnnKind::kMatmulOperation) {
       const bool last = ++products == graph.products();
       Multiply(o, algorithm, last && algorithm == kPlain, &values);
+    } else if (IsConvolution(o)) {
+      Convolve(o, algorithm, &values);
     } else if (o.kind == CudnnKind::kPointwiseOperation) {
       Arithmetic(o, &values);
     } else if (o.kind == CudnnKind::kReductionOperation) {

@@ -24,7 +24,10 @@ struct GraphOperation {
   engine::cuda::CudnnKind kind{};
   int mode = 0;      // of arithmetic or a reduction
   int64_t axis = 0;  // of an index
-  // x, b and t of arithmetic, a and b of a product.
+  // Of a convolution, for both axes.
+  std::array<int64_t, 2> padding{}, strides{}, dilations{};
+  // x, b and t of arithmetic, a and b of a product, images and filters, or places, of a
+  // convolution.
   std::vector<GraphTensor> from;
   GraphTensor to;
 };

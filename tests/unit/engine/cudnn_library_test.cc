@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "engine/cuda/attention_cudnn.h"
+#include "engine/cuda/conv_cudnn.h"
 #include "engine/cuda/cudnn.h"
+#include "tests/unit/engine/one_convolution.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -121,6 +124,42 @@ std::string NameOfAsked(const testing::TestParamInfo<Asked>& info) {
                          info.param.shape.causal ? "causal" : "all");
 }
 INSTANTIATE_TEST_SUITE_P(All, CudnnCompileTest, testing::ValuesIn(AllAsked()), NameOfAsked);
+
+// ResNet-50's, with what inference adds to them, and the gradients of their filters.
+TEST_F(CudnnLibraryTest, ConvolutionsThatGoOnInFp32HaveAWay) {
+  NeedCompiler();
+  if (IsSkipped()) return;
+  const auto pair = [](int64_t a, int64_t b) { return Shape{a, b}; };
+  const Attrs relu = {{"activation", std::string("relu")}};
+  const Attrs strides = {{"stride", pair(2, 2)}, {"padding", pair(1, 1)}};
+  const Convolution asked[] = {
+      {"ones", {8, 14, 14, 64}, {256, 64, 1, 1}, relu, DType::kBF16, 2},
+      {"strides", {8, 28, 28, 128}, {128, 128, 3, 3}, strides, DType::kF16, 1}};
+  const CudaTarget target;
+  for (const int compute : {80, 90, 100}) {
+    const std::string json = DescribedGpu(compute);
+    CudnnDescriptor gpu(backend_, CudnnKind::kDeviceProperties);
+    gpu.Set(CudnnAttribute::kDeviceJson, CudnnAttributeType::kChar,
+            static_cast<int64_t>(json.size()), json.data())
+        .Finalize();
+    if (gpu.status() != 0) GTEST_SKIP() << "this cuDNN describes GPUs in another form";
+    for (const Convolution& convolution : asked) {
+      for (const Direction direction : {kForward, kFilters}) {
+        const OneNode node = NodeOf(convolution, direction);
+        const ConvPlan plan(node.graph, node.node(), static_cast<ConvPart>(direction));
+        const Operands operands(node.graph, node.node(), node.operands, target);
+        const auto made = CudnnFusedConvolution::Make(&backend_, {nullptr, gpu.object()}, plan,
+                                                      FusionOf(operands, node.node(), plan));
+        ASSERT_TRUE(made.ok()) << made.status();
+        std::vector<CudnnAlgorithm> proposed = CudnnPlan::Propose((*made)->graph(), 1);
+        ASSERT_FALSE(proposed.empty()) << convolution.name << direction << " sm_" << compute;
+        if (compute != 90) continue;  // compiling takes a second
+        CudnnWays ways((*made)->graph(), CudnnWorkspaceBytes(plan));
+        EXPECT_FALSE(ways.Ready(std::move(proposed)).empty()) << convolution.name << direction;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::engine::cuda
