@@ -53,6 +53,12 @@ constexpr Case kCases[] = {
     {"mlm head forward", {2048, 30522, 256, false, true}},
     {"mlm head dx", {2048, 256, 30522, false, false}},
     {"mlm head dw", {30522, 256, 2048, true, false}},
+    {"generate qkv", {1, 2304, 768, false, false}},
+    {"generate down", {1, 768, 3072, false, false}},
+    {"generate head", {1, 50257, 768, false, true}},
+    {"generate qkv, 4", {4, 2304, 768, false, false}},
+    {"generate head, 4", {4, 50257, 768, false, true}},
+    {"generate head, 8", {8, 50257, 768, false, true}},
 };
 
 bench::Memory<float> Filled(int64_t count) {

@@ -34,12 +34,13 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   LS_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0);
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
   LS_CHECK(!shape.bf16 || PairsBf16(shape.k));
+  few_ = shape.m <= kMostFewRows && !shape.a_transposed && !shape.bf16;
   wide_ = shape.bf16 && !shape.pairs;
   each_ = wide_ ? 2 : 1;
   k_ = shape.bf16 && !wide_ ? shape.k / 2 : shape.k;
   const int64_t stored = k_ / each_;
   // A B^T has both operands along k. The one that becomes B is transposed while packing.
-  swapped_ = shape.b_transposed && shape.m < shape.n && shape.m <= kSwapRows;
+  swapped_ = shape.b_transposed && shape.m < shape.n && shape.m <= kSwapRows && !few_;
   m_ = swapped_ ? shape.n : shape.m;
   n_ = swapped_ ? shape.m : shape.n;
   a_row_ = shape.a_transposed ? 1 : stored;
@@ -68,6 +69,7 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   }
   scratch_floats_ = panel_floats_ * static_cast<size_t>(threads);
   if (swapped_) scratch_floats_ += static_cast<size_t>(shape.m * shape.n);
+  if (few_) scratch_floats_ = 0;
 }
 
 void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const {
@@ -230,7 +232,7 @@ void Gemm::Run(const void* a, const void* b, float* c, bool accumulate,
 }
 
 size_t Gemm::packed_bytes() const {
-  if (swapped_ || !pack_) return 0;
+  if (swapped_ || few_ || !pack_) return 0;
   return static_cast<size_t>(PackedAt(k_, 0)) * sizeof(float);
 }
 
@@ -259,9 +261,40 @@ void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumula
         scratch, pool);
 }
 
+void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, ThreadPool* pool) const {
+  constexpr int64_t kUnit = 64;  // columns: whole cache lines
+  const auto at = [](const float* values, int64_t column) {
+    return values == nullptr ? nullptr : values + column;
+  };
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(DivideUp(n_, kUnit), index, threads_);
+    const int64_t first = begin * kUnit;
+    if (begin == end) return;
+    simd_.few_rows[m_]({.k = k_,
+                        .a = operands.a,
+                        .a_row = a_row_,
+                        .b = operands.b + first * (b_columns_ ? b_stride_ : 1),
+                        .b_stride = b_stride_,
+                        .b_columns = b_columns_,
+                        .c = operands.c + first,
+                        .c_stride = operands.c_stride,
+                        .columns = std::min(end * kUnit, n_) - first,
+                        .accumulate = operands.accumulate,
+                        .epilogue = {at(epilogue.bias, first), at(epilogue.residual, first), n_,
+                                     epilogue.relu, at(epilogue.mask, first), n_}});
+  });
+}
+
 void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
                  ThreadPool* pool) const {
   float* const c = operands.c;
+  if (few_) {
+    RunFew(operands, epilogue, pool);
+    if (epilogue.activation.has_value()) {
+      pool->Run([&](int index) { Activate(epilogue, index, c); });
+    }
+    return;
+  }
   if (swapped_) {
     LS_CHECK(!operands.accumulate) << "no op adds such a product";
     float* const product = scratch + panel_floats_ * static_cast<size_t>(threads_);

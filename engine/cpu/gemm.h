@@ -2,7 +2,8 @@
 // Matrix products of fp32 or bf16 factors on plain row-major memory, sums and results in fp32, for
 // the shapes of training: weights
 // change every step, so nothing is packed beforehand. Tiles are held in registers; blocks of A and
-// B are packed in the course of the product, where that costs less than strided reads.
+// B are packed in the course of the product, where that costs less than strided reads. Products of
+// few rows read B where it lies.
 //
 // An element of C is one chain of fused multiplications and additions over ascending k, begun with
 // C or with 0 (docs/same_bits.md): blocks, threads and instruction sets leave its bits alone.
@@ -94,6 +95,8 @@ class Gemm {
   void RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
                 int64_t panel_begin, int64_t panel_end, const float* panels, float* scratch,
                 Tile* tile) const;
+  // The product of few rows: threads cut its columns.
+  void RunFew(const Operands& operands, const GemmEpilogue& epilogue, ThreadPool* pool) const;
   // The product of either way.
   void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
              ThreadPool* pool) const;
@@ -120,6 +123,7 @@ class Gemm {
   const RowKernels& row_simd_;
   const int threads_;
   const GemmShape shape_;
+  bool few_ = false;      // a product of FewRows: nothing is packed
   bool wide_ = false;     // bf16 that is widened while it is packed
   int64_t each_ = 1;      // counts of k that a stored element makes, 2 of wide pairs
   int64_t k_ = 0;         // counts of k, or pairs of them

@@ -147,6 +147,61 @@ void CheckTiles(KernelComparison* compare) {
   }
 }
 
+// Both layouts of B, with and without everything that the product can have beside it, and more
+// columns than whole vectors.
+bool FewRowsAreRight(const SimdKernels& simd, int64_t rows, bool b_columns, bool more) {
+  constexpr int64_t k = 37, columns = 75, stride = 80;
+  const std::vector<float> a = MadeValues(12, kMostFewRows * k),
+                           b = MadeValues(13, stride * stride);
+  const std::vector<float> beside = MadeValues(14, 3 * kMostFewRows * stride);
+  const std::vector<float> before = MadeValues(15, kMostFewRows * stride);
+  std::vector<float> c = before;
+  FewRows f{.k = k,
+            .a = a.data(),
+            .a_row = k,
+            .b = b.data(),
+            .b_stride = stride,
+            .b_columns = b_columns,
+            .c = c.data(),
+            .c_stride = stride,
+            .columns = columns,
+            .accumulate = more,
+            .epilogue = {}};
+  const float* const part = beside.data() + kMostFewRows * stride;
+  if (more) f.epilogue = {beside.data(), part, stride, true, part + kMostFewRows * stride, stride};
+  simd.few_rows[rows](f);
+  for (int64_t i = 0; i < kMostFewRows; ++i) {
+    for (int64_t j = 0; j < stride; ++j) {
+      const auto at = static_cast<size_t>(i * stride + j);
+      float value = before[at];
+      if (i < rows && j < columns) {
+        if (!more) value = 0;
+        for (int64_t p = 0; p < k; ++p) {
+          const int64_t from = b_columns ? j * stride + p : p * stride + j;
+          value = std::fmaf(a[static_cast<size_t>(i * k + p)], b[static_cast<size_t>(from)], value);
+        }
+        if (more) {
+          value = std::max(value + f.epilogue.bias[j] + f.epilogue.residual[at], 0.0f);
+          value = f.epilogue.mask[at] <= 0 ? 0 : value;
+        }
+      }
+      if (!SameBits(c[at], value)) return false;
+    }
+  }
+  return true;
+}
+
+void CheckFewRows(KernelComparison* compare) {
+  for (int64_t rows = 1; rows <= kMostFewRows; ++rows) {
+    for (const bool b_columns : {false, true}) {
+      for (const bool more : {false, true}) {
+        if (FewRowsAreRight(*compare->tables().simd, rows, b_columns, more)) continue;
+        return compare->Fail(absl::StrCat("product of ", rows, rows == 1 ? " row" : " rows"));
+      }
+    }
+  }
+}
+
 // Packing follows the set's tile, so it is held to what simd.h says instead of to the portable one.
 void CheckPacking(KernelComparison* compare) {
   const SimdKernels& simd = *compare->tables().simd;
@@ -312,6 +367,7 @@ void CheckOthers(KernelComparison* compare) {
 
 void CheckProducts(KernelComparison* compare) {
   CheckTiles(compare);
+  CheckFewRows(compare);
   CheckPacking(compare);
   CheckPairPacking(compare);
   CheckWidening(compare);

@@ -367,7 +367,8 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   return kFactors * static_cast<size_t>(node.outputs[0].shape.back()) * sizeof(float);
 }
 
-// Returns what there is one of for each channel is fp32 but in the pure precisions.
+// Returns whether bf16 is taken: what there is one of for each channel is fp32 but in the pure
+// precisions.
 bool TakesHalf(const Graph& graph, const Node& node, const CpuTarget& /*target*/) {
   return std::none_of(node.inputs.begin(), node.inputs.end(), [&](const Value& input) {
     const TensorType& type = graph.type(input);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes in plain vectors, for any CPU that fuses a multiplication with an addition: each
-// lane is computed as AVX-512 does it. On x86-64 compiled with -mavx2 -mfma.
+// Plain vectors, for any CPU that fuses a multiplication with an addition. On x86-64 compiled with
+// -mavx2 -mfma.
 #include "engine/cpu/simd/portable.inc"
 
 #define LS_SIMD_TABLE kPortableKernels

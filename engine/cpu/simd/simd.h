@@ -49,6 +49,24 @@ struct Tile {
   bool adds = false;  // the chain begins with 0, and its sum is added to C
 };
 
+// C (rows x columns) = sum over p of A(i, p) * B(p, j), each element the chain of a tile, for so
+// few rows that reading B is all the work.
+struct FewRows {
+  int64_t k = 0;
+  const float* a = nullptr;  // A(i, p) at a[i * a_row + p]
+  int64_t a_row = 0;
+  // B(p, j) at b[p * b_stride + j] or, with b_columns, at b[j * b_stride + p].
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  bool b_columns = false;
+  float* c = nullptr;
+  int64_t c_stride = 0;
+  int64_t columns = 0;
+  bool accumulate = false;  // the chain begins with C
+  TileEpilogue epilogue;
+};
+inline constexpr int64_t kMostFewRows = 8;
+
 // One parameter's SGD step on n elements; see optim/sgd.h for the formula.
 struct SgdArgs {
   float scale = 1;  // of the gradient
@@ -74,6 +92,8 @@ struct SimdKernels {
   // of the high halves, then that of the low ones.
   // REQUIRES: a_k is 1 or as pack_pair_rows leaves it; B is a panel.
   void (*pair_tile[17])(const Tile& tile);
+  // few_rows[r] works on r rows, 1 <= r <= kMostFewRows.
+  void (*few_rows[kMostFewRows + 1])(const FewRows& product);
   // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.
   void (*pack_transposed)(const float* src, int64_t stride, int64_t k, int64_t columns,
                           float* panel);
