@@ -111,6 +111,7 @@ class Reader:
         self.background = []
         here = os.path.join(self.dir, "lockstep")
         shutil.copytree(os.path.join(ROOT, "examples"), os.path.join(here, "examples"))
+        shutil.copy(os.path.join(ROOT, "LICENSE"), here)  # the text that examples learn
         shutil.copy(os.path.join(ROOT, "examples/fashion-mnist.yaml"), os.path.join(here, "job.yaml"))
         os.makedirs(os.path.join(here, "build/release"))
         os.symlink(programs, os.path.join(here, "build/release/bin"))

@@ -104,8 +104,8 @@ train:
         if harness.SANITIZED:
             self.skipTest("a sanitizer takes memory of its own")
         mlp = harness.synthetic_job(steps=3, nproc=1, shards=2, hidden="[2048, 2048]")
-        gpt = (self.read_example("gpt-tiny.yaml").replace("/usr/share/common-licenses", "text")
-               .replace("epochs: 3", "steps: 21").replace("nproc_per_node: 2", "nproc_per_node: 1"))
+        gpt = (self.read_example("gpt-tiny.yaml").replace("path: LICENSE", "path: text")
+               .replace("epochs: 30", "steps: 21").replace("nproc_per_node: 2", "nproc_per_node: 1"))
         for name, text in (("mlp", mlp), ("gpt", gpt)):
             promised, peak = self.memory(self.write(name + ".yaml", text))
             # The program, its libraries and their buffers are not the plan's.
