@@ -377,7 +377,9 @@ void ForgivePause(Context& context) {
   constexpr absl::Duration kNoPause = absl::Milliseconds(20);
   const absl::Duration gap = context.now - std::exchange(state.last_step, context.now);
   if (gap <= kNoPause || gap == absl::InfiniteDuration() || state.held_since) return;
-  if (gap > LongestGap(state)) TakeOut(state, gap, context.now);
+  const absl::Duration longest = LongestGap(state);
+  // What came meanwhile is still to be read.
+  if (gap > longest) TakeOut(state, gap + longest, context.now);
 }
 
 void Hold(Context& context) {
