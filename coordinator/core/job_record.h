@@ -23,7 +23,8 @@ void FromRecord(const WorkerRecord& record, Slot& slot, absl::Time now);
 
 // Everything that a place's row is made of and that changes within a life: what a worker has said
 // of its peers and its result by the number of these messages, what its agent and the core said by
-// their serials, where it was put by its life and its phase. Equal stamps are equal rows, without making them.
+// their serials, where it was put by its life and its phase. Equal stamps are equal rows, without
+// making them.
 RowStamp StampOf(const Slot& slot);
 // Returns whether an agent is to know the same of the place: its worker is there to stay, before
 // and now. That its job ends is no part of this.
