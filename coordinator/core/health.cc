@@ -338,6 +338,7 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
     shift(job.forgiven);
     if (job.suspected != absl::InfiniteFuture()) shift(job.suspected);
     if (job.generation.aborted) shift(job.generation.aborted_at);
+    shift(job.cuts_since);
     if (job.ending) {
       shift(job.ending->since);
       job.ending->deadline += gap;
@@ -345,8 +346,9 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
     for (Slot& slot : job.slots) {
       if (slot.vacant()) continue;
       Worker& worker = *slot.worker;
-      for (absl::Time* const time : {&worker.since, &worker.connected_since, &worker.back_since,
-                                     &worker.last_heard, &worker.progress_moved}) {
+      for (absl::Time* const time :
+           {&worker.since, &worker.connected_since, &worker.back_since, &worker.last_heard,
+            &worker.progress_moved, &worker.step_seen}) {
         shift(*time);
       }
     }
