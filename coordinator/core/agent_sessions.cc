@@ -128,9 +128,12 @@ void OnHello(Context& context, const AgentSaid& event) {
                                "; another needs a state folder of its own (--state-dir)"));
   }
   if (other_connection) {
-    Reject(context, node.session, Rejected::REPLACED,
-           "a newer connection of this node has taken over");
-    context.state.agent_sessions.erase(node.session);
+    // What an agent said on an earlier connection may come after it is back on a newer one.
+    const bool late = node.incarnation == hello.incarnation() && session < node.session;
+    const SessionId older = late ? session : node.session;
+    Reject(context, older, Rejected::REPLACED, "a newer connection of this node has taken over");
+    context.state.agent_sessions.erase(older);
+    if (late) return;
   }
   const bool restarted = !node.incarnation.empty() && node.incarnation != hello.incarnation();
   node.id = hello.node_id();

@@ -71,6 +71,8 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
         context, session,
         absl::StrCat("this worker (", message.incarnation(), ") is not wanted any more"));
   }
+  // What it said on an earlier connection may come after it is back on a newer one.
+  if (session < worker->session) return CutOff(context, session);
   if (worker->session != session) {
     context.state.worker_sessions.erase(worker->session);
     worker->ready.reset();  // what it is now follows

@@ -271,11 +271,18 @@ void World::Submit(const Command& command) {
   Take(event);
 }
 
+// The session of a hello: a new one, unless the command names one.
+SessionId World::Connect(const Command& command) {
+  if (command.has("session")) return command.number("session");
+  const std::string who = command.word(0);
+  ++last_session_;
+  names_[last_session_] = absl::StrCat(who, "#", last_session_);
+  return sessions_[who] = last_session_;
+}
+
 void World::Agent(const Command& command) {
   const std::string node = command.word(0);
-  const SessionId session = ++last_session_;
-  sessions_[node] = session;
-  names_[session] = absl::StrCat(node, "#", session);
+  const SessionId session = Connect(command);
   AgentMessage message;
   AgentHello& hello = *message.mutable_hello();
   hello.set_node_id(node);
@@ -356,8 +363,7 @@ bool World::WorkerReport(const Command& command) {
   const std::string worker = command.word(0);
   WorkerMessage message = From(worker);
   if (command.verb() == "hello") {
-    sessions_[worker] = ++last_session_;
-    names_[last_session_] = absl::StrCat(worker, "#", last_session_);
+    Connect(command);
     message.mutable_hello()->set_pid(command.number("pid", Pid(worker)));
     message.mutable_hello()->set_protocol_version(static_cast<int>(command.number("version", 1)));
   } else if (command.verb() == "ready") {

@@ -62,6 +62,7 @@ class World {
   void SetQuota(const Command& command);
   void Usage(const Command& command);
   void Submit(const Command& command);
+  SessionId Connect(const Command& command);
   void Agent(const Command& command);
   // Something that an agent says about a worker.
   bool AgentReport(const Command& command);
