@@ -19,7 +19,7 @@ namespace {
 constexpr char kRack[] = "rack";
 // Others of less use do not overtake a job that has waited for so long, or it might never start.
 constexpr absl::Duration kOverdueAfter = absl::Hours(24);
-// A process that is there so long after its job's end is not counted upon to go.
+// A process that is there so long after its end, or its job's, is not counted upon to go.
 constexpr absl::Duration kEndedSoon = absl::Minutes(1);
 constexpr char kNobody[] = "\n";  // no user's name
 
@@ -79,6 +79,17 @@ std::vector<int> SparePlaces(const Job& job) {
   return spare;
 }
 
+// Returns whether the place is one of those that are the job's for good.
+bool IsItsOwn(const Slot& slot) { return (slot.wanted && slot.relieves < 0) || slot.lent; }
+
+// Workers that the job is yet to get: who lent a place and has not left it has it still.
+int OwedTo(const Job& job) {
+  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    const bool has = slot.worker && !slot.unplaced() && !slot.worker->gone();
+    return !has && IsItsOwn(slot);
+  }));
+}
+
 void AddRunning(const Job& job, QueueView& view) {
   Running running;
   running.priority = job.spec().priority();
@@ -98,12 +109,8 @@ void AddRunning(const Job& job, QueueView& view) {
     sum.slots += hold.slots;
     sum.gpus += hold.gpus;
   }
-  int held = 0;
-  for (const auto& [node, hold] : holds) {
-    running.holds.push_back(hold);
-    held += hold.slots;
-  }
-  if (!running.leaving) running.owed = std::max(0, SlotsOf(job) - held);
+  for (const auto& [node, hold] : holds) running.holds.push_back(hold);
+  if (!running.leaving) running.owed = OwedTo(job);
   if (!leaving.empty()) {
     Running part = running;
     part.part = part.leaving = true;
@@ -130,9 +137,10 @@ void AddRunning(const Job& job, QueueView& view) {
 // as free. They count against no quota.
 void AddLeftBehind(const State& state, absl::Time now, QueueView& view) {
   std::map<std::string, std::map<int, Taken>> left;
-  const auto add = [&](const std::string& id, const Node& node, const Worker& worker) {
-    if (worker.node_id != node.id || worker.gone()) return;
+  const auto add = [&](const std::string& id, const Worker& worker) {
+    if (worker.gone()) return;
     const Taken hold = HoldOf(view, worker);
+    if (hold.node < 0) return;
     Taken& sum = left[id].try_emplace(hold.node, Taken{hold.node, 0, 0}).first->second;
     sum.slots += hold.slots;
     sum.gpus += hold.gpus;
@@ -147,12 +155,22 @@ void AddLeftBehind(const State& state, absl::Time now, QueueView& view) {
       const Job& job = state.jobs.at(id);
       const auto index = static_cast<size_t>(place);
       if (index < job.slots.size() && job.slots[index].worker) {
-        add(id, node, *job.slots[index].worker);
+        if (job.slots[index].worker->node_id == node_id) add(id, *job.slots[index].worker);
       }
     }
     for (const std::string& id : JobsOn(node)) {
       if (!has_ended(id)) continue;
-      for (const Worker& former : state.jobs.at(id).former) add(id, node, former);
+      for (const Worker& former : state.jobs.at(id).former) {
+        if (former.node_id == node_id) add(id, former);
+      }
+    }
+  }
+  for (const auto& [id, job] : state.jobs) {
+    if (job.final()) continue;
+    for (const Worker& former : job.former) {
+      const absl::Time ended =
+          former.failed_at == absl::InfiniteFuture() ? former.since : former.failed_at;
+      if (now < ended + kEndedSoon) add(id, former);
     }
   }
   for (const auto& [id, holds] : left) {
@@ -240,8 +258,7 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
 }
 
 int SlotsOf(const Job& job) {
-  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(),
-                                        [](const Slot& slot) { return slot.wanted || slot.lent; }));
+  return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), IsItsOwn));
 }
 
 bool IsReady(const Job& job) {
