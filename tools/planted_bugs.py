@@ -10,6 +10,7 @@ Prints a row of a table for each bug. Exits with 1 when one is not found, a patc
 fails without any.
 
   tools/planted_bugs.py [--seeds=400] [--build=DIR] [--cmake=-DNAME=VALUE] [NAME...]
+  tools/planted_bugs.py --check  # only whether each patch applies
 """
 import argparse
 import os
@@ -20,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -52,6 +54,25 @@ def write(target, content):
         target.write_bytes(content)
 
 
+def plant(copy):
+    """Applies all patches to a copy of the sources."""
+    for patch in sorted(PLANTED.glob("*.patch")):
+        if f'PLANTED("{patch.stem}")' not in patch.read_text():
+            sys.exit(f"{patch}: it does not ask PLANTED(\"{patch.stem}\")")
+        applied = run(["patch", "-p1", "-s", "--no-backup-if-mismatch", "-i", str(patch)], copy)
+        if applied.returncode != 0:
+            sys.exit(f"{patch} does not apply; make it anew for the sources as they are:\n{applied.stdout}")
+
+
+def check():
+    """Whether the patches apply to the sources as they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        for patch in PLANTED.glob("*.patch"):
+            for name in re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), re.MULTILINE):
+                write(pathlib.Path(folder) / name, (ROOT / name).read_bytes())
+        plant(folder)
+
+
 def make_copy(work, more):
     """The tracked files as they are now, with all bugs, and a build folder for the simulator."""
     fresh, source = work / "fresh", work / "source"
@@ -61,12 +82,7 @@ def make_copy(work, more):
     for name in files:
         (fresh / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, fresh / name)
-    for patch in sorted(PLANTED.glob("*.patch")):
-        if f'PLANTED("{patch.stem}")' not in patch.read_text():
-            sys.exit(f"{patch}: it does not ask PLANTED(\"{patch.stem}\")")
-        applied = run(["patch", "-p1", "-s", "--no-backup-if-mismatch", "-i", str(patch)], fresh)
-        if applied.returncode != 0:
-            sys.exit(f"{patch} does not apply; make it anew for the sources as they are:\n{applied.stdout}")
+    plant(fresh)
     for name in files:
         write(source / name, (fresh / name).read_bytes())
     shutil.rmtree(fresh)
@@ -122,8 +138,11 @@ def main():
     parser.add_argument("--seeds", type=int, default=400)
     parser.add_argument("--build", default=str(ROOT / "build" / "planted"))
     parser.add_argument("--cmake", action="append", default=[])
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    if arguments.check:
+        return check()
     work = pathlib.Path(arguments.build).absolute()
     make_copy(work, arguments.cmake)
     build(work)

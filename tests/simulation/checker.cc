@@ -169,7 +169,13 @@ void Checker::CheckVerdict(const Worker& worker) {
   if (!is_meant) return;
   const std::string job_id = worker.incarnation.substr(0, worker.incarnation.find('.'));
   for (const WorkerProcess* process : alive_[job_id]) {
-    if (process->incarnation() != worker.incarnation || process->Ails()) continue;
+    if (process->incarnation() != worker.incarnation) continue;
+    if (process->Ails()) {
+      // However long that took: the job is healed, or ends, from here on.
+      SimulatedJob& job = world_->JobOf(job_id);
+      job.disturbed = std::max(job.disturbed, world_->timeline.now() + absl::Seconds(60));
+      continue;
+    }
     Fail(absl::StrCat(worker.incarnation, " is well, and judged: ", worker.verdict));
   }
 }
@@ -208,17 +214,21 @@ void Checker::CheckPlacement(const CoordinatorProcess&, const Job& job) {
   }
 }
 
-void Checker::OnTold(const coordinator::Append& append) {
+void Checker::OnTold(const CoordinatorProcess& coordinator, const coordinator::Append& append) {
   if (!append.event.has_state()) return;
   const JobState state = append.event.state().state();
   world_->Say(
       absl::StrCat(append.job_id, " ", JobState_Name(state), ": ", append.event.state().reason()));
+  const bool is_final = state == SUCCEEDED || state == FAILED || state == CANCELLED;
+  // One that was replaced and does not know it yet may still say why a job waits, as no row says
+  // so.
+  if (!is_final && !coordinator.IsCurrent()) return;
   Told& told = told_[append.job_id];
   if (told.final != JOB_STATE_UNSPECIFIED && state != told.final) {
     Fail(absl::StrCat("job ", append.job_id, " was ", JobState_Name(told.final), " and is now ",
                       JobState_Name(state)));
   }
-  if (state != SUCCEEDED && state != FAILED && state != CANCELLED) return;
+  if (!is_final) return;
   told.final = state;
   CheckEnd(append.job_id, state, append.event.state().reason());
 }

@@ -59,7 +59,7 @@ class Checker {
   // The coordinator goes on after it was stopped, with what came meanwhile yet to be read.
   void OnContinue();
   void AfterStep(const CoordinatorProcess& coordinator);
-  void OnTold(const coordinator::Append& append);
+  void OnTold(const CoordinatorProcess& coordinator, const coordinator::Append& append);
   void OnHeard(const AgentMessage& message, const Process& client);
   void OnHeard(const WorkerMessage& message, const Process& client);
   void OnAccepted(const std::string& job_id);

@@ -110,7 +110,7 @@ void CoordinatorProcess::CarryOut(Outgoing outgoing) {
     found->second.machine.Enqueue(std::move(message.command), close);
     Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, session);
   }
-  for (const coordinator::Append& append : outgoing.events) world_->checker.OnTold(append);
+  for (const coordinator::Append& append : outgoing.events) world_->checker.OnTold(*this, append);
   for (const coordinator::Answer& answer : outgoing.answers) {
     const auto found = waiting_.find(answer.ticket);
     if (found == waiting_.end()) continue;

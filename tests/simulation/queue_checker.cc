@@ -28,16 +28,34 @@ constexpr absl::Duration kIdleAtMost = absl::Seconds(5);
 // once a second.
 constexpr absl::Duration kUnseenAtMost = absl::Seconds(2);
 
-// Returns what the processes of the job have, by node.
-std::map<std::string, int> HoldsOf(const Job& job) {
-  std::map<std::string, int> holds;
-  const auto add = [&](const Worker& worker) {
-    if (!worker.node_id.empty() && !worker.gone()) ++holds[worker.node_id];
-  };
+using Holds = std::map<std::string, int>;  // slots by node
+
+void Add(const Worker& worker, Holds& holds) {
+  if (!worker.node_id.empty() && !worker.gone()) ++holds[worker.node_id];
+}
+
+// Returns what the workers in the job's places have.
+Holds PlacesOf(const Job& job) {
+  Holds holds;
   for (const Slot& slot : job.slots) {
-    if (slot.worker && !slot.unplaced()) add(*slot.worker);
+    if (slot.worker && !slot.unplaced()) Add(*slot.worker, holds);
   }
-  for (const Worker& worker : job.former) add(worker);
+  return holds;
+}
+
+// Returns what those of them have that are not to leave.
+Holds ServingOf(const Job& job) {
+  Holds holds;
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && slot.worker->serves() && !slot.unplaced()) Add(*slot.worker, holds);
+  }
+  return holds;
+}
+
+// Returns what its processes have, those that it has left behind as well.
+Holds HoldsOf(const Job& job) {
+  Holds holds = PlacesOf(job);
+  for (const Worker& worker : job.former) Add(worker, holds);
   return holds;
 }
 
@@ -57,6 +75,23 @@ int Wants(const Job& job) {
   int wanted = 0;
   for (const Slot& slot : job.slots) wanted += (slot.wanted && slot.relieves < 0) || slot.lent;
   return wanted;
+}
+
+// Who takes the part of one on a node that is left may be there for a while together with it.
+bool HandsOver(const State& state, const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && state.drained.count(slot.worker->node_id) != 0;
+  });
+}
+
+// Those of them that have no process.
+int Lacks(const Job& job) {
+  int lacking = 0;
+  for (const Slot& slot : job.slots) {
+    const bool has = slot.worker && !slot.unplaced() && !slot.worker->gone();
+    lacking += !has && ((slot.wanted && slot.relieves < 0) || slot.lent);
+  }
+  return lacking;
 }
 
 // Returns whether the job as a whole has room in `free`.
@@ -87,7 +122,7 @@ std::map<std::string, int> RoomFor(const Job& job, const std::vector<const Job*>
     }
   }
   for (const Job* other : others) {
-    for (const auto& [node, slots] : HoldsOf(*other)) {
+    for (const auto& [node, slots] : PlacesOf(*other)) {
       room[node] += slots;
       // Those that have ended by then have nothing of what it leaves.
       if (delays && other->started + other->ask->limit > reservation->when) leave[node] += slots;
@@ -106,7 +141,7 @@ bool IsWithinQuota(const State& state, const Job& job) {
     jobs += Runs(other);
     int held = 0;
     for (const auto& [node, count] : HoldsOf(other)) held += count;
-    slots += std::max(Runs(other) ? Wants(other) : 0, held);
+    slots += held + (Runs(other) ? Lacks(other) : 0);
   }
   return (quota.slots == 0 || slots <= quota.slots) && (quota.jobs == 0 || jobs <= quota.jobs);
 }
@@ -166,7 +201,9 @@ void QueueChecker::CheckQuotas(const State& state) const {
     }
     // What it is yet to get, or to get back, is its user's as well.
     const bool leaves = job.drain || job.ending;
-    slots[job.request.user()] += leaves ? has : std::max(has, Wants(job));
+    const int counts = leaves ? has : std::max(has, Wants(job));
+    slots[job.request.user()] +=
+        HandsOver(state, job) ? std::min(counts, job.target_workers) : counts;
   }
   const coordinator::QueueRules rules = coordinator::RulesOf(state.options);
   for (const auto& [user, count] : jobs) {
@@ -247,19 +284,20 @@ void QueueChecker::CheckKept(const State& state, absl::Time now) {
   }
   for (const auto& [id, job] : state.jobs) {
     Holds holds = HoldsOf(job);
-    if (!holds.empty()) kept.running[id] = {job.started, std::move(holds)};
+    if (!holds.empty()) kept.running[id] = {job.started, std::move(holds), ServingOf(job)};
   }
   if (decisions.reservation && decisions.starts.empty()) {
     const Job& job = *view.waiting[static_cast<size_t>(decisions.reservation->waiting)];
     if (job.excluded.empty()) kept.job = job.id;
     kept.when = decisions.reservation->when;
   }
-  // Who ran before has what it had; who has started since, also again after it had stopped for
-  // another one, comes after the one that waits.
+  // Who ran before has what it had, unless it gets what it lacked; who has started since, also
+  // again after it had stopped for another one, comes after the one that waits.
   const bool others = std::any_of(kept.running.begin(), kept.running.end(), [&](const auto& entry) {
     const auto before = kept_.running.find(entry.first);
     if (before != kept_.running.end() && before->second.started == entry.second.started) {
-      return before->second.holds != entry.second.holds;
+      return before->second.holds != entry.second.holds ||
+             before->second.serving != entry.second.serving;
     }
     return !kept.job.empty() && state.jobs.at(entry.first).spec().priority() >=
                                     state.jobs.at(kept.job).spec().priority();

@@ -48,6 +48,7 @@ class QueueChecker {
     struct Running {
       absl::Time started;
       Holds holds;
+      Holds serving;  // of these, without what is to leave
     };
     std::map<std::string, Running> running;
   };
