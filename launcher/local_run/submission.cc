@@ -83,29 +83,43 @@ absl::Status FillSecrets(JobSpec* spec) {
 
 constexpr char kArrayIndex[] = "LOCKSTEP_ARRAY_INDEX";
 
-// The file as an element of an array has it.
-job::LoadResult LoadAs(const JobArgs& args, const job::WorkerFlags& flags, const std::string& text,
-                       int index, std::vector<std::string> more) {
+// The text of a job and what messages call it.
+struct JobText {
+  std::string text, name;
+};
+
+// The job as an element of an array has it.
+job::LoadResult LoadAs(const JobArgs& args, const job::WorkerFlags& flags, const JobText& job,
+                       int index, const std::vector<std::string>& more) {
   const std::string variable = absl::StrCat("${", kArrayIndex, "}");
   const std::string number = absl::StrCat(index);
   std::vector<std::string> sets = args.sets;
   sets.insert(sets.end(), more.begin(), more.end());
   for (std::string& set : sets) set = absl::StrReplaceAll(set, {{variable, number}});
-  return job::ParseJob(absl::StrReplaceAll(text, {{variable, number}}), args.job_file, sets, flags);
+  return job::ParseJob(absl::StrReplaceAll(job.text, {{variable, number}}), job.name, sets, flags);
 }
 
 // Elements have names, and so folders, of their own: the job's with the number behind, unless it
 // has the number in it.
-job::LoadResult LoadElement(const JobArgs& args, const job::WorkerFlags& flags) {
-  const job::LoadResult file = job::LoadJobFile(args.job_file, {}, {});
+job::LoadResult LoadElement(const JobArgs& args, const job::WorkerFlags& flags,
+                            const JobText& job) {
   const int index = *args.array_index;
-  const job::LoadResult one = LoadAs(args, flags, file.source, index, {});
-  const job::LoadResult other = LoadAs(args, flags, file.source, index + 1, {});
-  if (file.source.empty() || !one.ok() || one.spec.name() != other.spec.name()) {
-    return file.source.empty() ? file : one;
+  const job::LoadResult one = LoadAs(args, flags, job, index, {});
+  const job::LoadResult other = LoadAs(args, flags, job, index + 1, {});
+  if (!one.ok() || one.spec.name() != other.spec.name()) return one;
+  return LoadAs(args, flags, job, index, {absl::StrCat("name=", one.spec.name(), "-", index)});
+}
+
+job::LoadResult LoadText(const JobArgs& args, const job::WorkerFlags& flags) {
+  if (!args.command.empty()) {
+    const JobText job{FileOf(args.command), NameOf(args)};
+    return args.array_index.has_value() ? LoadElement(args, flags, job)
+                                        : job::ParseJob(job.text, job.name, args.sets, flags);
   }
-  return LoadAs(args, flags, file.source, index,
-                {absl::StrCat("name=", one.spec.name(), "-", index)});
+  if (!args.array_index.has_value()) return job::LoadJobFile(args.job_file, args.sets, flags);
+  job::LoadResult file = job::LoadJobFile(args.job_file, {}, {});
+  if (file.source.empty()) return file;
+  return LoadElement(args, flags, JobText{std::move(file.source), args.job_file});
 }
 
 absl::Status CheckFault(const chaos::Injection& fault, const JobSpec& spec) {
@@ -158,13 +172,7 @@ absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
       LS_ASSIGN_OR_RETURN(flags.nproc_per_node, CountHere(by));
     }
   }
-  job::LoadResult loaded;
-  if (!args.command.empty()) {
-    loaded = job::ParseJob(FileOf(args.command), NameOf(args), args.sets, flags);
-  } else {
-    loaded = args.array_index.has_value() ? LoadElement(args, flags)
-                                          : job::LoadJobFile(args.job_file, args.sets, flags);
-  }
+  job::LoadResult loaded = LoadText(args, flags);
   if (!loaded.ok() || !loaded.admission.ok()) return loaded;
   Resources& resources = *loaded.spec.mutable_resources();
   if (counted == Counted::kByCoordinator && !by.empty()) {
