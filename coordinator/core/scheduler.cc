@@ -24,8 +24,10 @@ namespace {
 // So many at the front of the queue are told each time why they wait; the others are told when
 // somebody asks.
 constexpr size_t kTold = 16;
-// What ends by itself (an exclusion, the time of a node that is left out) is looked at so often.
+// What changes by itself (an exclusion ends, the time of a node that is left out, what users who
+// share have used) is looked at so often, and less often where many wait.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kLookForEach = absl::Milliseconds(1);
 
 int UnusedLocalRank(const Job& job, const Slot& but, const Node& node) {
   std::set<int> taken;
@@ -227,17 +229,22 @@ void SetNextLook(Context& context, const QueueView& view) {
   bool ends = std::any_of(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
     return IsLeftOut(entry.second.trust, context.now);
   });
-  bool waits = false;
+  const Job* first = nullptr;
+  bool share = false;
   for (size_t i = 0; i < view.waiting.size(); ++i) {
     const Job& job = *view.waiting[i];
     if (job.state != PENDING) continue;
-    waits = true;
+    if (first == nullptr) first = &job;
+    share = share || job.request.user() != first->request.user();
     const absl::Time starts_at = view.queue.waiting[i].starts_at;
     if (job.starts_at != starts_at) state.jobs.at(job.id).starts_at = starts_at;
     ends = ends || !job.excluded.empty() || job.starts_at <= context.now;
     if (job.starts_at > context.now) state.schedule_at = std::min(state.schedule_at, job.starts_at);
   }
-  if (waits && ends) state.schedule_at = std::min(state.schedule_at, context.now + kLookEvery);
+  if (first == nullptr || !(ends || (share && !view.running.empty()))) return;
+  const int64_t waiting = static_cast<int64_t>(view.waiting.size());
+  state.schedule_at =
+      std::min(state.schedule_at, context.now + std::max(kLookEvery, waiting * kLookForEach));
 }
 
 // Of jobs that wait for others or are held; says so.
