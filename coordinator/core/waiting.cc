@@ -180,16 +180,16 @@ std::string WaitingTexts::Of(int place) {
   }
   const auto& reservation = decisions_.reservation;
   const int ahead = reservation ? reservation->waiting : -1;
-  if (ahead >= 0 && ahead != place &&
-      ranks_[static_cast<size_t>(place)] > ranks_[static_cast<size_t>(ahead)]) {
-    const std::string& id = view_.waiting[static_cast<size_t>(ahead)]->id;
-    return absl::StrCat(text, "; waits behind job ", id);
-  }
   const Offer whole{view_.queue.cluster, whole_, nullptr, waiting.barred};
   if (ahead != place && WhyNotRankZero(job, waiting).empty() &&
       PlaceLeast(*waiting.ask, whole).empty()) {
     const Counts& counts = CountsOf(waiting);
-    absl::StrAppend(&text, "; ", WhatWouldHelp(job, counts.nodes, counts.largest));
+    return absl::StrCat(text, "; ", WhatWouldHelp(job, counts.nodes, counts.largest));
+  }
+  if (ahead >= 0 && ahead != place &&
+      ranks_[static_cast<size_t>(place)] > ranks_[static_cast<size_t>(ahead)]) {
+    const std::string& id = view_.waiting[static_cast<size_t>(ahead)]->id;
+    return absl::StrCat(text, "; waits behind job ", id);
   }
   if (ahead != place) return text;
   for (size_t i = 0; i < view_.running.size(); ++i) {
