@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "coordinator/backup_verb.h"
 #include "coordinator/candidate.h"
@@ -62,6 +63,10 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is a full disk
   RaiseFileLimit();
+  if (absl::Status enough = CheckProgramLimits(CurrentLimits()); !enough.ok()) {
+    std::cerr << "coordinator: " << enough.message() << "\n";
+    return 1;
+  }
   return flags->store.address.empty() ? ServeAlone(*flags, signals)
                                       : ServeAsCandidate(*flags, signals);
 }

@@ -28,6 +28,11 @@ int LastError(sqlite3* database) {
 
 bool IsFull(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 
+const char* WhatToDo(int error) {
+  return error == EFBIG ? "; raise the limit of a file's size (ulimit -f)"
+                        : "; make room on its disk";
+}
+
 }  // namespace
 
 void SqliteStatement::BindText(int parameter, absl::string_view text) {
@@ -139,7 +144,7 @@ absl::Status SqliteDatabase::Failure(int rc) const {
           "'", path_, "' is used by another program, or by an older coordinator: stop ",
           "that one or use another folder"));
     case SQLITE_FULL:
-      return absl::ResourceExhaustedError(absl::StrCat(said, "; make room on its disk"));
+      return absl::ResourceExhaustedError(absl::StrCat(said, WhatToDo(error)));
     case SQLITE_NOMEM:
       return absl::ResourceExhaustedError(said);
     case SQLITE_CANTOPEN:
@@ -151,7 +156,7 @@ absl::Status SqliteDatabase::Failure(int rc) const {
           absl::StrCat(said, "; it and its folder must be writable"));
     case SQLITE_IOERR:
       if (IsFull(error)) {
-        return absl::ResourceExhaustedError(absl::StrCat(said, "; make room on its disk"));
+        return absl::ResourceExhaustedError(absl::StrCat(said, WhatToDo(error)));
       }
       return absl::UnavailableError(said);
     default:

@@ -20,7 +20,7 @@
 #include "launcher/agent/devices.h"
 #include "launcher/agent/gpu_trial.h"
 #include "launcher/agent/kept_token.h"
-#include "launcher/agent/limits.h"
+#include "common/limits.h"
 #include "launcher/cli/version.h"
 
 namespace lockstep::launcher {

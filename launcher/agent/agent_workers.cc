@@ -15,7 +15,7 @@
 #include "launcher/agent/agent_impl.h"
 #include "launcher/agent/data_addresses.h"
 #include "launcher/agent/devices.h"
-#include "launcher/agent/limits.h"
+#include "common/limits.h"
 #include "launcher/agent/run_folder.h"
 
 namespace lockstep::launcher {

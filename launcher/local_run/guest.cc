@@ -11,7 +11,7 @@
 #include "common/status.h"
 #include "launcher/agent/data_addresses.h"
 #include "launcher/agent/host.h"
-#include "launcher/agent/limits.h"
+#include "common/limits.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"

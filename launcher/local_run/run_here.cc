@@ -24,7 +24,7 @@
 #include "job/meaning/workers.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
-#include "launcher/agent/limits.h"
+#include "common/limits.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"

@@ -18,7 +18,7 @@
 #include "common/status.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
-#include "launcher/agent/limits.h"
+#include "common/limits.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/verbs/connect.h"

@@ -4,6 +4,7 @@
 import os
 import resource
 import signal
+import subprocess
 import time
 import unittest
 
@@ -131,6 +132,26 @@ class LowLimits(harness.ProgramTest):
             self.check(resource.RLIMIT_NPROC, 10, "-u", user=NOBODY, group=NOBODY, extra_groups=[])
         else:
             self.check(resource.RLIMIT_NPROC, 10, "-u")
+
+    def test_programs_without_workers(self):
+        job = self.write("job.yaml", harness.synthetic_job(nproc=2))
+        for limit, value, flag in ((resource.RLIMIT_NOFILE, 12, "-n"), (resource.RLIMIT_AS, 400 << 20, "-v")):
+            for command in (["launcher", "plan", job], ["coordinator", f"--state-dir={self.dir}/state"]):
+                with self.subTest(flag=flag, program=command[0]):
+                    ended = subprocess.run([os.path.join(harness.BIN, command[0]), *command[1:]], env=self.environment(),
+                                           preexec_fn=lambda: resource.setrlimit(limit, (value, value)),
+                                           capture_output=True, text=True, timeout=20 * harness.PATIENCE, check=False)
+                    self.assertNotEqual(ended.returncode, 0, ended.stdout)
+                    self.assertIn(f"(ulimit {flag})", ended.stderr)
+                    self.assertEqual(len(ended.stderr.strip().splitlines()), 1, ended.stderr)
+
+    def test_a_journal_at_the_limit_of_a_files_size_names_it(self):
+        ended = subprocess.run([os.path.join(harness.BIN, "coordinator"), f"--state-dir={self.dir}/state"],
+                               env=self.environment(), preexec_fn=lambda: resource.setrlimit(
+                                   resource.RLIMIT_FSIZE, (4096, 4096)),
+                               capture_output=True, text=True, timeout=20 * harness.PATIENCE, check=False)
+        self.assertNotEqual(ended.returncode, 0, ended.stdout)
+        self.assertIn("ulimit -f", ended.stderr)
 
     def test_a_file_that_grows_beyond_the_limit_is_named(self):
         # Enough to start with, not enough for the state that the workers share.

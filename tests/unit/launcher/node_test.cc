@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent keeps and makes on its host: its id, run folders, and the limits that it looks at.
+// What an agent keeps and makes on its host: its id and run folders.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -15,7 +15,6 @@
 #include "gtest/gtest.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/identity.h"
-#include "launcher/agent/limits.h"
 #include "launcher/agent/run_folder.h"
 
 namespace lockstep::launcher {
@@ -231,23 +230,6 @@ TEST(DevicesTest, AGpuThatTwoJobsHaveIsNamed) {
   EXPECT_EQ(SharedWithAnotherJob(meant, {&own}), "");
   const WorkerAssignment cpu = OnGpu("j", ""), cpu_too = OnGpu("k", "");
   EXPECT_EQ(SharedWithAnotherJob(cpu, {&cpu_too}), "");
-}
-
-TEST(LimitsTest, TheLowOneIsNamed) {
-  EXPECT_TRUE(CheckLimits(Limits(), 64, true).ok());
-  const auto message = [](const Limits& limits, int workers) {
-    const absl::Status status = CheckLimits(limits, workers, true);
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-    return std::string(status.message());
-  };
-  EXPECT_THAT(message({.open_files = 64}, 1), HasSubstr("64 are allowed here: raise the limit "
-                                                        "(ulimit -n)"));
-  EXPECT_THAT(message({.file_bytes = 1 << 10}, 1), HasSubstr("ulimit -f"));
-  EXPECT_THAT(message({.address_bytes = 1 << 20}, 1), HasSubstr("ulimit -v"));
-  EXPECT_THAT(message({.processes = 10}, 2), AllOf(HasSubstr("2 workers"), HasSubstr("ulimit -u")));
-  EXPECT_TRUE(CheckLimits({.open_files = 1024}, 64, true).ok());
-  EXPECT_TRUE(CheckOpenFiles(10, 158).ok());
-  EXPECT_FALSE(CheckOpenFiles(10, 157).ok());
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // The limits of this process (ulimit) that would stop a run somewhere in its middle, looked at
 // before anything starts, so that the message names the limit and not what came of it.
 // Thread-safety: thread-safe.
-#ifndef LOCKSTEP_LAUNCHER_AGENT_LIMITS_H_
-#define LOCKSTEP_LAUNCHER_AGENT_LIMITS_H_
+#ifndef LOCKSTEP_COMMON_LIMITS_H_
+#define LOCKSTEP_COMMON_LIMITS_H_
 
 #include <cstdint>
 #include <limits>
@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-namespace lockstep::launcher {
+namespace lockstep {
 
 struct Limits {
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
@@ -29,12 +29,16 @@ Limits CurrentLimits();
 // Errors: ResourceExhausted, naming the limit, what is needed and what is allowed.
 absl::Status CheckLimits(const Limits& limits, int workers, bool local_run);
 
+// Checks what a program needs that starts no workers, but for the size of files, of which a
+// coordinator's journal is the only one and waits for room. Errors: as above.
+absl::Status CheckProgramLimits(const Limits& limits);
+
 // The part about open files alone, for `limit` of them. Errors: ResourceExhausted.
 absl::Status CheckOpenFiles(int workers, int64_t limit);
 
 // Why a process could not be started, with the limit that may have been in the way.
 std::string ExplainStartFailure(const absl::Status& why);
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_LAUNCHER_AGENT_LIMITS_H_
+#endif  // LOCKSTEP_COMMON_LIMITS_H_

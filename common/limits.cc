@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/agent/limits.h"
+#include "common/limits.h"
 
 #include <dirent.h>
 #include <linux/capability.h>
@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace lockstep::launcher {
+namespace lockstep {
 namespace {
 
 // Descriptors: two pipes and a log for each worker, two more while one starts; the rest of the
@@ -99,16 +99,26 @@ absl::Status CheckOpenFiles(int workers, int64_t limit) {
                 "-n", needed, limit, "open files");
 }
 
-absl::Status CheckLimits(const Limits& limits, int workers, bool local_run) {
-  absl::Status files = CheckOpenFiles(workers, limits.open_files);
-  if (!files.ok()) return files;
-  if (limits.file_bytes < kLeastFileBytes) {
-    return TooLow("logs, models and the memory that workers share", "-f", kLeastFileBytes >> 10,
-                  limits.file_bytes >> 10, "KiB a file");
+absl::Status CheckProgramLimits(const Limits& limits) {
+  if (limits.open_files < kFilesOfProgram) {
+    return TooLow("connections, libraries and files", "-n", kFilesOfProgram, limits.open_files,
+                  "open files");
   }
   if (limits.address_bytes < kLeastAddressBytes) {
     return TooLow("the programs with their libraries and threads", "-v", kLeastAddressBytes >> 10,
                   limits.address_bytes >> 10, "KiB of addresses each");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLimits(const Limits& limits, int workers, bool local_run) {
+  for (const absl::Status& enough :
+       {CheckOpenFiles(workers, limits.open_files), CheckProgramLimits(limits)}) {
+    if (!enough.ok()) return enough;
+  }
+  if (limits.file_bytes < kLeastFileBytes) {
+    return TooLow("logs, models and the memory that workers share", "-f", kLeastFileBytes >> 10,
+                  limits.file_bytes >> 10, "KiB a file");
   }
   const int64_t threads =
       kThreadsOfProgram * (local_run ? 2 : 1) + int64_t{kThreadsPerWorker} * workers;
@@ -127,4 +137,4 @@ std::string ExplainStartFailure(const absl::Status& why) {
   return text;
 }
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep
