@@ -283,6 +283,7 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
   worker.fault = fault;
   worker.ready.reset();
   context.wish_nodes.insert(worker.node_id);
+  context.schedule = true;  // its user may have more now
   job.former.push_back(std::move(worker));
   slot.worker.reset();
   slot.last_peak_rss_bytes = 0;

@@ -167,7 +167,7 @@ void CheckSilence(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
-    if (!IsSilent(context, job, worker, commits)) continue;
+    if (Failed(worker) || !IsSilent(context, job, worker, commits)) continue;
     const absl::Duration own = std::max(limit, SilenceLimit(context, job, worker));
     if (Silence(context, worker) <= own) continue;
     if (MayBeItsHost(context, job, worker)) continue;

@@ -202,7 +202,8 @@ void CheckTimeLimit(Context& context, Job& job) {
 void CheckDrain(Context& context, Job& job) {
   if (!job.drain) return;
   const bool anybody = std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.worker && !slot.unplaced() && !slot.worker->gone();
+    return slot.worker && !slot.unplaced() && !slot.worker->gone() &&
+           !(slot.aside() && Failed(*slot.worker));  // whom nobody replaces any more
   });
   if (anybody) return;
   if (job.preempted && !job.timed_out) {
