@@ -28,8 +28,8 @@ std::string Names(const Generation& generation) {
   return absl::StrCat(names, "after ", generation.start_step());
 }
 
-// Steps in which no time passes.
-constexpr int kMostStepsAtOnce = 20000;
+// Wakes between which no time passes.
+constexpr int64_t kMostWakesAtOnce = 1000;
 
 const Worker* Find(const Job& job, const std::string& incarnation) {
   for (const Slot& slot : job.slots) {
@@ -103,8 +103,10 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (coordinator.holding()) unsteady_ = world_->timeline.now() + absl::Seconds(5);
   const bool large = coordinator.state().nodes.size() > 200;
   const absl::Time before = std::exchange(stepped_, world_->timeline.now());
-  steps_now_ = before == stepped_ ? steps_now_ + 1 : 0;
-  if (!large && steps_now_ > kMostStepsAtOnce) Fail("the coordinator goes round in circles");
+  // What came while it was stopped is read at once, so what it does by itself counts.
+  if (before != stepped_) woken_ = coordinator.wakes();
+  if (!large && coordinator.wakes() - woken_ > kMostWakesAtOnce)
+    Fail("the coordinator goes round in circles");
   if (large && coordinator.steps() % 1000 != 0) return;
   if (!large && coordinator.steps() % 16 == 0) {
     const std::string stale = coordinator::FindStaleRow(coordinator.state());

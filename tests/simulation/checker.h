@@ -139,8 +139,9 @@ class Checker {
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;
-  absl::Time stepped_ = absl::InfinitePast();  // the coordinator last did, and so often since then
-  int steps_now_ = 0;
+  absl::Time stepped_ =
+      absl::InfinitePast();  // the coordinator last did; its wakes before that time
+  int64_t woken_ = 0;
 };
 
 }  // namespace lockstep::simulation

@@ -81,6 +81,7 @@ void CoordinatorProcess::ArmTimer() {
   After(std::max(absl::ZeroDuration(), at - Now()), [this, at] {
     if (at == armed_) armed_ = absl::InfiniteFuture();
     if (Now() >= outbox_->wake_at()) {
+      ++wakes_;
       Do([this](absl::Time now) { return outbox_->Wake(now); });
     } else {
       ArmTimer();

@@ -46,6 +46,8 @@ class CoordinatorProcess : public Process {
   // CPU time of all steps, and how many there were.
   absl::Duration cpu() const { return cpu_; }
   int64_t steps() const { return steps_; }
+  // Of these, steps that nothing but time was the reason for.
+  int64_t wakes() const { return wakes_; }
 
  protected:
   void OnDeath() override;
@@ -87,6 +89,7 @@ class CoordinatorProcess : public Process {
   absl::Time armed_ = absl::InfiniteFuture();
   absl::Duration cpu_;
   int64_t steps_ = 0;
+  int64_t wakes_ = 0;
 };
 
 }  // namespace lockstep::simulation
