@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole hosts (network namespaces) that are lost: how soon the others commit a step, and to which bits the job comes."""
+
+import glob
+import os
+import re
+import struct
+import time
+import unittest
+
+import harness
+from harness import steps_that_last, wait_until
+from hosts import HostsTest
+
+RECORD = struct.Struct("<qiiQ")  # of ledger.bin: step, shard, generation, hash
+
+
+class LostHosts(HostsTest):
+    def job_file(self, resources, steps, extra="", name="tiny"):
+        text = harness.synthetic_job(
+            name=name, steps=steps, shards=4, hidden="[64]", train_extra="  eval: {every: never}\n",
+            extra=f"restart: {{max_restarts: 0}}\nfailure_detection: 2s\n{extra}")
+        return self.write(f"{name}.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
+
+    def hosts_of(self, job):
+        return {member["host"] for member in self.describe(job)["members"] if member["host"]}
+
+    def assert_good(self, job, path):
+        status = self.end_of(job)
+        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
+        self.assertEqual(status["result"]["model_sha256"], self.alone(path))
+        return status
+
+    def last_record(self):
+        """(step, generation) of the newest step that is written down; (0, 0): there is none."""
+        for path in glob.glob(os.path.join(self.dir, "runs/tiny-*/ledger.bin")):
+            with open(path, "rb") as file:
+                whole = os.path.getsize(path) // RECORD.size
+                if whole:
+                    file.seek((whole - 1) * RECORD.size)
+                    step, _, generation, _ = RECORD.unpack(file.read(RECORD.size))
+                    return step, generation
+        return 0, 0
+
+    def await_workers(self, job, count):
+        """So many train together, in a generation of which steps are written down; its number."""
+        def trains():
+            description = self.describe(job)
+            step, generation = self.last_record()
+            there = sum(bool(member["host"]) for member in description["members"])
+            return (there == count and description["status"]["state"] == "RUNNING" and
+                    generation == int(description["status"]["generation"]) and step > 20 and generation)
+        return wait_until(trains, 60, f"{count} workers train")
+
+    def time_to_next_step(self, job, workers, lose):
+        """Seconds from the loss to the first step without the lost host that is written down."""
+        before = self.await_workers(job, workers)
+        lose()
+        lost = time.monotonic()
+        wait_until(lambda: self.last_record()[1] > before, 60, "the others go on")
+        return time.monotonic() - lost
+
+    def test_the_next_step_without_a_host_of_three(self):
+        third = self.up(1, 1, 1)[2]
+        path = self.job_file("nodes: 3, nproc_per_node: 1", steps_that_last(15), "elastic: {min_workers: 2}\n")
+        job = self.submit(path)
+        killed = self.time_to_next_step(job, 3, third.kill_all)
+        self.join(third, 1)
+        silent = self.time_to_next_step(job, 3, third.power_off)
+        faults = self.assert_good(job, path)["result"]["faults"]
+        print(f"next step: {killed:.2f} s after its processes were killed, {silent:.2f} s after its power was off;",
+              [(f["cause"], f["detect_ms"], f["rendezvous_ms"], f["to_next_step_ms"]) for f in faults], flush=True)
+        self.assertLess(killed, 1 * harness.PATIENCE)
+        self.assertLess(silent, (3 + 1) * harness.PATIENCE)
+
+    def test_each_host_in_turn(self):
+        hosts = self.up(1, 1, 2)
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(20), "elastic: {min_workers: 2}\n")
+        job = self.submit(path)
+        self.time_to_next_step(job, 4, hosts[0].power_off)
+        hosts[0].plug()
+        self.join(hosts[0], 1)
+        self.time_to_next_step(job, 4, hosts[1].kill_all)
+        self.join(hosts[1], 1)
+        self.time_to_next_step(job, 4, hosts[2].power_off)
+        self.assert_good(job, path)
+        self.assertEqual(self.hosts_of(job), {"h1", "h2"})
+
+    def workers_on(self, host):
+        pids = set(host.pids())
+        return [process for process in self.processes("worker") if process.pid in pids]
+
+    def test_the_first_host_and_one_that_is_unplugged_for_ever(self):
+        # At once, since a guest waits half a minute for its coordinator: a submitted job that needs all its workers, on
+        # the first three hosts, and one without a daemon on the third and second.
+        first, second, third, _ = self.up(1, 1, 2, 2)
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(12))
+        job = self.submit(path)
+        guests = self.job_file("nproc_per_node: 1", steps_that_last(12), name="guests",
+                               extra="elastic: {min_workers: 1}\ncheckpoint: {dir: saved}\n")
+        run = [self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={third.address}:29500", f"--node-rank={rank}",
+                       "-o", "json", guests, log=f"guests{rank}",
+                       env=dict(harness.PACED, LOCKSTEP_TOKEN="a-secret-of-all-hosts"))
+               for rank, host in enumerate((third, second))]
+        self.time_to_next_step(job, 4, first.power_off)
+        self.await_workers(job, 4)
+        wait_until(lambda: len(self.workers_on(second)) == 2, 60, "two workers are on the second host")
+        self.time_to_next_step(job, 4, second.unplug)
+        self.assert_good(job, path)
+        self.assertEqual(self.hosts_of(job), {"h3", "h4"})
+        self.assertEqual([child.wait(timeout=120 * harness.PATIENCE) for child in run], [0, 4], self.said("guests1"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
