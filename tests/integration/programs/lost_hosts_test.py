@@ -63,7 +63,7 @@ class LostHosts(HostsTest):
 
     def test_the_next_step_without_a_host_of_three(self):
         third = self.up(1, 1, 1)[2]
-        path = self.job_file("nodes: 3, nproc_per_node: 1", steps_that_last(15), "elastic: {min_workers: 2}\n")
+        path = self.job_file("nodes: 3, nproc_per_node: 1", steps_that_last(8), "elastic: {min_workers: 2}\n")
         job = self.submit(path)
         killed = []
         for _ in range(2):
@@ -81,7 +81,7 @@ class LostHosts(HostsTest):
 
     def test_each_host_in_turn(self):
         hosts = self.up(1, 1, 2)
-        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(20), "elastic: {min_workers: 2}\n")
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(10), "elastic: {min_workers: 2}\n")
         job = self.submit(path)
         self.time_to_next_step(job, 4, hosts[0].power_off)
         hosts[0].plug()
@@ -100,9 +100,9 @@ class LostHosts(HostsTest):
         # Two jobs at once, since a guest waits half a minute for its coordinator: a submitted one that needs all its
         # workers, on the first three hosts, and one without a daemon on the third and the second.
         first, second, third, _ = self.up(1, 1, 2, 2)
-        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(12))
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(6))
         job = self.submit(path)
-        guests = self.job_file("nodes: 2, nproc_per_node: 1", steps_that_last(12), name="guests",
+        guests = self.job_file("nodes: 2, nproc_per_node: 1", steps_that_last(10), name="guests",
                                extra="elastic: {min_workers: 1}\ncheckpoint: {dir: saved}\n")
         run = [self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={third.address}:29500", f"--node-rank={rank}",
                        "-o", "json", guests, log=f"guests{rank}",
@@ -127,7 +127,7 @@ class LostHosts(HostsTest):
 
     def test_a_standby_on_a_third_host_takes_over(self):
         second = self.up(1, 1, 1)[1]
-        path = self.job_file("nodes: 2, nproc_per_node: 1, standby: 1", steps_that_last(8))
+        path = self.job_file("nodes: 2, nproc_per_node: 1, standby: 1", steps_that_last(5))
         job = self.submit(path)
         self.on(self.network["head"], "launcher", "logs", f"--coordinator={self.address}", f"--token-file={self.token}",
                 "-f", job, log="followed")
