@@ -147,6 +147,38 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
          node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
 
+// A worker or an agent that lives, and whose connections were cut, tries anew more often than that.
+constexpr absl::Duration kLongestWait = absl::Milliseconds(700);
+
+// Returns whether a worker on another host saw the connections of this one end, and neither it nor
+// its agent has any to here: all processes of its host are gone.
+bool IsGoneWithItsHost(const Context& context, const Job& job, const Worker& worker) {
+  if (!Watched(worker) || worker.session != 0 || Silence(context, worker) <= kLongestWait) {
+    return false;
+  }
+  const auto node = context.state.nodes.find(worker.node_id);
+  if (node == context.state.nodes.end() || node->second.session != 0 ||
+      context.now - node->second.last_contact <= kLongestWait) {
+    return false;
+  }
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    if (!slot.worker || !slot.worker->peer_lost) return false;
+    const PeerLost::Kind kind = slot.worker->peer_lost->kind();
+    return (kind == PeerLost::DIED || kind == PeerLost::SILENT) &&
+           slot.worker->lost_peer == worker.incarnation && slot.worker->node_id != worker.node_id;
+  });
+}
+
+// These need not be waited for.
+void CheckGone(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (slot.vacant() || !IsGoneWithItsHost(context, job, *slot.worker)) continue;
+    slot.worker->failed_at = std::min(slot.worker->failed_at, slot.worker->last_heard);
+    Judge(context, job, *slot.worker,
+          "its connections ended, and so did those of its host's agent");
+  }
+}
+
 // Returns whether anybody who should speak was last heard of before `then`.
 bool AnyHeardBefore(const Job& job, absl::Time then) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
@@ -366,6 +398,7 @@ absl::Duration MedianStep(const Worker& worker) {
 
 void CheckHealth(Context& context, Job& job) {
   if (job.final() || job.state == PENDING || job.ending || context.state.held_since) return;
+  CheckGone(context, job);
   CheckSilence(context, job);
   CheckStandstill(context, job);
   CheckStart(context, job);

@@ -167,7 +167,8 @@ void Checker::CheckPlaces(const Job& job) {
 void Checker::CheckVerdict(const Worker& worker) {
   const bool is_meant = absl::StartsWith(worker.verdict, "no heartbeat") ||
                         absl::StartsWith(worker.verdict, "no progress") ||
-                        absl::StartsWith(worker.verdict, "did not leave");
+                        absl::StartsWith(worker.verdict, "did not leave") ||
+                        absl::StartsWith(worker.verdict, "its connections ended");
   if (!is_meant) return;
   const std::string job_id = worker.incarnation.substr(0, worker.incarnation.find('.'));
   for (const WorkerProcess* process : alive_[job_id]) {

@@ -32,7 +32,7 @@ def run(*command):
 
 
 class Host:
-    """One host. `address` is its own in IPv4, `address6` in IPv6."""
+    """One host. `address` is its own in IPv4, `address6` in IPv6, `second` that of eth1, where it has one."""
 
     def __init__(self, network, name, number):
         self.network = network
@@ -41,6 +41,7 @@ class Host:
         self.port = f"{network.id}p{number}"  # of the bridge
         self.address = f"10.77.0.{number}"
         self.address6 = f"fd77::{number}"
+        self.second = f"10.78.0.{number}"
         self.proxy = None
 
     def prefix(self):
@@ -61,12 +62,16 @@ class Host:
     def plug(self):
         run("ip", "-n", self.network.switch, "link", "set", self.port, "up")
 
-    def power_off(self):
-        """Nobody hears of it: the cable goes first."""
-        self.unplug()
+    def kill_all(self):
+        """Its processes are gone, and its kernel tells whoever was connected to them."""
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def power_off(self):
+        """Nobody hears of it: the cable goes first."""
+        self.unplug()
+        self.kill_all()
 
     def hear_nothing_from(self, other):
         """One way alone: what `other` sends is lost, what this one sends arrives."""
@@ -140,6 +145,18 @@ class Network:
                             ["link", "set", "eth0", "up"]):
                 run("ip", "-n", host.namespace, *command)
 
+    def add_second(self):
+        """A second interface for each host, eth1, with a cable to a bridge of its own."""
+        run("ip", "-n", self.switch, "link", "add", "second", "type", "bridge")
+        run("ip", "-n", self.switch, "link", "set", "second", "up")
+        for host in self.hosts.values():
+            port = host.port.replace("p", "q")
+            run("ip", "link", "add", port, "netns", self.switch, "type", "veth", "peer", "name", "eth1", "netns",
+                host.namespace)
+            run("ip", "-n", self.switch, "link", "set", port, "master", "second", "up")
+            run("ip", "-n", host.namespace, "addr", "add", f"{host.second}/24", "dev", "eth1")
+            run("ip", "-n", host.namespace, "link", "set", "eth1", "up")
+
     def __getitem__(self, name):
         return self.hosts[name]
 
@@ -202,8 +219,8 @@ class HostsTest(harness.ProgramTest):
         with open(os.path.join(self.dir, log + ".log"), encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def start_head(self, plaintext=False):
-        """The coordinator, on a host of its own, with TLS unless told otherwise."""
+    def start_head(self, plaintext=False, listen=None):
+        """The coordinator, on a host of its own, with TLS unless told otherwise; at `listen` or its address in IPv4."""
         head = self.network["head"]
         state = os.path.join(self.dir, "journal")
         self.token = os.path.join(state, "token")
@@ -211,7 +228,7 @@ class HostsTest(harness.ProgramTest):
             init = self.on(head, "coordinator", "init", f"--state-dir={state}", log="init")
             self.assertEqual(init.wait(timeout=20 * harness.PATIENCE), 0, self.said("init"))
         ready_read, ready_write = os.pipe()
-        child = self.on(head, "coordinator", f"--listen={head.address}:0", *(["--plaintext"] if plaintext else []),
+        child = self.on(head, "coordinator", f"--listen={listen or head.address}:0", *(["--plaintext"] if plaintext else []),
                         f"--state-dir={state}", f"--ready-fd={ready_write}", log="coordinator",
                         pass_fds=(ready_write,))
         os.close(ready_write)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole hosts (network namespaces) that are lost: how soon the others commit a step, and to which bits the job comes."""
+
+import glob
+import json
+import os
+import re
+import struct
+import time
+import unittest
+
+import harness
+from harness import steps_that_last, wait_until
+from hosts import HostsTest
+
+DETECTION = 2  # seconds
+RECORD = struct.Struct("<qiiQ")  # of ledger.bin: step, shard, generation, hash
+
+
+class LostHosts(HostsTest):
+    def job_file(self, resources, steps, extra="", name="tiny"):
+        text = harness.synthetic_job(
+            name=name, steps=steps, shards=4, hidden="[64]", train_extra="  eval: {every: never}\n",
+            extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {DETECTION}s\n{extra}")
+        return self.write(f"{name}.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
+
+    def hosts_of(self, job):
+        return {member["host"] for member in self.describe(job)["members"] if member["host"]}
+
+    def assert_good(self, job, path):
+        status = self.end_of(job)
+        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
+        self.assertEqual(status["result"]["model_sha256"], self.alone(path))
+        return status
+
+    def last_record(self):
+        """(step, generation) of the newest step that is written down; (0, 0): there is none."""
+        for path in glob.glob(os.path.join(self.dir, "runs/tiny-*/ledger.bin")):
+            with open(path, "rb") as file:
+                whole = os.path.getsize(path) // RECORD.size
+                if whole:
+                    file.seek((whole - 1) * RECORD.size)
+                    step, _, generation, _ = RECORD.unpack(file.read(RECORD.size))
+                    return step, generation
+        return 0, 0
+
+    def await_workers(self, job, count):
+        """So many train together, in a generation of which steps are written down; its number."""
+        def trains():
+            status = self.status(job)
+            step, generation = self.last_record()
+            return (int(status["workers"]) == count and status["state"] == "RUNNING" and step > 20 and
+                    generation == int(status["generation"]) and generation)
+        return wait_until(trains, 60, f"{count} workers train")
+
+    def time_to_next_step(self, job, workers, lose):
+        """Seconds from the loss to the first step without the lost host that is written down."""
+        before = self.await_workers(job, workers)
+        lose()
+        lost = time.monotonic()
+        wait_until(lambda: self.last_record()[1] > before, 60, "the others go on")
+        return time.monotonic() - lost
+
+    def test_the_next_step_without_a_host_of_three(self):
+        third = self.up(1, 1, 1)[2]
+        path = self.job_file("nodes: 3, nproc_per_node: 1", steps_that_last(8), "elastic: {min_workers: 2}\n")
+        job = self.submit(path)
+        killed = []
+        for _ in range(2):
+            killed.append(self.time_to_next_step(job, 3, third.kill_all))
+            self.join(third, 1)
+        silent = self.time_to_next_step(job, 3, third.power_off)
+        faults = self.assert_good(job, path)["result"]["faults"]
+        print(f"next step: {killed[0]:.2f} and {killed[1]:.2f} s after its processes were killed, {silent:.2f} s after its "
+              f"power was off; committed after {[round(fault['to_next_step_ms']) for fault in faults]} ms", flush=True)
+        self.assertEqual([fault["host"] for fault in faults], ["h3"] * 3)
+        # Beside other tests one takes longer now and then.
+        self.assertLess(min(killed), 1 * harness.PATIENCE)
+        # The node of a host that is silent is given up after 3 s.
+        self.assertLess(silent, (max(DETECTION, 3) + 1) * harness.PATIENCE)
+
+    def test_each_host_in_turn(self):
+        hosts = self.up(1, 1, 2)
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(10), "elastic: {min_workers: 2}\n")
+        job = self.submit(path)
+        self.time_to_next_step(job, 4, hosts[0].power_off)
+        hosts[0].plug()
+        self.join(hosts[0], 1)
+        self.time_to_next_step(job, 4, hosts[1].kill_all)
+        self.join(hosts[1], 1)
+        self.time_to_next_step(job, 4, hosts[2].power_off)
+        self.assert_good(job, path)
+        self.assertEqual(self.hosts_of(job), {"h1", "h2"})
+
+    def workers_on(self, host):
+        pids = set(host.pids())
+        return [process for process in self.processes("worker") if process.pid in pids]
+
+    def test_the_first_host_and_one_that_is_unplugged_for_ever(self):
+        # Two jobs at once, since a guest waits half a minute for its coordinator: a submitted one that needs all its
+        # workers, on the first three hosts, and one without a daemon on the third and the second.
+        first, second, third, _ = self.up(1, 1, 2, 2)
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(6))
+        job = self.submit(path)
+        guests = self.job_file("nodes: 2, nproc_per_node: 1", steps_that_last(10), name="guests",
+                               extra="elastic: {min_workers: 1}\ncheckpoint: {dir: saved}\n")
+        run = [self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={third.address}:29500", f"--node-rank={rank}",
+                       "-o", "json", guests, log=f"guests{rank}",
+                       env=dict(harness.PACED, LOCKSTEP_TOKEN="a-secret-of-all-hosts"))
+               for rank, host in enumerate((third, second))]
+        self.time_to_next_step(job, 4, first.power_off)
+        self.await_workers(job, 4)
+        wait_until(lambda: len(self.workers_on(second)) == 2, 60, "two workers are on the second host")
+        self.time_to_next_step(job, 4, second.unplug)
+        self.assert_good(job, path)
+        self.assertEqual(self.hosts_of(job), {"h3", "h4"})
+        # On that host nobody goes on: who was started there alone saves and ends, the agent's wait for their coordinator.
+        self.assertEqual([child.wait(timeout=120 * harness.PATIENCE) for child in run], [0, 4], self.said("guests1"))
+        self.assertRegex(self.said("guests1"), r"the state of this host's workers is saved as \S*/saved/step-0*\d+;")
+        result = json.loads(next(line for line in self.said("guests0").splitlines() if line.startswith("{")))
+        self.assertEqual(result["model"]["sha256"], self.alone(guests))
+        with open(os.path.join(self.dir, "saved/last/manifest.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["checkpoint"]["step"], result["steps"], "not what was saved later, but older")
+        self.assertEqual(len(self.workers_on(second)), 1)
+        second.plug()
+        wait_until(lambda: not self.workers_on(second), 60, "they end when they hear that the job goes on without them")
+
+    def test_a_standby_on_a_third_host_takes_over(self):
+        second = self.up(1, 1, 1)[1]
+        path = self.job_file("nodes: 2, nproc_per_node: 1, standby: 1", steps_that_last(5))
+        job = self.submit(path)
+        self.on(self.network["head"], "launcher", "logs", f"--coordinator={self.address}", f"--token-file={self.token}",
+                "-f", job, log="followed")
+        wait_until(lambda: int(self.status(job).get("standbys", 0)) == 1, 60, "the standby is ready")
+        self.time_to_next_step(job, 2, second.power_off)
+        self.assert_good(job, path)
+        self.assertIn("a standby takes over", self.said("followed"))
+        self.assertEqual(self.hosts_of(job), {"h1", "h3"})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
