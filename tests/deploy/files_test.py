@@ -155,7 +155,8 @@ class DockerTest(unittest.TestCase):
     def test_the_user_is_that_of_the_manifests_and_owns_where_it_starts(self):
         uid, _, gid = self.image.last("USER").partition(":")
         self.assertEqual(uid, gid)
-        added = re.search(r"useradd --uid (\d+) --user-group --home-dir (\S+) --create-home ", self.image.runs()[-1].script)
+        added = re.search(r"useradd --uid (\d+) --user-group --home-dir (\S+) --create-home ",
+                          self.image.runs()[-1].script)
         self.assertEqual(added.groups(), (uid, self.image.last("WORKDIR")))
         for path in ("coordinator/stateful-set", "agents/stateful-set", "job/job", "jobset/job-set"):
             self.assertIn(f"runAsUser: {uid}\n", read(f"kubernetes/{path}.yaml"))

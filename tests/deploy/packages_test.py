@@ -321,7 +321,7 @@ def mebibytes(folder):
 
 
 class ImageTest(unittest.TestCase):
-    """The last stage of the Dockerfile, by its own lines; the packages that were built are what the first one leaves."""
+    """The last stage of the Dockerfile, by its own lines, with the packages that were built for those of the first."""
 
     MOST_ADDED = 80  # MiB over debian:12-slim; docs/deploy_docker.md states what it was
 
@@ -347,8 +347,8 @@ class ImageTest(unittest.TestCase):
     @classmethod
     def mounted(cls, script, *arguments):
         """Lines of bash with the root as $1, in which it may mount what it likes."""
-        return run("unshare", "--mount", "bash", "-euo", "pipefail", "-c", f"source tools/bare_root.sh; {script}", "image",
-                   cls.root, *arguments, cwd=ROOT)
+        return run("unshare", "--mount", "bash", "-euo", "pipefail", "-c", f"source tools/bare_root.sh; {script}",
+                   "image", cls.root, *arguments, cwd=ROOT)
 
     @classmethod
     def build(cls, step):
@@ -368,10 +368,10 @@ class ImageTest(unittest.TestCase):
         place = "/tmp" if read_only else self.image.last("WORKDIR")
         before = 'mount --bind "$1" "$1"; ' if read_only else ""
         after = 'mount -o remount,bind,ro "$1"; mount -t tmpfs tmpfs "$1/tmp"; ' if read_only else ""
-        return self.mounted(before + 'mount_bare_root "$1"; ' + after +
-                            'in_bare_root "$1" setpriv "--reuid=$2" "--regid=$3" --clear-groups --no-new-privs '
-                            '--bounding-set=-all sh -c "cd $4 && export HOME=$4 XDG_CACHE_HOME=/tmp/cache && exec \\"\\$@\\"" '
-                            'sh "${@:5}"', self.uid, self.gid, place, *command)
+        as_user = 'setpriv "--reuid=$2" "--regid=$3" --clear-groups --no-new-privs --bounding-set=-all'
+        at = 'sh -c "cd $4 && export HOME=$4 XDG_CACHE_HOME=/tmp/cache && exec \\"\\$@\\"" sh'
+        return self.mounted(f'{before} mount_bare_root "$1"; {after} in_bare_root "$1" {as_user} {at} "${{@:5}}"', self.uid,
+                            self.gid, place, *command)
 
     def test_it_starts_the_launcher(self):
         entry = self.image.words("ENTRYPOINT")

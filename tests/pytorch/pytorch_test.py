@@ -78,10 +78,11 @@ class ScriptsOfOthers(harness.ProgramTest):
     def by_torchrun(self, *arguments):
         """(exit code, lines)"""
         logs = os.path.join(self.dir, "torchrun")
-        code = subprocess.run([PYTHON, "-m", "torch.distributed.run", "--standalone", f"--log-dir={logs}", "--redirects=3",
-                               *arguments], cwd=self.dir, env=self.environment(**self.ENVIRONMENT), timeout=300,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
-        return code, lines_of(glob.glob(f"{logs}/**/stdout.log", recursive=True))
+        result = subprocess.run([PYTHON, "-m", "torch.distributed.run", "--standalone", f"--log-dir={logs}",
+                                 "--redirects=3", *arguments], cwd=self.dir, timeout=300, stdin=subprocess.DEVNULL,
+                                env=self.environment(**self.ENVIRONMENT), stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
+        return result.returncode, lines_of(glob.glob(f"{logs}/**/stdout.log", recursive=True))
 
     def by_launcher(self, *arguments):
         runs = os.path.join(self.dir, "launcher")
