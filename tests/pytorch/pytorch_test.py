@@ -19,6 +19,8 @@ import hosts  # noqa: E402
 import nodes  # noqa: E402
 
 PYTHON = os.environ.get("LOCKSTEP_PYTORCH", sys.executable)
+# What accelerate's test_script says near its end.
+SAME_TRAINING = "Training yielded the same results on one CPU or distributed setup with batch split."
 
 
 def script(name):
@@ -101,7 +103,7 @@ class ScriptsOfOthers(harness.ProgramTest):
             self.assertIn(must, theirs)
 
     def test_training(self):
-        self.check("test_script", "Training yielded the same results on one CPU or distributed setup with batch split.")
+        self.check("test_script", SAME_TRAINING)
 
     def test_gradients_are_summed_when_they_should_be(self):
         self.check("test_sync", "**Test Distributed `no_sync` context manager**")
@@ -113,15 +115,23 @@ class ScriptsOfOthers(harness.ProgramTest):
 class PyTorchOnHosts(hosts.HostsTest):
     """Two hosts with a network of their own, which know no host's name: gloo is told the interface, as for torchrun."""
 
-    def test_ddp(self):
-        self.up(1, 1, env={"GLOO_SOCKET_IFNAME": "eth0"})
-        snapshot = os.path.join(self.dir, "snapshot.pt")
-        job = self.submit("--nnodes=2", "--nproc-per-node=1", "--", PYTHON, script("ddp.py"), snapshot, "5")
+    def run_on_both(self, *command, **env):
+        """What rank 0 says, and how often."""
+        self.up(1, 1, env=dict(env, GLOO_SOCKET_IFNAME="eth0"))
+        job = self.submit("--nnodes=2", "--nproc-per-node=1", "--", PYTHON, *command)
         status = self.end_of(job, seconds=300)
         self.assertEqual(status["state"], "SUCCEEDED", status.get("reason"))
         self.assertEqual({member["host"] for member in self.describe(job)["members"]}, {"h1", "h2"})
-        said = lines_of([os.path.join(self.dir, status["run_dir"], "logs", "0.log")])
+        return lines_of([os.path.join(self.dir, status["run_dir"], "logs", "0.log")])
+
+    def test_ddp(self):
+        said = self.run_on_both(script("ddp.py"), os.path.join(self.dir, "snapshot.pt"), "5")
         self.assertTrue([line for line in said if line.startswith("DONE world=2 begin=0")], said)
+
+    def test_a_script_of_others(self):
+        said = self.run_on_both("-m", "accelerate.test_utils.scripts.test_script", ACCELERATE_USE_CPU="1",
+                                HF_HUB_OFFLINE="1")
+        self.assertIn(SAME_TRAINING, said)
 
 
 class PyTorchOnNodes(nodes.Nodes):
