@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages: lintian, and all that docs/deploy_debian.md says, in a Debian that is made here and booted.
+"""The Debian packages: lintian, and all that docs/deploy_debian.md says, in a Debian that is made here and booted. The
+container image: what deploy/docker/Dockerfile does for it, in a bare Debian.
 
 Needs root, mmdebstrap, systemd-nspawn, lintian and cpack (./dev test --deb). LOCKSTEP_BUILD is the build folder; the
-bare Debian is kept there, so that the next run is quicker."""
+bare Debians are kept there, so that the next run is quicker."""
 import glob
 import json
 import os
@@ -17,6 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "tools"), os.path.join(ROOT, "tests/integration/programs")]
 
+import dockerfile  # noqa: E402
 import harness  # noqa: E402
 from run_docs import blocks_of  # noqa: E402
 
@@ -54,6 +56,17 @@ def make_base():
          'apt-get -q -y purge lockstep-agent lockstep-coordinator lockstep; rm /var/tmp/*.deb"', BASE)
     with open(os.path.join(BASE, "made"), "w", encoding="utf-8"):
         pass
+
+
+def setUpModule():
+    for program in ("mmdebstrap", "systemd-nspawn", "lintian", "cpack", "dpkg-deb"):
+        if shutil.which(program) is None:
+            raise unittest.SkipTest(f"SKIPPED: there is no program '{program}'")
+    if os.geteuid() != 0:
+        raise unittest.SkipTest("SKIPPED: a Debian of its own needs root")
+    for old in glob.glob(f"{MADE}/*.deb"):
+        os.unlink(old)
+    run("cpack", "--config", f"{BUILD}/CPackConfig.cmake", cwd=BUILD)
 
 
 class Machine:
@@ -141,14 +154,6 @@ class PackagesTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        for program in ("mmdebstrap", "systemd-nspawn", "lintian", "cpack", "dpkg-deb"):
-            if shutil.which(program) is None:
-                raise unittest.SkipTest(f"SKIPPED: there is no program '{program}'")
-        if os.geteuid() != 0:
-            raise unittest.SkipTest("SKIPPED: a Debian of its own needs root")
-        for old in glob.glob(f"{MADE}/*.deb"):
-            os.unlink(old)
-        run("cpack", "--config", f"{BUILD}/CPackConfig.cmake", cwd=BUILD)
         cls.packages = sorted(glob.glob(f"{MADE}/*.deb"))
 
     def test_1_lintian_has_nothing_to_say(self):
@@ -289,6 +294,112 @@ class PackagesTest(unittest.TestCase):
         harness.wait_until(lambda: steps() > before, 30, "more steps")
         self.assertEqual(status()["generation"], 1, "nobody left it")
         machine.run(f"launcher cancel {common} long")
+
+
+SLIM = "/usr/share/doc /usr/share/man /usr/share/locale /usr/share/info"
+
+
+def make_slim(folder):
+    """What debian:12-slim is: a bare Debian without documents, whose apt keeps no packages. Made once."""
+    if os.path.exists(folder + ".made"):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    bare('make_bare_root "$1"; rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin', folder)
+    with open(f"{folder}/etc/dpkg/dpkg.cfg.d/docker", "w", encoding="utf-8") as file:
+        file.writelines(f"path-exclude {path}/*\n" for path in SLIM.split())
+    with open(f"{folder}/etc/apt/apt.conf.d/docker-clean", "w", encoding="utf-8") as file:
+        file.write('DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };\n'
+                   'Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";\n')
+    for path in SLIM.split():
+        shutil.rmtree(folder + path, ignore_errors=True)
+    with open(folder + ".made", "w", encoding="utf-8"):
+        pass
+
+
+def mebibytes(folder):
+    return int(run("du", "--summarize", "--one-file-system", "--block-size=1M", folder).split()[0])
+
+
+class ImageTest(unittest.TestCase):
+    """The last stage of the Dockerfile, by its own lines, with the packages that were built for those of the first."""
+
+    MOST_ADDED = 80  # MiB over debian:12-slim; docs/deploy_docker.md states what it was
+
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(ROOT, "deploy/docker/Dockerfile"), encoding="utf-8") as file:
+            cls.stages = dockerfile.stages_of(file.read())
+        cls.image = cls.stages[-1]
+        slim = os.path.join(BUILD, "bare-slim")
+        make_slim(slim)
+        cls.root = os.path.join(BUILD, "image-under-test")
+        shutil.rmtree(cls.root, ignore_errors=True)
+        run("cp", "-a", "--reflink=auto", slim, cls.root)
+        cls.before = mebibytes(cls.root)
+        for step in cls.image.runs():
+            cls.build(step)
+        cls.uid, _, cls.gid = cls.image.last("USER").partition(":")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.root)
+
+    @classmethod
+    def mounted(cls, script, *arguments):
+        """Lines of bash with the root as $1, in which it may mount what it likes."""
+        return run("unshare", "--mount", "bash", "-euo", "pipefail", "-c", f"source tools/bare_root.sh; {script}",
+                   "image", cls.root, *arguments, cwd=ROOT)
+
+    @classmethod
+    def build(cls, step):
+        """A RUN, as root, with its mounts, each of which is of the folder with the packages."""
+        for mount in step.mounts:
+            target = cls.root + mount["target"]
+            os.makedirs(target)
+            cls.mounted('mount_bare_root "$1"; mount --bind "$2" "$3"; in_bare_root "$1" /bin/sh -c "$4"', MADE, target,
+                        step.script)
+            os.rmdir(target)
+        if not step.mounts:
+            cls.mounted('mount_bare_root "$1"; in_bare_root "$1" /bin/sh -c "$2"', step.script)
+
+    def started(self, *command, read_only=False):
+        """What the image does with a command: as its user, where it starts. `read_only`: as Kubernetes starts it, which
+        lets it write in /tmp alone."""
+        place = "/tmp" if read_only else self.image.last("WORKDIR")
+        before = 'mount --bind "$1" "$1"; ' if read_only else ""
+        after = 'mount -o remount,bind,ro "$1"; mount -t tmpfs tmpfs "$1/tmp"; ' if read_only else ""
+        as_user = 'setpriv "--reuid=$2" "--regid=$3" --clear-groups --no-new-privs --bounding-set=-all'
+        at = 'sh -c "cd $4 && export HOME=$4 XDG_CACHE_HOME=/tmp/cache && exec \\"\\$@\\"" sh'
+        return self.mounted(f'{before} mount_bare_root "$1"; {after} in_bare_root "$1" {as_user} {at} "${{@:5}}"', self.uid,
+                            self.gid, place, *command)
+
+    def test_it_starts_the_launcher(self):
+        entry = self.image.words("ENTRYPOINT")
+        self.assertIn("usage", self.started(*entry, *self.image.words("CMD")).lower())
+        said = self.started(*entry, "version")
+        self.assertIn(said.split()[1], os.path.basename(glob.glob(f"{MADE}/lockstep_*.deb")[0]), said)
+        self.assertEqual(self.started("id", "-u").strip(), self.uid)
+        self.assertIn("--state-dir", self.started("coordinator", "--help"))
+
+    def test_it_trains_where_it_starts_and_on_a_root_that_cannot_be_written(self):
+        job = harness.synthetic_job(name="image", nproc=2).replace("\n", "\\n")
+        for read_only in (False, True):
+            said = self.started("sh", "-c", f"printf '{job}' > job.yaml && launcher job.yaml", read_only=read_only)
+            self.assertIn("succeeded", said)
+        with self.assertRaisesRegex(AssertionError, "Read-only file system"):
+            self.started("sh", "-c", f"touch {self.image.last('WORKDIR')}/new", read_only=True)
+
+    def test_its_user_owns_no_program(self):
+        self.assertEqual(self.started("stat", "-c", "%u:%g", ".").strip(), f"{self.uid}:{self.gid}")
+        self.assertEqual(self.started("find", "/usr", "/etc", "/bin", "-writable", "!", "-type", "l").strip(), "")
+
+    def test_it_is_small(self):
+        added = mebibytes(self.root) - self.before
+        print(f"the image: {self.before} MiB of Debian and {added} MiB", flush=True)
+        self.assertLessEqual(added, self.MOST_ADDED)
+        self.assertEqual(os.listdir(f"{self.root}/var/lib/apt/lists"), [])
+        for left in ("/packages", "/usr/bin/g++", "/usr/bin/python3"):
+            self.assertFalse(os.path.exists(self.root + left), left)
 
 
 if __name__ == "__main__":

@@ -279,8 +279,8 @@ class HostsTest(harness.ProgramTest):
         harness.wait_until(lambda: sum(node["connected"] for node in self.nodes()) == count, 20,
                            f"{count} nodes are there")
 
-    def submit(self, path, **options):
-        code, out, err = self.verb("submit", "--no-follow", "-o", "json", path, **options)
+    def submit(self, *arguments, **options):
+        code, out, err = self.verb("submit", "--no-follow", "-o", "json", *arguments, **options)
         self.assertEqual(code, 0, out + err)
         return json.loads(out.strip().splitlines()[-1])["job"]
 
