@@ -63,6 +63,7 @@ class Preemption(Gates):
         self.await_end(high)
         self.end_of(low, expected)
         self.assertEqual(int(self.status(low)["queue"]["preemptions"]), 1)
+        self.assertEqual(self.steps_of(low).count(1), 2)
 
     def test_an_elastic_job_gives_workers_up_and_has_them_again(self):
         path, expected = self.training(20, "elastic: {min_workers: 1, max_workers: 2}\n")
