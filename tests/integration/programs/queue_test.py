@@ -214,6 +214,52 @@ class Order(Gates):
         for job in (first, high, none, low):
             self.assertEqual(self.await_end(job)["queue"].get("preemptions", 0), 0)
 
+    def test_short_jobs_start_before_a_large_one_that_they_do_not_delay(self):
+        self.join("one", 2)
+        first = self.gate("first", extra="time_limit: 1h\n")
+        self.await_began("first")
+        wide = self.gate("wide", nproc=2)
+        self.await_reason(wide, "1 free")
+        endless = self.gate("endless")
+        too_long = self.gate("long", extra="time_limit: 2h\n")
+        short = self.gate("short", extra="time_limit: 30m\n")
+        self.await_began("short")
+        for job in (endless, too_long):
+            self.await_reason(job, f"; waits behind job {wide}")
+        self.end("short")
+        self.await_end(short)
+        self.assertEqual(self.began("endless") + self.began("long"), [])
+        self.end("first")
+        self.await_began("wide", 2)
+        for name in ("wide", "endless", "long"):
+            self.end(name)
+        for job in (first, wide, endless, too_long):
+            self.await_end(job)
+
+    def test_a_job_beyond_its_users_quota_waits_and_says_so(self):
+        self.coordinator.kill()
+        self.coordinator.wait()
+        self.start_again("--quota=*:slots=3,jobs=2")
+        self.join("one", 8)
+        first = self.gate("first", nproc=2)
+        self.await_began("first", 2)
+        beyond = self.gate("beyond", nproc=2)
+        self.assertIn("quota: ", self.await_reason(beyond, "6 free"))
+        # It holds nobody up, not even another one of its user's.
+        small = self.gate("small")
+        self.await_began("small")
+        third = self.gate("third")
+        self.await_reason(third, "quota: ")
+        user, = self.used().values()
+        self.assertEqual((user["slots"], user["most_slots"], user["running_jobs"], user["most_jobs"]), (3, 3, 2, 2))
+        self.end("first")
+        self.await_began("beyond", 2)
+        self.assertEqual(self.began("third"), [])
+        for name in ("small", "beyond", "third"):
+            self.end(name)
+        for job in (first, small, beyond, third):
+            self.await_end(job)
+
     def test_labels_name_the_nodes(self):
         self.join("plain", 2)
         path = dict(extra="resources: {nproc_per_node: 1, labels: {gpu: h100, rack: r2}}\n")
