@@ -82,8 +82,7 @@ class Kills:
         clients = [threading.Thread(target=self.submit, args=(taken, problems)) for _ in range(2)]
         for client in clients:
             client.start()
-        # A submit and its scheduling take some 20 ms, the job's start 200 ms, the training 500 ms.
-        for longest in (0.03, 0.3, 0.9):
+        for longest in self.moments:
             time.sleep(draw.uniform(0, longest))
             self.maybe_kill_a_worker(draw)
             self.look()
@@ -130,6 +129,8 @@ class Kills:
 @unittest.skipUnless(STORE == "sqlite", f"the store is {STORE}")
 class WithSqlite(Kills, harness.ProgramTest):
     job_seconds = 0.5
+    # A submit and its scheduling take some 20 ms, the job's start 200 ms, the training 500 ms.
+    moments = (0.03, 0.3, 0.9)
 
     def start_coordinators(self, seed):
         self.state = os.path.join(self.dir, f"state{seed}")
@@ -151,7 +152,9 @@ class WithSqlite(Kills, harness.ProgramTest):
 
 @unittest.skipUnless(STORE == "etcd", f"the store is {STORE}")
 class WithEtcd(Kills, EtcdTest):
-    job_seconds = 5  # another one leads after more than two
+    # Another one leads after more than two seconds, and who asks meanwhile asks again a moment later.
+    job_seconds = 8
+    moments = (0.5, 1.5, 1.5)
 
     def start_coordinators(self, seed):
         self.store = f"etcd://127.0.0.1:{self.ports[0]}/seed{seed}"
