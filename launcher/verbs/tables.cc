@@ -230,7 +230,7 @@ std::string DescribeText(const DescribeJobResponse& response) {
     }
     absl::StrAppend(&text, AlignedTable(rows));
   }
-  if (!job.has_result()) absl::StrAppend(&text, FaultsText(shown));
+  absl::StrAppend(&text, FaultsText(shown));
   if (job.has_result()) absl::StrAppend(&text, ResultSummary(job));
   return text;
 }

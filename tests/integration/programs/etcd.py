@@ -104,17 +104,26 @@ class EtcdTest(harness.ProgramTest):
         """Whether etcd's key of the leader names the address."""
         return self.leader_key() == address
 
-    def leader_key(self):
-        """The address in the leader's key, by etcd's JSON interface; None: there is no key."""
+    def leadership(self):
+        """(address, revision of etcd's since which it leads) by the leader's key, which stays for its lease when that
+        one is dead; None: there is no key."""
         import base64
         import urllib.request
-        body = json.dumps({"key": base64.b64encode(b"/test/leader").decode()}).encode()
+        key = f"/{self.store.rsplit('/', 1)[1]}/leader"
+        body = json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode()
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[0]}/v3/kv/range", body, 2) as reply:
                 found = json.load(reply).get("kvs", [])
         except OSError:
             return None
-        return base64.b64decode(found[0]["value"])[2:].decode() if found else None
+        if not found:
+            return None
+        return base64.b64decode(found[0]["value"])[2:].decode(), int(found[0]["create_revision"])
+
+    def leader_key(self):
+        """The address in the leader's key, by etcd's JSON interface; None: there is no key."""
+        leads = self.leadership()
+        return leads and leads[0]
 
     def verb(self, *arguments, **options):
         return self.launch(arguments[0], f"--coordinator={self.all_addresses()}", *arguments[1:], **options)

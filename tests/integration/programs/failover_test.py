@@ -83,9 +83,11 @@ class Failover(EtcdTest):
             number = self.addresses.index(old)
             self.start_candidate(number)
         print(f"failovers: {len(times)}, median {statistics.median(times):.2f} s, most {max(times):.2f} s", flush=True)
-        # Beside other tests one takes longer now and then; by hand (LOCKSTEP_TEST_FAILOVERS) none may.
+        # Beside other tests one takes longer now and then; by hand (LOCKSTEP_TEST_FAILOVERS) none may, and most are
+        # as quick as docs/results/high_availability.md says.
         self.assertLessEqual(statistics.median(times), 6 * harness.PATIENCE)
         if "LOCKSTEP_TEST_FAILOVERS" in os.environ:
+            self.assertLessEqual(statistics.median(times), 3)
             self.assertLessEqual(max(times), 6)
         self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers, "nobody was started again")
         code, out, err = self.verb("list")

@@ -18,10 +18,10 @@ class Nodes(harness.ProgramTest):
         self.agents = {}
         self.start_again()
 
-    def start_again(self, **env):
+    def start_again(self, *arguments, **env):
         """A coordinator; what it says goes to a file, since a pipe that nobody reads is full one day."""
         with open(os.path.join(self.dir, "coordinator.log"), "ab") as log:
-            self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}", stderr=log, env=env)
+            self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}", *arguments, stderr=log, env=env)
 
     def start_agent(self, name, slots, *arguments, **env):
         """With a state folder of its own; its workers' steps are paced, its messages go to a file."""

@@ -11,6 +11,7 @@ import unittest
 
 import harness
 from harness import wait_until
+from nodes import Nodes
 
 
 class Users(harness.ProgramTest):
@@ -121,6 +122,91 @@ class Users(harness.ProgramTest):
         port = self.address.rsplit(":", 1)[1]
         self.start_coordinator(f"--state-dir={self.state}", listen=f"127.0.0.1:{port}")
         self.assertEqual(json.loads(self.verb(ann, "token", "whoami"))["user"], "ann")
+
+
+class Secrets(Nodes):
+    """A job's secrets reach its workers, and nothing that is shown or kept beside the coordinator's journal."""
+
+    # One that the file has, and one that is taken from the environment of who submits.
+    SECRETS = {"KEY": "secret-of-the-file", "OTHER_KEY": "secret-of-the-environment"}
+    # It has them, and fails the first time.
+    LOOK = """
+import os, sys, time
+assert os.environ["KEY"] == "secret-" + "of-the-file" and os.environ["OTHER_KEY"] == "secret-" + "of-the-environment"
+print("it has both", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+sys.exit(1 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+"""
+
+    def setUp(self):
+        super().setUp()
+        self.write("look.py", self.LOOK)
+        self.path = self.write("job.yaml", "run: [python3, look.py]\nrestart: {max_restarts: 1}\n"
+                                           "env: {SHOWN: a-plain-value}\n"
+                                           f"secrets: {{KEY: {self.SECRETS['KEY']}, OTHER_KEY: ''}}\n")
+        self.shown = {}  # what -> the text
+
+    def see(self, *arguments):
+        for more in ([], ["-o", "json"]):
+            code, out, err = self.launch(*arguments, *more, env={"OTHER_KEY": self.SECRETS["OTHER_KEY"]})
+            self.assertEqual(code, 0, out + err)
+            self.shown[" ".join(arguments[:1] + tuple(more))] = out + err
+
+    def look_around(self, job):
+        at = f"--coordinator={self.address}"
+        for verb in ("list", "nodes", "usage", "top"):
+            self.see(verb, at)
+        for verb in ("describe", "logs"):
+            self.see(verb, at, job)
+        # A plain variable is shown, so this is where a secret would be.
+        self.assertIn("a-plain-value", self.shown["describe -o json"])
+        self.assertEqual(self.describe(job)["spec"]["secrets"], dict.fromkeys(self.SECRETS, "***"))
+        for what, text in self.shown.items():
+            self.assert_no_secret(what, text.encode())
+
+    def assert_no_secret(self, what, text):
+        for secret in self.SECRETS.values():
+            self.assertNotIn(secret.encode(), text, what)
+
+    def test_no_output_log_or_folder_has_them(self):
+        self.coordinator.terminate()
+        self.coordinator.wait()
+        self.start_again("--log-level=debug")
+        self.join("one", 1, "--log-level=debug")
+        self.see("validate", self.path)
+        code, out, err = self.launch("submit", f"--coordinator={self.address}", "--no-follow", "-o", "json", self.path,
+                                     env={"OTHER_KEY": self.SECRETS["OTHER_KEY"]})
+        self.assertEqual(code, 0, out + err)
+        self.shown["submit"] = out + err
+        job = json.loads(out)["job"]
+        wait_until(lambda: "it has both" in self.ask("logs", job), 60, "the command has its secrets")
+        self.look_around(job)
+        self.write("go", "")
+        status = wait_until(lambda: (s := self.status(job))["state"] in ("SUCCEEDED", "FAILED") and s, 60, "it ends")
+        self.assertEqual((status["state"], int(status["restarts"])), ("SUCCEEDED", 1), status)
+        self.look_around(job)
+        self.see("fetch", f"--coordinator={self.address}", "--logs", f"--to={self.dir}/fetched", job)
+
+        # An agent's and a coordinator's end write something, too.
+        for child in (self.agents["one"], self.coordinator):
+            child.terminate()
+            child.wait()
+        self.assertIn("connected to the coordinator", self.said("one"))
+        self.assertIn(job, self.said("coordinator"))
+        with open(os.path.join(self.dir, status["run_dir"], "job.yaml"), encoding="utf-8") as file:
+            kept = file.read()
+        self.assertIn("a-plain-value", kept)
+        for name in self.SECRETS:
+            self.assertIn(f'{name}: "***"', kept)
+        # Nothing else in any folder: of the run, the agent's state, caches, the audit.
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(self.dir) for name in names]
+        files = [path for path in files if os.path.isfile(path) and path != self.path
+                 and not os.path.basename(path).startswith("journal.db")]
+        self.assertGreater(len(files), 8, files)
+        for path in files:
+            with open(path, "rb") as file:
+                self.assert_no_secret(path, file.read())
 
 
 @unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: jobs as other users need root")

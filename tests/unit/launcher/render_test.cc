@@ -253,6 +253,26 @@ TEST(TablesTest, AJobThatStandsOrIsSlowedDownSaysSo) {
                          "slowed by   rank 1 is the last at 96 of the last 100 reductions\n"));
 }
 
+TEST(TablesTest, WhatFailuresCostIsSaidOfAJobThatHasEndedToo) {
+  DescribeJobResponse response;
+  Fault& fault = *response.add_faults();
+  fault.set_rank(1);
+  fault.set_host("a");
+  fault.set_cause("exited with code 7");
+  fault.set_detect_ms(2);
+  fault.set_rendezvous_ms(9);
+  fault.set_to_next_step_ms(30);
+  fault.set_steps_lost(4);
+  const std::string table =
+      "FAULT  RANK  HOST  DETECT  RENDEZVOUS  RESTORE+REPLAY  STEPS  CAUSE\n"
+      "1      1     a     2 ms    7 ms        21 ms           4      exited with code 7\n";
+  response.mutable_status()->set_state(RUNNING);
+  EXPECT_THAT(DescribeText(response), testing::HasSubstr(table));
+  response.mutable_status()->set_state(FAILED);
+  response.mutable_status()->mutable_result()->set_state(FAILED);
+  EXPECT_THAT(DescribeText(response), testing::HasSubstr(table));
+}
+
 TEST(TextTest, Ages) {
   EXPECT_EQ(ShortAge(absl::Seconds(-5)), "0s");
   EXPECT_EQ(ShortAge(absl::Seconds(59.9)), "59s");
