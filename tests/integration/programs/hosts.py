@@ -220,7 +220,7 @@ class HostsTest(harness.ProgramTest):
             return file.read()
 
     def start_head(self, plaintext=False, listen=None):
-        """The coordinator, on a host of its own, with TLS unless told otherwise; at `listen` or its address in IPv4."""
+        """The coordinator, on a host of its own, at `listen` or its address in IPv4; with TLS unless told otherwise."""
         head = self.network["head"]
         state = os.path.join(self.dir, "journal")
         self.token = os.path.join(state, "token")
@@ -228,9 +228,9 @@ class HostsTest(harness.ProgramTest):
             init = self.on(head, "coordinator", "init", f"--state-dir={state}", log="init")
             self.assertEqual(init.wait(timeout=20 * harness.PATIENCE), 0, self.said("init"))
         ready_read, ready_write = os.pipe()
-        child = self.on(head, "coordinator", f"--listen={listen or head.address}:0", *(["--plaintext"] if plaintext else []),
-                        f"--state-dir={state}", f"--ready-fd={ready_write}", log="coordinator",
-                        pass_fds=(ready_write,))
+        child = self.on(head, "coordinator", f"--listen={listen or head.address}:0",
+                        *(["--plaintext"] if plaintext else []), f"--state-dir={state}", f"--ready-fd={ready_write}",
+                        log="coordinator", pass_fds=(ready_write,))
         os.close(ready_write)
         with os.fdopen(ready_read) as ready:
             self.address = ready.readline().strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole hosts (network namespaces) that are lost: how soon the others commit a step, and to which bits the job comes."""
+"""Whole hosts (network namespaces) that are lost: how soon the others commit a step, and the bits of the job."""
 
 import glob
 import json
@@ -71,8 +71,9 @@ class LostHosts(HostsTest):
             self.join(third, 1)
         silent = self.time_to_next_step(job, 3, third.power_off)
         faults = self.assert_good(job, path)["result"]["faults"]
-        print(f"next step: {killed[0]:.2f} and {killed[1]:.2f} s after its processes were killed, {silent:.2f} s after its "
-              f"power was off; committed after {[round(fault['to_next_step_ms']) for fault in faults]} ms", flush=True)
+        print(f"next step: {killed[0]:.2f} and {killed[1]:.2f} s after its processes were killed, {silent:.2f} s "
+              f"after its power was off; committed after {[round(fault['to_next_step_ms']) for fault in faults]} ms",
+              flush=True)
         self.assertEqual([fault["host"] for fault in faults], ["h3"] * 3)
         # Beside other tests one takes longer now and then.
         self.assertLess(min(killed), 1 * harness.PATIENCE)
@@ -114,13 +115,14 @@ class LostHosts(HostsTest):
         self.time_to_next_step(job, 4, second.unplug)
         self.assert_good(job, path)
         self.assertEqual(self.hosts_of(job), {"h3", "h4"})
-        # On that host nobody goes on: who was started there alone saves and ends, the agent's wait for their coordinator.
+        # On that host nobody goes on: the guest's worker saves and ends, the agent's waits for its coordinator.
         self.assertEqual([child.wait(timeout=120 * harness.PATIENCE) for child in run], [0, 4], self.said("guests1"))
         self.assertRegex(self.said("guests1"), r"the state of this host's workers is saved as \S*/saved/step-0*\d+;")
         result = json.loads(next(line for line in self.said("guests0").splitlines() if line.startswith("{")))
         self.assertEqual(result["model"]["sha256"], self.alone(guests))
         with open(os.path.join(self.dir, "saved/last/manifest.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["checkpoint"]["step"], result["steps"], "not what was saved later, but older")
+            newest = json.load(file)["checkpoint"]["step"]
+        self.assertEqual(newest, result["steps"], "not the older state that was saved later")
         self.assertEqual(len(self.workers_on(second)), 1)
         second.plug()
         wait_until(lambda: not self.workers_on(second), 60, "they end when they hear that the job goes on without them")
