@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/protocol_version.h"
 #include "common/status.h"
@@ -20,7 +21,6 @@
 #include "launcher/agent/devices.h"
 #include "launcher/agent/gpu_trial.h"
 #include "launcher/agent/kept_token.h"
-#include "common/limits.h"
 #include "launcher/cli/version.h"
 
 namespace lockstep::launcher {
@@ -147,13 +147,7 @@ void AgentImpl::OpenSession() {
   };
   coordinator::AgentSession::Callbacks callbacks;
   callbacks.hello = [this] { return Hello(); };
-  callbacks.on_command = [this, post](const AgentCommand& c) {
-    if (c.has_send_files()) {
-      files_->Send(c.send_files());
-    } else {
-      post(agent_event::Command{c});
-    }
-  };
+  callbacks.on_command = [post](const AgentCommand& c) { post(agent_event::Command{c}); };
   callbacks.on_connection = [post](bool connected, const std::string& reason) {
     post(connected ? AgentEvent(agent_event::Connected{}) : agent_event::Disconnected{reason});
   };

@@ -81,6 +81,7 @@ class AgentImpl : public Agent {
   void Do(const agent_action::Kill& action) { Signal(action.incarnation, SIGKILL); }
   void Do(const agent_action::Forget& action);
   void Do(const agent_action::Send& action) { Send(action.message); }
+  void Do(const agent_action::SendFiles& action) { files_->Send(action.wanted); }
   void Do(const agent_action::Heartbeat& action);
   void Do(const agent_action::CloseSession& action);
   void Do(const agent_action::OpenSession&) { OpenSession(); }

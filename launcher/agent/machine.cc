@@ -79,6 +79,9 @@ void AgentMachine::Handle(const agent_event::Command& event) {
   const AgentCommand& command = event.command;
   if (command.has_rejected()) return OnRejected(command.rejected());
   if (!Accept(command)) return;
+  if (command.has_send_files()) {
+    out_.actions.push_back(agent_action::SendFiles{command.send_files()});
+  }
   if (command.has_desired()) OnDesired(command.desired());
   if (!command.has_acknowledged()) return;
   for (const std::string& incarnation : command.acknowledged().worker_incarnations()) {

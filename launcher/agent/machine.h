@@ -119,6 +119,10 @@ struct Forget {
 struct Send {
   AgentMessage message;
 };
+// Files of a run's folder that a user asks for; they go on a stream of their own.
+struct SendFiles {
+  lockstep::SendFiles wanted;
+};
 struct Heartbeat {};
 // Ends the stream and what waits to be sent on it; opens one anew.
 struct CloseSession {};
@@ -135,8 +139,8 @@ struct Warn {
 using AgentAction =
     std::variant<agent_action::Start, agent_action::Terminate, agent_action::SaveAndLeave,
                  agent_action::Kill, agent_action::Forget, agent_action::Send,
-                 agent_action::Heartbeat, agent_action::CloseSession, agent_action::OpenSession,
-                 agent_action::Report, agent_action::Warn>;
+                 agent_action::SendFiles, agent_action::Heartbeat, agent_action::CloseSession,
+                 agent_action::OpenSession, agent_action::Report, agent_action::Warn>;
 
 struct AgentMachineOptions {
   absl::Duration orphan_grace = absl::Minutes(5);

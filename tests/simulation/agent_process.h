@@ -62,6 +62,7 @@ class AgentProcess : public Process {
   void CarryOut(const launcher::agent_action::Kill& kill);
   void CarryOut(const launcher::agent_action::Forget& forget);
   void CarryOut(const launcher::agent_action::Send& send);
+  void CarryOut(const launcher::agent_action::SendFiles&) {}  // nobody asks for any
   void CarryOut(const launcher::agent_action::Heartbeat&);
   void CarryOut(const launcher::agent_action::CloseSession&);
   void CarryOut(const launcher::agent_action::OpenSession&);

@@ -29,6 +29,7 @@ std::string TextOf(const agent_action::Terminate& a) { return "term " + a.incarn
 std::string TextOf(const agent_action::SaveAndLeave& a) { return "save " + a.incarnation; }
 std::string TextOf(const agent_action::Kill& a) { return "kill " + a.incarnation; }
 std::string TextOf(const agent_action::Forget& a) { return "forget " + a.incarnation; }
+std::string TextOf(const agent_action::SendFiles& a) { return "files of " + a.wanted.job_id(); }
 std::string TextOf(const agent_action::Heartbeat&) { return "heartbeat"; }
 std::string TextOf(const agent_action::CloseSession&) { return "close"; }
 std::string TextOf(const agent_action::OpenSession&) { return "open"; }
@@ -200,6 +201,20 @@ TEST(AgentMachineTest, ALowerEpochIsIgnoredAndSaidOnce) {
   EXPECT_THAT(agent.Want("c", 4, {"k.0"}), IsEmpty());
   EXPECT_THAT(agent.Acknowledge("c", "j.0"), ElementsAre(HasSubstr("epoch 1")));
   EXPECT_THAT(agent.Want("c", 5, {}), ElementsAre("term j.0"));
+}
+
+TEST(AgentMachineTest, FilesGoToNoOlderCoordinator) {
+  Driver agent;
+  agent.Want("c", 5, {"j.0"});
+  const auto ask = [&](int64_t epoch) {
+    agent_event::Command event;
+    event.command.set_cluster_id("c");
+    event.command.set_epoch(epoch);
+    event.command.mutable_send_files()->set_job_id("j");
+    return agent.Do(event);
+  };
+  EXPECT_THAT(ask(5), ElementsAre("files of j"));
+  EXPECT_THAT(ask(4), ElementsAre(HasSubstr("epoch 4, 5 is known")));
 }
 
 TEST(AgentMachineTest, ARefusalEndsNothingAndIsTriedAgain) {
