@@ -70,7 +70,7 @@ class Submissions(Gates):
                 self.await_reason(jobs[later], "its array runs 1 at once")
                 self.assertEqual(self.began(f"many{later}"), [])
             self.await_reason(after, "waits for the success of ")
-            self.assertEqual(int(self.nodes()[0]["used_slots"]), 1, "the other slots are free")
+            wait_until(lambda: int(self.nodes()[0]["used_slots"]) == 1, 20, "the other slots are free")
             self.end(f"many{index}")
         self.await_began("after")
         for job in jobs:
