@@ -153,7 +153,9 @@ constexpr absl::Duration kLongestWait = absl::Milliseconds(700);
 // Returns whether a worker on another host saw the connections of this one end, and neither it nor
 // its agent has any to here: all processes of its host are gone.
 bool IsGoneWithItsHost(const Context& context, const Job& job, const Worker& worker) {
-  if (!Watched(worker) || worker.session != 0 || Silence(context, worker) <= kLongestWait) {
+  // Who was not here since this coordinator began is yet to find it.
+  if (!Watched(worker) || worker.session != 0 || worker.connected_since == absl::InfinitePast() ||
+      Silence(context, worker) <= kLongestWait) {
     return false;
   }
   const auto node = context.state.nodes.find(worker.node_id);
