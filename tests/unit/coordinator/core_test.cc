@@ -324,6 +324,37 @@ TEST(CoreTest, DerivesAgainWhatCouldNotBeSaved) {
   EXPECT_THAT(effects.rows, ::testing::Contains(::testing::Field(&Row::key, "worker/j/1")));
 }
 
+// What a job keeps to itself goes to the nodes of its workers, and is in no answer.
+TEST(CoreTest, SecretsGoToTheNodesOfTheWorkersAlone) {
+  State state;
+  const absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 3; ++i) {
+    AgentMessage hello;
+    hello.mutable_hello()->set_node_id(absl::StrCat("n-", i));
+    hello.mutable_hello()->set_incarnation(absl::StrCat("n-", i, "-1"));
+    hello.mutable_hello()->set_host(absl::StrCat("n-", i));
+    hello.mutable_hello()->set_slots(1);
+    hello.mutable_hello()->set_protocol_version(1);
+    Step(state, AgentSaid{i + 1, hello}, now);
+  }
+  SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
+  request.mutable_spec()->mutable_resources()->set_nodes(2);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  request.mutable_spec()->mutable_train();
+  (*request.mutable_spec()->mutable_secrets())["KEY"] = "hunter2";
+  const Effects effects = Step(state, Submitted{"j", request}, now);
+  ASSERT_EQ(effects.to_agents.size(), 2);
+  for (const ToAgent& told : effects.to_agents) {
+    ASSERT_EQ(told.command.desired().workers_size(), 1);
+    EXPECT_EQ(told.command.desired().workers(0).spec().secrets().at("KEY"), "hunter2");
+    EXPECT_NE(told.session, 3);
+  }
+  const auto described = DescribeJob(state, "j", now);
+  ASSERT_TRUE(described.ok()) << described.status();
+  EXPECT_THAT(described->ShortDebugString(), ::testing::Not(::testing::HasSubstr("hunter2")));
+}
+
 // A verdict on a checkpoint follows from no state: it waits until the mark is in the journal.
 TEST(CoreTest, KeepsAVerdictThatCouldNotBeSaved) {
   State state;
