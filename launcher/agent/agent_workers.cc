@@ -9,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/farewell.h"
+#include "common/limits.h"
 #include "common/status.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/package_store.h"
 #include "launcher/agent/agent_impl.h"
 #include "launcher/agent/data_addresses.h"
 #include "launcher/agent/devices.h"
-#include "common/limits.h"
 #include "launcher/agent/run_folder.h"
 
 namespace lockstep::launcher {
