@@ -104,7 +104,7 @@ job::LoadResult LoadAs(const JobArgs& args, const job::WorkerFlags& flags, const
 job::LoadResult LoadElement(const JobArgs& args, const job::WorkerFlags& flags,
                             const JobText& job) {
   const int index = *args.array_index;
-  const job::LoadResult one = LoadAs(args, flags, job, index, {});
+  job::LoadResult one = LoadAs(args, flags, job, index, {});
   const job::LoadResult other = LoadAs(args, flags, job, index + 1, {});
   if (!one.ok() || one.spec.name() != other.spec.name()) return one;
   return LoadAs(args, flags, job, index, {absl::StrCat("name=", one.spec.name(), "-", index)});
