@@ -80,11 +80,16 @@ absl::Status TooLow(const std::string& what, const std::string& flag, int64_t ne
 
 }  // namespace
 
-Limits CurrentLimits() {
+Limits ProgramLimits() {
   Limits limits;
   limits.open_files = ToLimit(Get(RLIMIT_NOFILE).rlim_max);
   limits.file_bytes = ToLimit(Get(RLIMIT_FSIZE).rlim_cur);
   limits.address_bytes = ToLimit(Get(RLIMIT_AS).rlim_cur);
+  return limits;
+}
+
+Limits CurrentLimits() {
+  Limits limits = ProgramLimits();
   const int64_t processes = ToLimit(Get(RLIMIT_NPROC).rlim_cur);
   if (processes != Limits::kNone && !MayStartAnyNumber()) {
     limits.processes = std::max<int64_t>(0, processes - OwnThreads());

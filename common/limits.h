@@ -25,6 +25,9 @@ struct Limits {
 // agent and spawner raise theirs. Blocks on /proc when the number of processes is limited.
 Limits CurrentLimits();
 
+// The same but for the number of processes; does not block.
+Limits ProgramLimits();
+
 // Checks what a host needs for `workers` workers; `local_run`: with a coordinator of its own.
 // Errors: ResourceExhausted, naming the limit, what is needed and what is allowed.
 absl::Status CheckLimits(const Limits& limits, int workers, bool local_run);

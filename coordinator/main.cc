@@ -63,7 +63,7 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file at its limit (ulimit -f) is a full disk
   RaiseFileLimit();
-  if (absl::Status enough = CheckProgramLimits(CurrentLimits()); !enough.ok()) {
+  if (absl::Status enough = CheckProgramLimits(ProgramLimits()); !enough.ok()) {
     std::cerr << "coordinator: " << enough.message() << "\n";
     return 1;
   }

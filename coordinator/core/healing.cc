@@ -178,7 +178,10 @@ std::string Refill(Context& context, Job& job, Slot& slot) {
     return "the one that was to relieve it takes over";
   }
   if (slot.wanted && TakeOver(job, slot)) return "a standby takes over";
-  if (!slot.wanted) return "it was to leave";
+  if (!slot.wanted) {
+    context.schedule = true;  // its user may have more now
+    return "it was to leave";
+  }
   StartLife(context, job, slot);
   return slot.unplaced() ? "its replacement waits for a node" : "its replacement starts";
 }
@@ -283,7 +286,6 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
   worker.fault = fault;
   worker.ready.reset();
   context.wish_nodes.insert(worker.node_id);
-  context.schedule = true;  // its user may have more now
   job.former.push_back(std::move(worker));
   slot.worker.reset();
   slot.last_peak_rss_bytes = 0;

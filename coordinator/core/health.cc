@@ -147,6 +147,13 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
          node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
 
+// Returns whether anybody who should speak was last heard of before `then`.
+bool AnyHeardBefore(const Job& job, absl::Time then) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && slot.worker->last_heard < then && Watched(*slot.worker);
+  });
+}
+
 // A worker or an agent that lives, and whose connections were cut, tries anew more often than that.
 constexpr absl::Duration kLongestWait = absl::Milliseconds(700);
 
@@ -173,19 +180,13 @@ bool IsGoneWithItsHost(const Context& context, const Job& job, const Worker& wor
 
 // These need not be waited for.
 void CheckGone(Context& context, Job& job) {
+  if (!AnyHeardBefore(job, context.now - kLongestWait)) return;
   for (Slot& slot : job.slots) {
     if (slot.vacant() || !IsGoneWithItsHost(context, job, *slot.worker)) continue;
     slot.worker->failed_at = std::min(slot.worker->failed_at, slot.worker->last_heard);
     Judge(context, job, *slot.worker,
           "its connections ended, and so did those of its host's agent");
   }
-}
-
-// Returns whether anybody who should speak was last heard of before `then`.
-bool AnyHeardBefore(const Job& job, absl::Time then) {
-  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    return slot.worker && slot.worker->last_heard < then && Watched(*slot.worker);
-  });
 }
 
 void CheckSilence(Context& context, Job& job) {

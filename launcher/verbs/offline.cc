@@ -45,7 +45,7 @@ absl::StatusOr<UniqueFd> RequestFile(const OfflineRequest& request) {
 
 // Runs the worker on `request`, in `folder` when it is not empty; it has our stdout and stderr.
 absl::StatusOr<int> Ask(const OfflineRequest& request, const std::string& folder) {
-  LS_RETURN_IF_ERROR(CheckProgramLimits(CurrentLimits()));
+  LS_RETURN_IF_ERROR(CheckProgramLimits(ProgramLimits()));
   LS_ASSIGN_OR_RETURN(const std::string program, FindProgram("worker", "LOCKSTEP_WORKER"));
   LS_ASSIGN_OR_RETURN(const UniqueFd file, RequestFile(request));
   if (!folder.empty() && ::chdir(folder.c_str()) != 0) {
