@@ -11,7 +11,7 @@ namespace lockstep {
 
 class JsonCheck {
  public:
-  explicit JsonCheck(const JsonDocuments& documents) : documents_(documents) {}
+  explicit JsonCheck(JsonDocuments& documents) : documents_(documents) {}
 
   void CheckObject(const std::string& section, const nlohmann::json& object) const {
     const auto table = documents_.types_.find(section);
@@ -22,6 +22,7 @@ class JsonCheck {
         ADD_FAILURE() << "'" << key << "' is not in the table of " << section;
         continue;
       }
+      documents_.written_[section].insert(key);
       SCOPED_TRACE(section + "." + key + ": " + value.dump());
       CheckValue(type->second, value);
     }
@@ -60,7 +61,7 @@ class JsonCheck {
   }
 
  private:
-  const JsonDocuments& documents_;
+  JsonDocuments& documents_;
 };
 
 JsonDocuments::JsonDocuments(const std::string& path) {
@@ -81,10 +82,18 @@ JsonDocuments::JsonDocuments(const std::string& path) {
   }
 }
 
-void JsonDocuments::Check(const std::string& section, const std::string& text) const {
+void JsonDocuments::Check(const std::string& section, const std::string& text) {
   const nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(value.is_object()) << text;
   JsonCheck(*this).CheckObject(section, value);
+}
+
+void JsonDocuments::ExpectAllWritten() const {
+  for (const auto& [section, written] : written_) {
+    for (const auto& [key, type] : types_.at(section)) {
+      EXPECT_TRUE(written.count(key)) << "nobody writes '" << key << "' of " << section;
+    }
+  }
 }
 
 }  // namespace lockstep

@@ -15,7 +15,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// How long one of several coordinators has to answer.
+// How long one of several coordinators has to answer, at first. On a long way TLS's handshake alone
+// takes longer.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 // Addresses that were named and are no more are forgotten.
 constexpr size_t kMostChannels = 16;
@@ -79,7 +80,11 @@ std::shared_ptr<grpc::Channel> Route::ToLeader(absl::Duration timeout) {
     const Way way = Now();
     grpc::ClientContext context;
     ShowToken(way.options, &context);
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kPatience));
+    // Twice as long in each round, within the time that there is.
+    const size_t round = static_cast<size_t>(attempt) / addresses_.size();
+    const absl::Duration patience =
+        std::min(kPatience * (1 << std::min<size_t>(round, 4)), deadline - clock->Now());
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(patience));
     // Whatever the one that leads says to this, it says it.
     DescribeJobResponse response;
     const grpc::Status status =

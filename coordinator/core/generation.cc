@@ -362,7 +362,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
     if (slot.works() && slot.worker && Able(job, *slot.worker)) members.push_back(&*slot.worker);
   }
   OrderByHost(job, members);
-  const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
+  const int least = job.least_workers();
   const int size = static_cast<int>(members.size());
   if (size < least) {
     // At the very start nothing has to recover.

@@ -63,10 +63,6 @@ int StayingMembers(const State& state, const Job& job) {
   }));
 }
 
-int LeastMembers(const Job& job) {
-  return std::max(1, std::min(job::LeastWorkers(job.spec()), job.target_workers));
-}
-
 // It has a data plane that workers of other hosts do not reach.
 bool IsBoundToHost(const Worker& worker) {
   return worker.ready && !worker.ready->address().shm().empty() &&
@@ -206,7 +202,7 @@ void Relieve(Context& context, Job& job, int index) {
       return;
     }
   }
-  if (staying < LeastMembers(job)) return;
+  if (staying < job.least_workers()) return;
   slot.wanted = false;
   slot.returns = true;
   AppendNotice(context, job,

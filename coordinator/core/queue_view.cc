@@ -231,8 +231,7 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
   auto ask = std::make_shared<Ask>();
   ask->counts = job::RanksPerNode(spec);
   ask->wanted = job.wanted_workers();
-  const int least = spec.elastic().min_workers();
-  ask->least = least > 0 ? std::min(least, ask->wanted) : ask->wanted;
+  ask->least = job::LeastWorkers(spec);
   ask->per_node = resources.nproc_per_node();
   const std::string& device = resources.device();
   if (device == "cpu") ask->gpus = Ask::Gpus::kNever;

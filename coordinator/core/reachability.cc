@@ -72,7 +72,7 @@ bool GoesOnWithout(Context& context, Job& job, const std::set<std::string>& gone
   for (const auto& [id, node] : context.state.nodes) {
     if (gone.count(id) == 0) workers += Room(context.state, job, node, context.now);
   }
-  const int least = std::max(1, std::min(job.spec().elastic().min_workers(), job.target_workers));
+  const int least = job.least_workers();
   return workers >= least;
 }
 

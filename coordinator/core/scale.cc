@@ -13,6 +13,7 @@
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
+#include "job/meaning/workers.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -26,10 +27,8 @@ absl::Status CheckScale(const Job& job, int workers) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id, " has not started: ", job.reason));
   }
-  const Elastic& elastic = job.spec().elastic();
-  const int least = elastic.min_workers() > 0 ? elastic.min_workers() : job.wanted_workers();
-  const int most = std::min(std::max(elastic.max_workers(), job.wanted_workers()),
-                            job::MostUsefulWorkers(job.spec()));
+  const int least = job::LeastWorkers(job.spec());
+  const int most = std::min(job::MostWorkers(job.spec()), job::MostUsefulWorkers(job.spec()));
   if (workers >= least && workers <= most) return absl::OkStatus();
   const std::string ask = absl::StrCat("job ", job.id, " cannot have ", workers, " workers: ");
   if (workers > job::MostUsefulWorkers(job.spec())) {

@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_STATE_H_
 #define LOCKSTEP_COORDINATOR_CORE_STATE_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -394,6 +395,10 @@ struct Job {
   const JobSpec& spec() const { return request.spec(); }
   bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
   int wanted_workers() const { return job::WantedWorkers(spec()); }
+  // The fewest that it goes on with, of as many as it shall have now.
+  int least_workers() const {
+    return std::max(1, std::min(job::LeastWorkers(spec()), target_workers));
+  }
 };
 
 // What events have touched since the state was last settled (core.h).

@@ -114,10 +114,8 @@ struct SubmitArgs {
   std::vector<int> array = {};              // a job for each of these; empty: one job
   int array_at_once = 0;                    // of them, at most; 0: any number
 };
-struct ValidateArgs {
-  CommonArgs common;
-  JobArgs job;
-};
+// validate and plan look at what a run with these flags would be.
+struct ValidateArgs : RunArgs {};
 struct ListArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
@@ -175,10 +173,8 @@ struct JoinArgs {
   bool as_users = false;          // jobs run as those who submitted them
   bool allow_root = false;        // root's jobs, too
 };
-struct PlanArgs {
-  CommonArgs common;
-  JobArgs job;
-  std::string dump;  // empty, text or dot
+struct PlanArgs : RunArgs {
+  std::string dump = {};  // empty, text or dot
 };
 struct EvalArgs {
   CommonArgs common;

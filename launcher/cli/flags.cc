@@ -15,6 +15,8 @@ namespace {
 
 // Those that take a job with all that flags can change of it.
 const std::vector<std::string> kJobVerbs = {"run", "submit", "chaos", "validate", "plan"};
+// Those that take what says where and how a job is run here.
+const std::vector<std::string> kRunVerbs = {"run", "validate", "plan"};
 constexpr char kFault[] = "rank:R@step:S";
 
 // As the table writes it: dashes, no leading ones.
@@ -173,11 +175,11 @@ const std::vector<Flag>& AllFlags() {
        .help = "cpu, cuda or cuda:N (cpu)"},
       {.name = "run-dir",
        .value = "DIR",
-       .verbs = {"run", "chaos"},
+       .verbs = {"run", "validate", "plan", "chaos"},
        .help = "the folder of this run"},
       {.name = "runs-dir",
        .value = "DIR",
-       .verbs = {"run", "join", "chaos"},
+       .verbs = {"run", "validate", "plan", "join", "chaos"},
        .help = "where the folders of runs are made (runs)",
        .aliases = {"log-dir"}},
       {.name = "coordinator",
@@ -187,36 +189,37 @@ const std::vector<Flag>& AllFlags() {
        .help = "host:port or unix:/path (the variable LOCKSTEP_COORDINATOR)"},
       {.name = "rdzv-endpoint",
        .value = "HOST:PORT",
-       .verbs = {"run"},
+       .verbs = kRunVerbs,
        .help = "a run over several hosts, the same command on each: where the host with "
                "--node-rank=0 serves the others"},
       {.name = "hosts",
        .value = "A,B:N,...",
-       .verbs = {"run"},
+       .verbs = kRunVerbs,
        .help = "run on these hosts, entered by ssh, with N workers there (or as the job says)"},
       {.name = "hostfile",
        .value = "FILE",
-       .verbs = {"run"},
+       .verbs = kRunVerbs,
        .help = "the same from a file: on each line a host, and slots=N"},
       {.name = "ssh",
        .value = "COMMAND",
-       .verbs = {"run"},
+       .verbs = kRunVerbs,
        .help = "with --hosts: what enters a host (ssh, or the variable LOCKSTEP_SSH)"},
       {.name = "launcher",
        .value = "PATH",
-       .verbs = {"run"},
+       .verbs = kRunVerbs,
        .help = "with --hosts: the launcher there (where this one is)"},
-      {.name = "node-rank", .value = "K", .verbs = {"run"}, .help = "of this host, from 0 on"},
+      {.name = "node-rank", .value = "K", .verbs = kRunVerbs, .help = "of this host, from 0 on"},
       {.name = "plaintext",
-       .verbs = {"run"},
+       .verbs = kRunVerbs,
        .help = "with --hosts, or with --rdzv-endpoint on all hosts: without encryption (whoever "
                "sees the packets "
                "can read "
                "them)"},
       {.name = "token-file",
        .value = "FILE",
-       .verbs = {"run", "submit", "list", "nodes", "describe", "logs", "cancel", "fetch", "scale",
-                 "join", "top", "drain", "undrain", "hold", "release", "usage", "token"},
+       .verbs = {"run", "validate", "plan", "submit", "list", "nodes", "describe", "logs", "cancel",
+                 "fetch", "scale", "join", "top", "drain", "undrain", "hold", "release", "usage",
+                 "token"},
        .help = "holds the coordinator's token (LOCKSTEP_TOKEN_FILE; or LOCKSTEP_TOKEN, the token)"},
       {.name = "no-follow", .verbs = {"submit"}, .help = "submit, print the job's id and leave"},
       {.name = "wait",
@@ -348,7 +351,7 @@ const std::vector<Flag>& AllFlags() {
            "keeps this node's id, for one agent at a time (~/.local/state/lockstep/agent-HOST)"},
       {.name = "interfaces",
        .value = "LIST",
-       .verbs = {"run", "join"},
+       .verbs = {"run", "validate", "plan", "join"},
        .help = "where other hosts reach its workers: eth0,10.0.0.0/8,^docker0 (the way to the "
                "coordinator first)"},
       {.name = "orphan-grace",

@@ -101,7 +101,7 @@ absl::StatusOr<std::string> ParseEndpoint(const std::string& endpoint) {
 }
 
 // `launcher --hosts a,b job.yaml`: this launcher starts the others.
-absl::StatusOr<Command> ParseRunOnHosts(const Line& line) {
+absl::StatusOr<RunArgs> ParseRunOnHosts(const Line& line) {
   const Words& words = line.words;
   RunArgs args{line.common, {}};
   LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/false));
@@ -135,7 +135,7 @@ absl::StatusOr<Command> ParseRunOnHosts(const Line& line) {
   hosts.plaintext = words.Has("plaintext");
   args.hosts = std::move(hosts);
   args.interfaces = words.Last("interfaces");
-  return Command(std::move(args));
+  return args;
 }
 
 // The largest of "4" and "1:4"; what is no number is complained of elsewhere.
@@ -173,14 +173,13 @@ absl::StatusOr<RendezvousArgs> ParseRendezvous(const Words& words, const JobArgs
   return rendezvous;
 }
 
-}  // namespace
-
-absl::StatusOr<Command> ParseRun(const Line& line) {
+// The flags of a run. `here`: without a flag that names hosts it is on this machine.
+absl::StatusOr<RunArgs> ParseRunArgs(const Line& line, bool here) {
   const Words& words = line.words;
   if (words.Has("hosts") || words.Has("hostfile")) return ParseRunOnHosts(line);
   const bool over_hosts = IsOverHosts(words);
   RunArgs args{line.common, {}};
-  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, /*here=*/!over_hosts));
+  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, here && !over_hosts));
   for (const char* flag : {"ssh", "launcher"}) {
     if (words.Has(flag)) return Usage(absl::StrCat("--", flag, " goes with --hosts=A,B"));
   }
@@ -189,15 +188,13 @@ absl::StatusOr<Command> ParseRun(const Line& line) {
       if (!words.Has(flag) || (words.has_command && flag == std::string("node-rank"))) continue;
       return Usage(absl::StrCat("--", flag, " goes with --rdzv-endpoint=HOST:PORT"));
     }
-    return Command(std::move(args));
+    return args;
   }
   LS_ASSIGN_OR_RETURN(args.rendezvous, ParseRendezvous(words, args.job));
   args.coordinator = line.coordinator;
   args.interfaces = words.Last("interfaces");
-  return Command(std::move(args));
+  return args;
 }
-
-namespace {
 
 // "3" or "3-7"; the end of a range is part of it.
 bool ParseRange(absl::string_view text, int* first, int* last) {
@@ -210,6 +207,11 @@ bool ParseRange(absl::string_view text, int* first, int* last) {
 }
 
 }  // namespace
+
+absl::StatusOr<Command> ParseRun(const Line& line) {
+  LS_ASSIGN_OR_RETURN(RunArgs args, ParseRunArgs(line, /*here=*/true));
+  return Command(std::move(args));
+}
 
 absl::Status ParseArray(const std::string& text, std::vector<int>* numbers, int* at_once) {
   constexpr int kMost = 10000;
@@ -254,14 +256,14 @@ absl::StatusOr<Command> ParseSubmit(const Line& line) {
 
 absl::StatusOr<Command> ParseValidate(const Line& line) {
   LS_RETURN_IF_ERROR(NoCommand(line));
-  LS_ASSIGN_OR_RETURN(JobArgs job, ParseJobArgs(line, false));
-  return Command(ValidateArgs{line.common, std::move(job)});
+  LS_ASSIGN_OR_RETURN(RunArgs run, ParseRunArgs(line, /*here=*/false));
+  return Command(ValidateArgs{std::move(run)});
 }
 
 absl::StatusOr<Command> ParsePlan(const Line& line) {
   LS_RETURN_IF_ERROR(NoCommand(line));
-  PlanArgs args{line.common, {}, line.words.Last("dump")};
-  LS_ASSIGN_OR_RETURN(args.job, ParseJobArgs(line, false));
+  LS_ASSIGN_OR_RETURN(RunArgs run, ParseRunArgs(line, /*here=*/false));
+  PlanArgs args{std::move(run), line.words.Last("dump")};
   if (line.words.Has("dump") && args.dump != "text" && args.dump != "dot") {
     return Usage(absl::StrCat("--dump ", args.dump, ": expected text or dot"));
   }

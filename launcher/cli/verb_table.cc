@@ -9,11 +9,12 @@ const std::vector<Verb>& VerbTable() {
        "Runs a job on this machine and follows it. Ctrl-C drains it, a second one kills it.",
        "launcher --nproc-per-node=4 examples/fashion-mnist.yaml", ParseRun},
       {"validate", "launcher validate [flags] job.yaml",
-       "Checks a job file and shows it with every default filled in. Runs nothing.",
+       "Checks a job file and shows it with every default filled in. Runs nothing. All flags of a "
+       "run are taken and checked; those that change the job show in it.",
        "launcher validate job.yaml -o json", ParseValidate},
       {"plan", "launcher plan [flags] job.yaml",
        "Shows what a job costs (memory, arithmetic, communication, time of a step) without "
-       "running it.",
+       "running it. All flags of a run are taken and checked.",
        "launcher plan --nproc-per-node=4 examples/fashion-mnist.yaml", ParsePlan},
       {"eval", "launcher eval [flags] MODEL", "Measures a saved model's loss and accuracy.",
        "launcher eval runs/fashion-mnist-1/model", ParseEval},

@@ -22,6 +22,7 @@
 #include "launcher/agent/host.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/ordered_guest.h"
+#include "launcher/local_run/submission.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -48,8 +49,8 @@ std::string OwnProgram() {
 
 bool IsV6(const std::string& address) { return absl::StrContains(address, ':'); }
 
-bool HasSlots(const HostsPlan& plan) {
-  return std::any_of(plan.hosts.begin(), plan.hosts.end(),
+bool HasSlots(const std::vector<HostSlots>& hosts) {
+  return std::any_of(hosts.begin(), hosts.end(),
                      [](const HostSlots& host) { return host.slots > 0; });
 }
 
@@ -64,12 +65,14 @@ std::string PortOf(const std::string& address) { return address.substr(address.r
 
 }  // namespace
 
+absl::StatusOr<std::vector<HostSlots>> NamedHosts(const HostsArgs& args) {
+  if (args.hostfile.empty()) return args.hosts;
+  return ReadHostFile(args.hostfile);
+}
+
 absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args) {
   HostsPlan plan;
-  plan.hosts = args.hosts;
-  if (!args.hostfile.empty()) {
-    LS_ASSIGN_OR_RETURN(plan.hosts, ReadHostFile(args.hostfile));
-  }
+  LS_ASSIGN_OR_RETURN(plan.hosts, NamedHosts(args));
   const char* const variable = std::getenv("LOCKSTEP_SSH");
   const std::string command = !args.ssh.empty() ? args.ssh : variable != nullptr ? variable : "ssh";
   plan.enter = EnterCommand(command.empty() ? "ssh" : command);
@@ -94,22 +97,22 @@ absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args) {
   return plan;
 }
 
-absl::StatusOr<JobArgs> JobOnHosts(const HostsPlan& plan, const JobArgs& job) {
+absl::StatusOr<JobArgs> JobOnHosts(const std::vector<HostSlots>& hosts, const JobArgs& job) {
   JobArgs on_hosts = job;
-  const int count = static_cast<int>(plan.hosts.size());
+  const int count = static_cast<int>(hosts.size());
   if (job.nodes.value_or(count) != count) {
     return absl::FailedPreconditionError(
         absl::StrCat("--nnodes is ", *job.nodes, ", and ", count, " hosts are named"));
   }
-  on_hosts.nodes = HasSlots(plan) ? std::nullopt : std::make_optional(count);
+  on_hosts.nodes = HasSlots(hosts) ? std::nullopt : std::make_optional(count);
   return on_hosts;
 }
 
-absl::Status PutOnHosts(const HostsPlan& plan, JobSpec* spec) {
+absl::Status PutOnHosts(const std::vector<HostSlots>& hosts, JobSpec* spec) {
   std::vector<int> ranks;
   const int each = std::max(1, spec->resources().nproc_per_node());
   bool all = true;
-  for (const HostSlots& host : plan.hosts) {
+  for (const HostSlots& host : hosts) {
     all = all && host.slots > 0;
     ranks.push_back(host.slots > 0 ? host.slots : each);
   }
@@ -119,8 +122,18 @@ absl::Status PutOnHosts(const HostsPlan& plan, JobSpec* spec) {
                      "': with --hosts give the number of workers of each host, as in a:4,b:2"));
   }
   spec->mutable_resources()->clear_nproc_by();
-  if (!HasSlots(plan)) return absl::OkStatus();
+  if (!HasSlots(hosts)) return absl::OkStatus();
   return job::SetCounted(ranks, spec->resources().device(), spec);
+}
+
+absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args) {
+  LS_RETURN_IF_ERROR(InterfaceFilter::Parse(args.interfaces).status());
+  if (!args.hosts.has_value()) return LoadJob(args.job);
+  LS_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, NamedHosts(*args.hosts));
+  LS_ASSIGN_OR_RETURN(const JobArgs job, JobOnHosts(hosts, args.job));
+  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(job, Counted::kByCoordinator));
+  if (loaded.ok() && loaded.admission.ok()) loaded.admission = PutOnHosts(hosts, &loaded.spec);
+  return loaded;
 }
 
 int SlotsOn(const HostSlots& host, const JobSpec& spec) {

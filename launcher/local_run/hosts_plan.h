@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "job/job_file.h"
 #include "launcher/cli/arguments.h"
 #include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/remote_hosts.h"
@@ -32,11 +33,18 @@ struct HostsPlan {
 // this host can be reached from another one).
 absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args);
 
-// The job's file as the hosts have it: nodes, where no host has a number of workers.
-absl::StatusOr<JobArgs> JobOnHosts(const HostsPlan& plan, const JobArgs& job);
+// The hosts that the flags, or the file that they name, name. Errors: as PlanHosts, of the file.
+absl::StatusOr<std::vector<HostSlots>> NamedHosts(const HostsArgs& args);
+// The job's file as the hosts have it: nodes, where no host has a number of workers. Errors:
+// FailedPrecondition (another number of hosts was asked for).
+absl::StatusOr<JobArgs> JobOnHosts(const std::vector<HostSlots>& hosts, const JobArgs& job);
 // Gives each host its number of workers, where one has a number. Errors: FailedPrecondition (more
 // than the job's shards; the number is to be counted there).
-absl::Status PutOnHosts(const HostsPlan& plan, JobSpec* spec);
+absl::Status PutOnHosts(const std::vector<HostSlots>& hosts, JobSpec* spec);
+
+// The job as a run with these flags has it, without running it; the problems of the file are in the
+// result. Errors: as the functions above and LoadJob; InvalidArgument for --interfaces.
+absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args);
 
 // The coordinator that listens at `address`, from this host.
 std::string AddressHere(const HostsPlan& plan, const std::string& address);

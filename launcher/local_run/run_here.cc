@@ -303,7 +303,7 @@ void LocalRun::BringModel(const JobStatus& ended, const coordinator::ClientOptio
 absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() {
   if (args_.hosts.has_value()) {
     LS_ASSIGN_OR_RETURN(plan_, PlanHosts(*args_.hosts));
-    LS_ASSIGN_OR_RETURN(job_, JobOnHosts(*plan_, args_.job));
+    LS_ASSIGN_OR_RETURN(job_, JobOnHosts(plan_->hosts, args_.job));
     return PrivateCoordinator::Network{plan_->listen, plan_->tokens, plan_->plaintext};
   }
   if (!args_.rendezvous.has_value()) return std::nullopt;
@@ -313,7 +313,7 @@ absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRu
 }
 
 absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {
-  if (plan_.has_value()) return PutOnHosts(*plan_, spec);
+  if (plan_.has_value()) return PutOnHosts(plan_->hosts, spec);
   const auto nodes = job::RanksPerNode(*spec).size();
   if (!args_.rendezvous.has_value() && nodes > 1) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
@@ -20,6 +21,7 @@
 #include "job/job_file.h"
 #include "launcher/agent/host.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/hosts_plan.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
 #include "launcher/verbs/run_verb.h"
@@ -77,16 +79,20 @@ int Finish(const OfflineRequest& request, const std::string& folder) {
   return code.ok() ? *code : Complain(code.status());
 }
 
+// Returns whether the job's work is known to the engine, and says so where it is not.
+bool IsTrained(const JobSpec& spec) {
+  if (spec.has_train()) return true;
+  std::cerr << "error: the job's work is a command, of which nothing is known before it runs; this "
+               "verb looks into 'train'\n";
+  return false;
+}
+
 // A job file's spec; false after its errors were shown.
 bool LoadJob(const JobArgs& args, JobSpec* spec) {
   absl::StatusOr<SubmitJobRequest> submission = MakeSubmission(args);
   if (submission.ok()) {
     *spec = std::move(*submission->mutable_spec());
-    if (spec->has_train()) return true;
-    std::cerr
-        << "error: the job's work is a command, of which nothing is known before it runs; this "
-           "verb looks into 'train'\n";
-    return false;
+    return IsTrained(*spec);
   }
   // Diagnostics of the job file come formatted.
   const std::string message(submission.status().message());
@@ -97,10 +103,18 @@ bool LoadJob(const JobArgs& args, JobSpec* spec) {
 }  // namespace
 
 int RunVerb(const PlanArgs& args) {
+  absl::StatusOr<job::LoadResult> job = LoadJobOfRun(args);
+  if (!job.ok()) return Complain(job.status());
+  if (!job->ok()) {
+    std::cerr << job->FormatErrors();
+    return kExitBadJobFile;
+  }
+  if (!job->admission.ok()) return Complain(job->admission);
+  if (!IsTrained(job->spec)) return kExitBadJobFile;
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   PlanRequest* plan = request.mutable_plan();
-  if (!LoadJob(args.job, plan->mutable_spec())) return kExitBadJobFile;
+  *plan->mutable_spec() = std::move(job->spec);
   plan->set_dump(args.dump);
   return Finish(request, plan->spec().workdir());
 }

@@ -9,7 +9,7 @@
 #include "job/job_file.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/text.h"
-#include "launcher/local_run/submission.h"
+#include "launcher/local_run/hosts_plan.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -36,7 +36,7 @@ std::string ErrorsJson(const std::vector<job::Diagnostic>& errors) {
 
 int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
   const bool json = args.common.output == Output::kJson;
-  const absl::StatusOr<job::LoadResult> result = LoadJob(args.job);
+  const absl::StatusOr<job::LoadResult> result = LoadJobOfRun(args);
   if (result.ok() && !result->ok()) {
     if (json) {
       out << ErrorsJson(result->errors) << "\n";

@@ -57,7 +57,7 @@ struct JobReport {
 JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const MachineSpeed& machine);
 // For people: a table.
 std::string ReportText(const JobReport& report);
-// One object on one line, with its line end; docs/profiling.md names the fields.
+// One object on one line, with its line end; docs/json_output.md names the fields.
 std::string ReportJson(const JobReport& report);
 
 }  // namespace lockstep::worker

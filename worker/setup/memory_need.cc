@@ -123,8 +123,7 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   if (job.has_checkpoint()) {
     // Hosts that do not share the folder save all of it each (checkpoint/folder_copies.h).
     const bool whole = job.resources().nodes() > 1 && job.checkpoint().shared() != "always";
-    need.checkpoint =
-        Checkpointer::CopyBytes(plan, whole ? 1 : std::max(1, job.elastic().min_workers()));
+    need.checkpoint = Checkpointer::CopyBytes(plan, whole ? 1 : LeastWorkers(job));
   }
   return need;
 }

@@ -7,6 +7,7 @@ import shutil
 import unittest
 
 import harness
+import json_tables
 
 TEXT_JOB = """name: text
 resources: {nproc_per_node: 2, device: cpu}
@@ -58,6 +59,9 @@ class Generate(harness.ProgramTest):
         hot = ("--prompt=a", "--tokens=40", "--temperature=3", "--top-k=50")
         text, _ = self.generate(model, *hot)
         answer = json.loads(self.generate(model, *hot, "-o", "json", "--threads=2")[0])
+        tables = json_tables.JsonTables(self)
+        tables.check("launcher generate", answer)
+        tables.check_all_written()
         self.assertEqual(len(answer["tokens"]), 40)
         self.assertEqual(answer["prompt"], "a")
         self.assertTrue(text.encode(errors="replace").startswith(b"a"))

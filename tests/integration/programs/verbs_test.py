@@ -8,6 +8,7 @@ import struct
 import unittest
 
 import harness
+import json_tables
 
 
 def read_npy(path):
@@ -107,6 +108,28 @@ class Verbs(harness.ProgramTest):
             row = struct.unpack_from("<5f", data, 20 * i)
             self.assertAlmostEqual(sum(row), 1, places=5)
             self.assertEqual(row.index(max(row)), line["label"])
+
+    def test_their_json_is_what_the_documents_say(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        tables = json_tables.JsonTables(self)
+
+        def answer(section, code, *arguments, **options):
+            got, out, err = self.launch(*arguments, "-o", "json", **options)
+            self.assertEqual(got, code, out + err)
+            for line in out.splitlines():
+                tables.check(section, json.loads(line))
+
+        model = os.path.dirname(self.train("--nproc-per-node=1", job)["model"]["path"])
+        answer("launcher plan", 0, "plan", job)
+        answer("launcher eval", 0, "eval", model)
+        answer("launcher predict", 0, "predict", model, "--probabilities")
+        answer("launcher compare", 0, "compare", "--a=planned", "--b=unplanned", job)
+        answer("launcher compare", 1, "compare", "--a=fused", "--b=unfused+bf16", "--tolerance=1e-12", job)
+        answer("launcher bench", 0, "bench", "collectives", "-e", "4KiB", "--operations=tree_reduce,memcpy",
+               "--seconds=0.01")
+        answer("launcher doctor", 1, "doctor", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
+        answer("launcher", 1, "eval", os.path.join(self.dir, "none"))
+        tables.check_all_written()
 
     def test_inputs_of_a_file_are_predicted(self):
         result = self.train("--nproc-per-node=1", self.write("job.yaml", harness.synthetic_job(nproc=1)))

@@ -265,6 +265,24 @@ TEST(JobFile, OverrideWorkersKeepsTheShards) {
   EXPECT_EQ(spec.resources().nproc_per_node(), 2);
 }
 
+TEST(JobFile, FlagsLeaveTheFewestWorkersThatTheFileStates) {
+  const auto bounds = [](const std::string& elastic, const WorkerFlags& flags) {
+    const LoadResult loaded =
+        ParseJob("resources: {nproc_per_node: 4}\n" + elastic + kTrain + "  shards: 8\n", "x.yaml",
+                 {}, flags);
+    EXPECT_TRUE(loaded.ok() && loaded.admission.ok()) << loaded.FormatErrors();
+    return std::pair(loaded.spec.elastic().min_workers(), loaded.spec.elastic().max_workers());
+  };
+  WorkerFlags two_hosts;
+  two_hosts.nodes = 2;
+  WorkerFlags fewer;
+  fewer.nproc_per_node = 2;
+  EXPECT_EQ(bounds("", two_hosts), std::pair(8, 8));
+  EXPECT_EQ(bounds("elastic: {min_workers: 4}\n", two_hosts), std::pair(4, 8));
+  EXPECT_EQ(bounds("elastic: {min_workers: 2, max_workers: 4}\n", two_hosts), std::pair(2, 8));
+  EXPECT_EQ(bounds("elastic: {min_workers: 4}\n", fewer), std::pair(2, 2));
+}
+
 TEST(JobFile, RanksOfEachHostStandForTheirNumbers) {
   const JobSpec spec = Load(std::string("resources: {ranks_per_node: [3, 1]}\n") + kTrain);
   EXPECT_EQ(spec.resources().nodes(), 2);

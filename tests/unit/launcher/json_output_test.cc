@@ -93,7 +93,7 @@ class JsonOutput : public testing::Test {
     ExpectHarmless(text);
     documents_.Check(section, text);
   }
-  const JsonDocuments documents_{LOCKSTEP_SOURCE_DIR "/docs/json_output.md"};
+  JsonDocuments documents_{LOCKSTEP_SOURCE_DIR "/docs/json_output.md"};
 };
 
 TEST_F(JsonOutput, OfACoordinatorsAnswers) {
@@ -109,6 +109,7 @@ TEST_F(JsonOutput, OfACoordinatorsAnswers) {
   Check("launcher fetch",
         FetchJson({.folder = "runs/x-1", .files = 3, .missing = {"host a: away"}}));
   Check("launcher fetch", FetchJson({}));
+  documents_.ExpectAllWritten();
 }
 
 TEST_F(JsonOutput, KeysAreThereAlsoWhenTheyHaveNothingToSay) {
@@ -137,6 +138,7 @@ TEST_F(JsonOutput, OfValidate) {
   out.str("");
   EXPECT_EQ(Validate(args, out, err), 3);
   Check("launcher validate", out.str());
+  documents_.ExpectAllWritten();
 }
 
 // The tables of json_result.md have their types in words; here they are as code.

@@ -32,7 +32,7 @@ class JsonFiles : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   std::string dir_;
-  const JsonDocuments documents_{LOCKSTEP_SOURCE_DIR "/docs/json_output.md"};
+  JsonDocuments documents_{LOCKSTEP_SOURCE_DIR "/docs/json_output.md"};
 };
 
 TEST_F(JsonFiles, Metrics) {
@@ -51,6 +51,7 @@ TEST_F(JsonFiles, Metrics) {
   int count = 0;
   for (; std::getline(lines, line); ++count) documents_.Check("metrics.jsonl", line);
   EXPECT_EQ(count, 3);
+  documents_.ExpectAllWritten();
   EXPECT_NE(Read("metrics.jsonl").find("\"loss\":0.3333333333333333,"), std::string::npos);
 }
 
@@ -72,6 +73,7 @@ TEST_F(JsonFiles, ConfigOfAModel) {
   ASSERT_TRUE(WriteModel(dir_, job, *compiled.plan, state.data()).ok());
   const std::string text = Read("config.json");
   documents_.Check("config.json", text);
+  documents_.ExpectAllWritten();
   const auto config = nlohmann::json::parse(text);
   EXPECT_EQ(config["model"]["mlp"]["hidden"][0], 64);
   EXPECT_EQ(config["data"]["synthetic"]["train_samples"], 5000000000);

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,6 @@
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/ordered_guest.h"
 #include "launcher/local_run/remote_hosts.h"
-#include "launcher/verbs/validate.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -236,25 +234,6 @@ TEST(Arguments, VerbsThatLookIntoAJob) {
                                         "debug.dump_tensors=\"d e\""));
 }
 
-TEST(Arguments, ValidateAndPlanTakeTheFlagsOfARun) {
-  const Words flags = {"j.yaml",      "--nproc-per-node=2",  "--nnodes=2",      "--name=x",
-                       "--interpret", "--max-restarts=1",    "--set",           "a=b",
-                       "--profile",   "--profile-sort=self", "--dump-tensors=d"};
-  const auto with = [&flags](const char* verb) {
-    Words words = flags;
-    words.insert(words.begin(), verb);
-    return words;
-  };
-  for (const JobArgs& job :
-       {Parse<ValidateArgs>(with("validate")).job, Parse<PlanArgs>(with("plan")).job}) {
-    EXPECT_EQ(job.nproc_per_node->count, 2);
-    EXPECT_EQ(*job.nodes, 2);
-    EXPECT_THAT(job.sets, ElementsAre("a=b", "name=x", "restart.max_restarts=1",
-                                      "profile.steps=all", "profile.sort=self",
-                                      "debug.interpret=true", "debug.dump_tensors=\"d\""));
-  }
-}
-
 TEST(Arguments, FlagsThatNameTheCoordinatorAreKeptForFurtherCommands) {
   const auto environment = [](const std::string& name) {
     return std::string(name == "LOCKSTEP_COORDINATOR" ? "b:2" : "");
@@ -447,49 +426,6 @@ TEST(ExitCodes, TableAndMappingAndDocumentAgree) {
   for (const ExitCodeEntry& entry : ExitCodeTable()) {
     EXPECT_THAT(text, HasSubstr("| " + entry.code + " | " + entry.meaning + " |"));
   }
-}
-
-TEST(ValidateVerb, WritesTheJobOrTheErrors) {
-  ValidateArgs args;
-  args.job.job_file = LOCKSTEP_SOURCE_DIR "/examples/one-step.yaml";
-  std::ostringstream out, err;
-  EXPECT_EQ(Validate(args, out, err), 0);
-  EXPECT_THAT(out.str(), HasSubstr("name: one-step\n"));
-  EXPECT_EQ(err.str(), "");
-  args.job.sets = {"train.step=\"2"};
-  out.str("");
-  EXPECT_EQ(Validate(args, out, err), 3);
-  EXPECT_EQ(out.str(), "");
-  EXPECT_THAT(err.str(), HasSubstr("did you mean 'steps'?"));
-  args.common.output = Output::kJson;
-  EXPECT_EQ(Validate(args, out, err), 3);
-  EXPECT_THAT(out.str(),
-              HasSubstr(R"({"schema":1,"ok":false,"errors":[{"file":"--set","line":0,)"));
-  args.job.sets.clear();
-  out.str("");
-  EXPECT_EQ(Validate(args, out, err), 0);
-  EXPECT_THAT(out.str(), HasSubstr(R"({"schema":1,"ok":true,"job":{"name":"one-step")"));
-}
-
-// The file's elastic bound of four workers stays, whatever the flags say: it is named.
-TEST(ValidateVerb, FlagsAreAppliedBeforeTheRulesAreChecked) {
-  ValidateArgs args;
-  args.job.job_file = LOCKSTEP_SOURCE_DIR "/examples/fashion-mnist.yaml";
-  args.job.nproc_per_node = ProcCount{ProcCount::Kind::kCount, 2};
-  args.job.sets = {"train.shards=2", "elastic="};
-  std::ostringstream out, err;
-  EXPECT_EQ(Validate(args, out, err), 0) << err.str();
-  EXPECT_THAT(out.str(), HasSubstr("nproc_per_node: 2\n"));
-  EXPECT_THAT(out.str(), HasSubstr("max_workers: 2\n"));
-  EXPECT_THAT(out.str(), HasSubstr("shards: 2\n"));
-  args.job.sets = {"train.shards=2"};
-  EXPECT_EQ(Validate(args, out, err), 3);
-  EXPECT_THAT(err.str(), HasSubstr("'elastic.max_workers' 4: 4 workers for 2 shards"));
-  args.job.nproc_per_node = ProcCount{ProcCount::Kind::kCount, 8};
-  args.job.sets.clear();
-  err.str("");
-  EXPECT_EQ(Validate(args, out, err), 5);
-  EXPECT_THAT(err.str(), HasSubstr("8 workers for 4 shards"));
 }
 
 }  // namespace
