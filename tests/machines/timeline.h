@@ -2,8 +2,8 @@
 // Virtual time: what is to happen, in the order of its time and then of its making. The only source
 // of chance is the seed's generator, so a seed is a history.
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_TIMELINE_H_
-#define LOCKSTEP_TESTS_SIMULATION_TIMELINE_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_TIMELINE_H_
+#define LOCKSTEP_TESTS_MACHINES_TIMELINE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -83,4 +83,4 @@ class Timeline {
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_TIMELINE_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_TIMELINE_H_

@@ -4,8 +4,8 @@
 // side that ends it lets what is on its way arrive, then the end. Nobody is told of a host that
 // vanished: both sides find out by keepalive (coordinator/client/channel.h).
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_CONNECTION_H_
-#define LOCKSTEP_TESTS_SIMULATION_CONNECTION_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_CONNECTION_H_
+#define LOCKSTEP_TESTS_MACHINES_CONNECTION_H_
 
 #include <algorithm>
 #include <deque>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <utility>
 
-#include "tests/simulation/host.h"
+#include "tests/machines/host.h"
 
 namespace lockstep::simulation {
 
@@ -168,4 +168,4 @@ class Connection : public Breakable, public std::enable_shared_from_this<Connect
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_CONNECTION_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_CONNECTION_H_
