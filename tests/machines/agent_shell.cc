@@ -46,7 +46,7 @@ void AgentShell::OpenSession() {
 void AgentShell::Feed(const launcher::AgentEvent& event) {
   const launcher::AgentMachine::Output output = machine_.Step(event, Now());
   for (const launcher::AgentAction& action : output.actions) {
-    std::visit([this](const auto& a) { CarryOut(a); }, action);
+    std::visit([this](const auto& a) { this->CarryOut(a); }, action);
   }
   AfterStep();
   if (output.next == absl::InfiniteFuture() || output.next >= armed_) return;

@@ -60,7 +60,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
   std::shared_ptr<Process> process() const { return process_.lock(); }
 
   void Do(typename Machine::Actions actions) {
-    for (auto& action : actions) std::visit([this](auto& a) { CarryOut(a); }, action);
+    for (auto& action : actions) std::visit([this](auto& a) { this->CarryOut(a); }, action);
     ArmTimer();
   }
   // An event of the stream `number`.

@@ -22,6 +22,7 @@ WorkerShell::WorkerShell(Timeline* timeline, Host* host, const WorkerAssignment&
                          int64_t pid, Dial<WorkerMessage, WorkerCommand> dial)
     : Process(timeline, host),
       assignment_(assignment),
+      pid_(pid),
       dial_(std::move(dial)),
       machine_(Bootstrap(*host, assignment), pid) {}
 

@@ -21,6 +21,7 @@ class WorkerShell : public Process {
   const WorkerAssignment& assignment() const { return assignment_; }
   const std::string& incarnation() const { return assignment_.incarnation(); }
   const std::string& job_id() const { return assignment_.job_id(); }
+  int64_t pid() const { return pid_; }
 
  protected:
   // A command came.
@@ -44,6 +45,7 @@ class WorkerShell : public Process {
   using Session = ClientSession<WorkerMessage, WorkerCommand>;
 
   const WorkerAssignment assignment_;
+  const int64_t pid_;
   const Dial<WorkerMessage, WorkerCommand> dial_;
   worker::ControlMachine machine_;
   std::shared_ptr<Session> session_;

@@ -26,7 +26,7 @@ bool IsDead(const Breakable& connection) {
 
 World::World(SimulationOptions given)
     : options(std::move(given)),
-      timeline(options.seed),
+      timeline(Random(options.seed)),
       checker(this),
       queue_checker(this),
       began_(timeline.now()),
