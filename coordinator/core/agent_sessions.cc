@@ -48,7 +48,8 @@ void NoteEndedByAgent(Context& context, const Node& node, Worker& worker) {
 
 // Workers that ran under an earlier life of the agent ended with it, unless it says that they run,
 // or that how they ended follows.
-void MarkLost(Context& context, const Node& node, const AgentHello& hello, bool was_stopping) {
+void MarkLost(Context& context, const Node& node, const std::string& host_before,
+              const AgentHello& hello, bool was_stopping) {
   std::set<std::string> running(hello.ended().begin(), hello.ended().end());
   for (const WorkerStarted& worker : hello.running()) running.insert(worker.worker_incarnation());
   for (auto& [id, job] : context.state.jobs) {
@@ -65,7 +66,7 @@ void MarkLost(Context& context, const Node& node, const AgentHello& hello, bool 
         if (worker.died_serial == 0) NoteEndedByAgent(context, node, worker);
       } else if (worker.verdict_serial == 0 && worker.died_serial == 0 && !worker.failed) {
         worker.verdict_serial = context.state.serial;
-        worker.verdict = absl::StrCat("ended when the agent on ", node.host, " ended");
+        worker.verdict = absl::StrCat("ended when the agent on ", host_before, " ended");
         worker.node_lost = true;
         if (!job.final()) {
           NoteNodeFailure(context, node.id, "its agent ended with work on it", "");
@@ -136,6 +137,7 @@ void OnHello(Context& context, const AgentSaid& event) {
     if (late) return;
   }
   const bool restarted = !node.incarnation.empty() && node.incarnation != hello.incarnation();
+  const std::string host_before = node.host;
   node.id = hello.node_id();
   node.incarnation = hello.incarnation();
   node.host = hello.host();
@@ -153,7 +155,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
   const bool was_stopping = std::exchange(node.stopping, false);
   if (std::exchange(node.keeps, false) && !node.drain) context.state.drained.erase(node.id);
-  if (restarted) MarkLost(context, node, hello, was_stopping);
+  if (restarted) MarkLost(context, node, host_before, hello, was_stopping);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
   context.wish_nodes.insert(node.id);

@@ -13,7 +13,19 @@ std::string Name(const Names& names, SessionId session) {
   return found == names.end() ? absl::StrCat("session ", session) : found->second;
 }
 
+// Of a node that is there and gets no work.
+std::string StateText(const NodeStatus& node) {
+  if (node.state() == "up" || node.state() == "away") return "";
+  std::string text = absl::StrCat(", ", node.state(), ": ", node.reason());
+  if (node.has_drain()) absl::StrAppend(&text, " (", node.drain().user(), ")");
+  return text;
+}
+
+}  // namespace
+
 std::string ToText(const AgentCommand& command) {
+  if (command.has_send_files())
+    return absl::StrCat("send files of ", command.send_files().job_id());
   if (command.has_rejected()) return absl::StrCat("rejected: ", command.rejected().reason());
   if (command.has_acknowledged()) {
     return absl::StrCat("acknowledged ",
@@ -90,16 +102,6 @@ std::string ToText(const JobEvent& event) {
   if (event.has_log()) return absl::StrCat("log: ", absl::StrJoin(event.log().lines(), " | "));
   return absl::StrCat("notice: ", event.notice());
 }
-
-// Of a node that is there and gets no work.
-std::string StateText(const NodeStatus& node) {
-  if (node.state() == "up" || node.state() == "away") return "";
-  std::string text = absl::StrCat(", ", node.state(), ": ", node.reason());
-  if (node.has_drain()) absl::StrAppend(&text, " (", node.drain().user(), ")");
-  return text;
-}
-
-}  // namespace
 
 std::vector<std::string> ToText(const Effects& effects, const Names& names) {
   std::vector<std::string> lines;

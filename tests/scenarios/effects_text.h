@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Effects of the coordinator's core as lines of text for scenarios.
+// What the control plane decides and says as lines of text for scenarios.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_TESTS_SCENARIOS_EFFECTS_TEXT_H_
 #define LOCKSTEP_TESTS_SCENARIOS_EFFECTS_TEXT_H_
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/questions.h"
 
@@ -15,6 +16,21 @@ namespace lockstep::coordinator {
 
 // Who is at the other end of a session.
 using Names = std::map<SessionId, std::string>;
+
+// What a coordinator says.
+std::string ToText(const AgentCommand& command);
+std::string ToText(const WorkerCommand& command);
+std::string ToText(const JobEvent& event);
+// What a peer says.
+std::string ToText(const AgentMessage& message);
+std::string ToText(const WorkerMessage& message);
+
+// "cluster/3": whose command it is and of which life; "-": it does not say.
+template <typename Spoken>
+std::string SpeakerText(const Spoken& command) {
+  return command.cluster_id().empty() ? "-"
+                                      : absl::StrCat(command.cluster_id(), "/", command.epoch());
+}
 
 // Returns what was told to agents, workers and followers, and which rows were written, in this
 // order.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the scripts of this folder against the coordinator's core and compares what it does with
-// what they say; `scenario_test --rewrite [FILE...]` writes down what it does now.
-#include <stdio.h>
+// Runs the scripts of this folder against the coordinator's core, or against all machines of the
+// control plane, and compares what they do with what is written; `scenario_test --rewrite
+// [FILE...]` writes down what they do now.
+#include <stdlib.h>
 
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -43,10 +45,10 @@ bool RunScript(const std::string& file, bool rewrite) {
     std::cout << file << ": " << blocks.status().ToString() << "\n";
     return false;
   }
-  World world;
+  const std::unique_ptr<World> world = MakeWorld(Command(blocks->front().command));
   bool same = true;
   for (Block& block : *blocks) {
-    const std::vector<std::string> now = world.Do(Command(block.command));
+    const std::vector<std::string> now = world->Do(Command(block.command));
     if (now != block.output && !rewrite) ShowDifference(file, block, now);
     same &= now == block.output;
     block.output = now;
@@ -75,4 +77,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep::coordinator
 
-int main(int argc, char** argv) { return lockstep::coordinator::Main(argc, argv); }
+int main(int argc, char** argv) {
+  ::setenv("TZ", "UTC", 1);  // of times that people are told
+  return lockstep::coordinator::Main(argc, argv);
+}

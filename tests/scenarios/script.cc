@@ -72,6 +72,12 @@ std::vector<std::string> Command::list(const std::string& name) const {
   return absl::StrSplit(text(name), ',', absl::SkipEmpty());
 }
 
+absl::Duration ParseTime(const std::string& text) {
+  absl::Duration duration;
+  LS_CHECK(absl::ParseDuration(text, &duration)) << "no duration: '" << text << "'";
+  return duration;
+}
+
 absl::StatusOr<std::vector<Block>> ParseScript(const std::string& text) {
   std::vector<Block> blocks;
   Block block;

@@ -37,6 +37,9 @@ class Command {
   std::map<std::string, std::string> values_;
 };
 
+// "5s", which is a program error otherwise.
+absl::Duration ParseTime(const std::string& text);
+
 struct Block {
   std::vector<std::string> comments;  // and empty lines, before the command
   std::string command;

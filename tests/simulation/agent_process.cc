@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +13,6 @@
 namespace lockstep::simulation {
 namespace {
 
-constexpr int kHeartbeatKind = 1;
 // In which it says how its workers ended.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 
@@ -34,12 +32,12 @@ launcher::AgentMachineOptions OptionsWith(absl::Duration grace) {
 }  // namespace
 
 AgentProcess::AgentProcess(World* world, Host* host, int slots, int life)
-    : Process(&world->timeline, host),
+    : AgentShell(&world->timeline, host, OptionsWith(GraceOf(world->options.seed, life)),
+                 world->DialAgent()),
       world_(world),
       slots_(slots),
       life_(absl::StrCat(host->name, "-", life)),
-      grace_(GraceOf(world->options.seed, life)),
-      machine_(OptionsWith(grace_)) {}
+      grace_(GraceOf(world->options.seed, life)) {}
 
 void AgentProcess::Start() { OpenSession(); }
 
@@ -49,7 +47,7 @@ void AgentProcess::DieAlone() {
 }
 
 void AgentProcess::Adopt(const AgentProcess& before) {
-  const AgentHello known = before.machine_.Hello();
+  const AgentHello known = before.machine().Hello();
   deaths_ = before.deaths_;
   obeyed_epoch_ = before.obeyed_epoch_;
   asked_ = before.asked_;
@@ -61,7 +59,7 @@ void AgentProcess::Adopt(const AgentProcess& before) {
     adopted.epoch = known.epoch();
     adopted.pid = world_->NextPid();
     adopted.wanted_end = before.asked_.count(incarnation) != 0;
-    machine_.Step(adopted, Now());
+    machine().Step(adopted, Now());
     const auto end = before.ends_.find(incarnation);
     if (end == before.ends_.end()) continue;
     ends_.insert(*end);
@@ -70,12 +68,12 @@ void AgentProcess::Adopt(const AgentProcess& before) {
     exited.order = end->second.order;
     exited.signal = end->second.signal;
     exited.exit_code = worker->exit_code();
-    machine_.Step(exited, Now());  // said when it is connected
+    machine().Step(exited, Now());  // said when it is connected
   }
 }
 
 AgentHello AgentProcess::Hello() const {
-  AgentHello hello = machine_.Hello();
+  AgentHello hello = machine().Hello();
   hello.set_node_id(host()->name);
   hello.set_host(host()->name);
   hello.set_incarnation(life_);
@@ -84,46 +82,10 @@ AgentHello AgentProcess::Hello() const {
   return hello;
 }
 
-void AgentProcess::OpenSession() {
-  const int number = ++sessions_;
-  unwritten_.clear();  // what waited for the one before went with it
-  Session::Callbacks callbacks;
-  callbacks.hello = [this] {
-    AgentMessage message;
-    *message.mutable_hello() = Hello();
-    return message;
-  };
-  callbacks.on_command = [this, number](const AgentCommand& command) {
-    if (number == sessions_) OnCommand(command);
-  };
-  callbacks.on_connection = [this, number](bool connected, const std::string& reason) {
-    if (number != sessions_) return;
-    if (connected) {
-      Feed(launcher::agent_event::Connected{});
-    } else {
-      Feed(launcher::agent_event::Disconnected{reason});
-    }
-  };
-  callbacks.on_written = [this, number](const AgentMessage& message) {
-    if (number == sessions_ && message.has_log()) unwritten_.erase(message.log().lines().slot());
-  };
-  session_ =
-      std::make_shared<Session>(shared_from_this(), world_->DialAgent(), std::move(callbacks));
-  session_->Begin();
-}
+void AgentProcess::OnNewSession() { unwritten_.clear(); }
 
-void AgentProcess::Feed(const launcher::AgentEvent& event) {
-  const launcher::AgentMachine::Output output = machine_.Step(event, Now());
-  for (const launcher::AgentAction& action : output.actions) {
-    std::visit([this](const auto& a) { CarryOut(a); }, action);
-  }
-  EndWhenThrough();
-  if (output.next == absl::InfiniteFuture() || output.next >= armed_) return;
-  armed_ = output.next;
-  After(std::max(absl::ZeroDuration(), output.next - Now()), [this, at = armed_] {
-    if (armed_ == at) armed_ = absl::InfiniteFuture();
-    Feed(launcher::agent_event::Tick{});
-  });
+void AgentProcess::OnWritten(const AgentMessage& message) {
+  if (message.has_log()) unwritten_.erase(message.log().lines().slot());
 }
 
 void AgentProcess::Leave(absl::Duration away) {
@@ -132,12 +94,12 @@ void AgentProcess::Leave(absl::Duration away) {
   Feed(launcher::agent_event::Stop{});
 }
 
-void AgentProcess::EndWhenThrough() {
-  if (!leaves() || through_ || !machine_.stopped()) return;
+void AgentProcess::AfterStep() {
+  if (!leaves() || through_ || !machine().stopped()) return;
   through_ = true;
   world_->Say(absl::StrCat("the agent of ", host()->name, " has left after ",
                            absl::FormatDuration(Now() - leaving_since_)));
-  After(absl::ZeroDuration(), [this] { session_->Close(kLastWords); });
+  After(absl::ZeroDuration(), [this] { session().Close(kLastWords); });
   After(kLastWords, [this] {
     world_->timeline.In(away_, [world = world_, index = static_cast<size_t>(host()->number)] {
       world->StartAgent(index);
@@ -154,7 +116,7 @@ void AgentProcess::OnLine(const WorkerProcess& worker) {
   message.mutable_log()->set_worker_incarnation(worker.incarnation());
   LogLines& lines = *message.mutable_log()->mutable_lines();
   lines.set_slot(static_cast<int>(lines_));  // which one it is
-  session_->Send(std::move(message));
+  session().Send(std::move(message));
 }
 
 bool AgentProcess::HasWrittenBefore(int64_t line) const {
@@ -169,7 +131,7 @@ void AgentProcess::OnCommand(const AgentCommand& command) {
   world_->checker.EndCommand();
 }
 
-void AgentProcess::CarryOut(const launcher::agent_action::Start& start) {
+void AgentProcess::OnStart(const launcher::agent_action::Start& start) {
   const std::string& incarnation = start.assignment.incarnation();
   world_->checker.OnAgentActs("starts a worker");
   world_->Say(absl::StrCat(host()->name, " starts ", incarnation));
@@ -187,7 +149,7 @@ void AgentProcess::CarryOut(const launcher::agent_action::Start& start) {
                 });
 }
 
-void AgentProcess::CarryOut(const launcher::agent_action::Terminate& terminate) {
+void AgentProcess::OnTerminate(const launcher::agent_action::Terminate& terminate) {
   world_->checker.OnAgentActs("ends a worker");
   const std::shared_ptr<WorkerProcess> worker = workers_[terminate.incarnation];
   if (worker == nullptr || !worker->alive()) return;
@@ -196,7 +158,7 @@ void AgentProcess::CarryOut(const launcher::agent_action::Terminate& terminate) 
   worker->After(absl::Milliseconds(5), [worker] { worker->Terminate(); });
 }
 
-void AgentProcess::CarryOut(const launcher::agent_action::Kill& kill) {
+void AgentProcess::OnKill(const launcher::agent_action::Kill& kill) {
   world_->checker.OnAgentActs("kills a worker");
   const std::shared_ptr<WorkerProcess> worker = workers_[kill.incarnation];
   if (worker == nullptr || !worker->alive()) return;
@@ -230,31 +192,14 @@ void AgentProcess::OnWorkerDeath(WorkerProcess& worker, int signal) {
         });
 }
 
-void AgentProcess::CarryOut(const launcher::agent_action::Forget& forget) {
+void AgentProcess::OnForget(const launcher::agent_action::Forget& forget) {
   world_->checker.OnForgotten(forget.incarnation);
   workers_.erase(forget.incarnation);
   ends_.erase(forget.incarnation);
 }
 
-void AgentProcess::CarryOut(const launcher::agent_action::Send& send) {
-  session_->Send(send.message);
-}
-
-void AgentProcess::CarryOut(const launcher::agent_action::Heartbeat&) {
-  AgentMessage message;
-  message.mutable_heartbeat();
-  session_->Send(std::move(message), kHeartbeatKind);
-}
-
-void AgentProcess::CarryOut(const launcher::agent_action::CloseSession&) {
-  ++sessions_;
-  session_->Close(absl::ZeroDuration());
-}
-
-void AgentProcess::CarryOut(const launcher::agent_action::OpenSession&) { OpenSession(); }
-
 void AgentProcess::OnDeath() {
-  if (session_ != nullptr) session_->Abandon();
+  AgentShell::OnDeath();
   if (!alone_) EndWorkers();
 }
 

@@ -9,16 +9,14 @@
 #include <set>
 #include <string>
 
-#include "launcher/agent/machine.h"
-#include "tests/simulation/client_session.h"
-#include "tests/simulation/host.h"
+#include "tests/machines/agent_shell.h"
 #include "tests/simulation/worker_process.h"
 
 namespace lockstep::simulation {
 
 class World;
 
-class AgentProcess : public Process {
+class AgentProcess : public AgentShell {
  public:
   AgentProcess(World* world, Host* host, int slots, int life);
 
@@ -35,7 +33,6 @@ class AgentProcess : public Process {
   void Leave(absl::Duration away);
   bool leaves() const { return leaving_since_ != absl::InfiniteFuture(); }
   const std::string& life() const { return life_; }
-  bool connected() const { return machine_.connected(); }
   absl::Duration grace() const { return grace_; }
   // One of its processes says something.
   void OnLine(const WorkerProcess& worker);
@@ -46,39 +43,24 @@ class AgentProcess : public Process {
   const std::map<std::string, std::shared_ptr<WorkerProcess>>& workers() const { return workers_; }
 
  protected:
+  AgentHello Hello() const override;
+  void OnCommand(const AgentCommand& command) override;
+  void OnNewSession() override;
+  void OnWritten(const AgentMessage& message) override;
+  void OnStart(const launcher::agent_action::Start& start) override;
+  void OnTerminate(const launcher::agent_action::Terminate& terminate) override;
+  void OnKill(const launcher::agent_action::Kill& kill) override;
+  void OnForget(const launcher::agent_action::Forget& forget) override;
+  // One that leaves ends when its workers have.
+  void AfterStep() override;
   // Its processes end with it.
   void OnDeath() override;
 
  private:
-  using Session = ClientSession<AgentMessage, AgentCommand>;
-
-  AgentHello Hello() const;
-  void OpenSession();
-  void Feed(const launcher::AgentEvent& event);
-  void OnCommand(const AgentCommand& command);
-  void CarryOut(const launcher::agent_action::Start& start);
-  void CarryOut(const launcher::agent_action::Terminate& terminate);
-  void CarryOut(const launcher::agent_action::SaveAndLeave&) {}  // its coordinators come back
-  void CarryOut(const launcher::agent_action::Kill& kill);
-  void CarryOut(const launcher::agent_action::Forget& forget);
-  void CarryOut(const launcher::agent_action::Send& send);
-  void CarryOut(const launcher::agent_action::SendFiles&) {}  // nobody asks for any
-  void CarryOut(const launcher::agent_action::Heartbeat&);
-  void CarryOut(const launcher::agent_action::CloseSession&);
-  void CarryOut(const launcher::agent_action::OpenSession&);
-  void CarryOut(const launcher::agent_action::Report&) {}
-  void CarryOut(const launcher::agent_action::Warn&) {}
-
-  // Of an agent that leaves: it ends when its workers have.
-  void EndWhenThrough();
-
   World* const world_;
   const int slots_;
   const std::string life_;
   const absl::Duration grace_;
-  launcher::AgentMachine machine_;
-  std::shared_ptr<Session> session_;
-  int sessions_ = 0;
   std::map<std::string, std::shared_ptr<WorkerProcess>> workers_;
   struct End {
     int signal = 0;
@@ -94,7 +76,6 @@ class AgentProcess : public Process {
   absl::Duration away_;
   bool through_ = false;
   int64_t obeyed_epoch_ = 0;
-  absl::Time armed_ = absl::InfiniteFuture();
 };
 
 }  // namespace lockstep::simulation

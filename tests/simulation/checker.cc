@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/journal.h"
-#include "tests/simulation/coordinator_process.h"
+#include "tests/machines/coordinator_process.h"
 #include "tests/simulation/worker_process.h"
 #include "tests/simulation/world.h"
 
@@ -225,7 +225,7 @@ void Checker::OnTold(const CoordinatorProcess& coordinator, const coordinator::A
   const bool is_final = state == SUCCEEDED || state == FAILED || state == CANCELLED;
   // One that was replaced and does not know it yet may still say why a job waits, as no row says
   // so.
-  if (!is_final && !coordinator.IsCurrent()) return;
+  if (!is_final && !world_->IsCurrent(coordinator)) return;
   Told& told = told_[append.job_id];
   if (told.final != JOB_STATE_UNSPECIFIED && state != told.final) {
     Fail(absl::StrCat("job ", append.job_id, " was ", JobState_Name(told.final), " and is now ",

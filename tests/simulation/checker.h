@@ -38,7 +38,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/core.h"
-#include "tests/simulation/host.h"
+#include "tests/machines/host.h"
 
 namespace lockstep::simulation {
 

@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/event.h"
-#include "tests/simulation/timeline.h"
+#include "tests/machines/timeline.h"
 
 namespace lockstep::simulation {
 

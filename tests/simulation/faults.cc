@@ -350,7 +350,7 @@ void Faults::ReplaceCoordinator() {
     world_->timeline.In(until_wakes, [this, coordinator] {
       if (!coordinator->alive()) return;
       world_->Say("the old coordinator wakes");
-      if (coordinator->IsCurrent()) world_->checker.OnContinue();
+      if (world_->IsCurrent(*coordinator)) world_->checker.OnContinue();
       coordinator->Continue();
     });
   });

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tests/simulation/host.h"
+#include "tests/machines/host.h"
 
 namespace lockstep::simulation {
 

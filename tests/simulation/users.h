@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/outbox/batch.h"
-#include "tests/simulation/timeline.h"
+#include "tests/machines/timeline.h"
 
 namespace lockstep::simulation {
 

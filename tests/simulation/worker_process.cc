@@ -11,42 +11,23 @@
 namespace lockstep::simulation {
 namespace {
 
-constexpr int kHeartbeatKind = 1;
 constexpr int64_t kLineEvery = 10;  // steps
-
-WorkerBootstrap Bootstrap(const Host& host, const WorkerAssignment& assignment) {
-  WorkerBootstrap bootstrap;
-  *bootstrap.mutable_assignment() = assignment;
-  bootstrap.set_node_id(host.name);
-  bootstrap.set_host(host.name);
-  return bootstrap;
-}
 
 }  // namespace
 
 WorkerProcess::WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment)
-    : Process(&world->timeline, host),
-      world_(world),
-      assignment_(assignment),
-      machine_(Bootstrap(*host, assignment), world->NextPid()) {}
+    : WorkerShell(&world->timeline, host, assignment, world->NextPid(), world->DialWorker()),
+      world_(world) {}
 
 void WorkerProcess::Start() {
-  Session::Callbacks callbacks;
-  callbacks.hello = [this] { return machine_.Hello(); };
-  callbacks.on_command = [this](const WorkerCommand& command) { OnCommand(command); };
-  callbacks.on_connection = [this](bool connected, const std::string&) {
-    if (connected) CarryOut(machine_.Connected());
-  };
-  const auto self = std::static_pointer_cast<WorkerProcess>(shared_from_this());
-  session_ = std::make_shared<Session>(self, world_->DialWorker(), std::move(callbacks));
-  session_->Begin();
+  OpenSession();
   After(random().Between(absl::Milliseconds(200), absl::Seconds(2)), [this] { SayReady(); });
   After(world_->options.worker_beat, [this] { Beat(); });
 }
 
 void WorkerProcess::OnDeath() {
   if (group_ != nullptr) std::exchange(group_, nullptr)->Gone(this);
-  if (session_ != nullptr) session_->Abandon();
+  WorkerShell::OnDeath();
 }
 
 void WorkerProcess::Terminate() { Exit(143); }
@@ -54,18 +35,17 @@ void WorkerProcess::Terminate() { Exit(143); }
 void WorkerProcess::Exit(int code) {
   exit_code_ = code;
   world_->Say(absl::StrCat(incarnation(), " exits with code ", code,
-                           machine_.exit() ? ": " + machine_.exit()->reason() : ""));
+                           machine().exit() ? ": " + machine().exit()->reason() : ""));
   Die();
   world_->OnWorkerDeath(*this);
 }
 
-void WorkerProcess::CarryOut(const worker::ControlMachine::Effects& effects) {
-  for (const WorkerMessage& message : effects.messages) session_->Send(message);
-  if (effects.abort && group_ != nullptr) group_->LeaveWhenUpdated(this, -1, *effects.abort);
+void WorkerProcess::OnAbort(const std::string& reason) {
+  if (group_ != nullptr) group_->LeaveWhenUpdated(this, -1, reason);
 }
 
 void WorkerProcess::OnCommand(const WorkerCommand& command) {
-  const worker::ControlMachine::Effects effects = machine_.Command(command);
+  const worker::ControlMachine::Effects effects = machine().Command(command);
   const bool obeyed = effects.refused.empty();
   if (obeyed) {
     world_->checker.OnObeyed(incarnation(), obeyed_epoch_, command.epoch());
@@ -79,8 +59,8 @@ void WorkerProcess::OnCommand(const WorkerCommand& command) {
   CarryOut(effects);
   // The main thread looks when it is not within a generation.
   if (group_ != nullptr && !finished_) return;
-  if (machine_.exit()) return Exit(machine_.exit()->code());
-  if (finished_ && machine_.HasEnded(highest_generation_)) {
+  if (machine().exit()) return Exit(machine().exit()->code());
+  if (finished_ && machine().HasEnded(highest_generation_)) {
     finished_ = false;  // the result did not get safe: the work is not done
     SayReady();
   }
@@ -102,7 +82,7 @@ void WorkerProcess::SayReady() {
   if (has_state()) ready.set_committed_step(committed_);
   ready.set_plan_hash("plan");
   ready.set_device_hash("device");
-  CarryOut(machine_.Ready(ready));
+  CarryOut(machine().Ready(ready));
   if (highest_generation_ == 0) {
     world_->OnFirstReady(std::static_pointer_cast<WorkerProcess>(shared_from_this()));
   }
@@ -110,15 +90,15 @@ void WorkerProcess::SayReady() {
 }
 
 void WorkerProcess::LookForGeneration() {
-  if (!ready_ || group_ != nullptr || !machine_.HasGeneration(highest_generation_)) return;
-  const Generation generation = machine_.TakeGeneration(highest_generation_);
+  if (!ready_ || group_ != nullptr || !machine().HasGeneration(highest_generation_)) return;
+  const Generation generation = machine().TakeGeneration(highest_generation_);
   ready_ = false;
   highest_generation_ = generation.generation();
   if (generation.members().empty()) return SayReady();
   first_commit_ = absl::InfinitePast();
   group_ = world_->GroupOf(job_id(), highest_generation_);
   group_->Join(std::static_pointer_cast<WorkerProcess>(shared_from_this()));
-  if (group_ != nullptr) CarryOut(machine_.Watch(highest_generation_));
+  if (group_ != nullptr) CarryOut(machine().Watch(highest_generation_));
 }
 
 void WorkerProcess::Enter(int64_t step, bool resumed) {
@@ -144,21 +124,21 @@ void WorkerProcess::Commit(int64_t step) {
   if (step % kLineEvery == 0) SayLine();
   if (first_commit_ != absl::InfinitePast()) return;
   first_commit_ = Now();
-  SendBeat();
+  BeatNow();
 }
 
 void WorkerProcess::LeaveGroup(int lost_rank, const std::string& why) {
   group_ = nullptr;
   world_->Say(absl::StrCat(incarnation(), " leaves generation ", highest_generation_, " with step ",
                            committed_, ": ", why));
-  machine_.Unwatch();
+  machine().Unwatch();
   SayLine();
-  if (machine_.exit()) return Exit(machine_.exit()->code());
-  WorkerMessage message = machine_.NewMessage();
+  if (machine().exit()) return Exit(machine().exit()->code());
+  WorkerMessage message = machine().NewMessage();
   message.mutable_peer_lost()->set_generation(highest_generation_);
   message.mutable_peer_lost()->set_rank(lost_rank);
   message.mutable_peer_lost()->set_detail(why);
-  session_->Send(std::move(message));
+  Send(std::move(message));
   SayReady();
 }
 
@@ -180,36 +160,36 @@ bool WorkerProcess::Ails() const {
 
 void WorkerProcess::RegroupNow() {
   group_ = nullptr;
-  machine_.Unwatch();
+  machine().Unwatch();
   SayReady();
 }
 
 void WorkerProcess::FinishTraining(bool drained) {
   group_ = nullptr;
-  machine_.Unwatch();
+  machine().Unwatch();
   finished_ = true;
   drained_ = drained;
   WorkerFinished finished;
   finished.set_generation(highest_generation_);
   finished.set_steps(committed_);
   finished.set_drained(drained);
-  CarryOut(machine_.Finished(finished));
-  if (machine_.HasEnded(highest_generation_)) {
+  CarryOut(machine().Finished(finished));
+  if (machine().HasEnded(highest_generation_)) {
     finished_ = false;
     SayReady();
   }
-  if (machine_.exit()) Exit(machine_.exit()->code());
+  if (machine().exit()) Exit(machine().exit()->code());
 }
 
 void WorkerProcess::Beat() {
   // A step that waits for others moves nothing.
   if (group_ == nullptr || group_->WaitsFor(this) < 0) ++moves_;
-  SendBeat();
+  BeatNow();
   After(world_->options.worker_beat, [this] { Beat(); });
 }
 
-void WorkerProcess::SendBeat() {
-  WorkerMessage message = machine_.NewMessage();
+void WorkerProcess::BeatNow() {
+  WorkerMessage message = machine().NewMessage();
   WorkerHeartbeat& beat = *message.mutable_heartbeat();
   beat.set_generation(group_ != nullptr || finished_ ? highest_generation_ : 0);
   beat.set_progress_counter(moves_);
@@ -221,7 +201,7 @@ void WorkerProcess::SendBeat() {
     const absl::Duration since = Now() - first_commit_;
     beat.mutable_since_first_commit()->set_seconds(absl::ToInt64Seconds(since));
   }
-  session_->Send(std::move(message), kHeartbeatKind);
+  WorkerShell::SendBeat(std::move(message));
 }
 
 }  // namespace lockstep::simulation

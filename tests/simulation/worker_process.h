@@ -7,16 +7,14 @@
 #include <memory>
 #include <string>
 
-#include "tests/simulation/client_session.h"
-#include "tests/simulation/host.h"
-#include "worker/control/control_machine.h"
+#include "tests/machines/worker_shell.h"
 
 namespace lockstep::simulation {
 
 class World;
 class Group;
 
-class WorkerProcess : public Process {
+class WorkerProcess : public WorkerShell {
  public:
   WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment);
 
@@ -24,9 +22,6 @@ class WorkerProcess : public Process {
   // Leaves politely: it ends.
   void Terminate();
 
-  const WorkerAssignment& assignment() const { return assignment_; }
-  const std::string& incarnation() const { return assignment_.incarnation(); }
-  const std::string& job_id() const { return assignment_.job_id(); }
   // Its state is that after this step; -1: it has none.
   int64_t committed() const { return committed_; }
   bool has_state() const { return committed_ >= 0; }
@@ -53,21 +48,19 @@ class WorkerProcess : public Process {
   // Returns whether it does not leave its generation though it should: its main thread hangs, in
   // some seeds and once a job, and the thread that speaks to the coordinator goes on.
   bool Hangs();
-  bool wants_drain() const { return machine_.drain(); }
-  int64_t regroup() const { return machine_.regroup(); }
+  bool wants_drain() const { return machine().drain(); }
+  int64_t regroup() const { return machine().regroup(); }
 
  protected:
+  void OnCommand(const WorkerCommand& command) override;
+  void OnAbort(const std::string& reason) override;
   void OnDeath() override;
 
  private:
-  using Session = ClientSession<WorkerMessage, WorkerCommand>;
-
-  void CarryOut(const worker::ControlMachine::Effects& effects);
-  void OnCommand(const WorkerCommand& command);
   void SayReady();
   void LookForGeneration();
   void Beat();
-  void SendBeat();
+  void BeatNow();
   void Exit(int code);
   void SayLine();
   // In some seeds its main thread is slow to look, and in some of them so slow that what it finds
@@ -75,9 +68,6 @@ class WorkerProcess : public Process {
   absl::Duration LongestLook() const;
 
   World* const world_;
-  const WorkerAssignment assignment_;
-  worker::ControlMachine machine_;
-  std::shared_ptr<Session> session_;
   std::shared_ptr<Group> group_;
   int64_t committed_ = -1;
   int64_t highest_generation_ = 0;

@@ -26,7 +26,7 @@ bool IsDead(const Breakable& connection) {
 
 World::World(SimulationOptions given)
     : options(std::move(given)),
-      timeline(options.seed),
+      timeline(Random(options.seed)),
       checker(this),
       queue_checker(this),
       began_(timeline.now()),
@@ -262,7 +262,7 @@ Dial<WorkerMessage, WorkerCommand> World::DialWorker() {
   };
 }
 
-void World::NoteConnection(const std::shared_ptr<Breakable>& connection) {
+void World::OnConnection(const std::shared_ptr<Breakable>& connection) {
   if (connections_.size() > 1000 && connections_.size() > 8 * agents.size()) {
     std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
   }
@@ -301,8 +301,11 @@ void World::StartAgent(size_t index) {
 
 void World::StartCoordinator() {
   if (coordinator != nullptr) return;
-  coordinator = std::make_shared<CoordinatorProcess>(this, hosts[0].get());
-  coordinator->Begin();
+  coordinator = std::make_shared<CoordinatorProcess>(
+      &timeline, hosts[0].get(), &disk, this,
+      CoordinatorProcess::Settings{options.limits, options.measure});
+  const absl::Status begun = coordinator->Begin();
+  if (!begun.ok()) checker.Fail(begun.ToString());
 }
 
 void World::CrashCoordinator() {
@@ -354,8 +357,44 @@ void World::LeadAstray() {
   }
 }
 
+void World::Write(CoordinatorProcess& process, std::vector<coordinator::Row> rows) {
+  disk.Begin(process.epoch(), std::move(rows));
+  // A stall that begins now holds up this write as well.
+  const absl::Duration takes =
+      timeline.random.Between(absl::Microseconds(100), absl::Milliseconds(5));
+  process.After(takes, [this, &process] {
+    const absl::Duration stalled =
+        std::max(absl::ZeroDuration(), disk.stalled_until - timeline.now());
+    process.After(stalled, [this, &process] { process.Written(disk.Finish(process.epoch())); });
+  });
+}
+
+void World::AfterStep(const CoordinatorProcess& process) {
+  if (IsCurrent(process)) checker.AfterStep(process);
+}
+
+void World::OnHeard(const CoordinatorProcess& process, const AgentMessage& message,
+                    const Process& client) {
+  if (IsCurrent(process)) checker.OnHeard(message, client);
+}
+
+void World::OnHeard(const CoordinatorProcess& process, const WorkerMessage& message,
+                    const Process& client) {
+  if (IsCurrent(process)) checker.OnHeard(message, client);
+}
+
+WorkerCommand World::CommandFor(const Process& client, coordinator::ToWorker message) {
+  if (message.generation == nullptr) return std::move(message.command);
+  const auto& worker = static_cast<const WorkerProcess&>(client);
+  NoteGeneration(worker.job_id(), message.generation);
+  Generation& generation = *message.command.mutable_generation();
+  generation.set_generation(message.generation->generation());
+  generation.add_members()->set_incarnation(worker.incarnation());
+  return std::move(message.command);
+}
+
 void World::OnBroken(CoordinatorProcess& process) {
-  if (process.IsCurrent()) return CrashCoordinator();
+  if (IsCurrent(process)) return CrashCoordinator();
   Say("the old coordinator ends");
   process.Die();
   std::erase_if(replaced, [&](const auto& old) { return old.get() == &process; });

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/machines/coordinator_process.h"
+#include "tests/machines/disk.h"
+#include "tests/machines/host.h"
 #include "tests/simulation/agent_process.h"
 #include "tests/simulation/checker.h"
-#include "tests/simulation/coordinator_process.h"
-#include "tests/simulation/disk.h"
 #include "tests/simulation/drains.h"
 #include "tests/simulation/faults.h"
 #include "tests/simulation/group.h"
-#include "tests/simulation/host.h"
 #include "tests/simulation/queue_checker.h"
 #include "tests/simulation/queue_users.h"
 #include "tests/simulation/users.h"
@@ -60,10 +60,10 @@ struct SimulatedJob {
   absl::Time disturbed = absl::InfinitePast();
 };
 
-class World {
+class World : public Surroundings {
  public:
   explicit World(SimulationOptions given);
-  ~World();
+  ~World() override;
 
   // The seed's history. Empty: all was well; else what was wrong.
   std::string Run();
@@ -88,9 +88,6 @@ class World {
   SimulatedJob& JobOf(const std::string& job_id);
   // How it stands, in a sentence.
   std::string Standing(const std::string& job_id) const;
-  // A coordinator tells a member of the generation. Workers are sent its number alone: that number
-  // and members belong together is looked at here, and a generation's members are in memory once.
-  void NoteGeneration(const std::string& job_id, std::shared_ptr<const Generation> generation);
   std::shared_ptr<Group> GroupOf(const std::string& job_id, int64_t generation);
   void SaveCheckpoint(const std::string& job_id, int64_t step);
   void OnWorkerDeath(WorkerProcess& worker);
@@ -104,7 +101,6 @@ class World {
   // ---- the network ----
   Dial<AgentMessage, AgentCommand> DialAgent();
   Dial<WorkerMessage, WorkerCommand> DialWorker();
-  void NoteConnection(const std::shared_ptr<Breakable>& connection);
   // Connections that nothing gets through are given up when their keepalive says so.
   void CheckConnectionsLater();
   // Those of the host are given up.
@@ -117,10 +113,28 @@ class World {
   // Another one takes the journal and the address of the coordinator, which is stopped. Some hosts
   // do not notice and stay connected to the old one. Returns it.
   std::shared_ptr<CoordinatorProcess> ReplaceCoordinator();
-  // It ends by itself, as its journal fails.
-  void OnBroken(CoordinatorProcess& process);
+  // No other one has taken its place.
+  bool IsCurrent(const CoordinatorProcess& process) const { return coordinator.get() == &process; }
+
+  // ---- what a coordinator has around it ----
+  void Write(CoordinatorProcess& process, std::vector<coordinator::Row> rows) override;
+  void OnBroken(CoordinatorProcess& process) override;
+  void OnBegin(const CoordinatorProcess& process) override { checker.OnBegin(process); }
+  void AfterStep(const CoordinatorProcess& process) override;
+  void OnHeard(const CoordinatorProcess& process, const AgentMessage& message,
+               const Process& client) override;
+  void OnHeard(const CoordinatorProcess& process, const WorkerMessage& message,
+               const Process& client) override;
+  void OnTold(const CoordinatorProcess& process, const coordinator::Append& told) override {
+    checker.OnTold(process, told);
+  }
+  void OnConnection(const std::shared_ptr<Breakable>& connection) override;
+  // Workers are sent the number of a generation alone: that number and members belong together is
+  // looked at here, and a generation's members are in memory once.
+  WorkerCommand CommandFor(const Process& client, coordinator::ToWorker message) override;
 
  private:
+  void NoteGeneration(const std::string& job_id, std::shared_ptr<const Generation> generation);
   void MakeJobs();
   void Submit(size_t index);
   void OnAnswer(size_t index, const coordinator::Answer& answer);

@@ -4,8 +4,8 @@
 // side that ends it lets what is on its way arrive, then the end. Nobody is told of a host that
 // vanished: both sides find out by keepalive (coordinator/client/channel.h).
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_CONNECTION_H_
-#define LOCKSTEP_TESTS_SIMULATION_CONNECTION_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_CONNECTION_H_
+#define LOCKSTEP_TESTS_MACHINES_CONNECTION_H_
 
 #include <algorithm>
 #include <deque>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <utility>
 
-#include "tests/simulation/host.h"
+#include "tests/machines/host.h"
 
 namespace lockstep::simulation {
 
@@ -36,7 +36,7 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
   // `written(ok)` when the pipe has taken it.
   void Write(T message, std::function<void(bool)> written) {
     // A reader that is gone is known by the reset that answers what is written, sooner or later.
-    const bool refused = closed_ || (dropped_ && timeline_->events() % 2 == 0);
+    const bool refused = closed_ || (dropped_ && timeline_->Even());
     if (refused) return from_->After(absl::ZeroDuration(), [written] { written(false); });
     queue_.push_back(std::move(message));
     if (queue_.size() > kWindow) {
@@ -59,6 +59,11 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
     Refuse();
   }
   bool dropped() const { return dropped_; }
+  // So many more messages arrive. The next one and what follows it do not: `broken` is called.
+  void BreakAfter(size_t messages, std::function<void()> broken) {
+    until_break_ = messages;
+    on_break_ = std::move(broken);
+  }
 
  private:
   void Refuse() {
@@ -76,7 +81,7 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
     timeline_->In(delay, [self = this->shared_from_this()] { self->Deliver(); });
   }
   void Deliver() {
-    if (dropped_) return;
+    if (dropped_ || broken_) return;
     if (!Carries(*from_->host(), *to_->host(), timeline_->now())) {
       retry_ = std::min(2 * retry_, absl::Duration(absl::Seconds(2)));
       return In(retry_);
@@ -84,6 +89,10 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
     scheduled_ = false;
     // What lies ready arrives with it.
     for (size_t batch = queue_.size(); batch > 0; --batch) {
+      if (until_break_ && (*until_break_)-- == 0) {
+        broken_ = true;
+        return on_break_();
+      }
       to_->Happen([self = this->shared_from_this(), message = std::move(queue_.front())]() mutable {
         if (!self->dropped_) self->ends_.arrived(std::move(message));
       });
@@ -111,6 +120,10 @@ class Pipe : public std::enable_shared_from_this<Pipe<T>> {
   bool dropped_ = false;
   bool end_told_ = false;
   absl::Duration retry_;
+  // A fault that is to come.
+  std::optional<size_t> until_break_;
+  std::function<void()> on_break_;
+  bool broken_ = false;
 };
 
 // What a network fault may break.
@@ -119,8 +132,10 @@ class Breakable {
   virtual ~Breakable() = default;
   virtual const Process& client() const = 0;
   virtual const Process& server() const = 0;
-  // Both sides give it up, each at a time of its own.
+  // Both sides give it up, each at a time of its own; or one of them alone.
   virtual void GiveUp() = 0;
+  virtual void LoseClient() = 0;
+  virtual void LoseServer() = 0;
 };
 
 template <typename Up, typename Down>
@@ -150,15 +165,21 @@ class Connection : public Breakable, public std::enable_shared_from_this<Connect
   const Process& client() const override { return *client_; }
   const Process& server() const override { return *server_; }
   void GiveUp() override {
-    if (up->dropped() && down->dropped()) return;
-    const auto lose = [this](Process& process, const std::function<void()>& lost) {
-      process.After(timeline_->random.Between(absl::ZeroDuration(), absl::Seconds(2)), lost);
-    };
-    if (!down->dropped()) lose(*client_, client_lost_);
-    if (!up->dropped()) lose(*server_, server_lost_);
+    LoseClient();
+    LoseServer();
+  }
+  void LoseClient() override {
+    if (!down->dropped()) Lose(*client_, client_lost_);
+  }
+  void LoseServer() override {
+    if (!up->dropped()) Lose(*server_, server_lost_);
   }
 
  private:
+  void Lose(Process& process, const std::function<void()>& lost) {
+    process.After(timeline_->random.Between(absl::ZeroDuration(), absl::Seconds(2)), lost);
+  }
+
   Timeline* const timeline_;
   const std::shared_ptr<Process> client_;
   const std::shared_ptr<Process> server_;
@@ -168,4 +189,4 @@ class Connection : public Breakable, public std::enable_shared_from_this<Connect
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_CONNECTION_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_CONNECTION_H_

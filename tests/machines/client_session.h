@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Carries out what a SessionMachine says, on the simulated network.
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_CLIENT_SESSION_H_
-#define LOCKSTEP_TESTS_SIMULATION_CLIENT_SESSION_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_CLIENT_SESSION_H_
+#define LOCKSTEP_TESTS_MACHINES_CLIENT_SESSION_H_
 
 #include <algorithm>
 #include <functional>
@@ -12,7 +12,7 @@
 #include <variant>
 
 #include "coordinator/client/session_machine.h"
-#include "tests/simulation/connection.h"
+#include "tests/machines/connection.h"
 
 namespace lockstep::simulation {
 
@@ -60,7 +60,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
   std::shared_ptr<Process> process() const { return process_.lock(); }
 
   void Do(typename Machine::Actions actions) {
-    for (auto& action : actions) std::visit([this](auto& a) { CarryOut(a); }, action);
+    for (auto& action : actions) std::visit([this](auto& a) { this->CarryOut(a); }, action);
     ArmTimer();
   }
   // An event of the stream `number`.
@@ -170,4 +170,4 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_CLIENT_SESSION_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_CLIENT_SESSION_H_

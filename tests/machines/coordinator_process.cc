@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/simulation/coordinator_process.h"
+#include "tests/machines/coordinator_process.h"
 
 #include <time.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "proto/journal.pb.h"
-#include "tests/simulation/world.h"
+#include "coordinator/core/files.h"
+#include "coordinator/outbox/request_rows.h"
 
 namespace lockstep::simulation {
 namespace {
@@ -29,48 +28,52 @@ absl::Duration CpuTime() {
 
 }  // namespace
 
-CoordinatorProcess::CoordinatorProcess(World* world, Host* host)
-    : Process(&world->timeline, host), world_(world) {}
+CoordinatorProcess::CoordinatorProcess(Timeline* timeline, Host* host, Disk* disk,
+                                       Surroundings* surroundings, Settings settings)
+    : Process(timeline, host),
+      disk_(disk),
+      surroundings_(surroundings),
+      settings_(std::move(settings)) {}
 
-void CoordinatorProcess::Begin() {
-  Disk& disk = world_->disk;
-  epoch_ = disk.Take();
+absl::Status CoordinatorProcess::Begin() {
+  epoch_ = disk_->Take();
   std::vector<coordinator::Row> rows;
   std::vector<coordinator::StoredRequest> requests;
-  for (const auto& [key, value] : disk.rows) {
+  for (const auto& [key, value] : disk_->rows) {
     if (!coordinator::IsRequestRow(key)) {
       rows.push_back({key, value});
       continue;
     }
     auto request = coordinator::ParseRequestRow({key, value});
-    LS_CHECK(request.ok()) << request.status().ToString();
+    if (!request.ok()) return request.status();
     requests.push_back(*std::move(request));
   }
-  absl::StatusOr<coordinator::State> state =
-      coordinator::Restore(rows, world_->options.limits, Now());
-  if (!state.ok()) return world_->checker.Fail(state.status().ToString());
-  outbox_ = std::make_unique<Outbox>(coordinator::Speaker{"cluster", epoch_}, *std::move(state));
-  world_->checker.OnBegin(*this);
+  absl::StatusOr<coordinator::State> state = coordinator::Restore(rows, settings_.limits, Now());
+  if (!state.ok()) return state.status();
+  outbox_ =
+      std::make_unique<Outbox>(coordinator::Speaker{disk_->cluster, epoch_}, *std::move(state));
+  surroundings_->OnBegin(*this);
   LookAtLease();
   Do([&](absl::Time now) { return outbox_->Begin(requests, now); });
+  return absl::OkStatus();
 }
 
 void CoordinatorProcess::LookAtLease() {
   After(kLease, [this] {
-    if (!world_->disk.Owns(epoch_)) return world_->OnBroken(*this);
+    if (!disk_->Owns(epoch_)) return surroundings_->OnBroken(*this);
     LookAtLease();
   });
 }
 
 template <typename Call>
 void CoordinatorProcess::Do(Call call) {
-  const absl::Duration before = world_->options.measure ? CpuTime() : absl::ZeroDuration();
+  const absl::Duration before = settings_.measure ? CpuTime() : absl::ZeroDuration();
   Outgoing outgoing = call(Now());
-  if (world_->options.measure) cpu_ += CpuTime() - before;
+  if (settings_.measure) cpu_ += CpuTime() - before;
   ++steps_;
   CarryOut(std::move(outgoing));
   if (!alive()) return;
-  if (IsCurrent()) world_->checker.AfterStep(*this);
+  surroundings_->AfterStep(*this);
   ArmTimer();
 }
 
@@ -90,28 +93,9 @@ void CoordinatorProcess::ArmTimer() {
 }
 
 void CoordinatorProcess::CarryOut(Outgoing outgoing) {
-  for (coordinator::ToAgent& message : outgoing.to_agents) {
-    const auto found = agents_.by_session.find(message.session);
-    if (found == agents_.by_session.end()) continue;
-    found->second.machine.Enqueue(std::move(message.command), message.close);
-    Pump<AgentMessage, AgentCommand, coordinator::AgentGone>(agents_, message.session);
-  }
-  for (coordinator::ToWorker& message : outgoing.to_workers) {
-    const auto found = workers_.by_session.find(message.session);
-    if (found == workers_.by_session.end()) continue;
-    const SessionId session = message.session;
-    const bool close = message.close;
-    if (message.generation) {
-      const auto& worker = static_cast<const WorkerProcess&>(found->second.connection->client());
-      world_->NoteGeneration(worker.job_id(), message.generation);
-      Generation& generation = *message.command.mutable_generation();
-      generation.set_generation(message.generation->generation());
-      generation.add_members()->set_incarnation(worker.incarnation());
-    }
-    found->second.machine.Enqueue(std::move(message.command), close);
-    Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, session);
-  }
-  for (const coordinator::Append& append : outgoing.events) world_->checker.OnTold(*this, append);
+  for (coordinator::ToAgent& message : outgoing.to_agents) SendToAgent(std::move(message));
+  for (coordinator::ToWorker& message : outgoing.to_workers) SendToWorker(std::move(message));
+  for (const coordinator::Append& append : outgoing.events) surroundings_->OnTold(*this, append);
   for (const coordinator::Answer& answer : outgoing.answers) {
     const auto found = waiting_.find(answer.ticket);
     if (found == waiting_.end()) continue;
@@ -119,24 +103,45 @@ void CoordinatorProcess::CarryOut(Outgoing outgoing) {
     waiting_.erase(found);
     tell(answer);
   }
-  if (!outgoing.write.empty()) Write(std::move(outgoing.write));
+  if (!outgoing.write.empty()) surroundings_->Write(*this, std::move(outgoing.write));
   if (outbox_->broken()) {
-    After(absl::Milliseconds(1), [this] { world_->OnBroken(*this); });
+    After(absl::Milliseconds(1), [this] { surroundings_->OnBroken(*this); });
   }
 }
 
-void CoordinatorProcess::Write(std::vector<coordinator::Row> rows) {
-  world_->disk.Begin(epoch_, std::move(rows));
-  // A stall that begins now holds up this write as well.
-  const absl::Duration takes = random().Between(absl::Microseconds(100), absl::Milliseconds(5));
-  After(takes, [this] {
-    const absl::Time now = timeline().now();
-    const absl::Duration stalled = std::max(absl::ZeroDuration(), world_->disk.stalled_until - now);
-    After(stalled, [this] {
-      const absl::Status status = world_->disk.Finish(epoch_);
-      Do([&](absl::Time at) { return outbox_->Written(status, at); });
-    });
-  });
+void CoordinatorProcess::SendToAgent(coordinator::ToAgent message) {
+  const SessionId session = message.session;
+  const auto found = agents_.by_session.find(session);
+  if (found == agents_.by_session.end()) return;
+  found->second.machine.Enqueue(std::move(message.command), message.close);
+  Pump<AgentMessage, AgentCommand, coordinator::AgentGone>(agents_, session);
+}
+
+void CoordinatorProcess::SendToWorker(coordinator::ToWorker message) {
+  const SessionId session = message.session;
+  const auto found = workers_.by_session.find(session);
+  if (found == workers_.by_session.end()) return;
+  const bool close = message.close;
+  found->second.machine.Enqueue(
+      surroundings_->CommandFor(found->second.connection->client(), std::move(message)), close);
+  Pump<WorkerMessage, WorkerCommand, coordinator::WorkerGone>(workers_, session);
+}
+
+absl::Status CoordinatorProcess::AskForFiles(const std::string& job_id,
+                                             const std::string& node_id) {
+  const absl::StatusOr<SessionId> session =
+      coordinator::FileSender(state(), job_id, node_id, Now());
+  if (!session.ok()) return session.status();
+  AgentCommand command;
+  command.set_cluster_id(outbox_->speaker().cluster_id);
+  command.set_epoch(outbox_->speaker().epoch);
+  command.mutable_send_files()->set_job_id(job_id);
+  SendToAgent({*session, std::move(command)});
+  return absl::OkStatus();
+}
+
+void CoordinatorProcess::Written(const absl::Status& status) {
+  Do([&](absl::Time now) { return outbox_->Written(status, now); });
 }
 
 template <typename Up, typename Down, typename Over>
@@ -174,10 +179,9 @@ std::shared_ptr<Connection<Up, Down>> CoordinatorProcess::AcceptOn(
       std::make_shared<Connection<Up, Down>>(&timeline(), std::move(client), shared_from_this());
   typename Pipe<Up>::Ends at_server;
   at_server.arrived = [this, session, &streams](Up message) {
-    if (streams.by_session.count(session) == 0) return;
-    if (IsCurrent()) {
-      world_->checker.OnHeard(message, streams.by_session[session].connection->client());
-    }
+    const auto found = streams.by_session.find(session);
+    if (found == streams.by_session.end()) return;
+    surroundings_->OnHeard(*this, message, found->second.connection->client());
     Do([&](absl::Time now) { return outbox_->Handle(Said{session, std::move(message)}, 0, now); });
   };
   at_server.ended = [this, session, &streams] {
@@ -188,7 +192,7 @@ std::shared_ptr<Connection<Up, Down>> CoordinatorProcess::AcceptOn(
   };
   connection->Open(std::move(at_server), std::move(at_client));
   streams.by_session[session] = {connection, {}};
-  world_->NoteConnection(connection);
+  surroundings_->OnConnection(connection);
   return connection;
 }
 
@@ -210,8 +214,6 @@ void CoordinatorProcess::Request(const Event& event,
   waiting_[ticket] = std::move(answer);
   Do([&](absl::Time now) { return outbox_->Handle(event, ticket, now); });
 }
-
-bool CoordinatorProcess::IsCurrent() const { return world_->coordinator.get() == this; }
 
 void CoordinatorProcess::OnDeath() {
   // Its kernel ends the connections, if its host still runs.

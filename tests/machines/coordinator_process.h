@@ -1,33 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 // One life of the coordinator: the outbox with the core in it, and a stream machine for each
-// connection. Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_COORDINATOR_PROCESS_H_
-#define LOCKSTEP_TESTS_SIMULATION_COORDINATOR_PROCESS_H_
+// connection. What is around it writes its journal and looks on.
+// Thread-safety: thread-compatible.
+#ifndef LOCKSTEP_TESTS_MACHINES_COORDINATOR_PROCESS_H_
+#define LOCKSTEP_TESTS_MACHINES_COORDINATOR_PROCESS_H_
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/outbox/outbox.h"
 #include "coordinator/outbox/stream_machine.h"
-#include "tests/simulation/connection.h"
-#include "tests/simulation/host.h"
+#include "tests/machines/connection.h"
+#include "tests/machines/disk.h"
+#include "tests/machines/host.h"
 
 namespace lockstep::simulation {
 
-class World;
-
+class CoordinatorProcess;
 using AgentConnection = Connection<AgentMessage, AgentCommand>;
 using WorkerConnection = Connection<WorkerMessage, WorkerCommand>;
 
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+
+  // Writes the rows as one batch and says so, by CoordinatorProcess::Written.
+  virtual void Write(CoordinatorProcess& process, std::vector<coordinator::Row> rows) = 0;
+  // Its journal has failed or is another one's: it is to end.
+  virtual void OnBroken(CoordinatorProcess& process) = 0;
+
+  // It has read its journal and begins.
+  virtual void OnBegin(const CoordinatorProcess& /*process*/) {}
+  virtual void AfterStep(const CoordinatorProcess& /*process*/) {}
+  virtual void OnHeard(const CoordinatorProcess& /*process*/, const AgentMessage& /*message*/,
+                       const Process& /*client*/) {}
+  virtual void OnHeard(const CoordinatorProcess& /*process*/, const WorkerMessage& /*message*/,
+                       const Process& /*client*/) {}
+  // Followers are told.
+  virtual void OnTold(const CoordinatorProcess& /*process*/, const coordinator::Append& /*told*/) {}
+  virtual void OnConnection(const std::shared_ptr<Breakable>& /*connection*/) {}
+  // What is sent to this worker.
+  virtual WorkerCommand CommandFor(const Process& /*client*/, coordinator::ToWorker message) {
+    return coordinator::Whole(std::move(message));
+  }
+};
+
 class CoordinatorProcess : public Process {
  public:
-  CoordinatorProcess(World* world, Host* host);
+  struct Settings {
+    coordinator::Options limits;
+    bool measure = false;  // the CPU time of its steps
+  };
 
-  // Reads the disk and begins. Whoever connects before waits.
-  void Begin();
+  CoordinatorProcess(Timeline* timeline, Host* host, Disk* disk, Surroundings* surroundings,
+                     Settings settings);
+
+  // Reads the disk and begins. Whoever connects before waits. Errors: as Restore.
+  absl::Status Begin();
+  // How the write went that was asked for.
+  void Written(const absl::Status& status);
   // A new connection from `client`.
   std::shared_ptr<AgentConnection> Accept(std::shared_ptr<Process> client,
                                           Pipe<AgentCommand>::Ends at_client);
@@ -36,13 +72,14 @@ class CoordinatorProcess : public Process {
   // A user's request; `answer` may never come.
   void Request(const coordinator::Event& event,
                std::function<void(const coordinator::Answer&)> answer);
+  // A user asks for files of a job, which the agent of a node is to send: no row follows from that,
+  // so it is said at once. Errors: as coordinator::FileSender.
+  absl::Status AskForFiles(const std::string& job_id, const std::string& node_id);
 
   const coordinator::State& state() const { return outbox_->state(); }
   bool begun() const { return outbox_ != nullptr; }
   bool holding() const { return outbox_->holding(); }
   int64_t epoch() const { return epoch_; }
-  // No other one has taken its place.
-  bool IsCurrent() const;
   // CPU time of all steps, and how many there were.
   absl::Duration cpu() const { return cpu_; }
   int64_t steps() const { return steps_; }
@@ -74,11 +111,14 @@ class CoordinatorProcess : public Process {
   template <typename Call>
   void Do(Call call);
   void CarryOut(coordinator::Outgoing outgoing);
-  void Write(std::vector<coordinator::Row> rows);
+  void SendToAgent(coordinator::ToAgent message);
+  void SendToWorker(coordinator::ToWorker message);
   void ArmTimer();
   void LookAtLease();
 
-  World* const world_;
+  Disk* const disk_;
+  Surroundings* const surroundings_;
+  const Settings settings_;
   std::unique_ptr<coordinator::Outbox> outbox_;
   int64_t epoch_ = 0;
   Streams<AgentMessage, AgentCommand> agents_;
@@ -94,4 +134,4 @@ class CoordinatorProcess : public Process {
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_COORDINATOR_PROCESS_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_COORDINATOR_PROCESS_H_

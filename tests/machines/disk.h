@@ -2,8 +2,8 @@
 // The coordinator's store: a batch is on the disk when its write has come back, and a crash before
 // leaves all of it or nothing. It stalls, is full, and fails for good.
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_DISK_H_
-#define LOCKSTEP_TESTS_SIMULATION_DISK_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_DISK_H_
+#define LOCKSTEP_TESTS_MACHINES_DISK_H_
 
 #include <map>
 #include <string>
@@ -18,10 +18,11 @@
 namespace lockstep::simulation {
 
 struct Disk {
+  std::string cluster = "cluster";  // whose journal it is
   std::map<std::string, std::string> rows;
   std::map<int64_t, std::vector<coordinator::Row>> under_way;  // by who writes it
   int64_t lives = 0;
-  int64_t owner = 0;  // whose journal it is, of these: an earlier one that lives on has lost it
+  int64_t owner = 0;  // who has it, of these: an earlier one that lives on has lost it
   // Faults.
   absl::Time stalled_until = absl::InfinitePast();
   bool full = false;
@@ -63,4 +64,4 @@ struct Disk {
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_DISK_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_DISK_H_

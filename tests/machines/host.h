@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts with their clocks and links, and processes that are killed, stopped and go on.
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_HOST_H_
-#define LOCKSTEP_TESTS_SIMULATION_HOST_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_HOST_H_
+#define LOCKSTEP_TESTS_MACHINES_HOST_H_
 
 #include <deque>
 #include <functional>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "tests/simulation/timeline.h"
+#include "tests/machines/timeline.h"
 
 namespace lockstep::simulation {
 
@@ -128,4 +128,4 @@ class Process : public std::enable_shared_from_this<Process> {
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_HOST_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_HOST_H_

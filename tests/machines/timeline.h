@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Virtual time: what is to happen, in the order of its time and then of its making. The only source
-// of chance is the seed's generator, so a seed is a history.
+// of chance is the seed's generator, so a seed is a history; or there is no chance, for scripts.
 // Thread-safety: thread-compatible.
-#ifndef LOCKSTEP_TESTS_SIMULATION_TIMELINE_H_
-#define LOCKSTEP_TESTS_SIMULATION_TIMELINE_H_
+#ifndef LOCKSTEP_TESTS_MACHINES_TIMELINE_H_
+#define LOCKSTEP_TESTS_MACHINES_TIMELINE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,15 @@ namespace lockstep::simulation {
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
+  // Leaves nothing to chance: the least of all that may be, and nothing that may not happen.
+  static Random None() {
+    Random none(0);
+    none.none_ = true;
+    return none;
+  }
+  bool is_none() const { return none_; }
   uint64_t Next() {
+    if (none_) return 0;
     uint64_t z = (state_ += 0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
@@ -28,7 +36,7 @@ class Random {
   // [0, n); n > 0.
   int64_t Below(int64_t n) { return static_cast<int64_t>(Next() % static_cast<uint64_t>(n)); }
   int64_t Between(int64_t low, int64_t high) { return low + Below(high - low + 1); }
-  bool Chance(double p) { return static_cast<double>(Next() >> 11) * 0x1.0p-53 < p; }
+  bool Chance(double p) { return !none_ && static_cast<double>(Next() >> 11) * 0x1.0p-53 < p; }
   absl::Duration Between(absl::Duration low, absl::Duration high) {
     return absl::Nanoseconds(
         Between(absl::ToInt64Nanoseconds(low), absl::ToInt64Nanoseconds(high)));
@@ -36,11 +44,12 @@ class Random {
 
  private:
   uint64_t state_;
+  bool none_ = false;
 };
 
 class Timeline {
  public:
-  explicit Timeline(uint64_t seed) : random(seed) {}
+  explicit Timeline(Random chance) : random(chance) {}
 
   Random random;
 
@@ -63,7 +72,8 @@ class Timeline {
     entry.what();
     return true;
   }
-  uint64_t events() const { return made_; }
+  // One of two cases, without a draw.
+  bool Even() const { return !random.is_none() && made_ % 2 == 0; }
 
  private:
   struct Entry {
@@ -83,4 +93,4 @@ class Timeline {
 
 }  // namespace lockstep::simulation
 
-#endif  // LOCKSTEP_TESTS_SIMULATION_TIMELINE_H_
+#endif  // LOCKSTEP_TESTS_MACHINES_TIMELINE_H_
