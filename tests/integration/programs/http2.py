@@ -49,8 +49,15 @@ class Connection:
     """One connection that has said the preface."""
 
     def __init__(self, address, preface=True, tls=None):
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=10 * harness.PATIENCE)
+        self.drained = 0
+        timeout = 10 * harness.PATIENCE
+        if address.startswith("unix:"):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(timeout)
+            self.socket.connect(address.removeprefix("unix:"))
+        else:
+            host, port = address.rsplit(":", 1)
+            self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket)
         if preface:
@@ -60,12 +67,14 @@ class Connection:
         self.socket.sendall(data)
 
     def drain(self):
-        """Throws away what has come, without waiting. False: the other end has closed."""
+        """Throws away what has come, without waiting, and counts it. False: the other end has closed."""
         self.socket.setblocking(False)
         try:
             while True:
-                if not self.socket.recv(1 << 16):
+                piece = self.socket.recv(1 << 16)
+                if not piece:
                     return False
+                self.drained += len(piece)
         except BlockingIOError:
             return True
         except ConnectionError:
