@@ -17,7 +17,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -60,26 +59,33 @@ class Coordinator:
                     return int(line.split()[1]) / 1024
         return 0
 
-    def end(self, number=signal.SIGKILL):
-        self.process.send_signal(number)
+    def kill(self):
+        self.process.kill()
         self.process.wait()
+
+
+@contextlib.contextmanager
+def running(folder, flags=()):
+    coordinator = Coordinator(folder, flags)
+    try:
+        yield coordinator
+    finally:
+        coordinator.kill()
 
 
 def submit(args, flags=()):
     with tempfile.TemporaryDirectory() as folder:
-        coordinator = Coordinator(folder, flags)
         ids = os.path.join(folder, "ids")
-        before = coordinator.cpu()
-        out, _ = run([CLIENTS, "submit", coordinator.address, coordinator.token, str(args.clients),
-                      str(args.jobs), ids])
-        result = json.loads(out)
-        result["coordinator_cpu_s"] = round(coordinator.cpu() - before, 2)
-        result["coordinator_rss_mb"] = round(coordinator.rss_mb())
-        coordinator.end()
-        again = Coordinator(folder, flags)
-        result["start_again_s"] = round(again.start_s, 2)
-        result["lost"] = json.loads(run([CLIENTS, "missing", again.address, again.token, ids])[0])["missing"]
-        again.end()
+        with running(folder, flags) as coordinator:
+            before = coordinator.cpu()
+            out, _ = run([CLIENTS, "submit", coordinator.address, coordinator.token, str(args.clients),
+                          str(args.jobs), ids])
+            result = json.loads(out)
+            result["coordinator_cpu_s"] = round(coordinator.cpu() - before, 2)
+            result["coordinator_rss_mb"] = round(coordinator.rss_mb())
+        with running(folder, flags) as again:
+            result["start_again_s"] = round(again.start_s, 2)
+            result["lost"] = json.loads(run([CLIENTS, "missing", again.address, again.token, ids])[0])["missing"]
         return result
 
 
@@ -87,24 +93,26 @@ def agents(args, tls):
     with tempfile.TemporaryDirectory() as folder:
         if tls:
             run([COORDINATOR, "init", "--state-dir", folder, "--host", "127.0.0.1"])
-        coordinator = Coordinator(folder)
-        process = subprocess.Popen([CLIENTS, "agents", coordinator.address, coordinator.token, str(args.agents),
-                                    str(args.seconds)], stdout=subprocess.PIPE, text=True)
-        process.stdout.readline()  # all ranks are admitted
-        rendezvous_cpu, begin = coordinator.cpu(), time.monotonic()
-        line = process.stdout.readline()
-        steps = time.monotonic() - begin
-        cpu = coordinator.cpu() - rendezvous_cpu
-        if not line:
-            fail("the agents' process has failed")
-        result = json.loads(line)
-        result["coordinator_cpu_start_s"] = round(rendezvous_cpu, 2)
-        result["coordinator_cores"] = round(cpu / max(steps, 0.001), 3)
-        result["agents_cores"] = round(result["agents_cpu_steps_s"] / max(steps, 0.001), 3)
-        result["coordinator_rss_mb"] = round(coordinator.rss_mb())
-        if process.wait() != 0:
-            fail("not all ranks were told their generation")
-        coordinator.end(signal.SIGTERM)
+        with running(folder) as coordinator:
+            process = subprocess.Popen([CLIENTS, "agents", coordinator.address, coordinator.token,
+                                        str(args.agents), str(args.seconds)], stdout=subprocess.PIPE, text=True)
+            process.stdout.readline()  # all agents have joined
+            join_cpu = coordinator.cpu()
+            process.stdout.readline()  # all ranks are admitted
+            rendezvous_cpu, begin = coordinator.cpu(), time.monotonic()
+            line = process.stdout.readline()
+            steps = time.monotonic() - begin
+            cpu = coordinator.cpu() - rendezvous_cpu
+            if not line:
+                fail("the agents' process has failed")
+            result = json.loads(line)
+            result["coordinator_cpu_join_s"] = round(join_cpu, 2)
+            result["coordinator_cpu_rendezvous_s"] = round(rendezvous_cpu - join_cpu, 2)
+            result["coordinator_cores"] = round(cpu / max(steps, 0.001), 3)
+            result["agents_cores"] = round(result["agents_cpu_steps_s"] / max(steps, 0.001), 3)
+            result["coordinator_rss_mb"] = round(coordinator.rss_mb())
+            if process.wait() != 0:
+                fail(f"not all agents joined, or not all ranks were told their generation: {result}")
         return result
 
 

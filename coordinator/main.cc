@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/mutex_checks.h"
 #include "coordinator/backup_verb.h"
 #include "coordinator/candidate.h"
 #include "coordinator/flags.h"
@@ -74,4 +75,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep::coordinator
 
-int main(int argc, char** argv) { return lockstep::coordinator::Main(argc, argv); }
+int main(int argc, char** argv) {
+  lockstep::SkipMutexChecksInRelease();
+  return lockstep::coordinator::Main(argc, argv);
+}

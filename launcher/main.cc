@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "common/mutex_checks.h"
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/text.h"
@@ -62,6 +63,7 @@ int Main(const std::string& program, const std::vector<std::string>& arguments) 
 }  // namespace lockstep::launcher
 
 int main(int argc, char** argv) {
+  lockstep::SkipMutexChecksInRelease();
   // What an agent starts for each job.
   if (argc > 1 && std::string(argv[1]) == lockstep::launcher::kSupervisorFlag) {
     return lockstep::launcher::RunSupervisorProcess();

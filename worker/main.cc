@@ -21,6 +21,7 @@
 #include "common/fd.h"
 #include "common/life.h"
 #include "common/log.h"
+#include "common/mutex_checks.h"
 #include "engine/engine.h"
 #include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
@@ -66,6 +67,7 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::SkipMutexChecksInRelease();
   ::prctl(PR_SET_NAME, "worker");  // started from a descriptor it would be called by its number
   ::signal(SIGXFSZ, SIG_IGN);      // a file at its limit (ulimit -f) is an error of the write
   const lockstep::UniqueFd offline_fd(NumberFlag(argc, argv, "--offline-fd"));

@@ -85,7 +85,7 @@ class SlurmTest(hosts.HostsTest):
         self.daemon(self.network["head"], "slurmctld", "-D", "-f", f"{self.slurm}/slurm.conf")
         for host in (self.n1, self.n2):
             self.start_node(host)
-        harness.wait_until(lambda: self.sinfo() == {"n1": "idle", "n2": "idle"}, 30, "nodes that are idle")
+        harness.wait_until(lambda: self.sinfo() == {"n1": "idle", "n2": "idle"}, 120, "nodes that are idle")
 
     def tearDown(self):
         for process in self.daemons.values():
@@ -175,7 +175,7 @@ class SlurmTest(hosts.HostsTest):
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- job\n{self.output(job)}\n{self.logs()}") from None
 
-    def await_end(self, job, seconds=120):
+    def await_end(self, job, seconds=300):
         """The result of a job that ended well."""
         self.await_(lambda state: state == "COMPLETED", job, seconds, "the end of the job")
         lines = [line for line in self.output(job).splitlines() if line.startswith('{"schema"')]
@@ -191,11 +191,11 @@ class SlurmTest(hosts.HostsTest):
 
     def undisturbed(self, steps):
         """The sha256 of the model of the same training on this machine."""
-        return self.train("--nnodes=1", "--nproc-per-node=4", "--set", f"checkpoint.dir={self.dir}/alone",
-                          self.job("alone", steps))["model"]["sha256"]
+        return self.train("--nnodes=1", "--nproc-per-node=1", "--set", f"checkpoint.dir={self.dir}/alone",
+                          self.job("alone", steps), seconds=300)["model"]["sha256"]
 
     def await_checkpoint(self, job, name):
-        self.await_(lambda state: os.path.lexists(f"{self.dir}/checkpoints-{name}/last"), job, 60, "a checkpoint")
+        self.await_(lambda state: os.path.lexists(f"{self.dir}/checkpoints-{name}/last"), job, 180, "a checkpoint")
 
     def test_a_job_ends_on_slurm_with_the_bits_of_one_machine_also_when_it_is_queued_again(self):
         steps = 4000
@@ -217,12 +217,12 @@ class SlurmTest(hosts.HostsTest):
 
         def back():
             return {p.pid for p in self.processes("worker")} & set(self.n2.pids())
-        harness.wait_until(back, 60, "workers on the second host again")
+        harness.wait_until(back, 180, "workers on the second host again")
         newest = os.readlink(f"{self.dir}/checkpoints-guest/last")
-        self.await_(lambda state: os.readlink(f"{self.dir}/checkpoints-guest/last") != newest, job, 60, "more steps")
+        self.await_(lambda state: os.readlink(f"{self.dir}/checkpoints-guest/last") != newest, job, 180, "more steps")
         self.client("scancel", job)
-        harness.wait_until(lambda: "stopping: the workers finish their step" in self.output(job), 20, "a stop in peace")
-        harness.wait_until(lambda: not self.processes("worker"), 30, "the end of all workers")
+        harness.wait_until(lambda: "stopping: the workers finish their step" in self.output(job), 60, "a stop in peace")
+        harness.wait_until(lambda: not self.processes("worker"), 60, "the end of all workers")
 
     def test_a_host_that_fails(self):
         steps = 4000
