@@ -206,15 +206,20 @@ absl::Status CudaMoments::Place(const Piece& piece) {
 void CudaMoments::Pin() {
   for (void* pointer : pinned_) device_.Unpin(pointer);
   pinned_.clear();
-  // Whole pages; neighbours in one go.
-  std::vector<StateRange> pages;
+  // Whole pages; neighbours in one go. What lies before and behind the moments is copied too, and
+  // the driver takes no memory of which a part is page-locked.
+  const size_t state_bytes = plan_.state_bytes();
+  const StateRange moments = RangeOf(plan_);
+  std::vector<StateRange> copied = {{0, moments.begin}, {moments.end, state_bytes}};
   for (const Layout& layout : layouts_) {
-    for (const Run& run : layout.runs) {
-      const auto base = reinterpret_cast<uintptr_t>(host_.base());
-      const size_t begin = (base + run.state) / kPage * kPage;
-      const size_t end = RoundUp(base + run.state + run.bytes, kPage);
-      pages.push_back({begin, end});
-    }
+    for (const Run& run : layout.runs) copied.push_back({run.state, run.state + run.bytes});
+  }
+  const auto base = reinterpret_cast<uintptr_t>(host_.base());
+  std::vector<StateRange> pages;
+  for (const StateRange& range : copied) {
+    if (range.begin == range.end) continue;
+    pages.push_back({std::max(base, (base + range.begin) / kPage * kPage),
+                     std::min(base + state_bytes, RoundUp(base + range.end, kPage))});
   }
   std::sort(pages.begin(), pages.end(),
             [](const StateRange& a, const StateRange& b) { return a.begin < b.begin; });

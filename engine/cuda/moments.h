@@ -87,7 +87,7 @@ class CudaMoments {
   absl::Status Allocate(size_t reserve);
   // Adds the piece to the newest chunk's layout. Errors: ResourceExhausted.
   absl::Status Place(const Piece& piece);
-  // Page-locks the stretches of the state region that are held.
+  // Page-locks the stretches of the state region that are held or copied with them.
   void Pin();
   absl::Status Move(bool up) const;
   absl::Status Copy(const Layout& layout, bool up, cuda::Stream stream) const;

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -84,6 +85,7 @@ struct Machine {
   Order order = Order::kForward;
   int64_t launches = 0;
   std::map<void*, size_t> allocations;
+  std::map<uintptr_t, size_t> locked;  // page-locked memory: where, and bytes
   size_t allocated = 0;
   int64_t allocation_calls = 0;
   size_t total = size_t{64} << 30;
@@ -154,6 +156,23 @@ void SetTotalBytes(size_t bytes) { machine.total = bytes; }
 void SetDeviceName(const char* name) { machine.name = name; }
 bool DeviceIsChosen() { return machine.chosen; }
 int64_t Launches() { return machine.launches; }
+
+size_t LockedBytes(uintptr_t begin, size_t bytes) {
+  const uintptr_t end = begin + bytes;
+  auto it = machine.locked.upper_bound(begin);
+  if (it != machine.locked.begin()) --it;
+  size_t locked = 0;
+  for (; it != machine.locked.end() && it->first < end; ++it) {
+    const uintptr_t from = std::max(begin, it->first);
+    const uintptr_t to = std::min<uintptr_t>(end, it->first + it->second);
+    if (from < to) locked = std::max<size_t>(locked, to - from);
+  }
+  return locked;
+}
+bool CanCopy(const void* pointer, size_t bytes) {
+  const size_t locked = LockedBytes(reinterpret_cast<uintptr_t>(pointer), bytes);
+  return locked == 0 || locked == bytes;
+}
 
 int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
 
@@ -309,11 +328,23 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   ++machine.allocation_calls;
   *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  machine.locked[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
+  LS_CHECK_EQ(machine.locked.erase(reinterpret_cast<uintptr_t>(pointer)), 1u);
   std::free(pointer);
   return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+  if (pointer == nullptr || bytes == 0) return cudaErrorInvalidValue;
+  const auto begin = reinterpret_cast<uintptr_t>(pointer);
+  if (emulation::LockedBytes(begin, bytes) > 0) return cudaErrorHostMemoryAlreadyRegistered;
+  machine.locked[begin] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  return machine.locked.erase(reinterpret_cast<uintptr_t>(pointer)) == 1
+             ? cudaSuccess
+             : cudaErrorHostMemoryNotRegistered;
+}

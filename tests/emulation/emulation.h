@@ -20,6 +20,11 @@ void SetOrder(Order order);
 
 // Returns what is allocated now, and the most that can be.
 size_t AllocatedBytes();
+// Of these bytes, how many lie in the one stretch of page-locked memory that has the most of them.
+size_t LockedBytes(uintptr_t begin, size_t bytes);
+// Returns whether memory may be copied to or from: as the driver documents it, the host's is
+// page-locked as a whole, by one call, or nowhere.
+bool CanCopy(const void* pointer, size_t bytes);
 // Calls that allocated memory of the device or page-locked memory.
 int64_t Allocations();
 void SetTotalBytes(size_t bytes);

@@ -178,6 +178,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  if (!emulation::CanCopy(to, bytes) || !emulation::CanCopy(from, bytes)) {
+    return cudaErrorInvalidValue;
+  }
   return emulation::Do(stream, [=] { std::memmove(to, from, bytes); });
 }
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {

@@ -254,6 +254,19 @@ TEST_F(CudaUpdateTest, MomentsOnTheHostGiveTheSameBits) {
   }
 }
 
+// The driver copies no memory that is page-locked in part: the pages of moments that are kept on
+// the host have weights before them and averages behind them, which are copied too.
+TEST_F(CudaUpdateTest, PageLocksAllThatIsCopied) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  spec.offload_moments = true;
+  Job job(spec);
+  const auto at = reinterpret_cast<uintptr_t>(job.state.data());
+  const size_t bytes = job.plan->state_bytes();
+  EXPECT_EQ(emulation::LockedBytes(at, bytes), bytes);
+  ASSERT_FALSE(UpdateWith(&job, 1, GradientsOf(spec, 1)[0]).skipped);
+  EXPECT_TRUE(job.executor->PublishState().ok());
+}
+
 // Device memory is that of two chunks instead of the moments', or of what is held.
 TEST_F(CudaUpdateTest, TakesLessMemory) {
   TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
