@@ -77,7 +77,8 @@ void AgentImpl::Adopt(const std::shared_ptr<SupervisorClient>& supervisor,
   event.epoch = note.epoch();
   event.pid = kept.process.pid();
   event.wanted_end = kept.process.signalled();
-  auto owned = std::make_unique<WorkerProcess>(&node_, event.assignment, next_worker_id_++);
+  auto owned = std::make_unique<WorkerProcess>(&node_, event.assignment, next_worker_id_++,
+                                               WorkerProcess::Origin{event.cluster, event.epoch});
   WorkerProcess* const worker = owned.get();
   const std::string& incarnation = event.assignment.incarnation();
   workers_[incarnation] = std::move(owned);

@@ -14,21 +14,23 @@ namespace {
 constexpr int kHeartbeatKind = 1;
 constexpr int64_t kLineEvery = 10;  // steps
 
-WorkerBootstrap Bootstrap(const Host& host, const WorkerAssignment& assignment) {
+WorkerBootstrap Bootstrap(const Host& host, const launcher::agent_action::Start& start) {
   WorkerBootstrap bootstrap;
-  *bootstrap.mutable_assignment() = assignment;
+  *bootstrap.mutable_assignment() = start.assignment;
   bootstrap.set_node_id(host.name);
   bootstrap.set_host(host.name);
+  bootstrap.set_cluster_id(start.cluster);
+  bootstrap.set_epoch(start.epoch);
   return bootstrap;
 }
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment)
+WorkerProcess::WorkerProcess(World* world, Host* host, const launcher::agent_action::Start& start)
     : Process(&world->timeline, host),
       world_(world),
-      assignment_(assignment),
-      machine_(Bootstrap(*host, assignment), world->NextPid()) {}
+      assignment_(start.assignment),
+      machine_(Bootstrap(*host, start), world->NextPid()) {}
 
 void WorkerProcess::Start() {
   Session::Callbacks callbacks;

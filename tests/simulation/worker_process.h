@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "launcher/agent/machine.h"
 #include "tests/simulation/client_session.h"
 #include "tests/simulation/host.h"
 #include "worker/control/control_machine.h"
@@ -18,7 +19,7 @@ class Group;
 
 class WorkerProcess : public Process {
  public:
-  WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment);
+  WorkerProcess(World* world, Host* host, const launcher::agent_action::Start& start);
 
   void Start();
   // Leaves politely: it ends.
