@@ -34,8 +34,8 @@ class Knock {
   // Returns whether it closed the connection instead of an answer.
   bool was_closed() const;
 
+  // Returns whether it closes the connection when it has seen what there is. Waits until it speaks.
   // REQUIRES: Run has returned kThrough.
-  // Whether it closes the connection when it has seen what there is. Waits until it speaks.
   bool TurnsAway();
   Verdict verdict() const;
   // PEM; empty: it has none.

@@ -154,7 +154,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
   const bool was_stopping = std::exchange(node.stopping, false);
-  if (std::exchange(node.keeps, false) && !node.drain) context.state.drained.erase(node.id);
+  SetKeeps(context.state, node, false);
   if (restarted) MarkLost(context, node, host_before, hello, was_stopping);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
@@ -231,8 +231,7 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
 // It gets nothing new, and what ends there costs no job anything.
 void OnStopping(Context& context, Node& node, const AgentStopping& stopping) {
   node.stopping = true;
-  node.keeps = FromProto(stopping.grace()) > absl::ZeroDuration();
-  if (node.keeps) context.state.drained.insert(node.id);
+  SetKeeps(context.state, node, FromProto(stopping.grace()) > absl::ZeroDuration());
   context.schedule = true;
   context.wish_nodes.insert(node.id);
   for (const std::string& id : JobsOn(node)) {

@@ -29,7 +29,6 @@ constexpr int kExitCancelled = 130;
 // As of timeout(1).
 constexpr int kExitTimedOut = 124;
 // How long workers may take to save and leave after the time limit, unless the file says it.
-constexpr absl::Duration kDefaultGrace = absl::Minutes(2);
 // Of what clients say about themselves.
 constexpr size_t kLongestName = 63;
 constexpr size_t kLongestPath = 4096;
@@ -186,10 +185,8 @@ void CheckTimeLimit(Context& context, Job& job) {
     context.touched_jobs.insert(job.id);
     return;
   }
-  const absl::Duration asked = FromProto(job.spec().preemption().grace());
-  const absl::Duration grace = asked > absl::ZeroDuration() ? asked : kDefaultGrace;
   const bool nothing_to_save = job.generation.message.generation() == 0;
-  if (!nothing_to_save && context.now < job.started + limit + grace) return;
+  if (!nothing_to_save && context.now < job.started + limit + job::LeaveGrace(job.spec())) return;
   BeginEnding(
       context, job, FAILED,
       absl::StrCat(TimeLimitText(job), nothing_to_save ? " before the first step; nothing to save"

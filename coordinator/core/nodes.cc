@@ -129,13 +129,26 @@ bool HasProcesses(const State& state, const Node& node) {
   return former > 0 || UsedSlots(state, node) > 0;
 }
 
-void SetDrain(State& state, Node& node, std::optional<DrainOrder> order) {
-  node.drain = std::move(order);
-  if (node.drain) {
+namespace {
+
+void MarkDrained(State& state, const Node& node) {
+  if (node.drain || node.keeps) {
     state.drained.insert(node.id);
-  } else if (!node.keeps) {
+  } else {
     state.drained.erase(node.id);
   }
+}
+
+}  // namespace
+
+void SetDrain(State& state, Node& node, std::optional<DrainOrder> order) {
+  node.drain = std::move(order);
+  MarkDrained(state, node);
+}
+
+void SetKeeps(State& state, Node& node, bool keeps) {
+  node.keeps = keeps;
+  MarkDrained(state, node);
 }
 
 std::string WhyNoWork(const Node& node, absl::Time now) {

@@ -25,8 +25,10 @@ bool InSight(const State& state, const Node& node, absl::Time now);
 // The same of the worker's node; a node that is not known any more is out of sight.
 bool NodeInSight(const State& state, const Worker& worker, absl::Time now);
 
-// Gives the node an administrator's word, or takes it back (State::drained).
+// Gives the node an administrator's word, or takes it back.
 void SetDrain(State& state, Node& node, std::optional<DrainOrder> order);
+// Its agent leaves and its workers are to go elsewhere before, or not any more.
+void SetKeeps(State& state, Node& node, bool keeps);
 
 // Why the node gets no work from any job, though it is in sight: it is drained, its agent's checks
 // fail, or it is left out. The same text while the same holds. Empty: it gets work.

@@ -12,18 +12,12 @@
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/scheduler.h"
+#include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 // How long workers may take to save and leave, unless the file says it.
-constexpr absl::Duration kDefaultGrace = absl::Minutes(2);
-
-absl::Duration GraceOf(const Job& job) {
-  const absl::Duration asked = FromProto(job.spec().preemption().grace());
-  return asked > absl::ZeroDuration() ? asked : kDefaultGrace;
-}
-
 // Returns whether its workers have something to do before they leave.
 bool LeavesByItself(const Job& job) {
   const bool saves = IsCommand(job) || !job.spec().checkpoint().dir().empty();
@@ -136,7 +130,7 @@ void TakeLentBack(Context& context, Job& job) {
 }
 
 void CheckPreempted(Context& context, Job& job) {
-  if (!job.preempted || context.now < job.preempted->since + GraceOf(job)) return;
+  if (!job.preempted || context.now < job.preempted->since + job::LeaveGrace(job.spec())) return;
   BeginEnding(context, job, PENDING,
               absl::StrCat(job.preempted->reason, "; killed after its grace"), 0, /*kill=*/true);
 }

@@ -425,7 +425,8 @@ struct State {
   // Since when what was decided is not said, because it is not durable yet.
   std::optional<absl::Time> held_since;
   std::map<std::string, Node> nodes;
-  // Of them, those that workers are to leave: by an order (SetDrain, nodes.h), or with the agent.
+  // Of them, those that workers are to leave: by an order, or with the agent. SetDrain and SetKeeps
+  // (nodes.h) write it.
   std::set<std::string> drained;
   std::map<std::string, Job> jobs;
   std::map<SessionId, std::string> agent_sessions;

@@ -29,8 +29,8 @@ struct ServerTls {
   bool optional = false;
 };
 
-// Whether who shows a certificate of this name (NameOfToken) may pass. Called in each handshake, on
-// gRPC's threads.
+// Returns whether who shows a certificate of this name (NameOfToken) may pass. Called in each
+// handshake, on gRPC's threads.
 using Admits = std::function<bool(absl::string_view name)>;
 
 // Returns what a server listens with; without `tls` nothing is encrypted.

@@ -41,6 +41,10 @@ absl::Duration CommandGrace(const JobSpec& spec) {
   return DurationOr(spec.preemption().grace(), kDefaultCommandGrace);
 }
 
+absl::Duration LeaveGrace(const JobSpec& spec) {
+  return DurationOr(spec.preemption().grace(), kDefaultLeaveGrace);
+}
+
 int MostUsefulWorkers(const JobSpec& spec) {
   return spec.has_train() ? spec.train().shards() : std::numeric_limits<int32_t>::max();
 }

@@ -22,6 +22,7 @@ inline constexpr int kDefaultCommandRestarts = 0;
 inline constexpr absl::Duration kCommandLease = absl::Seconds(30);
 inline constexpr absl::Duration kCommandLeaseMargin = absl::Seconds(15);
 inline constexpr absl::Duration kDefaultCommandGrace = absl::Seconds(10);
+inline constexpr absl::Duration kDefaultLeaveGrace = absl::Minutes(2);
 inline constexpr char kDefaultEvalEvery[] = "1 epoch";
 inline constexpr double kDefaultDropoutRate = 0.5;
 
@@ -32,6 +33,8 @@ absl::Duration StartTimeout(const JobSpec& spec);
 int MaxRestarts(const JobSpec& spec);
 // From SIGTERM to SIGKILL for the commands of a job with `run`.
 absl::Duration CommandGrace(const JobSpec& spec);
+// How long a job that is to stop may take to leave before it is killed.
+absl::Duration LeaveGrace(const JobSpec& spec);
 // The most workers that the job can use: its shards, or as many as there may be.
 int MostUsefulWorkers(const JobSpec& spec);
 // For how long it may run. Without one: infinite.

@@ -270,8 +270,8 @@ void AgentImpl::Do(const agent_action::Heartbeat&) {
     const std::string problem = health_->problem();
     heartbeat->mutable_health()->set_problem(problem);
     if (std::exchange(problem_, problem) != problem) {
-      Say(problem.empty() ? "this node is well again and takes work"
-                          : absl::StrCat("this node takes no work: ", problem));
+      Warn(problem.empty() ? "this node is well again and takes work"
+                           : absl::StrCat("this node takes no work: ", problem));
     }
   }
   if (session_ != nullptr) session_->SendLatest(kHeartbeatKind, message);
@@ -291,10 +291,10 @@ void AgentImpl::Send(const AgentMessage& message) {
 }
 
 void AgentImpl::WarnOnce(const std::string& message) {
-  if (warned_.insert(message).second) Say(message);
+  if (warned_.insert(message).second) Warn(message);
 }
 
-void AgentImpl::Say(const std::string& message) {
+void AgentImpl::Warn(const std::string& message) {
   if (options_.on_warning) {
     options_.on_warning(message);
   } else {

@@ -41,15 +41,15 @@ absl::Status AgentImpl::AdoptWorkers() {
   options.orphan_grace = options_.orphan_grace;
   supervisors_ = std::make_unique<Supervisors>(std::move(options));
   LS_ASSIGN_OR_RETURN(std::vector<Supervisors::Found> all,
-                      supervisors_->TakeOver([this](const std::string& text) { Say(text); }));
+                      supervisors_->TakeOver([this](const std::string& text) { Warn(text); }));
   // Workers of a job meet in one life page, which more than one supervisor may have.
   std::map<ino_t, std::vector<Heir>> by_page;
   for (Supervisors::Found& found : all) {
     for (SupervisorClient::Kept& kept : found.processes) {
       Heir heir{found.supervisor, std::move(kept), {}};
       if (heir.kept.fds.size() <= kPageFd || !heir.note.ParseFromString(heir.kept.process.note())) {
-        Say(absl::StrCat("process ", heir.kept.process.pid(), " of job ",
-                         found.supervisor->job_id(), " cannot be taken over and is left alone"));
+        Warn(absl::StrCat("process ", heir.kept.process.pid(), " of job ",
+                          found.supervisor->job_id(), " cannot be taken over and is left alone"));
         continue;
       }
       by_page[InodeOf(heir.kept.fds[kPageFd].get())].push_back(std::move(heir));
@@ -77,7 +77,8 @@ void AgentImpl::Adopt(const std::shared_ptr<SupervisorClient>& supervisor,
   event.epoch = note.epoch();
   event.pid = kept.process.pid();
   event.wanted_end = kept.process.signalled();
-  auto owned = std::make_unique<WorkerProcess>(&node_, event.assignment, next_worker_id_++);
+  auto owned = std::make_unique<WorkerProcess>(&node_, event.assignment, next_worker_id_++,
+                                               WorkerProcess::Origin{event.cluster, event.epoch});
   WorkerProcess* const worker = owned.get();
   const std::string& incarnation = event.assignment.incarnation();
   workers_[incarnation] = std::move(owned);

@@ -86,7 +86,7 @@ class AgentImpl : public Agent {
   void Do(const agent_action::CloseSession& action);
   void Do(const agent_action::OpenSession&) { OpenSession(); }
   void Do(const agent_action::Report& action);
-  void Do(const agent_action::Warn& action) { Say(action.text); }
+  void Do(const agent_action::Warn& action) { Warn(action.text); }
 
   void FindDataAddresses(const std::string& seen);
   // Returns whether the worker waits for a look at the host, as a job's first one does.
@@ -111,7 +111,7 @@ class AgentImpl : public Agent {
   void Send(const AgentMessage& message);
   // Said at most once.
   void WarnOnce(const std::string& message);
-  void Say(const std::string& message);
+  void Warn(const std::string& message);
   void Publish();
   // How a worker left that was told to save.
   void NoteFarewell(const WorkerProcess& worker, const ProcessStarter::Exit& exit);

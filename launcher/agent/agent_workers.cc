@@ -28,7 +28,8 @@ void AgentImpl::Do(const agent_action::Start& action) {
         ChosenRunFolder(options_.run_dir, options_.runs_dir, assignment.run_dir()));
   }
   FindDataAddresses(action.seen_address);
-  auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++);
+  auto owned = std::make_unique<WorkerProcess>(&node_, assignment, next_worker_id_++,
+                                               WorkerProcess::Origin{action.cluster, action.epoch});
   WorkerProcess* worker = owned.get();
   workers_[assignment.incarnation()] = std::move(owned);
   if (!checked.ok()) return StartNow(worker, checked);
@@ -118,8 +119,7 @@ absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& c
     WarnOnce(shared);
   }
   LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, PageOf(worker->assignment().job_id()));
-  const AgentHello known = machine_->Hello();
-  LS_RETURN_IF_ERROR(worker->Start(page, {known.cluster_id(), known.epoch()}));
+  LS_RETURN_IF_ERROR(worker->Start(page));
   WatchWorker(worker);
   return absl::OkStatus();
 }

@@ -359,7 +359,8 @@ void AgentMachine::CarryOut(const ReconcileActions& todo) {
   for (const int i : todo.start) {
     const WorkerAssignment& assignment = desired_.workers(i);
     Add(assignment, cluster_);
-    out_.actions.push_back(agent_action::Start{assignment, desired_.seen_address()});
+    out_.actions.push_back(
+        agent_action::Start{assignment, desired_.seen_address(), cluster_, epochs_[cluster_]});
   }
 }
 

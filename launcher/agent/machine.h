@@ -103,6 +103,9 @@ struct Start {
   WorkerAssignment assignment;
   // Where the coordinator sees this agent's connection come from; empty: it does not say.
   std::string seen_address;
+  // The coordinator that wants it.
+  std::string cluster;
+  int64_t epoch = 0;
 };
 struct Terminate {  // SIGTERM
   std::string incarnation;

@@ -82,15 +82,17 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
   bootstrap.set_host(node_->host);
   bootstrap.set_life_slot(life_slot_);
   for (const std::string& address : node_->data_addresses) bootstrap.add_data_addresses(address);
+  bootstrap.set_cluster_id(origin_.cluster_id);
+  bootstrap.set_epoch(origin_.epoch);
   return bootstrap;
 }
 
-std::string WorkerProcess::Note(const Origin& origin) const {
+std::string WorkerProcess::Note() const {
   WorkerNote note;
   note.set_assignment(assignment_.SerializeAsString());
   note.set_life_slot(life_slot_);
-  note.set_cluster_id(origin.cluster_id);
-  note.set_epoch(origin.epoch);
+  note.set_cluster_id(origin_.cluster_id);
+  note.set_epoch(origin_.epoch);
   return note.SerializeAsString();
 }
 
@@ -136,7 +138,7 @@ void WorkerProcess::Forget() {
   if (starter_ != nullptr) starter_->Forget(spawn_id_);
 }
 
-absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, const Origin& origin) {
+absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   LS_ASSIGN_OR_RETURN(life_slot_, page->Issue());
   page_ = std::move(page);
   std::optional<Account> account;
@@ -171,7 +173,7 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, const Origin& 
   request.stdout_fd = write_ends[0].get();
   request.stderr_fd = write_ends[1].get();
   request.fds = {bootstrap_file.get(), page_->fd()};
-  request.legacy = {.note = Note(origin),
+  request.legacy = {.note = Note(),
                     .fds = {streams_[0].fd.get(), streams_[1].fd.get(), log_too.get(), page_->fd()},
                     .grace = EndGrace(assignment_.spec())};
   LS_ASSIGN_OR_RETURN(starter_, node_->starter(assignment_.job_id()));

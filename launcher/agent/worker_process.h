@@ -62,20 +62,21 @@ class WorkerProcess {
     std::function<void(const absl::Status&)> on_warning;
   };
 
-  // What the next agent finds with the process, beside its pipes, its log and its life page.
+  // The coordinator that wanted it: the worker obeys its cluster alone, and the next agent finds it
+  // with the process.
   struct Origin {
-    std::string cluster_id;  // whose coordinator gave it
+    std::string cluster_id;
     int64_t epoch = 0;
   };
 
   // `id` names this life among all that the agent starts.
-  WorkerProcess(Node* node, WorkerAssignment assignment, uint64_t id)
-      : node_(node), assignment_(std::move(assignment)), id_(id) {}
+  WorkerProcess(Node* node, WorkerAssignment assignment, uint64_t id, Origin origin)
+      : node_(node), assignment_(std::move(assignment)), id_(id), origin_(std::move(origin)) {}
 
   // Makes the run's folder, opens log and pipes and asks the spawner for a process with `page`, of
   // which it takes a slot. Errors: whatever hinders the start; what hinders it later comes as
   // on_start_failed.
-  absl::Status Start(std::shared_ptr<LifePage> page, const Origin& origin);
+  absl::Status Start(std::shared_ptr<LifePage> page);
   // Takes over a process that a former agent has started, with what of its output nobody has read.
   // Its supervisor calls back as for one that Start asked for. Returns what is to be called.
   ProcessStarter::Callbacks Adopt(std::shared_ptr<SupervisorClient> supervisor,
@@ -117,12 +118,13 @@ class WorkerProcess {
   };
   void HandleLines(int stream, const std::vector<std::string>& lines);
   WorkerBootstrap Bootstrap() const;
-  std::string Note(const Origin& origin) const;
+  std::string Note() const;
   ProcessStarter::Callbacks Callbacks();
 
   Node* const node_;
   const WorkerAssignment assignment_;
   const uint64_t id_;
+  const Origin origin_;
   std::shared_ptr<LifePage> page_;
   int life_slot_ = -1;
   std::shared_ptr<ProcessStarter> starter_;

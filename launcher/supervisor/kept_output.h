@@ -30,7 +30,7 @@ class KeptOutput {
   // Reads what stream 0 (stdout) or 1 (stderr) has; closes it at its end.
   void Read(int stream);
   // A line of our own.
-  void Say(const std::string& line) { Take(1, {line}); }
+  void AddLine(const std::string& line) { Take(1, {line}); }
   // Writes what waits, and what of a line is there, into `kept`, and begins anew: an agent reads
   // from now on.
   void HandOver(KeptProcess* kept);

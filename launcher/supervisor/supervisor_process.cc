@@ -334,7 +334,7 @@ void SupervisorProcess::EndChildren(const std::string& why) {
   const absl::Time now = Clock::Real()->Now();
   for (auto& [id, child] : children_) {
     if (!child.running()) continue;
-    child.output->Say(absl::StrCat("lockstep: ", why, ": this worker is ended"));
+    child.output->AddLine(absl::StrCat("lockstep: ", why, ": this worker is ended"));
     child.kept.set_signalled(true);
     child.kill_at = now + child.grace;
     table_.Signal(id, SIGTERM);

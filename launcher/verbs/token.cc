@@ -26,13 +26,13 @@ std::string NameOf(Role role) {
   return absl::AsciiStrToLower(name.substr(name.find('_') + 1));
 }
 
-std::string Say(const google::protobuf::Timestamp& time) {
+std::string TimeText(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(time.seconds()),
                           absl::UTCTimeZone());
 }
 
 std::string ExpiryOf(const TokenInfo& info) {
-  return info.has_expires() ? Say(info.expires()) : "never";
+  return info.has_expires() ? TimeText(info.expires()) : "never";
 }
 
 std::string TokensJson(const ListTokensResponse& response) {
@@ -40,8 +40,8 @@ std::string TokensJson(const ListTokensResponse& response) {
   for (const TokenInfo& info : response.tokens()) {
     JsonObject token;
     token.Add("id", info.id()).Add("user", info.user()).Add("role", NameOf(info.role()));
-    token.Add("created", Say(info.created())).Add("created_by", info.created_by());
-    if (info.has_expires()) token.Add("expires", Say(info.expires()));
+    token.Add("created", TimeText(info.created())).Add("created_by", info.created_by());
+    if (info.has_expires()) token.Add("expires", TimeText(info.expires()));
     token.Add("note", info.note());
     tokens.Raw(token.Done());
   }
@@ -52,8 +52,9 @@ std::string TokensTable(const ListTokensResponse& response) {
   std::vector<std::vector<std::string>> rows = {
       {"ID", "USER", "ROLE", "CREATED", "BY", "EXPIRES", "NOTE"}};
   for (const TokenInfo& info : response.tokens()) {
-    rows.push_back({info.id(), Printable(info.user()), NameOf(info.role()), Say(info.created()),
-                    Printable(info.created_by()), ExpiryOf(info), Printable(info.note())});
+    rows.push_back({info.id(), Printable(info.user()), NameOf(info.role()),
+                    TimeText(info.created()), Printable(info.created_by()), ExpiryOf(info),
+                    Printable(info.note())});
   }
   return AlignedTable(rows);
 }

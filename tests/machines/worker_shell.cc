@@ -8,23 +8,25 @@ namespace {
 
 constexpr int kHeartbeatKind = 1;
 
-WorkerBootstrap Bootstrap(const Host& host, const WorkerAssignment& assignment) {
+WorkerBootstrap Bootstrap(const Host& host, const launcher::agent_action::Start& start) {
   WorkerBootstrap bootstrap;
-  *bootstrap.mutable_assignment() = assignment;
+  *bootstrap.mutable_assignment() = start.assignment;
   bootstrap.set_node_id(host.name);
   bootstrap.set_host(host.name);
+  bootstrap.set_cluster_id(start.cluster);
+  bootstrap.set_epoch(start.epoch);
   return bootstrap;
 }
 
 }  // namespace
 
-WorkerShell::WorkerShell(Timeline* timeline, Host* host, const WorkerAssignment& assignment,
+WorkerShell::WorkerShell(Timeline* timeline, Host* host, const launcher::agent_action::Start& start,
                          int64_t pid, Dial<WorkerMessage, WorkerCommand> dial)
     : Process(timeline, host),
-      assignment_(assignment),
+      assignment_(start.assignment),
       pid_(pid),
       dial_(std::move(dial)),
-      machine_(Bootstrap(*host, assignment), pid) {}
+      machine_(Bootstrap(*host, start), pid) {}
 
 void WorkerShell::OpenSession() {
   Session::Callbacks callbacks;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "launcher/agent/machine.h"
 #include "tests/machines/client_session.h"
 #include "tests/machines/host.h"
 #include "worker/control/control_machine.h"
@@ -15,8 +16,8 @@ namespace lockstep::simulation {
 
 class WorkerShell : public Process {
  public:
-  WorkerShell(Timeline* timeline, Host* host, const WorkerAssignment& assignment, int64_t pid,
-              Dial<WorkerMessage, WorkerCommand> dial);
+  WorkerShell(Timeline* timeline, Host* host, const launcher::agent_action::Start& start,
+              int64_t pid, Dial<WorkerMessage, WorkerCommand> dial);
 
   const WorkerAssignment& assignment() const { return assignment_; }
   const std::string& incarnation() const { return assignment_.incarnation(); }

@@ -231,10 +231,11 @@ void MachineWorld::StartAgent(const Command& command) {
   launcher::AgentMachineOptions options;
   options.leave_grace = command.duration("grace", absl::ZeroDuration());
   const auto say = [this](const std::string& line) { Say(line); };
-  const auto make_worker = [this, say](simulation::Host* host, const WorkerAssignment& assignment) {
+  const auto make_worker = [this, say](simulation::Host* host,
+                                       const launcher::agent_action::Start& start) {
     return std::make_shared<ScriptedWorker>(
-        &timeline_, host, assignment, ++last_pid_,
-        network_.DialFor<WorkerMessage, WorkerCommand>(assignment.incarnation()), say);
+        &timeline_, host, start, ++last_pid_,
+        network_.DialFor<WorkerMessage, WorkerCommand>(start.assignment.incarnation()), say);
   };
   auto agent = std::make_shared<ScriptedAgent>(
       &timeline_, network_.HostOf(name), name, std::move(hello), std::move(options),

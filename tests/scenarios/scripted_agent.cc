@@ -77,7 +77,7 @@ void ScriptedAgent::OnCommand(const AgentCommand& command) {
 void ScriptedAgent::OnStart(const launcher::agent_action::Start& start) {
   const std::string& incarnation = start.assignment.incarnation();
   Tell(absl::StrCat(" starts ", incarnation));
-  const std::shared_ptr<ScriptedWorker> worker = make_worker_(host(), start.assignment);
+  const std::shared_ptr<ScriptedWorker> worker = make_worker_(host(), start);
   workers_[incarnation] = worker;
   Listen(*worker);
   worker->After(absl::Milliseconds(1), [this, worker] {

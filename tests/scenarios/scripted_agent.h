@@ -19,9 +19,9 @@ namespace lockstep::coordinator {
 
 class ScriptedAgent : public simulation::AgentShell {
  public:
-  // Makes the process of an assignment on this agent's host.
-  using MakeWorker =
-      std::function<std::shared_ptr<ScriptedWorker>(simulation::Host*, const WorkerAssignment&)>;
+  // Makes the process that is to start on this agent's host.
+  using MakeWorker = std::function<std::shared_ptr<ScriptedWorker>(
+      simulation::Host*, const launcher::agent_action::Start&)>;
   using Workers = std::map<std::string, std::shared_ptr<ScriptedWorker>>;  // by incarnation
 
   // `name` is what the script calls it, and `hello` what it says of itself.

@@ -20,9 +20,9 @@ using Say = std::function<void(const std::string&)>;
 class ScriptedWorker : public simulation::WorkerShell {
  public:
   ScriptedWorker(simulation::Timeline* timeline, simulation::Host* host,
-                 const WorkerAssignment& assignment, int64_t pid,
+                 const launcher::agent_action::Start& start, int64_t pid,
                  simulation::Dial<WorkerMessage, WorkerCommand> dial, Say say)
-      : WorkerShell(timeline, host, assignment, pid, std::move(dial)), say_(std::move(say)) {}
+      : WorkerShell(timeline, host, start, pid, std::move(dial)), say_(std::move(say)) {}
 
   void Start();
   // It ended; `exit_code` and `signal` say how. Called once.

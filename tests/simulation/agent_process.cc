@@ -135,7 +135,7 @@ void AgentProcess::OnStart(const launcher::agent_action::Start& start) {
   const std::string& incarnation = start.assignment.incarnation();
   world_->checker.OnAgentActs("starts a worker");
   world_->Say(absl::StrCat(host()->name, " starts ", incarnation));
-  const auto worker = std::make_shared<WorkerProcess>(world_, host(), start.assignment);
+  const auto worker = std::make_shared<WorkerProcess>(world_, host(), start);
   workers_[incarnation] = worker;
   world_->checker.OnStart(*worker);
   world_->queue_checker.OnProcess(*this);

@@ -15,8 +15,8 @@ constexpr int64_t kLineEvery = 10;  // steps
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment)
-    : WorkerShell(&world->timeline, host, assignment, world->NextPid(), world->DialWorker()),
+WorkerProcess::WorkerProcess(World* world, Host* host, const launcher::agent_action::Start& start)
+    : WorkerShell(&world->timeline, host, start, world->NextPid(), world->DialWorker()),
       world_(world) {}
 
 void WorkerProcess::Start() {

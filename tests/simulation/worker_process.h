@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "launcher/agent/machine.h"
 #include "tests/machines/worker_shell.h"
 
 namespace lockstep::simulation {
@@ -16,7 +17,7 @@ class Group;
 
 class WorkerProcess : public WorkerShell {
  public:
-  WorkerProcess(World* world, Host* host, const WorkerAssignment& assignment);
+  WorkerProcess(World* world, Host* host, const launcher::agent_action::Start& start);
 
   void Start();
   // Leaves politely: it ends.

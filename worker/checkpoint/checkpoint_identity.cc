@@ -32,7 +32,7 @@ bool ReadTrain(const std::string& json, Train* train) {
 }
 
 // "modified: optimizer.sgd.lr: 0.1 -> 0.05" as "train.optimizer.sgd.lr: 0.1 -> 0.05".
-std::string Told(absl::string_view line) {
+std::string DifferenceText(absl::string_view line) {
   if (absl::ConsumePrefix(&line, "modified: ")) return absl::StrCat("train.", line);
   if (absl::ConsumePrefix(&line, "added: ")) return absl::StrCat("train.", line, " is new");
   if (absl::ConsumePrefix(&line, "deleted: ")) return absl::StrCat("train.", line, " is gone");
@@ -77,7 +77,7 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
         differences.push_back("and more");
         break;
       }
-      differences.push_back(Told(line));
+      differences.push_back(DifferenceText(line));
     }
   }
   if (differences.empty() && saved.plan_hash != job.plan_hash) {

@@ -18,7 +18,7 @@ struct GpuPlace {
 // The GPUs that NVIDIA's kernel driver holds, by address. `sys` is where sysfs is ("/sys").
 std::vector<GpuPlace> GpuPlaces(const std::string& sys);
 
-// Whether network adapters and disks can reach the GPUs' memory: a sentence for each.
+// Says whether network adapters and disks can reach the GPUs' memory: a sentence for each.
 struct DirectAccess {
   bool rdma = false;
   std::string rdma_text;

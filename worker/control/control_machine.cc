@@ -10,7 +10,10 @@
 namespace lockstep::worker {
 
 ControlMachine::ControlMachine(const WorkerBootstrap& bootstrap, int64_t pid)
-    : bootstrap_(bootstrap), pid_(pid) {}
+    : bootstrap_(bootstrap),
+      pid_(pid),
+      cluster_id_(bootstrap.cluster_id()),
+      epoch_(bootstrap.epoch()) {}
 
 WorkerMessage ControlMachine::NewMessage() const {
   WorkerMessage message;
@@ -41,7 +44,14 @@ ControlMachine::Effects ControlMachine::Connected() {
 }
 
 std::string ControlMachine::WhyRefused(const WorkerCommand& command) const {
-  if (command.cluster_id().empty() || cluster_id_.empty()) return "";
+  if (cluster_id_.empty()) return "";
+  if (command.cluster_id().empty()) {
+    // Of a build that names it to workers' agents, and not to workers.
+    if (bootstrap_.cluster_id().empty()) return "";
+    return absl::StrCat(
+        "a coordinator that does not name its cluster is not obeyed: this worker belongs to ",
+        cluster_id_);
+  }
   if (command.cluster_id() != cluster_id_) {
     return absl::StrCat("the coordinator of cluster ", command.cluster_id(),
                         " is not obeyed: this worker belongs to ", cluster_id_);

@@ -39,7 +39,8 @@ class ControlMachine {
   Effects Connected();
   // A coordinator with a lower epoch than the newest that was obeyed, of the same cluster, is one
   // that lives on beside its successor; one of another cluster knows nothing of this worker, and
-  // its agent decides what becomes of it. Neither is obeyed.
+  // its agent decides what becomes of it. Neither is obeyed, nor is one that does not say whose it
+  // is, where the agent said whose the worker is.
   Effects Command(const WorkerCommand& command);
   // No coordinator comes back, says the agent: a generation that runs is to stop after a step that
   // all agree on, and who is in none leaves.
@@ -59,7 +60,7 @@ class ControlMachine {
   Effects Offer(const CheckpointOffer& offer);
 
   // ---- the mailbox ----
-  // Whether TakeGeneration has something to give.
+  // Returns whether TakeGeneration has something to give.
   bool HasGeneration(int64_t after) const;
   // A generation newer than `after`: the newest, or one without members that had ended before this
   // worker could enter it. It stands between generations no more. REQUIRES: HasGeneration(after).
@@ -85,8 +86,9 @@ class ControlMachine {
 
   const WorkerBootstrap bootstrap_;
   const int64_t pid_;
-  std::string cluster_id_;  // of the newest coordinator that was obeyed
-  int64_t epoch_ = 0;
+  // Of the newest coordinator that was obeyed, first the agent.
+  std::string cluster_id_;
+  int64_t epoch_;
   bool connected_before_ = false;
   std::optional<WorkerMessage> standing_;
   std::optional<Generation> newest_;

@@ -78,7 +78,7 @@ bool Election::Wait(absl::Duration time) {
   return !stopping_;
 }
 
-void Election::Say(const std::string& trouble) {
+void Election::WarnOnChange(const std::string& trouble) {
   if (trouble != said_ && !trouble.empty()) {
     LS_LOG_WARNING << trouble;
   }
@@ -108,10 +108,10 @@ bool Election::Look() {
   const auto found =
       Ask(kMostPatience, [&](absl::Duration timeout) { return etcd_->Range(request, timeout); });
   if (!found.ok()) {
-    Say(absl::StrCat("cannot see who leads: ", found.status().message()));
+    WarnOnChange(absl::StrCat("cannot see who leads: ", found.status().message()));
     return false;
   }
-  Say("");
+  WarnOnChange("");
   // The key may be its own: a call that was given up may have come late.
   if (found->kvs().empty() || (lease_ != 0 && found->kvs(0).lease() == lease_)) return true;
   EtcdLeader leader;
@@ -190,10 +190,10 @@ absl::Status Election::Renew() {
       Ask(until - sent, [&](absl::Duration timeout) { return etcd_->KeepAlive(lease_, timeout); });
   if (absl::IsNotFound(left.status())) return left.status();
   if (!left.ok()) {
-    Say(absl::StrCat("the leader's lease is not renewed: ", left.status().message()));
+    WarnOnChange(absl::StrCat("the leader's lease is not renewed: ", left.status().message()));
     return absl::OkStatus();  // while there is time
   }
-  Say("");
+  WarnOnChange("");
   absl::MutexLock lock(&mu_);
   // Once it was over it stays over.
   if (!deposed_ && clock_->Now() < until_) until_ = sent + Usable(absl::Seconds(*left));
@@ -218,7 +218,7 @@ void Election::Run() {
         // It may have the key, without knowing it.
         if (lease_ != 0) etcd_->Revoke(lease_, kFarewell).IgnoreError();
         lease_ = 0;
-        Say(absl::StrCat("cannot stand for election: ", stood.message()));
+        WarnOnChange(absl::StrCat("cannot stand for election: ", stood.message()));
         TellLeader("");
       }
     } else if (told_leader_ && !known_leader_.empty()) {

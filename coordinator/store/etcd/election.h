@@ -67,7 +67,8 @@ class Election {
   absl::Status Stand();                                     // for election; OK: won
   absl::Status Renew();
   void Lose(const std::string& why);
-  void Say(const std::string& trouble);
+  // Warns of a trouble that is another one than the last; empty: there is none.
+  void WarnOnChange(const std::string& trouble);
   void TellLeader(const std::string& address);
 
   EtcdClient* const etcd_;

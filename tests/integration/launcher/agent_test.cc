@@ -52,6 +52,7 @@ int WorkerMain(int argc, char** argv) {
   if (todo == "tell") {
     std::ofstream file("told");
     file << "token=" << bootstrap.token() << "\n";
+    file << "of " << bootstrap.cluster_id() << ", epoch " << bootstrap.epoch() << "\n";
     for (int i = 0; i < argc; ++i) file << "argument " << argv[i] << "\n";
     for (char** entry = environ; *entry != nullptr; ++entry) file << *entry << "\n";
   }
@@ -300,10 +301,11 @@ TEST_F(AgentTest, TheNodeKeepsItsIdAndTheIncarnationChanges) {
   EXPECT_NE(second.incarnation(), first.incarnation());
 }
 
-TEST_F(AgentTest, AWorkersTokenIsInItsBootstrapAndTheAgentsIsNowhere) {
+TEST_F(AgentTest, AWorkerIsToldWhoseItIsAndItsTokenAndTheAgentsIsNowhere) {
   constexpr const char* kOwn = "worker.j.0.of-this-life";
   StartAgent();
   AgentCommand command = Want("c", {"j.0"}, "tell");
+  command.set_epoch(7);
   command.mutable_desired()->mutable_workers(0)->set_token(kOwn);
   coordinator_.Say(command);
   EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
@@ -313,6 +315,7 @@ TEST_F(AgentTest, AWorkersTokenIsInItsBootstrapAndTheAgentsIsNowhere) {
   ASSERT_TRUE(absl::StartsWith(told.str(), first)) << told.str();
   EXPECT_THAT(told.str().substr(first.size()), Not(HasSubstr(kOwn)));
   EXPECT_THAT(told.str(), Not(HasSubstr(options_.coordinator.token)));
+  EXPECT_THAT(told.str(), HasSubstr("\nof c, epoch 7\n"));
 }
 
 TEST_F(AgentTest, NamesAndPathsAreNotTakenOnTrust) {

@@ -186,14 +186,14 @@ class Stranger(harness.ProgramTest):
         return answer
 
     def assert_closed(self, asked, around):
-        """A stranger gets nothing of it but names in the folders `around`; its owner, with the same means, all of it."""
+        """A stranger gets nothing of it but names in the folders `around`; its owner, by the same means, all of it."""
         names = tuple(f"list {os.path.join(self.dir, folder)}: " for folder in around)
         answer = self.probe(asked, STRANGER)
         self.assertEqual([what for what in answer["got"] if not what.startswith(names)], [])
         # Else the probe would be refused whatever it asked.
         owners = self.probe(asked, os.geteuid())
-        for kind in ("read ", "write ", "list ", "make a file", "connect to ", "read environ", "open the memory", "list fd",
-                     "enter cwd", "attach to", "descriptor ", "signal "):
+        for kind in ("read ", "write ", "list ", "make a file", "connect to ", "read environ", "open the memory",
+                     "list fd", "enter cwd", "attach to", "descriptor ", "signal "):
             self.assertTrue(any(what.startswith(kind) for what in owners["got"]), kind)
 
     def test_of_jobs_on_a_node(self):
@@ -219,7 +219,8 @@ secrets: {{KEY: {SECRET}}}
             return [job["state"] for job in jobs] == ["RUNNING"] * 2 and self.processes("sleep")
         wait_until(both_run, 60, "both jobs run")
         wait_until(lambda: glob.glob(f"{self.dir}/saved/*/*"), 30, "a checkpoint")
-        self.assertEqual({process.name for process in self.processes()}, {"coordinator", "launcher", "lockstep-supervisor", "worker", "sleep"})
+        self.assertEqual({process.name for process in self.processes()},
+                         {"coordinator", "launcher", "lockstep-supervisor", "worker", "sleep"})
         asked = self.asked()
         asked["files"] = [path for path in asked["files"] if path not in (train, command)]
         # Checkpoints are where the job says, with the modes that the agent's umask gives; they hold no secret.

@@ -61,6 +61,7 @@ class Driver {
       std::string line = std::visit([](const auto& a) { return TextOf(a); }, action);
       if (line != "heartbeat") lines.push_back(std::move(line));
       if (const auto* send = std::get_if<agent_action::Send>(&action)) sent = send->message;
+      if (const auto* start = std::get_if<agent_action::Start>(&action)) started = *start;
     }
     return lines;
   }
@@ -124,6 +125,7 @@ class Driver {
   AgentMachine machine;
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   absl::Time next = absl::InfinitePast();
+  agent_action::Start started;
   AgentMessage sent;
 };
 
@@ -150,6 +152,18 @@ TEST(AgentMachineTest, AWorkersLife) {
   EXPECT_THAT(agent.Do(agent_event::Connected{}), ElementsAre("said exited j.0"));
   EXPECT_THAT(agent.Acknowledge("c", "j.0"), IsEmpty());
   EXPECT_THAT(agent.Want("c", 1, {}), ElementsAre("up", "forget j.0"));
+}
+
+TEST(AgentMachineTest, AStartSaysWhoWantsIt) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0"});
+  EXPECT_EQ(agent.started.cluster, "c");
+  EXPECT_EQ(agent.started.epoch, 1);
+  agent.Want("c", 3, {"j.0", "j.1"});
+  EXPECT_EQ(agent.started.epoch, 3);
+  agent.Want("d", 2, {"k.0"});
+  EXPECT_EQ(agent.started.cluster, "d");
+  EXPECT_EQ(agent.started.epoch, 2);
 }
 
 TEST(AgentMachineTest, EndsWhatItsOwnCoordinatorLeavesOut) {

@@ -188,10 +188,36 @@ TEST_F(ControlMachineTest, ALaterOneIsObeyedAndOneOfAnotherClusterIsNot) {
   EXPECT_FALSE(machine_.HasGeneration(2));
 }
 
-TEST_F(ControlMachineTest, ACommandWithoutClusterIsObeyed) {
+// Of an agent that does not say whose the worker is, the first coordinator is obeyed, and one that
+// does not say whose it is.
+TEST_F(ControlMachineTest, ACommandWithoutClusterIsObeyedWhereTheAgentNamesNone) {
   Begin(1, From("cluster", 3));
   EXPECT_EQ(Begin(2).refused, "");
   EXPECT_EQ(machine_.Hello().hello().epoch(), 3);
+}
+
+TEST_F(ControlMachineTest, TheAgentSaysWhoseTheWorkerIs) {
+  WorkerBootstrap bootstrap = Bootstrap();
+  bootstrap.set_cluster_id("cluster");
+  bootstrap.set_epoch(3);
+  ControlMachine machine(bootstrap, 77);
+  EXPECT_EQ(machine.Hello().hello().cluster_id(), "cluster");
+  EXPECT_EQ(machine.Hello().hello().epoch(), 3);
+  const auto begin = [&machine](WorkerCommand command) {
+    command.mutable_generation()->set_generation(1);
+    command.mutable_generation()->add_members();
+    return machine.Command(command).refused;
+  };
+  EXPECT_EQ(begin({}),
+            "a coordinator that does not name its cluster is not obeyed: this worker belongs to "
+            "cluster");
+  EXPECT_EQ(begin(From("another", 9)),
+            "the coordinator of cluster another is not obeyed: this worker belongs to cluster");
+  EXPECT_EQ(begin(From("cluster", 2)),
+            "a coordinator of epoch 2 is not obeyed: there is one of epoch 3");
+  EXPECT_FALSE(machine.HasGeneration(0));
+  EXPECT_EQ(begin(From("cluster", 3)), "");
+  EXPECT_TRUE(machine.HasGeneration(0));
 }
 
 }  // namespace
