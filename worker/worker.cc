@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/communicator.h"
 #include "collectives/group_end.h"
@@ -27,8 +26,10 @@
 #include "worker/checkpoint/restore.h"
 #include "worker/control/control_link.h"
 #include "worker/control/farewell_watch.h"
+#include "worker/control/generation_end.h"
 #include "worker/control/membership.h"
 #include "worker/control/progress_board.h"
+#include "worker/control/record_writer.h"
 #include "worker/control/run_dir.h"
 #include "worker/control/run_record.h"
 #include "worker/control/telemetry.h"
@@ -36,6 +37,7 @@
 #include "worker/setup/data_plane.h"
 #include "worker/setup/device_choice.h"
 #include "worker/setup/job_plan.h"
+#include "worker/setup/reach.h"
 #include "worker/setup/tuning_files.h"
 #include "worker/step/trainer.h"
 #include "worker/survivors.h"
@@ -44,8 +46,6 @@ namespace lockstep::worker {
 namespace {
 
 constexpr absl::Duration kLongestBeat = absl::Milliseconds(200);
-// As long as a connection may take: packets are lost and sent again after a second, two, four.
-constexpr absl::Duration kLeastConnectPatience = absl::Seconds(5);
 constexpr absl::Duration kLookForDead = absl::Milliseconds(100);
 
 int64_t PeakRssBytes() {
@@ -62,6 +62,7 @@ class Worker {
         job_(bootstrap.assignment().spec()),
         life_(life),
         clock_(clock),
+        over_hosts_(MayBeOverHosts(bootstrap)),
         link_(bootstrap),
         farewell_([this] { link_.LoseCoordinator(); }) {}
 
@@ -110,11 +111,11 @@ class Worker {
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(const GradientPlace place,
-                        PlaceOfGradients(own, bootstrap_.assignment(), OverHosts()));
+                        PlaceOfGradients(own, bootstrap_.assignment(), over_hosts_));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
-                                                  job::FailureDetection(job_), OverHosts(),
+                                                  job::FailureDetection(job_), over_hosts_,
                                                   {bootstrap_.data_addresses().begin(),
                                                    bootstrap_.data_addresses().end()}));
     LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
@@ -140,20 +141,11 @@ class Worker {
 
   // Finds what tells the coordinator whether this host has the data that the others have.
   absl::Status FingerprintData() {
-    if (!OverHosts()) return absl::OkStatus();
+    if (!over_hosts_) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
     LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source));
     board_.Moved();
     return absl::OkStatus();
-  }
-
-  // Returns whether workers of this job may be on other hosts than this one: an elastic one starts
-  // on what there is, also on more hosts than it asks for.
-  bool OverHosts() const {
-    if (bootstrap_.data_addresses().empty()) return false;
-    const bool spreads =
-        job_.elastic().min_workers() > 0 && bootstrap_.assignment().device().kind() != "cuda";
-    return spreads || job_.resources().nodes() > 1;
   }
 
   absl::Status PrepareCheckpoints() {
@@ -241,16 +233,8 @@ class Worker {
     ready.set_plan_hash(trainer_->plan().hash());
     ready.set_device_hash(device_hash_);
     ready.set_device_description(device_description_);
-    ready.mutable_address()->set_node_id(bootstrap_.node_id());
-    ready.mutable_address()->set_shm(transport_->address());
-    ready.mutable_address()->set_key(transport_->key());
-    ready.mutable_address()->set_life_slot(bootstrap_.life_slot());
-    for (const std::string& address : bootstrap_.data_addresses()) {
-      if (transport_->tcp_port() == 0) break;
-      const bool v6 = absl::StrContains(address, ':');
-      ready.mutable_address()->add_tcp(
-          absl::StrCat(v6 ? "[" : "", address, v6 ? "]:" : ":", transport_->tcp_port()));
-    }
+    *ready.mutable_address() =
+        AddressOf(bootstrap_, transport_->address(), transport_->key(), transport_->tcp_port());
     for (const data::FileFingerprint& file : data_files_) {
       DataFile& told = *ready.add_data();
       told.set_path(file.path);
@@ -280,34 +264,15 @@ class Worker {
     return status;
   }
 
-  // Members of one host wait for each other as for any start. Between hosts the coordinator has to
-  // hear soon who cannot be reached.
-  absl::Duration ConnectPatience(const GroupSpec& group) const {
-    const bool one_host = std::all_of(
-        group.members.begin(), group.members.end(),
-        [this](const GroupMember& member) { return member.node == bootstrap_.node_id(); });
-    return one_host ? job::StartTimeout(job_)
-                    : std::max(kLeastConnectPatience, job::FailureDetection(job_));
-  }
-
   absl::Status RunIn(const Generation& generation, const GroupSpec& group) {
-    const absl::Time deadline = clock_->Now() + ConnectPatience(group);
+    const absl::Time deadline = clock_->Now() + ConnectPatience(group, bootstrap_.node_id(), job_);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });
     absl::StatusOr<std::unique_ptr<Communicator>> connected = transport_->Connect(group, deadline);
     if (!connected.ok()) {
-      const GroupEnd end = EndOf(connected.status());
-      const bool lost = end.rank >= 0 && (end.cause == EndCause::kUnreachable ||
-                                          end.cause == EndCause::kPeerMissing);
-      if (!lost || !IsElsewhere(group, end.rank, bootstrap_.node_id())) {
-        SayWhoIsLost(group, connected.status());
-        return connected.status();
-      }
-      link_.SendPeerLost(highest_generation_, end.rank, PeerLost::UNREACHABLE,
-                         std::string(connected.status().message()));
-      // The coordinator decides who goes; this one is ready for the next generation.
-      return absl::AbortedError(connected.status().message());
+      return Leave(group, connected.status(),
+                   AfterNoConnection(group, bootstrap_.node_id(), connected.status()));
     }
     last_communicator_ = *std::move(connected);
     survivors_.NoteGeneration(generation);
@@ -319,11 +284,8 @@ class Worker {
         Train(generation, communicator, group.members[static_cast<size_t>(group.rank)].shards);
     link_.UnwatchGeneration();
     if (!outcome.ok()) {
-      SayWhoIsLost(group, outcome.status());
-      // The network's fault is nobody's else.
-      return IsOfTheNetwork(group, EndOf(outcome.status()), bootstrap_.node_id())
-                 ? absl::AbortedError(outcome.status().message())
-                 : outcome.status();
+      return Leave(group, outcome.status(),
+                   AfterFailure(group, bootstrap_.node_id(), outcome.status()));
     }
     if (trainer_->profiler() != nullptr && !outcome->regrouped) {
       LS_RETURN_IF_ERROR(WriteProfile(communicator, group.rank));
@@ -334,19 +296,11 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Names the rank to blame for the end of the generation, if this one knows it; the coordinator
-  // then takes this one, whatever becomes of it, for its victim.
-  void SayWhoIsLost(const GroupSpec& group, const absl::Status& status) {
-    const GroupEnd end = EndOf(status);
-    const std::string detail(status.message());
-    survivors_.NoteLost(group, end);
-    if (IsOfTheNetwork(group, end, bootstrap_.node_id())) {
-      const bool damaged = end.cause == EndCause::kDamaged;
-      return link_.SendPeerLost(highest_generation_, end.rank,
-                                damaged ? PeerLost::DAMAGED : PeerLost::SILENT, detail);
-    }
-    if (end.lost_rank() < 0 && !absl::IsAborted(status)) return;
-    link_.SendPeerLost(highest_generation_, end.lost_rank(), PeerLost::DIED, detail);
+  // The generation ended with `status`, of which this worker makes `end`.
+  absl::Status Leave(const GroupSpec& group, const absl::Status& status, const GenerationEnd& end) {
+    if (!end.not_met) survivors_.NoteLost(group, EndOf(status));
+    if (end.told.has_value()) link_.SendPeerLost(*end.told);
+    return end.status;
   }
 
   // Each rank writes what it measured, rank 0 puts it together. A profile that cannot be written
@@ -373,15 +327,10 @@ class Worker {
     if (generation.has_newest_checkpoint()) resume_.newest = generation.newest_checkpoint();
     LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
                                            RunDir(bootstrap_.assignment()), &first_holder));
-    // What a rank 0 that is gone did not write, a survivor does.
-    const bool gone =
-        !writer_.empty() &&
-        std::none_of(generation.members().begin(), generation.members().end(),
-                     [this](const Member& member) { return member.incarnation() == writer_; });
-    const bool writes = communicator->rank() == 0;
-    LS_RETURN_IF_ERROR(record_->SetWriter(writes, gone && communicator->rank() == first_holder));
-    writer_ = generation.members(0).incarnation();
-    return trainer_->RunGeneration(communicator, held, writes ? record_.get() : nullptr);
+    const RecordWriter::Part part =
+        record_writer_.InGeneration(generation, communicator->rank(), first_holder);
+    LS_RETURN_IF_ERROR(record_->SetWriter(part.writes, part.remembered));
+    return trainer_->RunGeneration(communicator, held, part.writes ? record_.get() : nullptr);
   }
 
   // Which hosts see the same checkpoint folder, and the same folder of this run.
@@ -461,6 +410,7 @@ class Worker {
   const JobSpec job_;
   LifePage* const life_;
   Clock* const clock_;
+  const bool over_hosts_;  // some of its peers may be
   ProgressBoard board_;
   JobData data_;
   std::vector<data::FileFingerprint> data_files_;  // of a job that may be on several hosts
@@ -478,7 +428,7 @@ class Worker {
   std::string device_hash_;
   std::string device_description_;
   int64_t highest_generation_ = 0;
-  std::string writer_;  // the incarnation of the last generation's rank 0
+  RecordWriter record_writer_;
   int rank_ = -1;
   bool done_ = false;
   bool drained_ = false;

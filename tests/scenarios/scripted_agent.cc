@@ -80,8 +80,11 @@ void ScriptedAgent::OnStart(const launcher::agent_action::Start& start) {
   const std::shared_ptr<ScriptedWorker> worker = make_worker_(host(), start);
   workers_[incarnation] = worker;
   Listen(*worker);
-  worker->After(absl::Milliseconds(1), [this, worker] {
-    Feed(launcher::agent_event::Started{worker->incarnation(), worker->pid()});
+  // Its supervisor starts it, whatever becomes of the agent.
+  worker->After(absl::Milliseconds(1), [this, worker, weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self != nullptr && alive()) {
+      Feed(launcher::agent_event::Started{worker->incarnation(), worker->pid()});
+    }
     worker->Start();
   });
 }

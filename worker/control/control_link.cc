@@ -122,14 +122,10 @@ void ControlLink::SendEval(const EvalResult& eval) {
   session_->Send(message);
 }
 
-void ControlLink::SendPeerLost(int64_t generation, int rank, PeerLost::Kind kind,
-                               const std::string& detail) {
+void ControlLink::SendPeerLost(const PeerLost& lost) {
   absl::MutexLock lock(&mu_);
   WorkerMessage message = machine_.NewMessage();
-  message.mutable_peer_lost()->set_generation(generation);
-  message.mutable_peer_lost()->set_rank(rank);
-  message.mutable_peer_lost()->set_kind(kind);
-  message.mutable_peer_lost()->set_detail(detail);
+  *message.mutable_peer_lost() = lost;
   session_->Send(message);
 }
 

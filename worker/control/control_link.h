@@ -71,8 +71,8 @@ class ControlLink {
   // Queue a message and return at once. A heartbeat replaces one that has not left yet.
   void SendHeartbeat(const WorkerHeartbeat& heartbeat);
   void SendEval(const EvalResult& eval);
-  // `rank` is to blame for the end of the generation; -1: it is not known who is.
-  void SendPeerLost(int64_t generation, int rank, PeerLost::Kind kind, const std::string& detail);
+  // Whose rank is to blame for the end of the generation; -1: it is not known.
+  void SendPeerLost(const PeerLost& lost);
   // Asks whether a checkpoint may appear, and blocks until that is known, for `timeout` at most: no
   // training depends on the coordinator, and the folder has an order of its own. Errors: Aborted
   // when it may not, the worker is told to exit, or nobody answers and its generation is over;

@@ -141,7 +141,10 @@ TEST_F(ControlLinkTest, FinishWaitsForTheExitOrTheGenerationsEnd) {
 }
 
 TEST_F(ControlLinkTest, TheLostRankIsNamed) {
-  link_.SendPeerLost(5, 2, PeerLost::DIED, "rank 2 died");
+  PeerLost lost;
+  lost.set_generation(5);
+  lost.set_rank(2);
+  link_.SendPeerLost(lost);
   const auto sent = wire_.Sent();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].incarnation(), "life");

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/generation_end.h"
+
+#include "collectives/group_end.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+// Ranks 0 and 1 are here, rank 2 is elsewhere.
+GroupSpec Three() {
+  GroupSpec group;
+  group.generation = 7;
+  for (int rank = 0; rank < 3; ++rank) {
+    GroupMember member;
+    member.rank = rank;
+    member.node = rank < 2 ? "here" : "there";
+    group.members.push_back(member);
+  }
+  group.rank = 0;
+  return group;
+}
+
+absl::Status Ended(EndCause cause, int rank) {
+  return WithEnd(absl::AbortedError("as it was"), {cause, rank});
+}
+
+void ExpectTold(const GenerationEnd& end, int rank, PeerLost::Kind kind) {
+  ASSERT_TRUE(end.told.has_value());
+  EXPECT_EQ(end.told->generation(), 7);
+  EXPECT_EQ(end.told->rank(), rank);
+  EXPECT_EQ(end.told->kind(), kind) << PeerLost::Kind_Name(end.told->kind());
+  EXPECT_EQ(end.told->detail(), "as it was");
+}
+
+TEST(AfterFailureTest, WhoDiedHereIsNamed) {
+  const GenerationEnd end = AfterFailure(Three(), "here", Ended(EndCause::kPeerDied, 1));
+  ExpectTold(end, 1, PeerLost::DIED);
+  EXPECT_TRUE(absl::IsAborted(end.status));
+}
+
+TEST(AfterFailureTest, WhoseConnectionFromElsewhereEndedIsSilentAndNotDead) {
+  ExpectTold(AfterFailure(Three(), "here", Ended(EndCause::kPeerDied, 2)), 2, PeerLost::SILENT);
+  ExpectTold(AfterFailure(Three(), "here", Ended(EndCause::kUnreachable, 2)), 2, PeerLost::SILENT);
+}
+
+TEST(AfterFailureTest, TheNetworksFaultEndsNoWorker) {
+  const absl::Status status = WithEnd(absl::DataLossError("as it was"), {EndCause::kDamaged, 2});
+  const GenerationEnd end = AfterFailure(Three(), "here", status);
+  ExpectTold(end, 2, PeerLost::DAMAGED);
+  EXPECT_TRUE(absl::IsAborted(end.status)) << end.status;
+}
+
+TEST(AfterFailureTest, AnEndThatNobodyIsToBlameForIsToldWithoutARank) {
+  ExpectTold(AfterFailure(Three(), "here", absl::AbortedError("as it was")), -1, PeerLost::DIED);
+}
+
+TEST(AfterFailureTest, ItsOwnFailureIsNobodyElses) {
+  const GenerationEnd end = AfterFailure(Three(), "here", absl::DataLossError("a bad file"));
+  EXPECT_FALSE(end.told.has_value());
+  EXPECT_EQ(end.status, absl::DataLossError("a bad file"));
+}
+
+TEST(AfterNoConnectionTest, WhoCannotBeReachedElsewhereIsForTheCoordinatorToJudge) {
+  for (const EndCause cause : {EndCause::kUnreachable, EndCause::kPeerMissing}) {
+    const absl::Status status = WithEnd(absl::DeadlineExceededError("as it was"), {cause, 2});
+    const GenerationEnd end = AfterNoConnection(Three(), "here", status);
+    ExpectTold(end, 2, PeerLost::UNREACHABLE);
+    EXPECT_TRUE(absl::IsAborted(end.status)) << "it is ready for the next generation";
+    EXPECT_TRUE(end.not_met);
+  }
+}
+
+TEST(AfterNoConnectionTest, WhoDidNotComeHereEndsThisWorkerToo) {
+  const absl::Status status =
+      WithEnd(absl::DeadlineExceededError("as it was"), {EndCause::kPeerMissing, 1});
+  const GenerationEnd end = AfterNoConnection(Three(), "here", status);
+  ExpectTold(end, 1, PeerLost::DIED);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(end.status));
+  EXPECT_FALSE(end.not_met);
+}
+
+TEST(AfterNoConnectionTest, WhatTheNetworkDidToAMemberHereIsNoReasonToGoOn) {
+  const absl::Status status =
+      WithEnd(absl::UnavailableError("as it was"), {EndCause::kUnreachable, 1});
+  const GenerationEnd end = AfterNoConnection(Three(), "here", status);
+  ExpectTold(end, 1, PeerLost::SILENT);
+  EXPECT_TRUE(absl::IsUnavailable(end.status));
+}
+
+TEST(ConnectPatienceTest, MembersOfOneHostMayStartAsSlowlyAsAnyoneMay) {
+  JobSpec job;
+  job.mutable_start_timeout()->set_seconds(90);
+  GroupSpec group = Three();
+  group.members.pop_back();
+  EXPECT_EQ(ConnectPatience(group, "here", job), absl::Seconds(90));
+}
+
+TEST(ConnectPatienceTest, BetweenHostsItIsFailureDetectionAndNoLessThanAConnectionMayTake) {
+  JobSpec job;
+  job.mutable_start_timeout()->set_seconds(90);
+  job.mutable_failure_detection()->set_seconds(20);
+  EXPECT_EQ(ConnectPatience(Three(), "here", job), absl::Seconds(20));
+  job.mutable_failure_detection()->set_seconds(1);
+  EXPECT_EQ(ConnectPatience(Three(), "here", job), absl::Seconds(5));
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/record_writer.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+Generation Of(const std::vector<std::string>& incarnations) {
+  Generation generation;
+  for (const std::string& incarnation : incarnations) {
+    generation.add_members()->set_incarnation(incarnation);
+  }
+  return generation;
+}
+
+TEST(RecordWriterTest, RankZeroWritesAndNobodyElse) {
+  RecordWriter first, second;
+  const Generation generation = Of({"a", "b"});
+  EXPECT_TRUE(first.InGeneration(generation, 0, 0).writes);
+  EXPECT_FALSE(second.InGeneration(generation, 1, 0).writes);
+}
+
+TEST(RecordWriterTest, NobodyWritesWhatIsRememberedInTheFirstGeneration) {
+  RecordWriter writer;
+  EXPECT_FALSE(writer.InGeneration(Of({"a", "b"}), 0, 0).remembered);
+}
+
+TEST(RecordWriterTest, WhatOneThatIsGoneDidNotWriteASurvivorDoes) {
+  RecordWriter writer;
+  writer.InGeneration(Of({"a", "b"}), 1, 0);
+  const RecordWriter::Part part = writer.InGeneration(Of({"b", "c"}), 0, 0);
+  EXPECT_TRUE(part.writes);
+  EXPECT_TRUE(part.remembered);
+}
+
+TEST(RecordWriterTest, WhoOnlyLostRankZeroHasWrittenItself) {
+  RecordWriter writer;
+  writer.InGeneration(Of({"a", "b"}), 1, 0);
+  const RecordWriter::Part part = writer.InGeneration(Of({"b", "a"}), 0, 0);
+  EXPECT_TRUE(part.writes);
+  EXPECT_FALSE(part.remembered) << "'a' is still there";
+}
+
+TEST(RecordWriterTest, ANewcomerHasNothingToWriteForAnother) {
+  RecordWriter survivor;
+  survivor.InGeneration(Of({"a", "b"}), 1, 0);
+  // Rank 0 is a newcomer here: the first to have the state is this one, which remembers.
+  const RecordWriter::Part part = survivor.InGeneration(Of({"c", "b"}), 1, 1);
+  EXPECT_FALSE(part.writes);
+  EXPECT_TRUE(part.remembered);
+}
+
+TEST(RecordWriterTest, ItIsTheLastGenerationsRankZeroThatCounts) {
+  RecordWriter writer;
+  writer.InGeneration(Of({"a", "b"}), 1, 0);
+  writer.InGeneration(Of({"b", "c"}), 0, 0);
+  EXPECT_FALSE(writer.InGeneration(Of({"b"}), 0, 0).remembered) << "it wrote itself";
+}
+
+}  // namespace
+}  // namespace lockstep::worker

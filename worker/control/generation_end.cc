@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/control/generation_end.h"
+
+#include <algorithm>
+
+#include "collectives/group_end.h"
+#include "job/meaning/defaults.h"
+#include "worker/control/membership.h"
+
+namespace lockstep::worker {
+namespace {
+
+// As long as a connection may take: packets are lost and sent again after a second, two, four.
+constexpr absl::Duration kLeastConnectPatience = absl::Seconds(5);
+
+PeerLost Lost(const GroupSpec& group, int rank, PeerLost::Kind kind, const absl::Status& status) {
+  PeerLost lost;
+  lost.set_generation(group.generation);
+  lost.set_rank(rank);
+  lost.set_kind(kind);
+  lost.set_detail(std::string(status.message()));
+  return lost;
+}
+
+}  // namespace
+
+absl::Duration ConnectPatience(const GroupSpec& group, const std::string& node_id,
+                               const JobSpec& job) {
+  const bool one_host =
+      std::all_of(group.members.begin(), group.members.end(),
+                  [&](const GroupMember& member) { return member.node == node_id; });
+  return one_host ? job::StartTimeout(job)
+                  : std::max(kLeastConnectPatience, job::FailureDetection(job));
+}
+
+GenerationEnd AfterNoConnection(const GroupSpec& group, const std::string& node_id,
+                                const absl::Status& status) {
+  const GroupEnd end = EndOf(status);
+  const bool missing = end.cause == EndCause::kUnreachable || end.cause == EndCause::kPeerMissing;
+  if (!missing || !IsElsewhere(group, end.rank, node_id)) {
+    GenerationEnd told = AfterFailure(group, node_id, status);
+    told.status = status;
+    return told;
+  }
+  return {Lost(group, end.rank, PeerLost::UNREACHABLE, status),
+          absl::AbortedError(status.message()), /*not_met=*/true};
+}
+
+GenerationEnd AfterFailure(const GroupSpec& group, const std::string& node_id,
+                           const absl::Status& status) {
+  const GroupEnd end = EndOf(status);
+  if (IsOfTheNetwork(group, end, node_id)) {
+    const bool damaged = end.cause == EndCause::kDamaged;
+    return {Lost(group, end.rank, damaged ? PeerLost::DAMAGED : PeerLost::SILENT, status),
+            absl::AbortedError(status.message())};
+  }
+  if (end.lost_rank() < 0 && !absl::IsAborted(status)) return {std::nullopt, status};
+  return {Lost(group, end.lost_rank(), PeerLost::DIED, status), status};
+}
+
+}  // namespace lockstep::worker
