@@ -93,8 +93,10 @@ void CoordinatorProcess::CarryOut(Outgoing outgoing) {
   for (coordinator::ToAgent& message : outgoing.to_agents) {
     const auto found = agents_.by_session.find(message.session);
     if (found == agents_.by_session.end()) continue;
-    found->second.machine.Enqueue(std::move(message.command), message.close);
-    Pump<AgentMessage, AgentCommand, coordinator::AgentGone>(agents_, message.session);
+    const SessionId session = message.session;
+    const bool close = message.close;
+    found->second.machine.Enqueue(Whole(std::move(message)), close);
+    Pump<AgentMessage, AgentCommand, coordinator::AgentGone>(agents_, session);
   }
   for (coordinator::ToWorker& message : outgoing.to_workers) {
     const auto found = workers_.by_session.find(message.session);
