@@ -207,8 +207,11 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   NoteCommitted(result);
   watch_.EndStep(step);
   absl::Status finite = CheckFinite(step, result);
-  // Of gradients on a device, or that lie where new parameters are put, nothing is known any more.
-  if (finite.ok() || !vector_->memory()->on_host() || !policy_->wanted().empty()) return finite;
+  // Of gradients on a device, or that others' results or new parameters have been put over, nothing
+  // is known any more.
+  const bool known = vector_->memory()->on_host() && policy_->wanted().empty() &&
+                     communicator->abilities().results_with_owners;
+  if (finite.ok() || !known) return finite;
   const bool own = GaveNonFinite(sums_->nodes(), compiled_.vector_count, reduced);
   return WithRanks(finite, own, communicator, Deadline());
 }

@@ -86,8 +86,8 @@ class Files(harness.ProgramTest):
             file.write(64 * struct.pack("<f", math.nan))
 
         def culprit(ranks):
-            code, out, err = self.launch(f"--nproc-per-node={ranks}", "--set=train.on_nonfinite=fail", "--max-restarts=0",
-                                         job)
+            code, out, err = self.launch(f"--nproc-per-node={ranks}", "--set=train.on_nonfinite=fail",
+                                         "--max-restarts=0", job)
             self.assertEqual(code, 1, out + err)
             match = re.search(r"step (\d+): .* is not finite .*; it came from rank (\d) alone", out + err)
             self.assertTrue(match, out + err)
