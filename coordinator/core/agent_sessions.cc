@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -158,7 +160,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   if (restarted) MarkLost(context, node, host_before, hello, was_stopping);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
-  context.wish_nodes.insert(node.id);
+  context.wish_nodes.push_back(node.id);
   context.schedule = true;
 }
 
@@ -233,7 +235,7 @@ void OnStopping(Context& context, Node& node, const AgentStopping& stopping) {
   node.stopping = true;
   SetKeeps(context.state, node, FromProto(stopping.grace()) > absl::ZeroDuration());
   context.schedule = true;
-  context.wish_nodes.insert(node.id);
+  context.wish_nodes.push_back(node.id);
   for (const std::string& id : JobsOn(node)) {
     const Job* job = FindJob(context.state, id);
     if (job != nullptr && !job->final()) context.touched_jobs.insert(id);
@@ -273,7 +275,6 @@ void Assign(const State& state, const Job& job, const Worker& worker, DesiredWor
   assignment.set_incarnation(worker.incarnation);
   assignment.set_slot(worker.slot);
   assignment.set_local_rank(worker.local_rank);
-  *assignment.mutable_spec() = job.spec();
   assignment.set_run_dir(job.run_dir);
   assignment.set_submit_dir(job.request.submit_dir());
   assignment.set_source(job.request.source());
@@ -281,6 +282,19 @@ void Assign(const State& state, const Job& job, const Worker& worker, DesiredWor
   assignment.set_user(job.request.user());
   assignment.set_token(WorkerToken(state, worker.incarnation));
 }
+
+// The specs of jobs, each copied once for all agents that are told of it.
+class Specs {
+ public:
+  std::shared_ptr<const JobSpec> Of(const Job& job) {
+    std::shared_ptr<const JobSpec>& spec = specs_[&job];
+    if (!spec) spec = std::make_shared<JobSpec>(job.spec());
+    return spec;
+  }
+
+ private:
+  std::unordered_map<const Job*, std::shared_ptr<const JobSpec>> specs_;
+};
 
 // What a node's agent is to know.
 struct Wish {
@@ -344,7 +358,7 @@ std::string Summary(const Wish& wish) {
 }
 
 // Tells the agent what it is to know, if that is something else than it was told last.
-void PushAgent(Context& context, Node& node) {
+void PushAgent(Context& context, Node& node, Specs& specs) {
   if (node.session == 0) return;
   const Wish wish = WishOf(context, node);
   std::string summary = absl::StrCat(Summary(wish), "\n", node.seen_address);
@@ -355,7 +369,11 @@ void PushAgent(Context& context, Node& node) {
   DesiredWorkers& desired = *command.command.mutable_desired();
   desired.set_revision(++node.revision);
   desired.set_seen_address(node.seen_address);
-  for (const auto& [job, worker] : wish.run) Assign(context.state, *job, *worker, desired);
+  command.specs.reserve(wish.run.size());
+  for (const auto& [job, worker] : wish.run) {
+    Assign(context.state, *job, *worker, desired);
+    command.specs.push_back(specs.Of(*job));
+  }
   for (const Job* job : wish.kill_jobs) desired.add_kill_jobs(job->id);
   for (const Worker* worker : wish.kill_workers) desired.add_kill_workers(worker->incarnation);
 }
@@ -372,7 +390,7 @@ void MarkExited(Context& context, Job& job, Worker& worker, const WorkerExited& 
   worker.exited = record;
   if (worker.pid == 0) worker.pid = record.pid();
   context.touched_jobs.insert(job.id);
-  context.wish_nodes.insert(worker.node_id);
+  context.wish_nodes.push_back(worker.node_id);
   context.schedule = true;
   const bool left = worker.leaving();
   worker.phase = Worker::Phase::kExited;
@@ -433,12 +451,19 @@ void OnAgentGone(Context& context, const AgentGone& event) {
 
 void PushAgents(Context& context) {
   std::map<std::string, Node>& nodes = context.state.nodes;
+  Specs specs;
   if (context.state.unsettled.all_wishes) {
-    for (auto& [id, node] : nodes) PushAgent(context, node);
+    for (auto& [id, node] : nodes) PushAgent(context, node, specs);
     return;
   }
-  for (const std::string& id : context.wish_nodes) {
-    if (const auto found = nodes.find(id); found != nodes.end()) PushAgent(context, found->second);
+  std::vector<std::string>& ids = context.wish_nodes;
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  // Those of a large job lie side by side.
+  auto next = nodes.begin();
+  for (const std::string& id : ids) {
+    if (next == nodes.end() || next->first != id) next = nodes.find(id);
+    if (next != nodes.end()) PushAgent(context, (next++)->second, specs);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "coordinator/core/effects.h"
@@ -23,7 +24,7 @@ struct Context {
   Effects& effects;
   std::set<std::string>& touched_jobs = state.unsettled.jobs;
   std::set<std::string>& changed_nodes = state.unsettled.nodes;
-  std::set<std::string>& wish_nodes = state.unsettled.wish_nodes;
+  std::vector<std::string>& wish_nodes = state.unsettled.wish_nodes;
   bool& schedule = state.unsettled.schedule;
 };
 

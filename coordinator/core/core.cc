@@ -118,10 +118,10 @@ void NoteWishes(Context& context, const Job& job) {
   const bool ends = job.final() || job.ending.has_value();
   for (const Slot& slot : job.slots) {
     if (slot.worker && (ends || slot.worker->leaving())) {
-      context.wish_nodes.insert(slot.worker->node_id);
+      context.wish_nodes.push_back(slot.worker->node_id);
     }
   }
-  for (const Worker& worker : job.former) context.wish_nodes.insert(worker.node_id);
+  for (const Worker& worker : job.former) context.wish_nodes.push_back(worker.node_id);
 }
 
 // How far apart the state is settled: what it takes is in proportion to what there is.
@@ -210,6 +210,14 @@ void AppendEffects(Effects& effects, Effects later) {
 
 WorkerCommand Whole(ToWorker message) {
   if (message.generation) *message.command.mutable_generation() = *message.generation;
+  return std::move(message.command);
+}
+
+AgentCommand Whole(ToAgent message) {
+  for (size_t i = 0; i < message.specs.size(); ++i) {
+    auto* worker = message.command.mutable_desired()->mutable_workers(static_cast<int>(i));
+    *worker->mutable_spec() = *message.specs[i];
+  }
   return std::move(message.command);
 }
 

@@ -20,6 +20,9 @@ struct ToAgent {
   SessionId session = 0;
   AgentCommand command;
   bool close = false;  // end the stream after it
+  // Those of the command's desired workers, in their order, which it lacks: a job's is the same for
+  // all of its workers.
+  std::vector<std::shared_ptr<const JobSpec>> specs = {};
 };
 struct ToWorker {
   SessionId session = 0;
@@ -28,9 +31,9 @@ struct ToWorker {
   // If there, the command's generation, which is large and the same for all members.
   std::shared_ptr<const Generation> generation = {};
 };
-// The command with its generation.
+// The command with its generation or its specs.
 WorkerCommand Whole(ToWorker message);
-inline AgentCommand Whole(ToAgent message) { return std::move(message.command); }
+AgentCommand Whole(ToAgent message);
 // For followers; the sequence number is the receiver's.
 struct Append {
   std::string job_id;

@@ -87,7 +87,7 @@ std::string WhyBound(const Job& job) {
 void LetGo(Context& context, Slot& slot) {
   slot.worker->phase = Worker::Phase::kLeaving;
   slot.worker->since = context.now;
-  context.wish_nodes.insert(slot.worker->node_id);
+  context.wish_nodes.push_back(slot.worker->node_id);
 }
 
 // The place is nobody's any more.
@@ -309,7 +309,7 @@ void LeaveDrainedNodes(Context& context, Job& job) {
   if (MustSave(context.state, job)) StopToSave(context, job);
   for (const Slot& slot : job.slots) {
     if (slot.worker && OnLeaving(context.state, *slot.worker)) {
-      context.wish_nodes.insert(slot.worker->node_id);
+      context.wish_nodes.push_back(slot.worker->node_id);
     }
   }
 }

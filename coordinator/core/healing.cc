@@ -285,7 +285,7 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
   }
   worker.fault = fault;
   worker.ready.reset();
-  context.wish_nodes.insert(worker.node_id);
+  context.wish_nodes.push_back(worker.node_id);
   job.former.push_back(std::move(worker));
   slot.worker.reset();
   slot.last_peak_rss_bytes = 0;

@@ -56,16 +56,18 @@ void CollectGeneration(Context& context, Job& job) {
 void CollectWorkers(Context& context, Job& job) {
   WorkerRecord record;
   const std::string keys = WorkerKeys(job.id);
+  job.stamps.resize(job.slots.size());
   for (size_t i = 0; i < job.slots.size(); ++i) {
     Slot& slot = job.slots[i];
     const RowStamp stamp = StampOf(slot);
-    if (slot.written && *slot.written == stamp) continue;
-    const bool wished_so = slot.written && IsWishedAlike(*slot.written, stamp);
-    slot.written = stamp;
+    if (slot.written && job.stamps[i] == stamp) continue;
+    const bool wished_so = slot.written && IsWishedAlike(job.stamps[i], stamp);
+    slot.written = true;
+    job.stamps[i] = stamp;
     const int index = static_cast<int>(i);
     FillIn(slot, index, record);
     if (!WriteIfChanged(context, absl::StrCat(keys, index), Bytes(record))) continue;
-    if (slot.worker && !wished_so) context.wish_nodes.insert(slot.worker->node_id);
+    if (slot.worker && !wished_so) context.wish_nodes.push_back(slot.worker->node_id);
   }
 }
 
@@ -201,7 +203,7 @@ std::string FindStaleRow(const State& state) {
     if (state.owed_jobs.count(id) != 0) continue;
     for (size_t i = 0; i < job.slots.size(); ++i) {
       const Slot& slot = job.slots[i];
-      if (!slot.written || *slot.written != StampOf(slot)) continue;
+      if (!slot.written || job.stamps[i] != StampOf(slot)) continue;
       std::string key = WorkerKey(id, static_cast<int>(i));
       const auto row = state.saved.find(key);
       const bool right =
@@ -225,7 +227,7 @@ void TouchOwed(Context& context) {
   context.schedule = true;
   state.unsettled.all_wishes = true;
   for (const std::string& id : state.owed_jobs) {
-    for (Slot& slot : state.jobs.at(id).slots) slot.written.reset();
+    for (Slot& slot : state.jobs.at(id).slots) slot.written = false;
   }
   context.touched_jobs.merge(state.owed_jobs);
   context.changed_nodes.merge(state.owed_nodes);

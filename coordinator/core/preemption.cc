@@ -34,7 +34,7 @@ void PutAside(Context& context, Job& job) {
     if (worker.session != 0) context.state.worker_sessions.erase(worker.session);
     worker.session = 0;
     worker.fault = 0;
-    context.wish_nodes.insert(worker.node_id);
+    context.wish_nodes.push_back(worker.node_id);
     if (!worker.gone()) job.former.push_back(std::move(worker));
   }
 }
@@ -151,7 +151,7 @@ void MaybeRequeue(Context& context, Job& job) {
   ending.kill = true;
   ending.kill_serial = context.state.serial;
   for (const Slot& slot : job.slots) {
-    if (slot.worker) context.wish_nodes.insert(slot.worker->node_id);
+    if (slot.worker) context.wish_nodes.push_back(slot.worker->node_id);
   }
 }
 

@@ -57,7 +57,7 @@ void PutOn(Context& context, const Job& job, Slot& slot, Node& node) {
   worker.host = node.host;
   worker.since = context.now;
   NotePlace(context.state, node, job.id, worker.slot);
-  context.wish_nodes.insert(node.id);
+  context.wish_nodes.push_back(node.id);
 }
 
 Slot& OpenPlace(Job& job, absl::Time now) {

@@ -192,8 +192,9 @@ struct Slot {
   Kept<Worker> worker;
   // Of the last one that left the place vacant.
   int64_t last_peak_rss_bytes = 0;
-  // Of its row as it was last written; empty: it is to be made anew.
-  Kept<RowStamp> written;
+  // What its row was made of when it was last written is in Job::stamps. False: it is to be made
+  // anew.
+  bool written = false;
 
   bool vacant() const { return !worker.has_value(); }
   // Its worker waits to take over, in no generation; its end is no failure of the job.
@@ -331,6 +332,7 @@ struct Job {
   absl::Time ended = absl::InfinitePast();
 
   std::vector<Slot> slots;
+  std::vector<RowStamp> stamps;  // by place, of those that say so (Slot::written)
   GenerationState generation;
   int64_t generations = 0;
   bool stepped = false;              // a step was committed since the start
@@ -403,13 +405,15 @@ struct Job {
 
 // What events have touched since the state was last settled (core.h).
 struct Unsettled {
-  std::set<std::string> jobs;        // to be looked at
-  std::set<std::string> nodes;       // whose rows may have changed
-  std::set<std::string> wish_nodes;  // whose agents may have to be told something else
-  bool all_wishes = false;           // that is any agent
-  bool schedule = false;             // slots came free, nodes came or jobs wait
-  std::set<DayOfUser> usage;         // whose rows have changed
-  Effects effects;                   // said with what follows
+  std::set<std::string> jobs;   // to be looked at
+  std::set<std::string> nodes;  // whose rows may have changed
+  // Whose agents may have to be told something else, in any order and more than once: a job may
+  // have thousands.
+  std::vector<std::string> wish_nodes;
+  bool all_wishes = false;    // that is any agent
+  bool schedule = false;      // slots came free, nodes came or jobs wait
+  std::set<DayOfUser> usage;  // whose rows have changed
+  Effects effects;            // said with what follows
   bool any() const {
     return schedule || all_wishes || !jobs.empty() || !nodes.empty() || !wish_nodes.empty();
   }

@@ -10,6 +10,7 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -20,8 +21,35 @@
 
 namespace lockstep::coordinator {
 
-// The command that is being written. A generation, which many are told at once and which is large,
-// is not copied for each of them: it is lent to the command until it is written.
+// Puts in its place what many are told at once and which is large: it is not copied for each of
+// them, and only read, but lent to the command until that is written.
+inline void Lend(ToWorker& message) {
+  if (!message.generation) return;
+  message.command.unsafe_arena_set_allocated_generation(
+      const_cast<Generation*>(message.generation.get()));
+}
+// As for a worker: the specs of its jobs.
+inline void Lend(ToAgent& message) {
+  for (size_t i = 0; i < message.specs.size(); ++i) {
+    message.command.mutable_desired()
+        ->mutable_workers(static_cast<int>(i))
+        ->unsafe_arena_set_allocated_spec(const_cast<JobSpec*>(message.specs[i].get()));
+  }
+}
+// Takes out of the command what it was lent.
+inline void TakeBack(ToWorker& message) {
+  if (message.generation) message.command.unsafe_arena_release_generation();
+}
+// As for a worker.
+inline void TakeBack(ToAgent& message) {
+  for (size_t i = 0; i < message.specs.size(); ++i) {
+    message.command.mutable_desired()
+        ->mutable_workers(static_cast<int>(i))
+        ->unsafe_arena_release_spec();
+  }
+}
+
+// The command that is being written.
 template <typename Outbound>
 class Written {
  public:
@@ -29,27 +57,18 @@ class Written {
   // Sets what is to be written next. REQUIRES: nothing is being written.
   void Set(Outbound outbound) {
     Clear();
-    command_ = std::move(outbound.command);
-    if constexpr (requires { outbound.generation; }) {
-      lent_ = std::move(outbound.generation);
-      // It is only read.
-      if (lent_)
-        command_.unsafe_arena_set_allocated_generation(const_cast<Generation*>(lent_.get()));
-    }
+    outbound_ = std::move(outbound);
+    Lend(outbound_);
   }
-  // It is written: gives the generation back.
+  // It is written: gives back what it was lent.
   void Clear() {
-    if constexpr (requires(Outbound outbound) { outbound.generation; }) {
-      if (lent_) command_.unsafe_arena_release_generation();
-      lent_.reset();
-    }
-    command_.Clear();
+    TakeBack(outbound_);
+    outbound_ = Outbound();
   }
-  const decltype(Outbound::command)& command() const { return command_; }
+  const decltype(Outbound::command)& command() const { return outbound_.command; }
 
  private:
-  decltype(Outbound::command) command_;
-  std::shared_ptr<const Generation> lent_;
+  Outbound outbound_;
 };
 
 // What is told stays as small as it came from the core until it is written.

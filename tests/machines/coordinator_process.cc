@@ -113,7 +113,8 @@ void CoordinatorProcess::SendToAgent(coordinator::ToAgent message) {
   const SessionId session = message.session;
   const auto found = agents_.by_session.find(session);
   if (found == agents_.by_session.end()) return;
-  found->second.machine.Enqueue(std::move(message.command), message.close);
+  const bool close = message.close;
+  found->second.machine.Enqueue(Whole(std::move(message)), close);
   Pump<AgentMessage, AgentCommand, coordinator::AgentGone>(agents_, session);
 }
 

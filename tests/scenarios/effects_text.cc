@@ -106,7 +106,7 @@ std::string ToText(const JobEvent& event) {
 std::vector<std::string> ToText(const Effects& effects, const Names& names) {
   std::vector<std::string> lines;
   for (const ToAgent& message : effects.to_agents) {
-    lines.push_back(absl::StrCat(Name(names, message.session), " <- ", ToText(message.command),
+    lines.push_back(absl::StrCat(Name(names, message.session), " <- ", ToText(Whole(message)),
                                  message.close ? " (closed)" : ""));
   }
   for (const ToWorker& message : effects.to_workers) {

@@ -2,10 +2,13 @@
 #include "worker/step/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -152,6 +155,48 @@ absl::Status Trainer::VerifyReplicas(Communicator* communicator) {
   return policy_->CheckReplicas(communicator, committed_step(), Deadline());
 }
 
+namespace {
+
+// Returns whether a number that is not finite is among what this rank gave to the sum `reduced`, as
+// far as that is still there: a slice of the result may lie over its own.
+bool GaveNonFinite(absl::Span<const NodeBuffer> given, int64_t count,
+                   absl::Span<const Slice> reduced) {
+  const auto any = [](const float* data, int64_t begin, int64_t end) {
+    return std::any_of(data + begin, data + end, [](float x) { return !std::isfinite(x); });
+  };
+  return std::any_of(given.begin(), given.end(), [&](const NodeBuffer& node) {
+    int64_t at = 0;
+    for (const Slice& slice : reduced) {
+      if (slice.data != node.data + slice.begin) continue;
+      if (any(node.data, at, slice.begin)) return true;
+      at = slice.end;
+    }
+    return any(node.data, at, count);
+  });
+}
+
+// Adds to `why` the ranks that gave what is not finite. All members do so, each with what it knows
+// of itself; where some do not come, or nobody knows, nothing is added.
+absl::Status WithRanks(const absl::Status& why, bool own, Communicator* communicator,
+                       absl::Time deadline) {
+  std::vector<int32_t> all(static_cast<size_t>(communicator->world_size()));
+  const int32_t mine = own ? 1 : 0;
+  if (!communicator->AllGather(&mine, all.data(), 1, DType::kInt32, deadline).ok()) return why;
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != 0) ranks.push_back(rank);
+  }
+  if (ranks.empty()) return why;
+  return absl::Status(
+      why.code(),
+      absl::StrCat(why.message(), "; it came from ",
+                   ranks.size() == all.size() ? "all ranks"
+                   : ranks.size() == 1        ? absl::StrCat("rank ", ranks[0], " alone")
+                                       : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "))));
+}
+
+}  // namespace
+
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record) {
   const int64_t step = committed_step() + 1;
   watch_.BeginStep(step, executor_.get());
@@ -161,7 +206,14 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   LS_ASSIGN_OR_RETURN(const engine::StepResult result, Update(communicator, reduced, step, record));
   NoteCommitted(result);
   watch_.EndStep(step);
-  return CheckFinite(step, result);
+  absl::Status finite = CheckFinite(step, result);
+  // Of gradients on a device, or that others' results or new parameters have been put over, nothing
+  // is known any more.
+  const bool known = vector_->memory()->on_host() && policy_->wanted().empty() &&
+                     communicator->abilities().results_with_owners;
+  if (finite.ok() || !known) return finite;
+  const bool own = GaveNonFinite(sums_->nodes(), compiled_.vector_count, reduced);
+  return WithRanks(finite, own, communicator, Deadline());
 }
 
 absl::StatusOr<absl::Span<const Slice>> Trainer::Reduce(Communicator* communicator, int64_t step) {

@@ -3,6 +3,7 @@
 
 import gzip
 import json
+import math
 import os
 import re
 import resource
@@ -77,6 +78,23 @@ class Files(harness.ProgramTest):
             return False
         noted = any("checkpoint_folder.json" in files for _, _, files in os.walk(self.in_dir("runs")))
         return noted and os.readlink(last) == self.checkpoints()[-1]
+
+    def test_the_rank_is_named_whose_data_are_not_finite(self):
+        job = self.array_job(steps=100)  # more than an epoch, so that the sample comes
+        with open(self.in_dir("x.npy"), "r+b") as file:
+            file.seek(-4 * 64 * 1000, os.SEEK_END)
+            file.write(64 * struct.pack("<f", math.nan))
+
+        def culprit(ranks):
+            code, out, err = self.launch(f"--nproc-per-node={ranks}", "--set=train.on_nonfinite=fail",
+                                         "--max-restarts=0", job)
+            self.assertEqual(code, 1, out + err)
+            match = re.search(r"step (\d+): .* is not finite .*; it came from rank (\d) alone", out + err)
+            self.assertTrue(match, out + err)
+            return int(match[1]), int(match[2])
+
+        step, rank = culprit(4)
+        self.assertEqual(culprit(2), (step, rank // 2), "the same shard, in the same step")
 
     def test_data_truncated_while_it_is_read(self):
         for length in (0, 300_000):

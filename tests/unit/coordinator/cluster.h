@@ -279,8 +279,8 @@ class Cluster {
     EXPECT_EQ(effects_.reply, twin.reply);
     ASSERT_EQ(effects_.to_agents.size(), twin.to_agents.size());
     for (size_t i = 0; i < twin.to_agents.size(); ++i) {
-      AgentCommand ours = effects_.to_agents[i].command;
-      AgentCommand theirs = twin.to_agents[i].command;
+      AgentCommand ours = Whole(effects_.to_agents[i]);
+      AgentCommand theirs = Whole(twin.to_agents[i]);
       if (ours.has_desired()) ours.mutable_desired()->clear_revision();
       if (theirs.has_desired()) theirs.mutable_desired()->clear_revision();
       EXPECT_EQ(effects_.to_agents[i].session, twin.to_agents[i].session);
@@ -298,11 +298,12 @@ class Cluster {
     }
   }
   void OnAgentCommand(const ToAgent& message) {
+    const AgentCommand command = Whole(message);
     for (const auto& [node, session] : agents_) {
       if (session != message.session) continue;
-      if (message.command.has_rejected()) return Connect(node);
-      if (message.command.has_desired()) Obey(node, message.command.desired());
-      for (const auto& gone : message.command.acknowledged().worker_incarnations()) {
+      if (command.has_rejected()) return Connect(node);
+      if (command.has_desired()) Obey(node, command.desired());
+      for (const auto& gone : command.acknowledged().worker_incarnations()) {
         std::erase_if(unacknowledged_[node], [&](const WorkerExited& exited) {
           return exited.worker_incarnation() == gone;
         });

@@ -347,7 +347,7 @@ TEST(CoreTest, SecretsGoToTheNodesOfTheWorkersAlone) {
   ASSERT_EQ(effects.to_agents.size(), 2);
   for (const ToAgent& told : effects.to_agents) {
     ASSERT_EQ(told.command.desired().workers_size(), 1);
-    EXPECT_EQ(told.command.desired().workers(0).spec().secrets().at("KEY"), "hunter2");
+    EXPECT_EQ(Whole(told).desired().workers(0).spec().secrets().at("KEY"), "hunter2");
     EXPECT_NE(told.session, 3);
   }
   const auto described = DescribeJob(state, "j", now);

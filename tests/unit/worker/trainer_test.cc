@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -259,6 +261,34 @@ TEST_F(TrainerTest, ANumberThatIsNotFiniteEndsTheJobWhereItSaysSo) {
   EXPECT_EQ(outcomes[0].status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(outcomes[0].status().message()),
               HasSubstr("is not finite (on_nonfinite: fail)"));
+}
+
+TEST_F(TrainerTest, TheRanksThatGaveWhatIsNotFiniteAreNamed) {
+  JobSpec spec = SmallJob();
+  spec.mutable_train()->set_on_nonfinite("fail");
+  const Job job(spec);
+  const auto ends = [&](const std::set<size_t>& broken) {
+    FakeNetwork network;
+    Ranks ranks;
+    for (size_t r = 0; r < 4; ++r) {
+      ranks.push_back(std::make_unique<Rank>(job, &network));
+      if (broken.count(r) == 0) continue;
+      // Its own copy of the weights, and so its gradients; the others' are as they should be.
+      auto* weights = static_cast<float*>(const_cast<void*>(ranks.back()->trainer->state()));
+      std::fill_n(weights, 7, std::numeric_limits<float>::infinity());
+    }
+    return Run(ranks, 0);
+  };
+  for (const auto& outcome : ends({2})) {
+    EXPECT_EQ(outcome.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("; it came from rank 2 alone"));
+  }
+  for (const auto& outcome : ends({0, 3})) {
+    EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("; it came from ranks 0, 3"));
+  }
+  for (const auto& outcome : ends({0, 1, 2, 3})) {
+    EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("; it came from all ranks"));
+  }
 }
 
 TEST_F(TrainerTest, WithoutACheckpointSectionNothingIsSavedAlone) {
