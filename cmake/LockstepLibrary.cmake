@@ -2,6 +2,7 @@
 #
 #   lockstep_library(NAME common HDRS a.h SRCS a.cc DEPS absl::status)   -> target lockstep_common, alias lockstep::common
 #     LIGHT: what it does takes no time (it asks, answers, prints); compiled with -O1, a quarter sooner
+#     LIGHT_SRCS c.cc: more of its sources, those of which that holds; sanitizers do not optimise them, half the time
 #   lockstep_program(NAME worker SRCS main.cc DEPS lockstep::worker)    -> bin/worker
 #   lockstep_test(NAME common_clock_test SRCS clock_test.cc DEPS lockstep::common LABELS unit [TIMEOUT 30])
 #
@@ -20,15 +21,16 @@ add_custom_target(benchmarks)
 add_custom_target(lockstep_generated)
 
 # Precompiled headers (LOCKSTEP_PCH) shorten a build from nothing, because reading headers is most of what
-# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of six sets: base, proto
-# (base and the protocol), grpc (that and gRPC, which has flags of its own), test (base and GoogleTest), test_proto
-# (that and the protocol) or conformance (as test, with the flags of those tests).
+# compiling a file costs. lockstep_precompile(TARGET SET) gives a target one of seven sets: base, light (as base, with the
+# flags of light sources), proto (base and the protocol), grpc (that and gRPC, which has flags of its own), test (base
+# and GoogleTest), test_proto (that and the protocol) or conformance (as test, with the flags of those tests).
 # Each source still includes what it uses. Sources with flags of their own (SIMD variants, -O3) leave it out,
 # or gcc 12 crashes: their folder sets SKIP_PRECOMPILE_HEADERS.
 set(LOCKSTEP_PRECOMPILED_base <algorithm> <atomic> <cmath> <cstdint> <cstring> <functional> <limits> <map>
     <memory> <optional> <string> <string_view> <utility> <variant> <vector> <absl/status/status.h>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/time.h>
     <absl/types/span.h>)
+set(LOCKSTEP_PRECOMPILED_light ${LOCKSTEP_PRECOMPILED_base})
 set(LOCKSTEP_PRECOMPILED_proto ${LOCKSTEP_PRECOMPILED_base} <proto/job.pb.h> <proto/coordinator.pb.h>)
 set(LOCKSTEP_PRECOMPILED_grpc ${LOCKSTEP_PRECOMPILED_proto} <proto/coordinator.grpc.pb.h> <grpcpp/grpcpp.h>)
 set(LOCKSTEP_PRECOMPILED_test ${LOCKSTEP_PRECOMPILED_base} <gmock/gmock.h> <gtest/gtest.h>)
@@ -51,8 +53,10 @@ function(lockstep_precompile target headers)
       add_library(${owner} STATIC EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
     endif()
     target_link_libraries(${owner} PRIVATE absl::statusor absl::strings absl::synchronization absl::time absl::span)
-    if(headers MATCHES "proto|grpc")
+    if(headers MATCHES "proto|grpc|light")
       target_compile_options(${owner} PRIVATE ${LOCKSTEP_PROTOCOL_OPTIONS})
+    endif()
+    if(headers MATCHES "proto|grpc")
       target_link_libraries(${owner} PRIVATE lockstep_proto)
       add_dependencies(${owner} lockstep_proto_files)
     endif()
@@ -80,8 +84,26 @@ if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_PROTOCOL_OPTIONS -O0)
 endif()
 
+# The light sources of `target`: objects of their own kind, in the same archive.
+function(lockstep_light_sources target)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_library(${target}_light OBJECT EXCLUDE_FROM_ALL ${ARG_SRCS})
+  target_include_directories(${target}_light PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target}_light PRIVATE ${ARG_DEPS})
+  target_compile_options(${target}_light PRIVATE $<$<CONFIG:Release>:-O1> ${LOCKSTEP_PROTOCOL_OPTIONS})
+  if(LOCKSTEP_SANITIZE)
+    lockstep_precompile(${target}_light light)
+  else()
+    lockstep_precompile(${target}_light base)
+  endif()
+  if(LOCKSTEP_UNITY)
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL lockstep_unite ${target}_light)")
+  endif()
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_light>)
+endfunction()
+
 function(lockstep_library)
-  cmake_parse_arguments(ARG "LIGHT" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT" "NAME" "HDRS;SRCS;LIGHT_SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   set(target lockstep_${ARG_NAME})
   if(ARG_SRCS)
     add_library(${target} STATIC ${ARG_SRCS} ${ARG_HDRS})
@@ -97,6 +119,9 @@ function(lockstep_library)
     endif()
     if(ARG_LIGHT)
       target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
+    if(ARG_LIGHT_SRCS)
+      lockstep_light_sources(${target} SRCS ${ARG_LIGHT_SRCS} DEPS ${ARG_DEPS} ${ARG_PRIVATE_DEPS})
     endif()
     if("${ARG_DEPS};${ARG_PRIVATE_DEPS}" MATCHES "proto_grpc|coordinator_etcd")
       lockstep_precompile(${target} grpc)
@@ -119,6 +144,17 @@ endfunction()
 function(lockstep_program)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(lockstep_bin_${ARG_NAME} ${ARG_SRCS})
+  target_compile_options(lockstep_bin_${ARG_NAME} PRIVATE -fPIC)  # as the headers were precompiled
+  if("${ARG_DEPS}" MATCHES "lockstep::(proto|job|coordinator|launcher|worker)")
+    target_compile_options(lockstep_bin_${ARG_NAME} PRIVATE ${LOCKSTEP_PROTOCOL_OPTIONS})
+    if("${ARG_DEPS}" MATCHES "proto_grpc|coordinator_daemon")
+      lockstep_precompile(lockstep_bin_${ARG_NAME} grpc)
+    else()
+      lockstep_precompile(lockstep_bin_${ARG_NAME} proto)
+    endif()
+  else()
+    lockstep_precompile(lockstep_bin_${ARG_NAME} base)
+  endif()
   set_target_properties(lockstep_bin_${ARG_NAME} PROPERTIES OUTPUT_NAME ${ARG_NAME})
   target_link_libraries(lockstep_bin_${ARG_NAME} PRIVATE ${ARG_DEPS})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL "${CMAKE_SOURCE_DIR}/bench")
@@ -132,7 +168,7 @@ function(lockstep_program)
 endfunction()
 
 # Tests run for moments and are compiled by everybody: they are not optimised, what they test is. Conformance tests
-# compute: without optimisation their references take five times as long.
+# compute (but for the coordinator's): without optimisation their references take five times as long.
 set(LOCKSTEP_conformance_OPTIONS $<$<CONFIG:Release>:-O1>)
 set(LOCKSTEP_test_OPTIONS $<$<CONFIG:Release>:-O0>)
 if(LOCKSTEP_SANITIZE)
@@ -153,7 +189,7 @@ function(lockstep_test)
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
   set(kind test)
-  if("${ARG_LABELS}" MATCHES "conformance")
+  if("${ARG_LABELS}" MATCHES "conformance" AND NOT "${ARG_DEPS}" MATCHES "coordinator")
     set(kind conformance)
   endif()
   target_compile_options(${ARG_NAME} PRIVATE ${LOCKSTEP_${kind}_OPTIONS})
@@ -191,11 +227,15 @@ function(lockstep_test)
     set_property(DIRECTORY APPEND PROPERTY LOCKSTEP_TESTS_HERE ${ARG_NAME})
   endif()
   set_tests_properties(${runs} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("${ARG_DEPS}" MATCHES "lockstep::engine")  # they take and give back megabytes all the time: not to the kernel
+    set(memory "MALLOC_MMAP_THRESHOLD_=1000000000;MALLOC_TRIM_THRESHOLD_=4000000000")
+    set_tests_properties(${runs} PROPERTIES ENVIRONMENT "${memory}")
+  endif()
   if(ARG_LONG)  # begins before the others, so that nobody waits for it at the end
     set_tests_properties(${runs} PROPERTIES COST 900)
   endif()
   if(ARG_HALVES)
-    set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=0")
-    set_tests_properties(${ARG_NAME}_half PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=1")
+    set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT "GTEST_TOTAL_SHARDS=2" "GTEST_SHARD_INDEX=0")
+    set_property(TEST ${ARG_NAME}_half APPEND PROPERTY ENVIRONMENT "GTEST_TOTAL_SHARDS=2" "GTEST_SHARD_INDEX=1")
   endif()
 endfunction()
