@@ -343,7 +343,7 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone,
                        epilogues && !spec_.fp8};
   // An inference plan keeps the filters in the product's order instead.
-  options.pools = on.pools && cpu && fp32 && !spec_.inference;
+  options.pools = on.pools && cpu && precision_.type != DType::kF16 && !spec_.inference;
   options.heads = on.heads && cpu && training;
   options.relu = on.relu;
   options.residuals = on.residuals;
