@@ -53,7 +53,7 @@ void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].op->leaf || nodes[i].op->view) continue;
     kernels[i] =
-        engine::PrepareKernel(program.graph, nodes[i], program.memory.operands[i], plan.target());
+        engine::PrepareKernel(program.graph, nodes[i], program.memory.operands[i], plan.targets());
   }
   const auto gradients = Allocate<float>(static_cast<size_t>(plan.gradient_count()));
   engine::Scalars scalars;

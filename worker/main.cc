@@ -23,6 +23,7 @@
 #include "common/log.h"
 #include "common/mutex_checks.h"
 #include "engine/engine.h"
+#include "engine/exec/kernel_choice.h"
 #include "google/protobuf/message_lite.h"
 #include "proto/coordinator.pb.h"
 #include "proto/offline.pb.h"
@@ -32,6 +33,7 @@
 #include "worker/setup/cpu_binding.h"
 #include "worker/setup/device_choice.h"
 #include "worker/setup/nccl_settings.h"
+#include "worker/setup/tuning_files.h"
 #include "worker/worker.h"
 
 namespace {
@@ -74,6 +76,7 @@ int main(int argc, char** argv) {
   lockstep::OfflineRequest request;
   if (offline_fd.valid() && ReadMessage(offline_fd.get(), &request)) {
     lockstep::engine::PinNumerics(lockstep::worker::ThreadsOf(request));
+    lockstep::engine::MeasureKernels(lockstep::worker::KernelFile());
     return lockstep::worker::RunOffline(request);
   }
   const lockstep::UniqueFd bootstrap_fd(NumberFlag(argc, argv, "--bootstrap-fd"));
@@ -106,5 +109,6 @@ int main(int argc, char** argv) {
     lockstep::worker::StayNearDevice(bootstrap.assignment());
   }
   lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
+  lockstep::engine::MeasureKernels(lockstep::worker::KernelFile());
   return lockstep::worker::RunWorker(bootstrap, life.get(), lockstep::Clock::Real());
 }

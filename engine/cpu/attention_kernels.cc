@@ -229,10 +229,13 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
 
 }  // namespace
 
-const CpuKernelDef kAttention = {
-    .scratch_bytes = Scratch<Make>, .prepare = Prepare<Make>, .takes_half = TakesHalf};
+const CpuKernelDef kAttention = {.scratch_bytes = Scratch<Make>,
+                                 .prepare = Prepare<Make>,
+                                 .takes_half = TakesHalf,
+                                 .op_class = OpClass::kAttention};
 const CpuKernelDef kAttentionBackward = {.scratch_bytes = Scratch<MakeBackward>,
                                          .prepare = Prepare<MakeBackward>,
-                                         .takes_half = BackwardTakesHalf};
+                                         .takes_half = BackwardTakesHalf,
+                                         .op_class = OpClass::kAttention};
 
 }  // namespace lockstep::engine::cpu

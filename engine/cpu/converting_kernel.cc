@@ -284,20 +284,39 @@ bool IsAllBf16(const Graph& graph, const Node& node, const CpuTarget& /*target*/
                      [&](const Value& input) { return is(graph.type(input)); });
 }
 
-size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
+OpClass ClassOf(const Graph& graph, const Node& node) {
+  const OpClass of_floats = CpuKernelOf(*node.op).op_class;
+  if (graph.type(node.inputs[0]).dtype != DType::kBF16) return of_floats;
+  switch (of_floats) {
+    case OpClass::kProducts:
+      return OpClass::kBf16Products;
+    case OpClass::kAttention:
+      return OpClass::kBf16Attention;
+    case OpClass::kConvolutions:
+      return OpClass::kBf16Convolutions;
+    default:
+      return of_floats;
+  }
+}
+
+size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTargets& targets) {
+  const CpuTarget& target = targets[ClassOf(graph, node)];
   if (Converts(graph, node, target)) return Layout(graph, node, target).bytes;
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
   return kernel.scratch_bytes != nullptr ? kernel.scratch_bytes(graph, node, target) : 0;
 }
 
-size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTarget& target) {
+size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTargets& targets) {
+  const CpuTarget& target = targets[ClassOf(graph, node)];
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
   if (kernel.packed_input < 0 || Converts(graph, node, target)) return 0;
   return kernel.packed_bytes(graph, node, target);
 }
 
 std::unique_ptr<CpuKernel> PrepareKernel(const Graph& graph, const Node& node,
-                                         const KernelOperands& operands, const CpuTarget& target) {
+                                         const KernelOperands& operands,
+                                         const CpuTargets& targets) {
+  const CpuTarget& target = targets[ClassOf(graph, node)];
   if (!Converts(graph, node, target)) {
     return CpuKernelOf(*node.op).prepare(graph, node, operands, target);
   }

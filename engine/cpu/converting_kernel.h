@@ -6,7 +6,8 @@
 // Kernels that take 16 bits as they are (CpuKernelDef::takes_half) are left alone.
 //
 // These functions stand for CpuKernelDef's own: what they return is the plain kernel's where no
-// operand has 16 bits, and for ops that know types themselves (cast).
+// operand has 16 bits, and for ops that know types themselves (cast). Of a plan's targets each node
+// takes that of its class.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_CPU_CONVERTING_KERNEL_H_
 #define LOCKSTEP_ENGINE_CPU_CONVERTING_KERNEL_H_
@@ -22,14 +23,16 @@ namespace lockstep::engine {
 bool HasHalfOperand(const Graph& graph, const Node& node);
 // Returns whether all of them are bf16: CpuKernelDef::takes_half of kernels with loops for that.
 bool IsAllBf16(const Graph& graph, const Node& node, const CpuTarget& target);
+// The class of the node's work.
+OpClass ClassOf(const Graph& graph, const Node& node);
 // Bytes of scratch that the node needs, copies included.
-size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTarget& target);
+size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTargets& targets);
 // Bytes of what the node's kernel can make once of input `CpuKernelDef::packed_input`; 0: nothing.
-size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTarget& target);
+size_t KernelPackedBytes(const Graph& graph, const Node& node, const CpuTargets& targets);
 // The node's kernel. `operands.scratch` has KernelScratchBytes, 64-byte aligned, less
 // KernelPackedBytes where there is `operands.packed`.
 std::unique_ptr<CpuKernel> PrepareKernel(const Graph& graph, const Node& node,
-                                         const KernelOperands& operands, const CpuTarget& target);
+                                         const KernelOperands& operands, const CpuTargets& targets);
 
 }  // namespace lockstep::engine
 

@@ -210,7 +210,9 @@ bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
 
 }  // namespace
 
-const CpuKernelDef kLinearSoftmaxCrossEntropy = {
-    .scratch_bytes = Scratch, .prepare = Prepare, .takes_half = TakesBf16};
+const CpuKernelDef kLinearSoftmaxCrossEntropy = {.scratch_bytes = Scratch,
+                                                 .prepare = Prepare,
+                                                 .takes_half = TakesBf16,
+                                                 .op_class = OpClass::kProducts};
 
 }  // namespace lockstep::engine::cpu

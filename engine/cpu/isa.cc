@@ -81,11 +81,16 @@ std::vector<Isa> UsableIsas() {
   return {std::begin(kAll), std::begin(kAll) + static_cast<int>(DetectIsa()) + 1};
 }
 
+std::string ForcedIsa() {
+  const char* const forced = std::getenv(kIsaVariable);
+  return forced == nullptr ? "" : forced;
+}
+
 absl::StatusOr<Isa> ChooseIsa(const std::string& name) {
   LS_RETURN_IF_ERROR(CheckCpu());
   if (name.empty()) {
-    const char* const forced = std::getenv(kIsaVariable);
-    if (forced == nullptr || *forced == '\0') return DetectIsa();
+    const std::string forced = ForcedIsa();
+    if (forced.empty()) return DetectIsa();
     absl::StatusOr<Isa> isa = ChooseIsa(forced);
     if (isa.ok()) return isa;
     return absl::InvalidArgumentError(absl::StrCat(kIsaVariable, ": ", isa.status().message()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instruction sets that kernels are written for. They compute the same bits
-// (docs/same_bits.md), so one is chosen for its speed, at the start. Thread-safety: thread-safe.
+// (docs/same_bits.md), so which one does what is a
+// matter of speed (exec/kernel_choice.h). Thread-safety: thread-safe.
 #ifndef LOCKSTEP_ENGINE_CPU_ISA_H_
 #define LOCKSTEP_ENGINE_CPU_ISA_H_
 
@@ -28,6 +29,8 @@ Isa DetectIsa();
 std::vector<Isa> UsableIsas();
 // "portable", "avx2", "avx512", "avx512_bf16".
 const char* Name(Isa isa);
+// Returns what LOCKSTEP_ISA says; "": nothing.
+std::string ForcedIsa();
 // The named one; for "", the one that LOCKSTEP_ISA names or else the best one. Errors:
 // InvalidArgument for a name that is none or that this CPU does not have; those of CheckCpu.
 absl::StatusOr<Isa> ChooseIsa(const std::string& name);

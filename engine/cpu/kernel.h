@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_ENGINE_CPU_KERNEL_H_
 #define LOCKSTEP_ENGINE_CPU_KERNEL_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -105,6 +106,32 @@ struct CpuTarget {
   bool bf16_pairs = false;
 };
 
+// Kinds of work, for each of which another instruction set may be the quickest. Those that multiply
+// matrices are twice there: of fp32 factors, and of bf16 ones.
+enum class OpClass {
+  kRows,  // all that is not below: rows, elements, updates
+  kImages,
+  kProducts,
+  kAttention,
+  kConvolutions,
+  kBf16Products,
+  kBf16Attention,
+  kBf16Convolutions,
+};
+inline constexpr int kOpClasses = 8;
+
+// What the kernels of a plan are prepared for, by the class of their op.
+struct CpuTargets {
+  CpuTargets() = default;
+  // The same for every class.
+  CpuTargets(const CpuTarget& all) { of.fill(all); }  // NOLINT(google-explicit-constructor)
+
+  const CpuTarget& operator[](OpClass op_class) const { return of[static_cast<size_t>(op_class)]; }
+  CpuTarget& operator[](OpClass op_class) { return of[static_cast<size_t>(op_class)]; }
+
+  std::array<CpuTarget, kOpClasses> of;
+};
+
 // What a product's factors are: fp32, or pairs of bf16 that are multiplied as they are or widened
 // while they are packed, with the same bits.
 enum class Factors { kFloats, kPairs, kWidenedPairs };
@@ -129,6 +156,8 @@ struct CpuKernelDef {
   // Whether the kernel takes the node's 16-bit operands, all of them, as they are. Else, and with
   // null, they come to it in fp32 (converting_kernel.h).
   bool (*takes_half)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
+  // That of fp32 factors.
+  OpClass op_class = OpClass::kRows;
 };
 
 }  // namespace lockstep::engine

@@ -358,13 +358,16 @@ bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
 
 const CpuKernelDef kLinear = {.scratch_bytes = Scratch<LinearKernel>,
                               .prepare = Prepare<LinearKernel>,
-                              .takes_half = TakesBf16<ForwardShape>};
+                              .takes_half = TakesBf16<ForwardShape>,
+                              .op_class = OpClass::kProducts};
 const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<BackwardInputKernel>,
                                            .prepare = Prepare<BackwardInputKernel>,
-                                           .takes_half = TakesBf16<InputShape>};
+                                           .takes_half = TakesBf16<InputShape>,
+                                           .op_class = OpClass::kProducts};
 const CpuKernelDef kLinearBackwardWeight = {.scratch_bytes = BackwardWeightKernel::ScratchBytes,
                                             .prepare = Prepare<BackwardWeightKernel>,
-                                            .takes_half = TakesBf16<WeightShape>};
+                                            .takes_half = TakesBf16<WeightShape>,
+                                            .op_class = OpClass::kProducts};
 const CpuKernelDef kBiasBackward = {nullptr, Prepare<BiasBackwardKernel>};
 
 }  // namespace lockstep::engine::cpu

@@ -73,7 +73,7 @@ void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
     fixed[output->second] = storage;
   }
   const std::map<Value, Storage> leaves = BindLeaves(decode_.graph, fixed);
-  decode_.memory = PlanMemory(decode_.graph, leaves, target_, MemoryOptionsFor(false));
+  decode_.memory = PlanMemory(decode_.graph, leaves, targets_, MemoryOptionsFor(false));
 }
 
 void CompiledPlan::SizeArena() {

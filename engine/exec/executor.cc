@@ -39,9 +39,9 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
       state_(memory.state, plan_->state_bytes()),
       updater_(plan_.get(), &state_, arena_),
       pool_(plan_->target().threads),
-      train_(Prepare(plan_->train(), plan_->target())),
-      evaluate_(Prepare(plan_->evaluate(), plan_->target())),
-      decode_(Prepare(plan_->decode(), plan_->target())) {
+      train_(Prepare(plan_->train(), plan_->targets())),
+      evaluate_(Prepare(plan_->evaluate(), plan_->targets())),
+      decode_(Prepare(plan_->decode(), plan_->targets())) {
   if (!plan_->spec().inference) MarkGradients();
   const Value sums = plan_->evaluate().graph.outputs()[0].second;
   eval_sums_ =
@@ -50,12 +50,12 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
 }
 
 std::vector<PlanExecutor::Step> PlanExecutor::Prepare(const Program& program,
-                                                      const CpuTarget& target) {
+                                                      const CpuTargets& targets) {
   std::vector<Step> steps(program.graph.nodes().size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const Node& node = program.graph.nodes()[i];
     if (node.op->leaf || node.op->view) continue;
-    steps[i].kernel = PrepareKernel(program.graph, node, program.memory.operands[i], target);
+    steps[i].kernel = PrepareKernel(program.graph, node, program.memory.operands[i], targets);
   }
   return steps;
 }

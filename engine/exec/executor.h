@@ -79,7 +79,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
     std::vector<int> buckets;       // complete after it
   };
 
-  static std::vector<Step> Prepare(const Program& program, const CpuTarget& target);
+  static std::vector<Step> Prepare(const Program& program, const CpuTargets& targets);
   void MarkGradients();
   // The gaps between gradients, so that every element of the vector is defined.
   void ZeroGaps(float* gradients) const;

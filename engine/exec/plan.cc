@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
-#include "engine/cpu/gemm.h"
 #include "engine/cuda/update_scratch.h"
+#include "engine/exec/kernel_choice.h"
 #include "engine/ops/counts.h"
 #include "engine/ops/op.h"
 #include "engine/ops/ops.h"
@@ -109,10 +109,9 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   LS_RETURN_IF_ERROR(CheckSpec(spec));
   std::shared_ptr<CompiledPlan> plan(new CompiledPlan(spec));
   LS_ASSIGN_OR_RETURN(plan->precision_, Precision::Parse(spec.precision));
-  LS_ASSIGN_OR_RETURN(const Isa isa, ChooseIsa(spec.passes.isa));
-  plan->target_ = {isa, spec.threads, spec.passes.bf16_pairs.value_or(MultipliesPairs(isa))};
+  LS_RETURN_IF_ERROR(plan->ChooseTargets());
   LS_ASSIGN_OR_RETURN(plan->model_, MakeModel(spec.model, spec.input));
-  LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target_.isa));
+  LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target().isa));
   LS_ASSIGN_OR_RETURN(plan->settings_,
                       ResolveGroups(spec, *plan->optimizer_, plan->model_->parameters()));
   if (spec.shard_moments) LS_RETURN_IF_ERROR(plan->CheckShardedMoments());
@@ -148,6 +147,17 @@ StateEntry::Type TypeOf(DType type) {
 }
 
 }  // namespace
+
+absl::Status CompiledPlan::ChooseTargets() {
+  if (spec_.device == DeviceKind::kCuda) {  // what is left to the CPU is not worth a measurement
+    LS_ASSIGN_OR_RETURN(const Isa isa, ChooseIsa(spec_.passes.isa));
+    targets_ = CpuTarget{isa, spec_.threads, false};
+    return absl::OkStatus();
+  }
+  LS_ASSIGN_OR_RETURN(const KernelChoices choices, ChooseKernels(spec_.passes.isa));
+  targets_ = choices.Targets(spec_.threads, spec_.passes.bf16_pairs);
+  return absl::OkStatus();
+}
 
 void CompiledPlan::MakeStateTable() {
   const auto add = [&](const std::string& name, StateEntry::Role role, StateEntry::Type type,
@@ -198,7 +208,7 @@ size_t CompiledPlan::optimizer_scratch_bytes() const {
 
 size_t CompiledPlan::UpdateScratchBytes(const ParameterSpec& parameter) const {
   if (spec_.device == DeviceKind::kCuda) return CudaUpdateScratch(*optimizer_, parameter).bytes;
-  const size_t own = optimizer_->scratch_bytes(parameter, target_);
+  const size_t own = optimizer_->scratch_bytes(parameter, targets_[OpClass::kProducts]);
   if (!precision_.pure || optimizer_->method(parameter) != Optimizer::Method::kMatrix) return own;
   // The matrix in fp32, behind the optimizer's own.
   return own + (static_cast<size_t>(Elements(parameter.shape)) * sizeof(float) + kStateAlign - 1) /
@@ -333,7 +343,7 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone,
                        epilogues && !spec_.fp8};
   // An inference plan keeps the filters in the product's order instead.
-  options.pools = on.pools && cpu && fp32 && !spec_.inference;
+  options.pools = on.pools && cpu && precision_.type != DType::kF16 && !spec_.inference;
   options.heads = on.heads && cpu && training;
   options.relu = on.relu;
   options.residuals = on.residuals;
@@ -429,7 +439,7 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   train_.graph = std::move(placed.graph);
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
-  train_.memory = PlanMemory(train_.graph, fixed, target_, MemoryOptionsFor(false));
+  train_.memory = PlanMemory(train_.graph, fixed, targets_, MemoryOptionsFor(false));
   return absl::OkStatus();
 }
 
@@ -450,7 +460,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;
   evaluate_.memory =
-      PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), target_, MemoryOptionsFor(keep));
+      PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), targets_, MemoryOptionsFor(keep));
   return absl::OkStatus();
 }
 

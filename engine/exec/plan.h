@@ -77,7 +77,9 @@ class CompiledPlan : public Plan {
   const Optimizer& optimizer() const { return *optimizer_; }
   const Precision& precision() const { return precision_; }
   bool scales_loss() const override { return precision_.type == DType::kF16 && !spec_.inference; }
-  const CpuTarget& target() const { return target_; }
+  const CpuTargets& targets() const { return targets_; }
+  // Of what no node of a program does.
+  const CpuTarget& target() const { return targets_[OpClass::kRows]; }
   // One for each of model().parameters().
   const std::vector<ParameterSettings>& settings() const { return settings_; }
   // Of the arena, which the update may use.
@@ -100,6 +102,7 @@ class CompiledPlan : public Plan {
   absl::Status CheckOffload() const;
   void MakeStateTable();
   absl::Status CompileTraining();
+  absl::Status ChooseTargets();
   FusionOptions FusionFor(bool training) const;
   // The training step before recomputation: differentiated, fused, in its precision.
   absl::StatusOr<Graph> BuildTraining() const;
@@ -130,7 +133,7 @@ class CompiledPlan : public Plan {
   std::string MakeHash() const;
 
   const TrainSpec spec_;
-  CpuTarget target_;
+  CpuTargets targets_;
   Precision precision_;
   int recompute_level_ = 0;
   std::unique_ptr<Model> model_;

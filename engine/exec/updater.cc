@@ -470,10 +470,10 @@ void Updater::ApplyMatrix(const Optimizer::Update& update, const ParameterTarget
     squares += lanes.Sum();
   }
   // Behind the optimizer's own scratch: room for weights that are not in fp32.
-  float* const widened = scratch_ + optimizer.scratch_bytes(*target.spec, plan_.target()) / 4;
+  const CpuTarget& products = plan_.targets()[OpClass::kProducts];
+  float* const widened = scratch_ + optimizer.scratch_bytes(*target.spec, products) / 4;
   float* const weights = target.weights.Read(0, target.count, widened);
-  optimizer.MoveMatrix(own, *target.spec, std::sqrt(squares), scratch_, weights, plan_.target(),
-                       pool);
+  optimizer.MoveMatrix(own, *target.spec, std::sqrt(squares), scratch_, weights, products, pool);
   target.weights.Write(update.index, 0, target.count, weights);
   Average(update, target, 0, target.count);
 }

@@ -21,9 +21,9 @@ size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 class Planner {
  public:
-  Planner(const Graph& graph, const std::map<Value, Storage>& fixed, const CpuTarget& target,
+  Planner(const Graph& graph, const std::map<Value, Storage>& fixed, const CpuTargets& targets,
           const MemoryOptions& options)
-      : graph_(graph), fixed_(fixed), target_(target), options_(options) {
+      : graph_(graph), fixed_(fixed), targets_(targets), options_(options) {
     if (options.cuda) groups_ = LaunchGroups(graph);
   }
 
@@ -68,7 +68,7 @@ class Planner {
                       [&](const Value& input) { return IsConstant(input.node); });
       if (node.op->view || plan_.RunsOnce(id)) continue;
       if (options_.cuda) continue;
-      const size_t bytes = KernelPackedBytes(graph_, node, target_);
+      const size_t bytes = KernelPackedBytes(graph_, node, targets_);
       const auto input = static_cast<size_t>(CpuKernelOf(*node.op).packed_input);
       if (bytes > 0 && IsConstant(node.inputs[input].node)) packed_[id] = {bytes, input, 0};
     }
@@ -119,7 +119,7 @@ class Planner {
   }
 
   size_t ScratchBytes(const Node& node) const {
-    if (!options_.cuda) return KernelScratchBytes(graph_, node, target_);
+    if (!options_.cuda) return KernelScratchBytes(graph_, node, targets_);
     const CudaKernelDef& kernel = CudaKernelOf(*node.op);
     return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(graph_, node);
   }
@@ -238,7 +238,7 @@ class Planner {
 
   const Graph& graph_;
   const std::map<Value, Storage>& fixed_;
-  const CpuTarget target_;
+  const CpuTargets targets_;
   const MemoryOptions options_;
   std::vector<int> groups_;
   std::map<Value, int> last_read_;
@@ -275,8 +275,8 @@ std::string MemoryPlan::ToText() const {
 }
 
 MemoryPlan PlanMemory(const Graph& graph, const std::map<Value, Storage>& fixed,
-                      const CpuTarget& target, const MemoryOptions& options) {
-  return Planner(graph, fixed, target, options).Run();
+                      const CpuTargets& targets, const MemoryOptions& options) {
+  return Planner(graph, fixed, targets, options).Run();
 }
 
 }  // namespace lockstep::engine

@@ -61,7 +61,7 @@ struct MemoryPlan {
 
 // `fixed` are the values outside the arena; every leaf is one of them.
 MemoryPlan PlanMemory(const Graph& graph, const std::map<Value, Storage>& fixed,
-                      const CpuTarget& target, const MemoryOptions& options);
+                      const CpuTargets& targets, const MemoryOptions& options);
 
 }  // namespace lockstep::engine
 

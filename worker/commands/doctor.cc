@@ -10,12 +10,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "collectives/nccl/nccl_library.h"
 #include "common/json.h"
 #include "common/nvml.h"
 #include "engine/cuda/doctor.h"
 #include "engine/engine.h"
+#include "engine/exec/kernel_choice.h"
 #include "worker/commands/gpu_health.h"
 #include "worker/commands/host_gpus.h"
 #include "worker/commands/reduction_check.h"
@@ -116,16 +118,57 @@ Findings ExamineHost() {
   return findings;
 }
 
+// Which kernels the CPU's work is done with, and what was measured: {"why": ..., "chosen": [...]}.
+std::string ToJson(const engine::KernelChoices& choices) {
+  JsonArray chosen;
+  for (size_t i = 0; i < choices.of.size(); ++i) {
+    JsonObject times;
+    for (const engine::KernelTime& time : choices.of[i].times) {
+      times.Add(engine::Name(time.isa), time.microseconds);
+    }
+    chosen.Raw(JsonObject()
+                   .Add("work", engine::Name(static_cast<engine::OpClass>(i)))
+                   .Add("set", engine::Name(choices.of[i].isa))
+                   .Raw("microseconds", times.Done())
+                   .Done());
+  }
+  return JsonObject().Add("why", choices.why).Raw("chosen", chosen.Done()).Done();
+}
+
+void Print(const engine::KernelChoices& choices) {
+  std::printf("%-12s %-8s chosen: %s\n", "kernels", "ok", choices.why.c_str());
+  for (size_t i = 0; i < choices.of.size(); ++i) {
+    std::string text = engine::Name(choices.of[i].isa);
+    const char* between = " (";
+    for (const engine::KernelTime& time : choices.of[i].times) {
+      absl::StrAppendFormat(&text, "%s%s %.0f us", between, engine::Name(time.isa),
+                            time.microseconds);
+      between = ", ";
+    }
+    if (!choices.of[i].times.empty()) text += ")";
+    std::printf("%-12s %-8s %s: %s\n", "kernels", "ok",
+                engine::Name(static_cast<engine::OpClass>(i)), text.c_str());
+  }
+}
+
 }  // namespace
 
 bool AnswerDoctor(bool json) {
   const Findings host = ExamineHost();
   const std::string cpu = engine::DescribeDevice(1);
+  const absl::StatusOr<engine::KernelChoices> kernels = engine::ChooseKernels("");
   Findings findings = engine::ExamineGpus();
   findings.insert(findings.end(), host.begin(), host.end());
   bool usable = true;
   JsonArray parts;
-  if (!json) std::printf("%-12s %-8s %s\n", "CPU", "ok", cpu.c_str());
+  if (!json) {
+    std::printf("%-12s %-8s %s\n", "CPU", kernels.ok() ? "ok" : "missing", cpu.c_str());
+    if (kernels.ok()) {
+      Print(*kernels);
+    } else {
+      std::printf("%-12s %-8s %s\n", "kernels", "missing", kernels.status().ToString().c_str());
+    }
+  }
   for (const GpuFinding& finding : findings) {
     usable = usable && finding.state != GpuFinding::State::kMissing;
     if (json) {
@@ -140,13 +183,11 @@ bool AnswerDoctor(bool json) {
     }
   }
   if (json) {
-    const std::string text = JsonObject()
-                                 .Add("schema", 1)
-                                 .Add("cpu", cpu)
-                                 .Add("cuda", usable)
-                                 .Raw("parts", parts.Done())
-                                 .Done();
-    std::printf("%s\n", text.c_str());
+    JsonObject answer;
+    answer.Add("schema", 1).Add("cpu", cpu);
+    if (kernels.ok()) answer.Raw("kernels", ToJson(*kernels));
+    answer.Add("cuda", usable).Raw("parts", parts.Done());
+    std::printf("%s\n", answer.Done().c_str());
   } else {
     std::printf("%s\n", usable ? "device: cuda can be used here"
                                : "device: cuda cannot be used here; device: auto takes the CPU");

@@ -9,6 +9,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr const char* kFile = "matmul-algorithms.tsv";
+constexpr const char* kKernelFile = "cpu-kernels.tsv";
 
 // $XDG_CACHE_HOME, or .cache in the home; empty without either.
 std::string CacheFolder() {
@@ -29,6 +30,11 @@ std::vector<std::string> TuningFiles(const JobSpec& job, const std::string& run_
   const std::string cache = CacheFolder();
   if (!cache.empty()) files.push_back(absl::StrCat(cache, "/", kFile));
   return files;
+}
+
+std::string KernelFile() {
+  const std::string cache = CacheFolder();
+  return cache.empty() ? "" : absl::StrCat(cache, "/", kKernelFile);
 }
 
 engine::CudnnUse CudnnUseOf(const JobSpec& job) {

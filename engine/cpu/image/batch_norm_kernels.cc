@@ -378,11 +378,16 @@ bool TakesHalf(const Graph& graph, const Node& node, const CpuTarget& /*target*/
 
 }  // namespace
 
-const CpuKernelDef kBatchNorm = {
-    .scratch_bytes = Scratch<2>, .prepare = Prepare<BatchNormKernel>, .takes_half = TakesHalf};
-const CpuKernelDef kBatchNormBackward = {
-    .scratch_bytes = Scratch<3>, .prepare = Prepare<BackwardKernel>, .takes_half = TakesHalf};
-const CpuKernelDef kBatchNormInference = {Scratch<2>, Prepare<InferenceKernel>};
-const CpuKernelDef kFoldBatchNorm = {nullptr, Prepare<FoldKernel>};
+const CpuKernelDef kBatchNorm = {.scratch_bytes = Scratch<2>,
+                                 .prepare = Prepare<BatchNormKernel>,
+                                 .takes_half = TakesHalf,
+                                 .op_class = OpClass::kImages};
+const CpuKernelDef kBatchNormBackward = {.scratch_bytes = Scratch<3>,
+                                         .prepare = Prepare<BackwardKernel>,
+                                         .takes_half = TakesHalf,
+                                         .op_class = OpClass::kImages};
+const CpuKernelDef kBatchNormInference = {
+    .scratch_bytes = Scratch<2>, .prepare = Prepare<InferenceKernel>, .op_class = OpClass::kImages};
+const CpuKernelDef kFoldBatchNorm = {.prepare = Prepare<FoldKernel>, .op_class = OpClass::kImages};
 
 }  // namespace lockstep::engine::cpu

@@ -470,10 +470,19 @@ bool WeightTakesBf16(const Graph& graph, const Node& node, const CpuTarget&) {
 
 }  // namespace
 
-const CpuKernelDef kConv2d = {ForwardScratch, PrepareForward, 1, ForwardPacked, ForwardTakesBf16};
-const CpuKernelDef kConv2dBackwardInput = {
-    .scratch_bytes = InputScratch, .prepare = PrepareInput, .takes_half = InputTakesBf16};
-const CpuKernelDef kConv2dBackwardWeight = {
-    .scratch_bytes = WeightScratch, .prepare = PrepareWeight, .takes_half = WeightTakesBf16};
+const CpuKernelDef kConv2d = {.scratch_bytes = ForwardScratch,
+                              .prepare = PrepareForward,
+                              .packed_input = 1,
+                              .packed_bytes = ForwardPacked,
+                              .takes_half = ForwardTakesBf16,
+                              .op_class = OpClass::kConvolutions};
+const CpuKernelDef kConv2dBackwardInput = {.scratch_bytes = InputScratch,
+                                           .prepare = PrepareInput,
+                                           .takes_half = InputTakesBf16,
+                                           .op_class = OpClass::kConvolutions};
+const CpuKernelDef kConv2dBackwardWeight = {.scratch_bytes = WeightScratch,
+                                            .prepare = PrepareWeight,
+                                            .takes_half = WeightTakesBf16,
+                                            .op_class = OpClass::kConvolutions};
 
 }  // namespace lockstep::engine::cpu

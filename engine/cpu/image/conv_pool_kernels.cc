@@ -305,8 +305,10 @@ std::unique_ptr<CpuKernel> PrepareWeight(const Graph& graph, const Node& node,
 
 }  // namespace
 
-const CpuKernelDef kConv2dMaxPool = {ForwardScratch, PrepareForward};
-const CpuKernelDef kMaxUnpool2d = {nullptr, PrepareUnpool};
-const CpuKernelDef kConv2dMaxPoolBackwardWeight = {WeightScratch, PrepareWeight};
+const CpuKernelDef kConv2dMaxPool = {
+    .scratch_bytes = ForwardScratch, .prepare = PrepareForward, .op_class = OpClass::kConvolutions};
+const CpuKernelDef kMaxUnpool2d = {.prepare = PrepareUnpool, .op_class = OpClass::kImages};
+const CpuKernelDef kConv2dMaxPoolBackwardWeight = {
+    .scratch_bytes = WeightScratch, .prepare = PrepareWeight, .op_class = OpClass::kConvolutions};
 
 }  // namespace lockstep::engine::cpu

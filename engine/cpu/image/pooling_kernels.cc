@@ -232,13 +232,18 @@ std::unique_ptr<CpuKernel> PrepareGlobalBackward(const Graph& graph, const Node&
 
 }  // namespace
 
-const CpuKernelDef kMaxPool2d = {nullptr, PreparePool<MaxBody, false>};
-const CpuKernelDef kMaxPool2dBackward = {nullptr, PreparePool<MaxBackwardBody, true>};
-const CpuKernelDef kAvgPool2d = {nullptr, PreparePool<AverageBody, false>};
-const CpuKernelDef kAvgPool2dBackward = {nullptr, PreparePool<AverageBackwardBody, true>};
-const CpuKernelDef kGlobalAveragePool = {nullptr, PrepareGlobal};
-const CpuKernelDef kGlobalAveragePoolBackward = {nullptr, PrepareGlobalBackward};
-const CpuKernelDef kChannelsLast = {nullptr, PrepareLast};
-const CpuKernelDef kChannelsFirst = {nullptr, PrepareFirst};
+const CpuKernelDef kMaxPool2d = {.prepare = PreparePool<MaxBody, false>,
+                                 .op_class = OpClass::kImages};
+const CpuKernelDef kMaxPool2dBackward = {.prepare = PreparePool<MaxBackwardBody, true>,
+                                         .op_class = OpClass::kImages};
+const CpuKernelDef kAvgPool2d = {.prepare = PreparePool<AverageBody, false>,
+                                 .op_class = OpClass::kImages};
+const CpuKernelDef kAvgPool2dBackward = {.prepare = PreparePool<AverageBackwardBody, true>,
+                                         .op_class = OpClass::kImages};
+const CpuKernelDef kGlobalAveragePool = {.prepare = PrepareGlobal, .op_class = OpClass::kImages};
+const CpuKernelDef kGlobalAveragePoolBackward = {.prepare = PrepareGlobalBackward,
+                                                 .op_class = OpClass::kImages};
+const CpuKernelDef kChannelsLast = {.prepare = PrepareLast, .op_class = OpClass::kImages};
+const CpuKernelDef kChannelsFirst = {.prepare = PrepareFirst, .op_class = OpClass::kImages};
 
 }  // namespace lockstep::engine::cpu

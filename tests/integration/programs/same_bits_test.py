@@ -71,6 +71,35 @@ class SameBits(harness.ProgramTest):
         self.assertEqual((code, self.finish(hosts[1], 60)[0]), (0, 0), err)
         self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], alone["model"]["sha256"])
 
+    def test_kernels_are_chosen_once_by_measurement(self):
+        doctor = lambda **env: json.loads(self.launch("doctor", "-o", "json", env=env)[1])["kernels"]  # noqa: E731
+        first = doctor()
+        self.assertEqual(first["why"], "measured")
+        works = {choice["work"]: choice for choice in first["chosen"]}
+        for work in ("rows", "images", "products", "bf16 products", "attention", "bf16 convolutions"):
+            times = works[work]["microseconds"]
+            self.assertGreaterEqual(set(times), set(SETS))
+            self.assertLessEqual(times[works[work]["set"]], 1.04 * min(times.values()), work)
+        again = doctor()
+        self.assertIn("as measured before", again["why"])
+        self.assertEqual([c["set"] for c in again["chosen"]], [c["set"] for c in first["chosen"]])
+        self.assertIn("products: ", self.launch("doctor")[1])
+        forced = doctor(LOCKSTEP_ISA="portable")
+        self.assertEqual((forced["why"], forced["chosen"][0]),
+                         ("LOCKSTEP_ISA", {"work": "rows", "set": "portable", "microseconds": {}}))
+
+    def test_a_choice_that_is_damaged_or_wrong_changes_no_bit(self):
+        job = self.write("job.yaml", job_of("gpt"))
+        expected = self.train("--nproc-per-node=1", job)["model"]["sha256"]
+        kept = os.path.join(self.dir, "cache", "lockstep", "cpu-kernels.tsv")
+        with open(kept, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("bf16 products\t", text)
+        for other in (text[:len(text) // 3], text.replace("portable=", "portable=0.0")):
+            with open(kept, "w", encoding="utf-8") as file:
+                file.write(other)
+            self.assertEqual(self.train("--nproc-per-node=2", job)["model"]["sha256"], expected)
+
     def test_a_set_that_is_none_is_refused(self):
         job = self.write("job.yaml", job_of("mlp"))
         code, _, err = self.launch(job, env={"LOCKSTEP_ISA": "sse2"})

@@ -182,12 +182,16 @@ INSTANTIATE_TEST_SUITE_P(All, ImageModelsTest,
                          NameOf);
 
 TEST(PooledLayersTest, PoolAsTheyGo) {
-  Job job(PooledLayers());
-  const std::string text = job.plan->DumpText();
-  EXPECT_THAT(text, testing::HasSubstr("conv2d_max_pool("));
-  EXPECT_THAT(text, testing::HasSubstr("conv2d_max_pool_backward_weight("));
-  EXPECT_THAT(text, testing::HasSubstr("max_unpool2d("));
-  EXPECT_THAT(text, testing::Not(testing::HasSubstr("max_pool2d(")));
+  for (const char* precision : {"fp32", "bf16", "pure_bf16"}) {
+    TrainSpec spec = PooledLayers();
+    spec.precision = precision;
+    Job job(spec);
+    const std::string text = job.plan->DumpText();
+    EXPECT_THAT(text, testing::HasSubstr("conv2d_max_pool(")) << precision;
+    EXPECT_THAT(text, testing::HasSubstr("conv2d_max_pool_backward_weight(")) << precision;
+    EXPECT_THAT(text, testing::HasSubstr("max_unpool2d(")) << precision;
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr("max_pool2d("))) << precision;
+  }
 }
 
 // Dropout is for training: evaluation sees every value.
