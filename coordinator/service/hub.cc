@@ -273,6 +273,15 @@ ListJobsResponse Hub::List(bool include_ended, const Requester& who) {
   return jobs;
 }
 
+std::set<std::string> Hub::Workdirs() {
+  std::set<std::string> workdirs;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [id, job] : outbox_.state().jobs) {
+    if (!job.final()) workdirs.insert(job.spec().workdir());
+  }
+  return workdirs;
+}
+
 GetClusterResponse Hub::Cluster(const Requester& who) {
   absl::MutexLock lock(&mu_);
   GetClusterResponse cluster = GetCluster(outbox_.state(), clock_->Now());

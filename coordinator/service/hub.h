@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,9 @@ class Hub {
                                                const Requester& who = Requester());
   // All jobs, those that have ended only if asked for.
   ListJobsResponse List(bool include_ended, const Requester& who = Requester());
+  // Returns the workdirs of jobs that have not ended. Each job is looked at once, not what it waits
+  // for, as List and Describe do.
+  std::set<std::string> Workdirs();
   // All nodes with their slots.
   GetClusterResponse Cluster(const Requester& who = Requester());
   // Returns what users' jobs have used.

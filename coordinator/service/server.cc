@@ -150,11 +150,7 @@ class GrpcServer : public Server {
     if (settings.folder.empty()) settings.most_bytes = kMostPackagesInMemory;
     settings.in_use = [this] {
       std::set<std::string> used;
-      const ListJobsResponse running = hub_.List(/*include_ended=*/false);
-      for (const JobStatus& job : running.jobs()) {
-        const auto described = hub_.Describe(job.job_id());
-        if (described.ok()) used.insert(PackageOf(described->spec().workdir()));
-      }
+      for (const std::string& workdir : hub_.Workdirs()) used.insert(PackageOf(workdir));
       return used;
     };
     return settings;

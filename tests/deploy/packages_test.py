@@ -161,6 +161,14 @@ class PackagesTest(unittest.TestCase):
         out = run("lintian", "--allow-root", "--fail-on", "error,warning", *self.packages)
         self.assertEqual(out.replace("running with root privileges is not recommended!", "").strip(), "")
 
+    def test_1_each_says_how_much_it_takes(self):
+        """A symbolic link takes next to nothing, whatever it points to."""
+        for package in self.packages:
+            entries = [line.split() for line in run("dpkg-deb", "--contents", package).splitlines()]
+            takes = sum(-(-int(entry[2]) // 1024) if entry[0].startswith("-") else 1 for entry in entries)
+            says = int(run("dpkg-deb", "--field", package, "Installed-Size"))
+            self.assertEqual(says, takes, package)
+
     def test_2_what_the_page_says(self):
         start = time.monotonic()
         make_base()

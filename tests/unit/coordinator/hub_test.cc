@@ -18,6 +18,7 @@ namespace lockstep::coordinator {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 // Keeps rows, or refuses to.
 class FullStore : public Store {
@@ -273,6 +274,23 @@ TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
   ASSERT_NE(next->event, nullptr);
   EXPECT_EQ(next->event->state().state(), PENDING);
   EXPECT_THAT(next->event->state().reason(), HasSubstr("needs 2 slots"));
+}
+
+TEST(HubTest, NamesTheWorkdirsOfJobsThatHaveNotEnded) {
+  FakeClock clock;
+  FullStore store;
+  Hub hub(&clock, &store, {});
+  for (const char* workdir : {"/waits", "/ends"}) {
+    SubmitJobRequest request = Request();
+    request.mutable_spec()->set_name(workdir + 1);
+    request.mutable_spec()->set_workdir(workdir);
+    absl::Notification there;
+    hub.Submit(request, [&](const Hub::Reply&) { there.Notify(); });
+    there.WaitForNotification();
+  }
+  EXPECT_THAT(hub.Workdirs(), UnorderedElementsAre("/ends", "/waits"));
+  ASSERT_TRUE(hub.Handle(CancelRequested{"ends", false, Requester()}).status.ok());
+  EXPECT_THAT(hub.Workdirs(), UnorderedElementsAre("/waits"));
 }
 
 TEST(HubTest, AForgottenJobIsNotThereForFollowersEither) {
