@@ -121,7 +121,7 @@ void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t en
   const int64_t height = simd_.tile_rows, stored = k / each_;
   const int64_t lines = DivideUp(end - begin, height) * stored;
   float* const to = wide_ ? packed + lines * height : packed;
-  if (shape_.bf16 && a_row_ == 1) {
+  if (shape_.bf16 && shape_.a_transposed) {
     const auto* halves = reinterpret_cast<const uint16_t*>(a);
     simd_.pack_pair_rows(halves + 2 * (p / each_) * a_k_ + begin, a_k_, end - begin, stored, to);
   } else {
