@@ -2,10 +2,12 @@
 // Embeddings. The gradient of a table's row is one sum over the positions that hold its token, in
 // their order: positions are sorted by token first, and threads take whole rows.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
 #include "engine/cpu/kernels.h"
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/simd.h"
 
 namespace lockstep::engine::cpu {
@@ -18,31 +20,50 @@ class EmbeddingKernel : public CpuKernel {
       : rows_(node.outputs[0].shape[0]),
         columns_(node.outputs[0].shape[1]),
         table_rows_(graph.type(node.inputs[1]).shape[0]),
+        table_type_(graph.type(node.inputs[1]).dtype),
+        type_(node.outputs[0].dtype),
+        half_(HalfKernelsFor(target.isa)),
         operands_(operands),
         threads_(target.threads) {}
 
   void Run(const RunContext& context) const override {
     const auto* tokens = context.At<int32_t>(operands_.inputs[0]);
-    const auto* table = context.At<float>(operands_.inputs[1]);
-    auto* out = context.At<float>(operands_.outputs[0]);
-    const size_t bytes = static_cast<size_t>(columns_) * sizeof(float);
+    const auto* table = context.At<std::byte>(operands_.inputs[1]);
+    auto* out = context.At<std::byte>(operands_.outputs[0]);
+    const auto table_bytes = columns_ * static_cast<int64_t>(SizeOf(table_type_));
+    const auto bytes = columns_ * static_cast<int64_t>(SizeOf(type_));
     context.pool->Run([&](int index) {
       const auto [begin, end] = PartOf(rows_, index, threads_);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t token = tokens[i];
         if (token < 0 || token >= table_rows_) {
-          std::memset(out + i * columns_, 0, bytes);
+          std::memset(out + i * bytes, 0, static_cast<size_t>(bytes));
         } else {
-          std::memcpy(out + i * columns_, table + token * columns_, bytes);
+          PutRow(table + token * table_bytes, out + i * bytes);
         }
       }
     });
   }
 
  private:
+  void PutRow(const std::byte* from, std::byte* to) const {
+    if (table_type_ == type_) {
+      std::memcpy(to, from, static_cast<size_t>(columns_) * SizeOf(type_));
+    } else if (IsHalf(type_)) {
+      half_.Narrow(type_, reinterpret_cast<const float*>(from), columns_,
+                   reinterpret_cast<uint16_t*>(to));
+    } else {
+      half_.Widen(table_type_, reinterpret_cast<const uint16_t*>(from), columns_,
+                  reinterpret_cast<float*>(to));
+    }
+  }
+
   const int64_t rows_;
   const int64_t columns_;
   const int64_t table_rows_;
+  const DType table_type_;
+  const DType type_;
+  const HalfKernels& half_;
   const KernelOperands operands_;
   const int threads_;
 };
@@ -194,9 +215,12 @@ std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
   return std::make_unique<Kernel>(graph, node, operands, target);
 }
 
+// Rows are read in any type: a table in 16 bits is not widened as a whole.
+bool TakesAnyType(const Graph&, const Node&, const CpuTarget&) { return true; }
+
 }  // namespace
 
-const CpuKernelDef kEmbedding = {nullptr, Prepare<EmbeddingKernel>};
+const CpuKernelDef kEmbedding = {.prepare = Prepare<EmbeddingKernel>, .takes_half = TakesAnyType};
 const CpuKernelDef kEmbeddingBackward = {EmbeddingBackwardKernel::ScratchBytes,
                                          Prepare<EmbeddingBackwardKernel>};
 const CpuKernelDef kAddPositions = {nullptr, Prepare<AddPositionsKernel>};

@@ -34,10 +34,10 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   LS_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0);
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
   LS_CHECK(!shape.bf16 || PairsBf16(shape.k));
-  few_ = shape.m <= kMostFewRows && !shape.a_transposed && !shape.bf16;
-  wide_ = shape.bf16 && !shape.pairs;
+  few_ = shape.m <= kMostFewRows && !shape.a_transposed;
+  wide_ = shape.bf16 && !shape.pairs && !few_;
   each_ = wide_ ? 2 : 1;
-  k_ = shape.bf16 && !wide_ ? shape.k / 2 : shape.k;
+  k_ = shape.bf16 && !wide_ && !few_ ? shape.k / 2 : shape.k;
   const int64_t stored = k_ / each_;
   // A B^T has both operands along k. The one that becomes B is transposed while packing.
   swapped_ = shape.b_transposed && shape.m < shape.n && shape.m <= kSwapRows && !few_;
@@ -69,7 +69,9 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   }
   scratch_floats_ = panel_floats_ * static_cast<size_t>(threads);
   if (swapped_) scratch_floats_ += static_cast<size_t>(shape.m * shape.n);
-  if (few_) scratch_floats_ = 0;
+  // Of bf16, the rows of A widened.
+  if (few_)
+    scratch_floats_ = shape.bf16 ? static_cast<size_t>((shape.m * shape.k + 15) / 16 * 16) : 0;
 }
 
 void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const {
@@ -119,7 +121,7 @@ void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t en
   const int64_t height = simd_.tile_rows, stored = k / each_;
   const int64_t lines = DivideUp(end - begin, height) * stored;
   float* const to = wide_ ? packed + lines * height : packed;
-  if (shape_.bf16 && a_row_ == 1) {
+  if (shape_.bf16 && shape_.a_transposed) {
     const auto* halves = reinterpret_cast<const uint16_t*>(a);
     simd_.pack_pair_rows(halves + 2 * (p / each_) * a_k_ + begin, a_k_, end - begin, stored, to);
   } else {
@@ -261,21 +263,30 @@ void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumula
         scratch, pool);
 }
 
-void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, ThreadPool* pool) const {
+void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,
+                  ThreadPool* pool) const {
   constexpr int64_t kUnit = 64;  // columns: whole cache lines
   const auto at = [](const float* values, int64_t column) {
     return values == nullptr ? nullptr : values + column;
   };
+  const float* a = operands.a;
+  if (shape_.bf16) {
+    simd_.widen_pairs(a, m_ * k_ / 2, scratch);
+    a = scratch;
+  }
+  const auto* const b = reinterpret_cast<const std::byte*>(operands.b);
+  const int64_t each = shape_.bf16 ? 2 : 4;
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(DivideUp(n_, kUnit), index, threads_);
     const int64_t first = begin * kUnit;
     if (begin == end) return;
     simd_.few_rows[m_]({.k = k_,
-                        .a = operands.a,
+                        .a = a,
                         .a_row = a_row_,
-                        .b = operands.b + first * (b_columns_ ? b_stride_ : 1),
+                        .b = b + first * each * (b_columns_ ? b_stride_ : 1),
                         .b_stride = b_stride_,
                         .b_columns = b_columns_,
+                        .bf16 = shape_.bf16,
                         .c = operands.c + first,
                         .c_stride = operands.c_stride,
                         .columns = std::min(end * kUnit, n_) - first,
@@ -289,7 +300,7 @@ void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch
                  ThreadPool* pool) const {
   float* const c = operands.c;
   if (few_) {
-    RunFew(operands, epilogue, pool);
+    RunFew(operands, epilogue, scratch, pool);
     if (epilogue.activation.has_value()) {
       pool->Run([&](int index) { Activate(epilogue, index, c); });
     }

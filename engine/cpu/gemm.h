@@ -30,7 +30,7 @@ struct GemmShape {
   bool a_transposed = false;  // A is stored [k, m]
   bool b_transposed = false;  // B is stored [n, k]
   // The factors are bf16; each two of k make a pair, whose second product is added before the first
-  // one. REQUIRES: PairsBf16(k).
+  // one. REQUIRES: PairsBf16(k). Rows of B that are read where they lie are widened on the way.
   bool bf16 = false;
   // They are multiplied pair by pair, instead of being widened while they are packed: the same
   // bits.
@@ -96,7 +96,8 @@ class Gemm {
                 int64_t panel_begin, int64_t panel_end, const float* panels, float* scratch,
                 Tile* tile) const;
   // The product of few rows: threads cut its columns.
-  void RunFew(const Operands& operands, const GemmEpilogue& epilogue, ThreadPool* pool) const;
+  void RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,
+              ThreadPool* pool) const;
   // The product of either way.
   void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
              ThreadPool* pool) const;

@@ -149,19 +149,25 @@ void CheckTiles(KernelComparison* compare) {
 
 // Both layouts of B, with and without everything that the product can have beside it, and more
 // columns than whole vectors.
-bool FewRowsAreRight(const SimdKernels& simd, int64_t rows, bool b_columns, bool more) {
-  constexpr int64_t k = 37, columns = 75, stride = 80;
+bool FewRowsAreRight(const SimdKernels& simd, int64_t rows, bool b_columns, bool bf16, bool more) {
+  constexpr int64_t columns = 75, stride = 80;
+  const int64_t k = bf16 ? 44 : 37;
   const std::vector<float> a = MadeValues(12, kMostFewRows * k),
                            b = MadeValues(13, stride * stride);
+  std::vector<uint16_t> halves(b.size());
+  for (size_t i = 0; i < b.size(); ++i) {
+    halves[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(b[i]) >> 16);
+  }
   const std::vector<float> beside = MadeValues(14, 3 * kMostFewRows * stride);
   const std::vector<float> before = MadeValues(15, kMostFewRows * stride);
   std::vector<float> c = before;
   FewRows f{.k = k,
             .a = a.data(),
             .a_row = k,
-            .b = b.data(),
+            .b = bf16 ? static_cast<const void*>(halves.data()) : b.data(),
             .b_stride = stride,
             .b_columns = b_columns,
+            .bf16 = bf16,
             .c = c.data(),
             .c_stride = stride,
             .columns = columns,
@@ -177,8 +183,11 @@ bool FewRowsAreRight(const SimdKernels& simd, int64_t rows, bool b_columns, bool
       if (i < rows && j < columns) {
         if (!more) value = 0;
         for (int64_t p = 0; p < k; ++p) {
-          const int64_t from = b_columns ? j * stride + p : p * stride + j;
-          value = std::fmaf(a[static_cast<size_t>(i * k + p)], b[static_cast<size_t>(from)], value);
+          const int64_t count = bf16 ? p ^ 1 : p;
+          const auto from =
+              static_cast<size_t>(b_columns ? j * stride + count : count * stride + j);
+          const float factor = bf16 ? std::bit_cast<float>(uint32_t{halves[from]} << 16) : b[from];
+          value = std::fmaf(a[static_cast<size_t>(i * k + p)], factor, value);
         }
         if (more) {
           value = std::max(value + f.epilogue.bias[j] + f.epilogue.residual[at], 0.0f);
@@ -193,11 +202,11 @@ bool FewRowsAreRight(const SimdKernels& simd, int64_t rows, bool b_columns, bool
 
 void CheckFewRows(KernelComparison* compare) {
   for (int64_t rows = 1; rows <= kMostFewRows; ++rows) {
-    for (const bool b_columns : {false, true}) {
-      for (const bool more : {false, true}) {
-        if (FewRowsAreRight(*compare->tables().simd, rows, b_columns, more)) continue;
-        return compare->Fail(absl::StrCat("product of ", rows, rows == 1 ? " row" : " rows"));
-      }
+    for (int form = 0; form < 8; ++form) {
+      const bool b_columns = form % 2 > 0, bf16 = form / 2 % 2 > 0, more = form / 4 > 0;
+      if (FewRowsAreRight(*compare->tables().simd, rows, b_columns, bf16, more)) continue;
+      return compare->Fail(
+          absl::StrCat("product of ", rows, rows == 1 ? " row" : " rows", bf16 ? " of bf16" : ""));
     }
   }
 }

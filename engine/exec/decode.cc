@@ -10,6 +10,7 @@
 #include "engine/exec/plan.h"
 #include "engine/models/transformer.h"
 #include "engine/passes/fusion.h"
+#include "engine/passes/precision.h"
 
 namespace lockstep::engine {
 namespace {
@@ -51,7 +52,10 @@ absl::Status CompiledPlan::CompileDecode() {
     graph.AddOutput(absl::StrCat(kKept, i), outputs.kept[i]);
   }
   LS_RETURN_IF_ERROR(graph.Verify());
-  decode_.graph = spec_.passes.fuse ? Fuse(graph, FusionFor(/*training=*/false)) : std::move(graph);
+  if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
+  // Weights that memory has in 16 bits are read as they are; else this program is fp32's.
+  const bool half = spec_.device == DeviceKind::kCpu && (DecodesInBf16() || precision_.pure);
+  decode_.graph = half ? ApplyPrecision(graph, precision_, HalfWeights()) : std::move(graph);
   LS_RETURN_IF_ERROR(decode_.graph.Verify());
   PlaceKept(kept);
   return absl::OkStatus();

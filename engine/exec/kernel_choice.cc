@@ -38,7 +38,7 @@ namespace lockstep::engine {
 namespace {
 
 // A less capable set must be quicker by more than times differ from one measurement to the next.
-constexpr double kNoise = 0.03;
+constexpr double kNoise = 0.05;
 // A measurement takes a twentieth of a second, and longer beside other work.
 constexpr absl::Duration kLockDeadline = absl::Seconds(10);
 constexpr absl::Duration kLockPoll = absl::Milliseconds(2);

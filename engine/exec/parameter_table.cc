@@ -25,7 +25,7 @@ ParameterTable::ParameterTable(const CompiledPlan* plan, StateRegion* state)
       target.count = slot->count;
     }
     target.weights =
-        WeightStorage(spec, plan->spec().seed, plan->precision().weights(),
+        WeightStorage(spec, plan->spec().seed, plan->WeightType(spec),
                       state->At<std::byte>(plan->Entry(spec.name)), plan->target().isa);
     if (plan->spec().ema_decay > 0) {
       target.average = state->At<float>(plan->Entry(spec.name + kAverageSuffix));

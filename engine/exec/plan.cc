@@ -170,7 +170,7 @@ void CompiledPlan::MakeStateTable() {
   using Role = StateEntry::Role;
   using Type = StateEntry::Type;
   for (const ParameterSpec& parameter : model_->parameters()) {
-    add(parameter.name, Role::kParameter, TypeOf(precision_.weights()), parameter.shape);
+    add(parameter.name, Role::kParameter, TypeOf(WeightType(parameter)), parameter.shape);
   }
   for (const StatisticSpec& statistic : model_->statistics()) {
     add(statistic.name + ".running_mean", Role::kStatistic, Type::kFloat32, {statistic.channels});
@@ -220,9 +220,21 @@ MemoryOptions CompiledPlan::MemoryOptionsFor(bool keep_constants) const {
           spec_.device == DeviceKind::kCuda};
 }
 
-std::set<std::string> CompiledPlan::WeightNames() const {
+bool CompiledPlan::DecodesInBf16() const {
+  return spec_.decode && spec_.device == DeviceKind::kCpu && precision_.type == DType::kBF16;
+}
+
+// Each token reads all matrices once, and does little else.
+DType CompiledPlan::WeightType(const ParameterSpec& parameter) const {
+  const bool matrix = parameter.shape.size() > 1;
+  return precision_.pure || (DecodesInBf16() && matrix) ? precision_.type : DType::kF32;
+}
+
+std::set<std::string> CompiledPlan::HalfWeights() const {
   std::set<std::string> names;
-  for (const ParameterSpec& parameter : model_->parameters()) names.insert(parameter.name);
+  for (const ParameterSpec& parameter : model_->parameters()) {
+    if (IsHalf(WeightType(parameter))) names.insert(parameter.name);
+  }
   return names;
 }
 
@@ -395,7 +407,7 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   LS_RETURN_IF_ERROR(graph.Verify());
 
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
-  graph = ApplyPrecision(graph, precision_, WeightNames());
+  graph = ApplyPrecision(graph, precision_, HalfWeights());
   if (spec_.fp8) graph = ApplyFp8(graph);
   LS_RETURN_IF_ERROR(graph.Verify());
   return graph;
@@ -455,7 +467,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
   if (spec_.passes.fuse && spec_.passes.patterns.images && spec_.inference) {
     graph = FuseResiduals(graph);
   }
-  evaluate_.graph = ApplyPrecision(graph, precision_, WeightNames());
+  evaluate_.graph = ApplyPrecision(graph, precision_, HalfWeights());
   LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;

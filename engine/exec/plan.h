@@ -86,6 +86,8 @@ class CompiledPlan : public Plan {
   size_t optimizer_scratch_bytes() const;
   // The same for one parameter.
   size_t UpdateScratchBytes(const ParameterSpec& parameter) const;
+  // How the state has a weight.
+  DType WeightType(const ParameterSpec& parameter) const;
   // Bytes from a parameter to its average. REQUIRES: there are averages.
   size_t average_distance() const { return average_distance_; }
   // REQUIRES: the table has it.
@@ -100,9 +102,9 @@ class CompiledPlan : public Plan {
   absl::Status CheckShardedMoments() const;
   // Checks whether they can stay on the host. Errors: InvalidArgument.
   absl::Status CheckOffload() const;
+  absl::Status ChooseTargets();
   void MakeStateTable();
   absl::Status CompileTraining();
-  absl::Status ChooseTargets();
   FusionOptions FusionFor(bool training) const;
   // The training step before recomputation: differentiated, fused, in its precision.
   absl::StatusOr<Graph> BuildTraining() const;
@@ -110,7 +112,9 @@ class CompiledPlan : public Plan {
   absl::Status LayOutTraining(const Graph& graph);
   // The level of recomputation that the spec asks for.
   absl::StatusOr<int> ChooseRecompute(const Graph& graph);
-  std::set<std::string> WeightNames() const;
+  // Names of the weights that the state has in 16 bits.
+  std::set<std::string> HalfWeights() const;
+  bool DecodesInBf16() const;
   MemoryOptions MemoryOptionsFor(bool keep_constants) const;
   absl::Status CompileEvaluation();
   absl::Status CompileDecode();

@@ -116,7 +116,7 @@ void Updater::InitState() {
   const StateRegion::Writing writing(&state_);
   ZeroState();
   for (const ParameterTarget& target : table_.targets()) {
-    InitialiseWeights(*target.spec, plan_.spec().seed, plan_.precision().weights(),
+    InitialiseWeights(*target.spec, plan_.spec().seed, plan_.WeightType(*target.spec),
                       plan_.target().isa, state_.base() + plan_.Entry(target.spec->name).offset);
     if (target.average != nullptr) {
       std::copy_n(target.weights.fp32(), target.count, target.average);

@@ -18,11 +18,10 @@ bool Has(uint32_t bits, size_t i) { return (bits >> i & 1) != 0; }
 
 class PrecisionPass {
  public:
-  PrecisionPass(const Graph& graph, const Precision& precision,
-                const std::set<std::string>& weights)
+  PrecisionPass(const Graph& graph, const Precision& precision, const std::set<std::string>& stored)
       : graph_(graph),
         precision_(precision),
-        weights_(weights),
+        stored_(stored),
         readers_(graph.Readers()),
         rewriter_(&graph) {}
 
@@ -39,8 +38,8 @@ class PrecisionPass {
 
  private:
   DType TypeOf(Value value) const { return types_.at(value); }
-  bool IsWeight(const Node& node) const {
-    return std::string_view(node.op->name) == "parameter" && weights_.contains(node.name);
+  bool IsStored(const Node& node) const {
+    return std::string_view(node.op->name) == "parameter" && stored_.contains(node.name);
   }
 
   void ChooseTypes(int id) {
@@ -53,7 +52,7 @@ class PrecisionPass {
       if (node.op->view) {
         type = TypeOf(node.inputs[0]);
       } else if (node.op->leaf) {
-        if (IsWeight(node)) type = precision_.weights();
+        if (IsStored(node)) type = precision_.type;
       } else if (Has(rules.activations, o) && GivesHalf(node)) {
         type = precision_.type;
       }
@@ -152,7 +151,7 @@ class PrecisionPass {
 
   const Graph& graph_;
   const Precision precision_;
-  const std::set<std::string>& weights_;
+  const std::set<std::string>& stored_;
   const std::vector<std::vector<std::vector<int>>> readers_;
   Rewriter rewriter_;
   std::map<Value, DType> types_;
@@ -175,9 +174,9 @@ absl::StatusOr<Precision> Precision::Parse(const std::string& name) {
 }
 
 Graph ApplyPrecision(const Graph& graph, const Precision& precision,
-                     const std::set<std::string>& weights) {
+                     const std::set<std::string>& stored) {
   if (!IsHalf(precision.type)) return graph;
-  return PrecisionPass(graph, precision, weights).Run();
+  return PrecisionPass(graph, precision, stored).Run();
 }
 
 }  // namespace lockstep::engine

@@ -27,14 +27,14 @@ struct Precision {
   // fp32, tf32 (which is fp32 where there is no such hardware), bf16, fp16, pure_bf16 or pure_fp16.
   // Errors: InvalidArgument that lists these.
   static absl::StatusOr<Precision> Parse(const std::string& name);
-  // How the weights are stored.
+  // How weights that are trained are stored.
   DType weights() const { return pure ? type : DType::kF32; }
 };
 
-// `graph`, all in fp32, with the types of `precision`. `weights` are the names of the parameter
-// leaves that are trained. Outputs stay fp32.
+// `graph`, all in fp32, with the types of `precision`. `stored` are the names of the parameter
+// leaves that the memory has in its 16 bits. Outputs stay fp32.
 Graph ApplyPrecision(const Graph& graph, const Precision& precision,
-                     const std::set<std::string>& weights);
+                     const std::set<std::string>& stored);
 
 }  // namespace lockstep::engine
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/commands/saved_model.h"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ namespace lockstep::worker {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kLargePage = size_t{2} << 20;
 constexpr uint64_t kMostConfigBytes = 16 << 20;
 
 bool IsFolder(const std::string& path) {
@@ -111,9 +113,15 @@ absl::Status ReadWeights(const checkpoint::SafetensorsFile& file,
 }  // namespace
 
 AlignedMemory AllocateAligned(size_t bytes) {
-  const size_t rounded = std::max((bytes + kPage - 1) / kPage * kPage, kPage);
-  AlignedMemory memory(std::aligned_alloc(kPage, rounded), std::free);
-  if (memory != nullptr) std::memset(memory.get(), 0, rounded);
+  // Large pages save much of what page faults and translations take.
+  const size_t page = bytes < kLargePage ? kPage : kLargePage;
+  const size_t rounded = std::max((bytes + page - 1) / page * page, page);
+  AlignedMemory memory(std::aligned_alloc(page, rounded), std::free);
+  if (memory == nullptr) return memory;
+  if (page == kLargePage) {
+    ::madvise(memory.get(), rounded, MADV_HUGEPAGE);  // a wish: not every kernel has it
+  }
+  std::memset(memory.get(), 0, rounded);
   return memory;
 }
 

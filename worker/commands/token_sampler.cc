@@ -16,9 +16,12 @@ int32_t TokenSampler::Pick(absl::Span<const float> logits, int64_t index) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
+  if (temperature_ == 0) {
+    const auto likeliest = std::max_element(logits.begin(), logits.end());  // the first of equals
+    return static_cast<int32_t>(likeliest - logits.begin());
+  }
   tokens_.resize(logits.size());
   std::iota(tokens_.begin(), tokens_.end(), 0);
-  if (temperature_ == 0) return *std::min_element(tokens_.begin(), tokens_.end(), likelier);
   if (top_k_ > 0 && static_cast<size_t>(top_k_) < tokens_.size()) {
     std::nth_element(tokens_.begin(), tokens_.begin() + top_k_ - 1, tokens_.end(), likelier);
     tokens_.resize(static_cast<size_t>(top_k_));

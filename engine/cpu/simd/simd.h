@@ -55,10 +55,13 @@ struct FewRows {
   int64_t k = 0;
   const float* a = nullptr;  // A(i, p) at a[i * a_row + p]
   int64_t a_row = 0;
-  // B(p, j) at b[p * b_stride + j] or, with b_columns, at b[j * b_stride + p].
-  const float* b = nullptr;
+  // B(p, j) at b[p * b_stride + j] or, with b_columns, at b[j * b_stride + p]: floats or, with
+  // bf16, uint16_t. Then k, and the stride of columns, are even, and of each two counts of k the
+  // second is the first step of the chain; A has the numbers in that order (widen_pairs).
+  const void* b = nullptr;
   int64_t b_stride = 0;
   bool b_columns = false;
+  bool bf16 = false;
   float* c = nullptr;
   int64_t c_stride = 0;
   int64_t columns = 0;

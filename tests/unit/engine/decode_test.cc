@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/unit/engine/mlp_job.h"
@@ -89,6 +90,28 @@ TEST_P(DecodeTest, EveryPositionHasTheLogitsOfTheForwardPass) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DecodeTest, testing::Combine(testing::Bool(), testing::Values(1, 2)));
+
+// The forward pass rounds attention's probabilities too, so the two differ by roundings of bf16.
+TEST(DecodeTest, ReadsWeightsInTheirPrecision) {
+  const size_t fp32_bytes = Server(GptSpecFor(true, 1)).plan->state_bytes();
+  for (const char* precision : {"bf16", "pure_bf16", "pure_fp16"}) {
+    TrainSpec spec = GptSpecFor(true, 1);
+    spec.precision = precision;
+    Server server(spec);
+    EXPECT_LT(server.plan->state_bytes(), fp32_bytes * 6 / 10) << precision;
+    const std::vector<int32_t> tokens = Tokens(7);
+    const std::vector<float> expected = server.Forward(tokens);
+    float largest = 0;
+    for (const float x : expected) largest = std::max(largest, std::fabs(x));
+    for (int64_t t = 0; t < kLength; ++t) {
+      const std::vector<float> logits = server.Decode(tokens[static_cast<size_t>(t)], t);
+      for (size_t v = 0; v < logits.size(); ++v) {
+        ASSERT_NEAR(logits[v], expected[static_cast<size_t>(t * kTable) + v], largest / 64)
+            << precision << " position " << t << " token " << v;
+      }
+    }
+  }
+}
 
 TEST(DecodeTest, GoingBackForgetsWhatFollowed) {
   Server fresh(GptSpecFor(true, 1)), used(GptSpecFor(true, 1));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -93,6 +94,60 @@ TEST_P(GemmTest, IsTheDefinedChains) {
         ASSERT_TRUE(
             EqualBits(Multiplied(shape, of, false, DetectIsa(), 2), Defined(shape, of, false)))
             << m << " x " << n << " x " << k;
+      }
+    }
+  }
+}
+
+// Of each two of k the second product is added first, whether pairs are multiplied, widened while
+// they are packed or, with few rows, where they lie.
+TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
+  const auto narrow = [](const std::vector<float>& values) {
+    std::vector<uint16_t> halves(values.size() + 16);
+    for (size_t i = 0; i < values.size(); ++i) {
+      halves[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
+    }
+    return halves;
+  };
+  const auto value = [](const std::vector<uint16_t>& halves, int64_t i) {
+    return std::bit_cast<float>(uint32_t{halves[static_cast<size_t>(i)]} << 16);
+  };
+  for (const int64_t m : {1, 2, 3, 5, 8, 9}) {
+    for (const int64_t n : {1, 10, 75, 150}) {
+      for (const int64_t k : {2, 6, 40, 334}) {
+        GemmShape shape{.m = m, .n = n, .k = k, .b_transposed = GetParam(), .bf16 = true};
+        const Operands of(shape);
+        const std::vector<uint16_t> a = narrow(of.a), b = narrow(of.b);
+        std::vector<float> right(of.c.size());
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            float sum = 0;
+            for (int64_t p = 0; p < k; ++p) {
+              const int64_t at = p ^ 1;
+              const int64_t from = shape.b_transposed ? j * k + at : at * n + j;
+              sum = std::fma(value(a, i * k + at), value(b, from), sum);
+            }
+            right[static_cast<size_t>(i * n + j)] = sum + of.bias[static_cast<size_t>(j)];
+          }
+        }
+        for (const Isa isa : UsableIsas()) {
+          for (const bool pairs : {false, true}) {
+            for (const int threads : {1, 3}) {
+              shape.pairs = pairs;
+              const Gemm gemm(shape, isa, threads);
+              ThreadPool pool(threads);
+              struct alignas(64) Line {
+                float values[16];
+              };
+              std::vector<Line> scratch(gemm.scratch_bytes() / sizeof(Line) + 1);
+              std::vector<float> c = of.c;
+              gemm.Run(a.data(), b.data(), c.data(), false, {.bias = of.bias.data()},
+                       scratch[0].values, &pool);
+              ASSERT_TRUE(EqualBits(c, right))
+                  << Name(isa) << ", " << threads << " threads: " << m << " x " << n << " x " << k;
+            }
+          }
+        }
       }
     }
   }
