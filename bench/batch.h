@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "bench/timing.h"
@@ -20,6 +21,7 @@ class Batch {
     for (const FieldSpec& field : spec.input.fields) {
       const int64_t count = samples * field.elements();
       memory_.push_back(Allocate<float>(static_cast<size_t>(count)));
+      bytes_.push_back(static_cast<size_t>(count) * sizeof(float));
       float* values = memory_.back().get();
       fields_.push_back(values);
       for (int64_t i = 0; i < count; ++i) {
@@ -34,10 +36,20 @@ class Batch {
     }
   }
   engine::Fields fields() const { return fields_; }
+  // As a worker has its batches: a device copies them from where they lie. `executor` outlives
+  // this.
+  void Lock(engine::Executor* executor) {
+    for (size_t f = 0; f < memory_.size(); ++f) {
+      locked_.push_back(
+          std::make_unique<engine::LockedFields>(executor, memory_[f].get(), bytes_[f]));
+    }
+  }
 
  private:
   std::vector<Memory<float>> memory_;
   std::vector<const void*> fields_;
+  std::vector<size_t> bytes_;
+  std::vector<std::unique_ptr<engine::LockedFields>> locked_;
 };
 
 }  // namespace lockstep::bench

@@ -6,9 +6,11 @@
 //   bench_device NAME [--batch N] [--precision P] [--steps N] [--warm N] [--inference]
 //                [--tuning FILE] [--profile] [--gpu N]
 //   bench_device --probe
+//   bench_device NAME --roofline GPU [--batch N] [--precision P] [--inference]
 //
 // --profile times each kind of node by itself as well, without graphs. --probe only asks cuBLASLt
-// what it has for the products of the large models.
+// what it has for the products of the large models. --roofline says what a GPU needs on paper, and
+// needs none.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +30,7 @@
 #include "common/json.h"
 #include "engine/cuda/cudnn.h"
 #include "engine/cuda/module.h"
+#include "engine/device/gpu_roofline.h"
 #include "engine/exec/plan.h"
 
 namespace lockstep::engine {
@@ -43,6 +46,7 @@ struct Options {
   bool profile = false;
   bool probe = false;
   std::string tuning;
+  std::string roofline;
   int gpu = 0;
 };
 
@@ -81,7 +85,8 @@ struct Times {
 };
 
 absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& options, Times* times) {
-  const bench::Batch batch(plan.spec(), plan.spec().micro_batch);
+  bench::Batch batch(plan.spec(), plan.spec().micro_batch);
+  batch.Lock(executor);
   const int64_t count = plan.gradient_count();
   const auto gradients = bench::Allocate<float>(static_cast<size_t>(count));
   Executor::Hooks hooks;
@@ -111,7 +116,8 @@ absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& optio
 
 absl::Status RunInference(const Plan& plan, Executor* executor, const Options& options,
                           Times* times) {
-  const bench::Batch batch(plan.spec(), plan.spec().eval_block);
+  bench::Batch batch(plan.spec(), plan.spec().eval_block);
+  batch.Lock(executor);
   for (int s = 0; s < options.steps + options.warm; ++s) {
     const double start = bench::Now();
     const auto logits = executor->Predict(batch.fields(), plan.spec().eval_block);
@@ -191,6 +197,12 @@ int Run(const Options& options) {
   if (!options.inference) spec->eval_block = 1;
   const auto plan = CompiledPlan::Make(*spec);
   if (!plan.ok()) return Fail(plan.status());
+  if (!options.roofline.empty()) {
+    const absl::StatusOr<GpuFigures> gpu = GpuFiguresOf(options.roofline);
+    if (!gpu.ok()) return Fail(gpu.status());
+    std::fputs(RooflineText(RooflineOf(**plan, *gpu), *gpu).c_str(), stdout);
+    return 0;
+  }
   const auto state = bench::Allocate<char>((*plan)->state_bytes());
   Memory memory{state.get(), nullptr, options.gpu};
   if (!options.tuning.empty()) memory.tuning_files = {options.tuning};
@@ -238,6 +250,8 @@ int main(int argc, char** argv) {
       options.tuning = text();
     } else if (argument == "--gpu") {
       options.gpu = number();
+    } else if (argument == "--roofline") {
+      options.roofline = text();
     } else if (argument == "--inference") {
       options.inference = true;
     } else if (argument == "--profile") {

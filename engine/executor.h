@@ -271,12 +271,23 @@ class Inference {
  public:
   virtual ~Inference() = default;
 
+  // What belongs to one block. An error of a hook ends the call with it. Any may be empty.
+  struct BlockHooks {
+    // Asked before the block and, where nodes are run one by one, before each of them; true ends
+    // the block with Aborted.
+    std::function<bool()> cancelled;
+    // Called once while a device with memory of its own computes the block: the time to read the
+    // next one and to stage it.
+    std::function<absl::Status()> meanwhile;
+    // The block's fields are those of the last StageBlock, which has returned OK, and unchanged.
+    bool staged = false;
+  };
+
   // One evaluation block of `fields`, each [eval_block, shape...]; the first `valid` samples count,
-  // the rest is padding. `cancelled`, unless it is empty, is asked before the block and, where
-  // nodes are run one by one, before each of them. REQUIRES: kAverage only with ema_decay. Errors:
-  // InvalidArgument, DataLoss, Aborted (cancelled).
+  // the rest is padding. REQUIRES: kAverage only with ema_decay. Errors: InvalidArgument, DataLoss,
+  // Aborted (cancelled), those of the hooks.
   virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
-                                const std::function<bool()>& cancelled) = 0;
+                                const BlockHooks& hooks) = 0;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums,
                         Weights weights = Weights::kCurrent) {
     return Evaluate(fields, valid, sums, weights, {});
@@ -286,7 +297,17 @@ class Inference {
   // limit): [eval_block x targets of a sample, classes or more], columns from the classes on being
   // those of a padded table; valid until the next call. Only for plans of CompileInference. Errors:
   // InvalidArgument, DataLoss.
-  virtual absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) = 0;
+  virtual absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid,
+                                                          const BlockHooks& hooks) = 0;
+  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) {
+    return Predict(fields, valid, {});
+  }
+
+  // Brings the fields of the next block to a device with memory of its own, while that computes.
+  // They stay as they are until that block is done. Errors: Internal when the device fails.
+  virtual absl::Status StageBlock(Fields fields) { return absl::OkStatus(); }
+  // Returns whether that saves time.
+  virtual bool stages_blocks() const { return false; }
 };
 
 // A text, token by token: for plans with TrainSpec::decode.
@@ -314,12 +335,36 @@ class Executor : public StateAccess,
   static absl::StatusOr<std::unique_ptr<Executor>> Create(std::shared_ptr<const Plan> plan,
                                                           const Memory& memory);
 
+  // Fields that lie in these `bytes` are copied to a device straight from there, page-locked where
+  // that can be, until UnlockFields; the memory is there until then. They stay as they are until
+  // the call that uses them returns.
+  virtual void LockFields(void* memory, size_t bytes) {}
+  // REQUIRES: LockFields was called with it. No copy reads it any more.
+  virtual void UnlockFields(void* memory) {}
+
   // The same update for those who have a part of the reduced gradients; the executor's own.
   virtual SpreadUpdate* spread_update() = 0;
 
   // From here on `observer` watches every node of RunShard, Evaluate, Predict and Decode; null:
   // nobody, which is what an executor starts with. It outlives the executor or the next call.
   virtual void Observe(NodeObserver* observer) = 0;
+};
+
+// Memory of fields that is locked while this lives.
+class LockedFields {
+ public:
+  // `executor` outlives this.
+  LockedFields(Executor* executor, void* memory, size_t bytes)
+      : executor_(executor), memory_(memory) {
+    executor_->LockFields(memory_, bytes);
+  }
+  ~LockedFields() { executor_->UnlockFields(memory_); }
+  LockedFields(const LockedFields&) = delete;
+  LockedFields& operator=(const LockedFields&) = delete;
+
+ private:
+  Executor* const executor_;
+  void* const memory_;
 };
 
 }  // namespace lockstep::engine

@@ -99,14 +99,14 @@ def resnet50():
 
 
 class Bert(nn.Module):
-    def __init__(self, every_token, layers=4, width=256, heads=4):
+    def __init__(self, every_token, layers=4, width=256, heads=4, vocab=WORDS):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(WORDS, width), nn.Embedding(512, width)
+        self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(512, width)
         self.segments, self.norm = nn.Embedding(2, width), nn.LayerNorm(width)
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.1, "gelu", batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.pool = None if every_token else nn.Linear(width, width)
-        self.head = nn.Linear(width, WORDS if every_token else 2)
+        self.head = nn.Linear(width, vocab if every_token else 2)
 
     def forward(self, ids):
         x = self.tokens(ids) + self.places.weight[:ids.shape[1]] + self.segments.weight[0]

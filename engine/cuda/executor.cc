@@ -236,9 +236,32 @@ CudaExecutor::DeviceScalars CudaExecutor::ScalarsAt(int64_t step, int shard, int
   return made;
 }
 
+void CudaExecutor::LockFields(void* memory, size_t bytes) {
+  if (device_->Pin(memory, bytes)) locked_[memory] = bytes;
+}
+
+void CudaExecutor::UnlockFields(void* memory) {
+  if (locked_.erase(memory) == 0) return;
+  device_->runtime().wait_stream(device_->copies());
+  device_->Unpin(memory);
+}
+
+bool CudaExecutor::IsLocked(const void* data, size_t bytes) const {
+  auto after = locked_.upper_bound(data);
+  if (after == locked_.begin()) return false;
+  --after;
+  return static_cast<const std::byte*>(data) + bytes <=
+         static_cast<const std::byte*>(after->first) + after->second;
+}
+
+absl::Status CudaExecutor::EndStage(const Slot& slot) const {
+  return slot.straight ? device_->WaitFor(slot.copied, nullptr) : absl::OkStatus();
+}
+
 absl::Status CudaExecutor::StageFields(Fields fields, int64_t samples) {
-  const Slot& slot = slots_[next_slot_];
+  Slot& slot = slots_[next_slot_];
   ahead_.reset();
+  slot.straight = false;
   // The copy before the last read this host memory; the program before the last, that of the
   // device.
   LS_RETURN_IF_ERROR(device_->WaitFor(slot.copied, nullptr));
@@ -251,6 +274,14 @@ absl::Status CudaExecutor::StageFields(Fields fields, int64_t samples) {
   size_t at = 0;
   for (size_t f = 0; f < fields.size(); ++f) {
     const auto bytes = static_cast<size_t>(samples * static_cast<int64_t>(specs[f].bytes()));
+    const size_t taken =
+        StagedBytes(static_cast<size_t>(room) * static_cast<size_t>(specs[f].bytes()));
+    if (IsLocked(fields[f], bytes)) {
+      LS_RETURN_IF_ERROR(device_->Copy(slot.device + at, fields[f], bytes, device_->copies()));
+      slot.straight = true;
+      at += taken;
+      continue;
+    }
     // In chunks: one is on its way while the next is made ready for it.
     for (size_t begin = 0; begin < bytes; begin += kStageChunk) {
       const size_t chunk = std::min(kStageChunk, bytes - begin);
@@ -258,7 +289,7 @@ absl::Status CudaExecutor::StageFields(Fields fields, int64_t samples) {
       std::memcpy(host, static_cast<const std::byte*>(fields[f]) + begin, chunk);
       LS_RETURN_IF_ERROR(device_->Copy(slot.device + at + begin, host, chunk, device_->copies()));
     }
-    at += StagedBytes(static_cast<size_t>(room) * static_cast<size_t>(specs[f].bytes()));
+    at += taken;
   }
   return absl::OkStatus();
 }
@@ -267,6 +298,14 @@ absl::Status CudaExecutor::StageAhead(int64_t step, int shard, int micro, Fields
   LS_RETURN_IF_ERROR(failed_);
   LS_RETURN_IF_ERROR(StageFields(fields, plan_->spec().micro_batch));
   ahead_ = Ahead{step, shard, micro};
+  return device_->Check(
+      device_->runtime().record_event(slots_[next_slot_].copied, device_->copies()), "a batch");
+}
+
+absl::Status CudaExecutor::StageBlock(Fields fields) {
+  LS_RETURN_IF_ERROR(failed_);
+  LS_RETURN_IF_ERROR(StageFields(fields, plan_->spec().eval_block));
+  ahead_ = Ahead{.block = true};
   return device_->Check(
       device_->runtime().record_event(slots_[next_slot_].copied, device_->copies()), "a batch");
 }
@@ -389,14 +428,17 @@ absl::Status CudaExecutor::RunShard(int64_t step, int shard, int micro, Fields f
     return absl::AbortedError("the micro-batch was cancelled");
   }
   const bool last = micro + 1 == spec.accumulate;
+  const Slot& slot = slots_[next_slot_];
   LS_RETURN_IF_ERROR(LaunchTraining(micro, fields, step, shard, updater_->loss_scale(),
                                     last && JoinsUpdate(hooks)));
-  if (!last) return absl::OkStatus();
+  if (!last) return EndStage(slot);
   // The host's gradients are written from here on; the device goes on meanwhile.
-  if (hooks.before_gradients) LS_RETURN_IF_ERROR(hooks.before_gradients());
-  LS_RETURN_IF_ERROR(BringGradients(gradients, hooks));
-  if (spec.shards == 1) resident_step_ = step;
-  return absl::OkStatus();
+  absl::Status status;
+  if (hooks.before_gradients) status = hooks.before_gradients();
+  if (status.ok()) status = BringGradients(gradients, hooks);
+  status.Update(EndStage(slot));
+  if (status.ok() && spec.shards == 1) resident_step_ = step;
+  return status;
 }
 
 absl::Status CudaExecutor::BringGradients(float* gradients, const Hooks& hooks) {
@@ -440,7 +482,10 @@ absl::Status CudaExecutor::BringGradients(float* gradients, const Hooks& hooks) 
 // ---- evaluation ----
 
 absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
-                                    CudaContext* context) {
+                                    const BlockHooks& hooks, CudaContext* context) {
+  if (hooks.cancelled && hooks.cancelled()) {
+    return absl::AbortedError("the evaluation was cancelled");
+  }
   const TrainSpec& spec = plan_->spec();
   if (valid < 0 || valid > spec.eval_block) {
     return absl::InvalidArgumentError(
@@ -450,21 +495,28 @@ absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
   LS_CHECK(weights == Weights::kCurrent || spec.ema_decay > 0) << "there are no averaged weights";
   DeviceScalars scalars;
   scalars.valid_rows = valid * plan_->targets_per_sample();
-  LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, spec.eval_block, scalars));
+  const std::optional<Ahead> wanted =
+      hooks.staged ? std::optional(Ahead{.block = true}) : std::nullopt;
+  LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, spec.eval_block, scalars, wanted));
   *context = ContextFor(slots_[slot], weights);
   context->valid_rows = &slots_[slot].scalars->valid_rows;
   if (constants_ != weights && !plan_->evaluate().memory.once.empty() && observer_ == nullptr) {
     LS_RETURN_IF_ERROR(runner(ProgramKind::kEvaluation).RunOnce(*context));
     constants_ = weights;
   }
-  return Launch(ProgramKind::kEvaluation, slot, weights == Weights::kAverage ? 1 : 0, *context);
+  LS_RETURN_IF_ERROR(
+      Launch(ProgramKind::kEvaluation, slot, weights == Weights::kAverage ? 1 : 0, *context));
+  if (!hooks.meanwhile) return absl::OkStatus();
+  absl::Status status = hooks.meanwhile();
+  // Nothing reads the caller's memory after an error.
+  if (!status.ok()) status.Update(device_->Wait(device_->compute()));
+  return status;
 }
 
 absl::Status CudaExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
-                                    const std::function<bool()>& cancelled) {
-  if (cancelled && cancelled()) return absl::AbortedError("the evaluation was cancelled");
+                                    const BlockHooks& hooks) {
   CudaContext context;
-  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, &context));
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, hooks, &context));
   double out[4] = {};
   LS_RETURN_IF_ERROR(
       device_->Copy(out, context.At<double>(eval_sums_), sizeof(out), device_->compute()));
@@ -500,12 +552,13 @@ absl::StatusOr<absl::Span<const float>> CudaExecutor::LogitsOf(ProgramKind kind,
   return absl::MakeConstSpan(logits_);
 }
 
-absl::StatusOr<absl::Span<const float>> CudaExecutor::Predict(Fields fields, int64_t valid) {
+absl::StatusOr<absl::Span<const float>> CudaExecutor::Predict(Fields fields, int64_t valid,
+                                                              const BlockHooks& hooks) {
   if (!plan_->spec().inference) {
     return absl::InvalidArgumentError("only a plan for inference predicts");
   }
   CudaContext context;
-  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, &context));
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, hooks, &context));
   return LogitsOf(ProgramKind::kEvaluation, context);
 }
 

@@ -56,11 +56,17 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   int64_t committed_step() const override { return updater_->committed_step(); }
   using Inference::Evaluate;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
-                        const std::function<bool()>& cancelled) override;
+                        const BlockHooks& hooks) override;
+  absl::Status StageBlock(Fields fields) override;
+  bool stages_blocks() const override { return true; }
+  void LockFields(void* memory, size_t bytes) override;
+  void UnlockFields(void* memory) override;
   Tracking tracking() const override { return host_updater_.tracking(); }
   void SetTracking(const Tracking& tracking) override { host_updater_.SetTracking(tracking); }
   absl::StatusOr<std::string> DeviceHash(float* gradients) override;
-  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
+  using Inference::Predict;
+  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid,
+                                                  const BlockHooks& hooks) override;
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
   DeviceTimes device_times() const override { return clock_.Read(); }
   std::map<std::string, int> engines() const override { return engines_; }
@@ -81,13 +87,15 @@ class CudaExecutor : public Executor, public SpreadUpdate {
     DeviceScalars* scalars = nullptr;
     cuda::Event copied = nullptr;  // to the device
     cuda::Event used = nullptr;    // by the program that read it
+    bool straight = false;         // copied from the caller's memory
   };
 
-  // The micro-batch that lies in the next slot already.
+  // The micro-batch, or the block, that lies in the next slot already.
   struct Ahead {
     int64_t step = 0;
     int shard = 0;
     int micro = 0;
+    bool block = false;
     bool operator==(const Ahead&) const = default;
   };
   // A training program on a staged micro-batch that the update's recording begins with.
@@ -120,6 +128,10 @@ class CudaExecutor : public Executor, public SpreadUpdate {
                             std::optional<Ahead> wanted = {});
   // Brings the samples to the next slot, when what it had before is used.
   absl::Status StageFields(Fields fields, int64_t samples);
+  // Returns whether these bytes are page-locked fields.
+  bool IsLocked(const void* data, size_t bytes) const;
+  // Waits until a slot's batch is copied, if that reads the caller's memory.
+  absl::Status EndStage(const Slot& slot) const;
   CudaContext ContextFor(const Slot& slot, Weights weights) const;
   DeviceScalars ScalarsAt(int64_t step, int shard, int micro, double loss_scale) const;
   // Launches a program on a slot's batch; after each training segment its buckets' event.
@@ -137,7 +149,8 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   absl::Status BringGradients(float* gradients, const Hooks& hooks);
   absl::Status RunObserved(ProgramKind kind, const CudaContext& context);
   absl::Status Observed(ProgramKind kind, int id, const CudaContext& context);
-  absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, CudaContext* context);
+  absl::Status RunBlock(Fields fields, int64_t valid, Weights weights, const BlockHooks& hooks,
+                        CudaContext* context);
   absl::StatusOr<absl::Span<const float>> LogitsOf(ProgramKind kind, const CudaContext& context);
   CudaProgramRunner& runner(ProgramKind kind) { return runners_[static_cast<size_t>(kind)]; }
 
@@ -158,6 +171,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   Slot slots_[2];
   int next_slot_ = 0;
   std::optional<Ahead> ahead_;
+  std::map<const void*, size_t> locked_;  // fields: bytes of them
   std::vector<std::pair<int64_t, int64_t>> gaps_;
   // By training segment: the buckets that are complete after it, and when.
   std::vector<std::vector<int>> segment_buckets_;

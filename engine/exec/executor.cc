@@ -195,9 +195,9 @@ absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
 }
 
 absl::Status PlanExecutor::Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
-                                    const std::function<bool()>& cancelled) {
+                                    const BlockHooks& hooks) {
   RunContext context;
-  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, cancelled, &context));
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, weights, hooks.cancelled, &context));
   const double* out = context.At<double>(eval_sums_);
   *sums = {out[0], static_cast<int64_t>(out[1]), static_cast<int64_t>(out[2]),
            static_cast<int64_t>(out[3])};

@@ -64,11 +64,13 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   int64_t committed_step() const override { return updater_.committed_step(); }
   using Inference::Evaluate;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
-                        const std::function<bool()>& cancelled) override;
+                        const BlockHooks& hooks) override;
   Tracking tracking() const override { return updater_.tracking(); }
   void SetTracking(const Tracking& tracking) override { updater_.SetTracking(tracking); }
   absl::StatusOr<std::string> DeviceHash(float* gradients) override;
-  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid) override;
+  using Inference::Predict;
+  absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid,
+                                                  const BlockHooks& hooks) override;
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
   void Observe(NodeObserver* observer) override;
 

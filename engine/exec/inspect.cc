@@ -106,12 +106,13 @@ absl::Status PlanExecutor::RunObserved(ProgramKind kind, const Step& step, size_
   return observer_->AfterNode(kind, static_cast<int>(id), outputs);
 }
 
-absl::StatusOr<absl::Span<const float>> PlanExecutor::Predict(Fields fields, int64_t valid) {
+absl::StatusOr<absl::Span<const float>> PlanExecutor::Predict(Fields fields, int64_t valid,
+                                                              const BlockHooks& hooks) {
   if (!plan_->spec().inference) {
     return absl::InvalidArgumentError("only a plan for inference predicts");
   }
   RunContext context;
-  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, {}, &context));
+  LS_RETURN_IF_ERROR(RunBlock(fields, valid, Weights::kCurrent, hooks.cancelled, &context));
   return LogitsOf(ProgramKind::kEvaluation, context);
 }
 

@@ -4,8 +4,10 @@
 // a real one where there is one (LOCKSTEP_TEST_GPU=1 takes it instead).
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <string_view>
 
@@ -469,6 +471,86 @@ TEST(CudaExecutorTest, ABatchIsBroughtWhileTheOneBeforeIsComputed) {
     ASSERT_TRUE(plain.executor->RunShard(6, 0, 0, batch(6).fields(), a.data(), {}).ok());
     ASSERT_TRUE(ahead.executor->RunShard(6, 0, 0, batch(6).fields(), b.data(), {}).ok());
     EXPECT_TRUE(EqualBits(a, b));
+  }
+  emulation::SetStreams(emulation::Streams::kEager);
+}
+
+// Fields that are locked go to the device from where they lie, and may change as soon as the call
+// that used them has returned.
+TEST(CudaExecutorTest, LockedFieldsAreCopiedFromWhereTheyLie) {
+  if (TakesRealGpu()) GTEST_SKIP() << "sees when the emulated GPU's streams do their work";
+  TrainSpec spec = OnGpu(SmallMlp());
+  spec.shards = 1;
+  spec.accumulate = 2;
+  for (const emulation::Streams streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    Job plain(spec), locked(spec);
+    const size_t bytes = static_cast<size_t>(spec.micro_batch) * 31 * sizeof(float);
+    Pages inputs(bytes), labels(4096);
+    const LockedFields first(locked.executor.get(), inputs.data(), bytes);
+    const LockedFields second(locked.executor.get(), labels.data(), 4096);
+    EXPECT_EQ(emulation::LockedBytes(reinterpret_cast<uintptr_t>(inputs.data()), bytes), bytes);
+    const std::array<const void*, 2> fields = {inputs.data(), labels.data()};
+    std::vector<float> a(static_cast<size_t>(plain.plan->gradient_count())), b = a;
+    for (int micro = 0; micro < 2; ++micro) {
+      const TestBatch batch = MakeBatch(spec, 1, 0, micro);
+      ASSERT_TRUE(plain.executor->RunShard(1, 0, micro, batch.fields(), a.data(), {}).ok());
+      std::memcpy(inputs.data(), batch.inputs.data(), bytes);
+      std::memcpy(labels.data(), batch.labels.data(), batch.labels.size() * sizeof(int32_t));
+      ASSERT_TRUE(locked.executor->RunShard(1, 0, micro, fields, b.data(), {}).ok());
+      inputs.FillWithNan();
+    }
+    EXPECT_TRUE(EqualBits(a, b));
+  }
+  emulation::SetStreams(emulation::Streams::kEager);
+}
+
+// The next block is read and brought while one is computed.
+TEST(CudaExecutorTest, ABlockIsStagedWhileAnotherIsComputed) {
+  if (TakesRealGpu()) GTEST_SKIP() << "sees when the emulated GPU's streams do their work";
+  const TrainSpec spec = OnGpu(SmallMlp());
+  const auto batch = [&](int64_t number) { return MakeBatch(spec, number, 0, 0, spec.eval_block); };
+  const TestBatch other = batch(9);
+  for (const emulation::Streams streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    Job plain(spec), ahead(spec);
+    EXPECT_TRUE(ahead.executor->stages_blocks());
+    const TestBatch batches[] = {batch(1), batch(2), batch(3), batch(4)};
+    for (int64_t number = 0; number < 4; ++number) {
+      EvalSums a, b;
+      ASSERT_TRUE(plain.executor->Evaluate(batches[number].fields(), spec.eval_block, &a).ok());
+      Executor::BlockHooks hooks;
+      hooks.staged = number > 0;
+      const int64_t waits = emulation::Waits();
+      bool asked = false;
+      hooks.meanwhile = [&] {
+        asked = true;
+        EXPECT_EQ(emulation::Waits(), waits);  // for nothing of this block
+        return number == 3 ? absl::OkStatus()
+                           : ahead.executor->StageBlock(batches[number + 1].fields());
+      };
+      // From the second on the right block is there, and `other` is not looked at.
+      ASSERT_TRUE(ahead.executor
+                      ->Evaluate(number == 0 ? batches[0].fields() : other.fields(),
+                                 spec.eval_block, &b, Weights::kCurrent, hooks)
+                      .ok());
+      EXPECT_TRUE(asked);
+      EXPECT_EQ(a.loss, b.loss) << number;
+    }
+    // What was not staged, or was written over, is brought.
+    ASSERT_TRUE(ahead.executor->StageBlock(batches[1].fields()).ok());
+    ASSERT_TRUE(ahead.executor->StageAhead(1, 0, 0, other.fields()).ok());
+    EvalSums a, b;
+    ASSERT_TRUE(plain.executor->Evaluate(other.fields(), spec.eval_block, &a).ok());
+    ASSERT_TRUE(
+        ahead.executor
+            ->Evaluate(other.fields(), spec.eval_block, &b, Weights::kCurrent, {.staged = true})
+            .ok());
+    EXPECT_EQ(a.loss, b.loss);
+    const absl::Status failed =
+        ahead.executor->Evaluate(other.fields(), spec.eval_block, &b, Weights::kCurrent,
+                                 {.meanwhile = [] { return absl::DataLossError("no block"); }});
+    EXPECT_EQ(failed.message(), "no block");
   }
   emulation::SetStreams(emulation::Streams::kEager);
 }

@@ -286,13 +286,17 @@ TEST(ExecutorTest, EvaluationAsksBeforeEachNodeAndCanBeGivenUp) {
   ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &plain).ok());
   int asked = 0;
   const auto go_on = [&asked] { return ++asked < 0; };
-  ASSERT_TRUE(job.executor->Evaluate(batch.fields(), 20, &asking, Weights::kCurrent, go_on).ok());
+  ASSERT_TRUE(
+      job.executor->Evaluate(batch.fields(), 20, &asking, Weights::kCurrent, {.cancelled = go_on})
+          .ok());
   EXPECT_GT(asked, 2);
   EXPECT_EQ(asking.loss, plain.loss);
   asked = 0;
   const auto give_up = [&asked] { return ++asked == 2; };
-  EXPECT_EQ(job.executor->Evaluate(batch.fields(), 20, &asking, Weights::kCurrent, give_up).code(),
-            absl::StatusCode::kAborted);
+  EXPECT_EQ(
+      job.executor->Evaluate(batch.fields(), 20, &asking, Weights::kCurrent, {.cancelled = give_up})
+          .code(),
+      absl::StatusCode::kAborted);
   EXPECT_EQ(asked, 2);
 }
 

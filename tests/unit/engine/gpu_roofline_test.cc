@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU needs for a plan on paper.
+#include "engine/device/gpu_roofline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/engine/step_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+const RooflineRow* RowOf(const Roofline& roofline, const std::string& op) {
+  for (const RooflineRow& row : roofline.rows) {
+    if (row.op == op) return &row;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const Plan> PlanOf(TrainSpec spec, const char* precision) {
+  spec.device = DeviceKind::kCuda;
+  spec.precision = precision;
+  return Plan::Compile(spec).value();
+}
+
+TEST(GpuRooflineTest, GpusAreNamedByThemselvesOrTheirArchitecture) {
+  EXPECT_EQ(GpuFiguresOf("h200")->bytes, 4.8e12);
+  EXPECT_STREQ(GpuFiguresOf("sm_90")->name, "h100");
+  EXPECT_STREQ(GpuFiguresOf("sm_100")->name, "b200");
+  EXPECT_THAT(std::string(GpuFiguresOf("sm_20").status().message()), HasSubstr("h200 (sm_90)"));
+}
+
+TEST(GpuRooflineTest, ARowIsTheSumOfItsNodesBoundByArithmeticOrBytes) {
+  const GpuFigures gpu = GpuFiguresOf("h200").value();
+  const auto plan = PlanOf(TinyGpt(), "bf16");
+  double flops = 0, bytes = 0;
+  int products = 0;
+  for (const NodeInfo& node : plan->Nodes(ProgramKind::kTraining)) {
+    if (node.op != "linear_backward_weight") continue;
+    ++products;
+    flops += node.flops;
+    bytes += node.bytes;
+  }
+  const Roofline roofline = RooflineOf(*plan, gpu);
+  const RooflineRow* const row = RowOf(roofline, "linear_backward_weight");
+  ASSERT_NE(row, nullptr);
+  EXPECT_EQ(row->nodes, products);
+  EXPECT_DOUBLE_EQ(row->flops, flops);
+  EXPECT_DOUBLE_EQ(row->least_bytes, bytes);
+  EXPECT_DOUBLE_EQ(row->moved_bytes, bytes);
+  EXPECT_GE(row->least_seconds * 1.000001, flops / gpu.half_flops);
+  EXPECT_GE(row->least_seconds * 1.000001, bytes / gpu.bytes);
+  double least = 0;
+  for (const RooflineRow& one : roofline.rows) {
+    least += one.least_seconds;
+    EXPECT_GE(one.moved_bytes, one.least_bytes) << one.op;
+    EXPECT_GT(one.seconds, one.least_seconds) << one.op;
+  }
+  EXPECT_DOUBLE_EQ(roofline.least_seconds, least);
+  EXPECT_THAT(RooflineText(roofline, gpu), HasSubstr("linear_backward_weight"));
+}
+
+TEST(GpuRooflineTest, WhatIsReadTwiceIsMovedTwice) {
+  const GpuFigures gpu = GpuFiguresOf("h200").value();
+  const Roofline roofline = RooflineOf(*PlanOf(NormedCnn(), "fp32"), gpu);
+  const RooflineRow* const norm = RowOf(roofline, "batch_norm");
+  ASSERT_NE(norm, nullptr);
+  EXPECT_GT(norm->moved_bytes, norm->least_bytes * 1.3);
+  const RooflineRow* const update = RowOf(roofline, "update");
+  ASSERT_NE(update, nullptr);
+  EXPECT_GT(update->moved_bytes, update->least_bytes);
+}
+
+// Factors of 10 bits are multiplied in the tensor cores, fp32 is not.
+TEST(GpuRooflineTest, ThePeakIsThatOfTheFactors) {
+  const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};
+  const auto seconds = [&](const char* precision) {
+    return RowOf(RooflineOf(*PlanOf(DeepMlp(), precision), gpu), "linear_backward_weight")
+        ->least_seconds;
+  };
+  EXPECT_NEAR(seconds("fp32") / seconds("tf32"), 2, 1e-6);
+  EXPECT_NEAR(seconds("tf32") / seconds("bf16"), 2, 1e-6);
+}
+
+}  // namespace
+}  // namespace lockstep::engine
