@@ -148,6 +148,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   node.is_private = hello.private_agent();
   node.cores = hello.cores();
   node.memory = hello.memory();
+  node.numa.assign(hello.numa().begin(), hello.numa().end());
   node.labels = {hello.labels().begin(), hello.labels().end()};
   node.seen_address = event.peer;
   node.token_id = event.token_id;

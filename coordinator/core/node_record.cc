@@ -16,6 +16,7 @@ NodeRecord ToRecord(const Node& node) {
   record.set_private_job(node.private_job);
   record.set_cores(node.cores);
   record.set_memory(node.memory);
+  for (const NumaNode& numa : node.numa) *record.add_numa() = numa;
   if (node.drain) *record.mutable_drain() = ToProto(*node.drain);
   for (const NodeFailure& failure : node.trust.failures) {
     NodeFailureRecord& written = *record.add_failures();
@@ -42,6 +43,7 @@ void FromRecord(const NodeRecord& record, Node& node) {
   node.private_job = record.private_job();
   node.cores = record.cores();
   node.memory = record.memory();
+  node.numa.assign(record.numa().begin(), record.numa().end());
   if (record.has_drain()) {
     node.drain = DrainOrder{record.drain().reason(), record.drain().user(),
                             FromProto(record.drain().since())};

@@ -223,6 +223,7 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
     for (const Device& device : node.devices) *status.add_devices() = device;
     status.set_cores(node.cores);
     status.set_memory(node.memory);
+    for (const NumaNode& numa : node.numa) *status.add_numa() = numa;
     status.set_address(node.seen_address);
     status.mutable_labels()->insert(node.labels.begin(), node.labels.end());
     if (node.last_contact != absl::InfinitePast()) {

@@ -60,6 +60,7 @@ struct Node {
   AgentHeartbeat usage;  // the newest figures, for those who watch
   int cores = 0;
   int64_t memory = 0;
+  std::vector<NumaNode> numa;
   std::map<std::string, std::string> labels;
   // Where the coordinator sees this connection come from; empty: a Unix socket.
   std::string seen_address;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
+#include "common/cpu_list.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/protocol_version.h"
@@ -21,6 +22,7 @@
 #include "launcher/agent/devices.h"
 #include "launcher/agent/gpu_trial.h"
 #include "launcher/agent/kept_token.h"
+#include "launcher/agent/numa.h"
 #include "launcher/cli/version.h"
 
 namespace lockstep::launcher {
@@ -225,6 +227,9 @@ AgentMessage AgentImpl::Hello() {
   hello->set_cores(AvailableCpus());
   hello->set_memory(TotalMemory());
   AddDevices(gpus_, hello);
+  for (NumaNode& node : NumaNodes("/sys", CpusOfThread().value_or(CpuList{}), gpus_)) {
+    *hello->add_numa() = std::move(node);
+  }
   if (health_ != nullptr) hello->mutable_health()->set_problem(health_->problem());
   hello->set_protocol_version(SpokenProtocolVersion());
   hello->set_version(kVersion);

@@ -64,6 +64,7 @@ std::vector<std::string> Row(const NodeStatus& node) {
           absl::StrCat(node.used_slots(), "/", node.slots()),
           node.cores() == 0 ? kNone : absl::StrCat(node.cores()),
           node.memory() == 0 ? kNone : ShortBytes(node.memory()),
+          node.numa().empty() ? kNone : absl::StrCat(node.numa_size()),
           DevicesText(node),
           node.address().empty() ? kNone : node.address(),
           ShortAge(absl::Seconds(std::max(0.0, node.silent_seconds()))),
@@ -74,8 +75,9 @@ std::vector<std::string> Row(const NodeStatus& node) {
 
 std::string NodesTable(const GetClusterResponse& response) {
   const GetClusterResponse shown = Printed(response);
-  std::vector<std::vector<std::string>> rows = {
-      {"NODE", "HOST", "STATE", "SLOTS", "CORES", "MEMORY", "DEVICES", "ADDRESS", "HEARD", "JOBS"}};
+  std::vector<std::vector<std::string>> rows = {{"NODE", "HOST", "STATE", "SLOTS", "CORES",
+                                                 "MEMORY", "NUMA", "DEVICES", "ADDRESS", "HEARD",
+                                                 "JOBS"}};
   std::string notes;
   for (const NodeStatus& node : shown.nodes()) {
     rows.push_back(Row(node));

@@ -2,13 +2,11 @@
 #include "worker/step/trainer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -16,6 +14,7 @@
 #include "worker/checkpoint/model_writer.h"
 #include "worker/state/recovery.h"
 #include "worker/step/eval_tracker.h"
+#include "worker/step/non_finite_ranks.h"
 
 namespace lockstep::worker {
 namespace {
@@ -154,48 +153,6 @@ absl::Status Trainer::VerifyReplicas(Communicator* communicator) {
   LS_RETURN_IF_ERROR(executor_->PublishState());
   return policy_->CheckReplicas(communicator, committed_step(), Deadline());
 }
-
-namespace {
-
-// Returns whether a number that is not finite is among what this rank gave to the sum `reduced`, as
-// far as that is still there: a slice of the result may lie over its own.
-bool GaveNonFinite(absl::Span<const NodeBuffer> given, int64_t count,
-                   absl::Span<const Slice> reduced) {
-  const auto any = [](const float* data, int64_t begin, int64_t end) {
-    return std::any_of(data + begin, data + end, [](float x) { return !std::isfinite(x); });
-  };
-  return std::any_of(given.begin(), given.end(), [&](const NodeBuffer& node) {
-    int64_t at = 0;
-    for (const Slice& slice : reduced) {
-      if (slice.data != node.data + slice.begin) continue;
-      if (any(node.data, at, slice.begin)) return true;
-      at = slice.end;
-    }
-    return any(node.data, at, count);
-  });
-}
-
-// Adds to `why` the ranks that gave what is not finite. All members do so, each with what it knows
-// of itself; where some do not come, or nobody knows, nothing is added.
-absl::Status WithRanks(const absl::Status& why, bool own, Communicator* communicator,
-                       absl::Time deadline) {
-  std::vector<int32_t> all(static_cast<size_t>(communicator->world_size()));
-  const int32_t mine = own ? 1 : 0;
-  if (!communicator->AllGather(&mine, all.data(), 1, DType::kInt32, deadline).ok()) return why;
-  std::vector<size_t> ranks;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != 0) ranks.push_back(rank);
-  }
-  if (ranks.empty()) return why;
-  return absl::Status(
-      why.code(),
-      absl::StrCat(why.message(), "; it came from ",
-                   ranks.size() == all.size() ? "all ranks"
-                   : ranks.size() == 1        ? absl::StrCat("rank ", ranks[0], " alone")
-                                       : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "))));
-}
-
-}  // namespace
 
 absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecord* record) {
   const int64_t step = committed_step() + 1;

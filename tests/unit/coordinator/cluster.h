@@ -75,6 +75,7 @@ class Cluster {
     hello.set_incarnation(absl::StrCat("n", node, "-1"));
     hello.set_host(absl::StrCat("host-", node));
     hello.set_slots(slots_);
+    hello.add_numa()->set_cpus("0-3");
     hello.set_protocol_version(1);
     for (auto& [incarnation, process] : processes_) {
       if (process.node != node) continue;

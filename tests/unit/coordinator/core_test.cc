@@ -252,6 +252,18 @@ TEST(CoreTest, GoesOnFromItsRowsAfterAnyEvent) {
   }
 }
 
+TEST(CoreTest, WhatANodeIsMadeOfOutlivesTheCoordinator) {
+  Cluster cluster(1, 1);
+  cluster.Quiet();
+  for (int life = 0; life < 2; ++life) {
+    const GetClusterResponse known = GetCluster(cluster.state_, cluster.now_);
+    ASSERT_EQ(known.nodes_size(), 1);
+    ASSERT_EQ(known.nodes(0).numa_size(), 1);
+    EXPECT_EQ(known.nodes(0).numa(0).cpus(), "0-3");
+    cluster.Restart();
+  }
+}
+
 TEST(CoreTest, RefusesADamagedJournal) {
   Cluster cluster(1, 4);
   cluster.Submit("j", 1, 2);
