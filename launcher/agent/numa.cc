@@ -6,12 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
 namespace lockstep::launcher {
@@ -22,8 +23,8 @@ std::string ReadText(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-CpuList CpusOf(std::string_view text) {
-  const absl::StatusOr<CpuList> cpus = ParseCpuList(absl::StripAsciiWhitespace(text));
+CpuList CpusOf(absl::string_view text) {
+  const absl::StatusOr<CpuList> cpus = ParseCpuList(std::string(absl::StripAsciiWhitespace(text)));
   return cpus.ok() ? *cpus : CpuList{};
 }
 
@@ -34,9 +35,9 @@ CpuList Common(const CpuList& a, const CpuList& b) {
 }
 
 // Of a line "Node 0 MemTotal:       65843160 kB", in bytes; 0 without one.
-int64_t TotalIn(std::string_view meminfo) {
-  for (const std::string_view line : absl::StrSplit(meminfo, '\n')) {
-    const std::vector<std::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+int64_t TotalIn(absl::string_view meminfo) {
+  for (const absl::string_view line : absl::StrSplit(meminfo, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t kilobytes = 0;
     if (words.size() >= 4 && words[2] == "MemTotal:" && absl::SimpleAtoi(words[3], &kilobytes)) {
       return kilobytes * 1024;
@@ -54,7 +55,7 @@ std::vector<NumaNode> NumaNodes(const std::string& sys, const CpuList& usable,
   for (std::filesystem::directory_iterator entry(absl::StrCat(sys, "/devices/system/node"), error);
        !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    std::string_view number = name;
+    absl::string_view number = name;
     NumaNode node;
     int32_t id = 0;
     if (!absl::ConsumePrefix(&number, "node") || !absl::SimpleAtoi(number, &id)) continue;
