@@ -25,6 +25,7 @@
 namespace lockstep::coordinator {
 namespace {
 
+constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(250);
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookAtNodesEvery = absl::Seconds(1);
 constexpr absl::Duration kLookForNodeEvery = absl::Seconds(1);
@@ -160,8 +161,13 @@ Effects Settle(Context& context) {
   AdvanceTouched(context, looked_at);
   for (const std::string& id : looked_at) LookForNode(context, state.jobs.at(id));
   if (context.schedule || context.now >= state.schedule_at) {
+    context.schedule = false;
     LookAtQueue(context, looked_at);
     AdvanceTouched(context, looked_at);
+    // A job that has ended, or waits again, by what came of it.
+    if (context.schedule) {
+      state.schedule_at = std::min(state.schedule_at, context.now + kLookAgainAfter);
+    }
   }
   for (const std::string& id : looked_at) {
     Job& job = state.jobs.at(id);

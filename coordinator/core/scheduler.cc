@@ -192,9 +192,19 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   slot.node_id.clear();
 }
 
+// Returns whether a job that is to save and leave has some workers, and too few for the step in
+// which it does so.
+bool IsTooSmallToLeave(const Job& job) {
+  if (job.generation.message.generation() == 0 || HasActiveGeneration(job)) return false;
+  const auto workers = std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.works() && slot.worker && !slot.unplaced();
+  });
+  return workers > 0 && workers < job.least_workers();
+}
+
 // All of them take room, so a node that has none is not asked twice.
 void PlaceUnplaced(Context& context, Job& job) {
-  if (job.ending || job.drain || !WaitsForNode(job)) return;
+  if (job.ending || !WaitsForNode(job) || (job.drain && !IsTooSmallToLeave(job))) return;
   State& state = context.state;
   std::array<std::map<std::string, Node>::iterator, 2> next{state.nodes.begin(),
                                                             state.nodes.begin()};
@@ -204,10 +214,13 @@ void PlaceUnplaced(Context& context, Job& job) {
     }
     return nullptr;
   };
+  bool placed = false;
   for (Slot& slot : job.slots) {
-    if (slot.unplaced()) PlaceBy(context, job, slot, find);
+    if (!slot.unplaced()) continue;
+    PlaceBy(context, job, slot, find);
+    placed = placed || !slot.unplaced();
   }
-  context.touched_jobs.insert(job.id);
+  if (placed || !job.drain) context.touched_jobs.insert(job.id);
 }
 
 // Places of running jobs whose workers wait for a node. Those that are on drained ones look

@@ -135,7 +135,8 @@ UniqueFd LockOf(const std::string& file) {
   if (slash != std::string::npos && slash > 0 && !CreateFolders(path.substr(0, slash)).ok()) {
     return UniqueFd();
   }
-  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  // Nobody else may hold it, and so hold a start up.
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   const absl::Time deadline = Clock::Real()->Now() + kLockDeadline;
   while (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (Clock::Real()->Now() > deadline) return UniqueFd();

@@ -40,8 +40,8 @@ absl::Status Evaluator::RunBlock(int64_t block, const std::function<bool()>& can
   LS_RETURN_IF_ERROR(dataset_->ReadBatch({absl::MakeConstSpan(indices_.data(), valid)}, fields_));
   const auto run = [&](engine::Weights weights, Row* row) -> absl::Status {
     engine::EvalSums sums;
-    LS_RETURN_IF_ERROR(executor_->Evaluate(read_only_, valid, &sums, weights,
-                                           {.cancelled = cancelled}));
+    LS_RETURN_IF_ERROR(
+        executor_->Evaluate(read_only_, valid, &sums, weights, {.cancelled = cancelled}));
     *row = {sums.loss, sums.correct, sums.samples, sums.correct_top5};
     return absl::OkStatus();
   };

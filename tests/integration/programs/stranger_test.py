@@ -186,8 +186,10 @@ class Stranger(harness.ProgramTest):
         return answer
 
     def assert_closed(self, asked, around):
-        """A stranger gets nothing of it but names in the folders `around`; its owner, by the same means, all of it."""
-        names = tuple(f"list {os.path.join(self.dir, folder)}: " for folder in around)
+        """A stranger gets nothing of it but names in the folders `around`, and how long kernels take; its owner, by the
+        same means, all of it."""
+        names = tuple(f"list {os.path.join(self.dir, folder)}: " for folder in (*around, "cache", "cache/lockstep"))
+        names += (f"read {self.dir}/cache/lockstep/cpu-kernels.tsv: ",)
         answer = self.probe(asked, STRANGER)
         self.assertEqual([what for what in answer["got"] if not what.startswith(names)], [])
         # Else the probe would be refused whatever it asked.

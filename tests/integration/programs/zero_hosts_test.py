@@ -169,7 +169,7 @@ class WithoutDaemon(HostsTest):
         text = harness.synthetic_job(
             name=name, steps=500, shards=4, nproc=nproc, hidden="[128, 67]",
             train_extra="  zero_stage: 1\n  clip_norm: 0.5\n  eval: {every: never}\n  passes: {bucket_size: 8KiB}\n",
-            extra=f"checkpoint: {{dir: saved-{name}}}\nfailure_detection: 2s\nelastic: {{min_workers: 1}}\n")
+            extra=f"checkpoint: {{dir: saved-{name}}}\nfailure_detection: 2s\n")
         return self.write(f"{name}.yaml", text.replace(SGD, ADAMW))
 
     def run_on(self, name, hosts, nproc):

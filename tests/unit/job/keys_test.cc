@@ -46,7 +46,7 @@ const std::map<std::string, std::string>& Readers() {
   static const auto* const readers = new std::map<std::string, std::string>{
       {"JobSpec.name", "coordinator/core/job_machine.cc"},
       {"JobSpec.resources", "worker/setup/job_plan.cc"},
-      {"JobSpec.elastic", "coordinator/core/scale.cc"},
+      {"JobSpec.elastic", "job/meaning/workers.cc"},
       {"JobSpec.train", "worker/setup/job_plan.cc"},
       {"JobSpec.checkpoint", "worker/worker.cc"},
       {"JobSpec.restart", "job/meaning/defaults.cc"},
