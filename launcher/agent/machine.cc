@@ -119,7 +119,10 @@ void AgentMachine::OnRejected(const Rejected& rejected) {
   if (rejected.kind() == Rejected::NODE_TAKEN && !options_.taken_advice.empty()) {
     absl::StrAppend(&text, "; ", options_.taken_advice);
   }
-  Warn(absl::StrCat(text, " (", alive == 0 ? "" : Count(alive, "worker") + " of this node go on; ",
+  Warn(absl::StrCat(text, " (",
+                    alive == 0 ? ""
+                               : Count(alive, "worker") + (alive == 1 ? " of this node goes on; "
+                                                                      : " of this node go on; "),
                     "tried again every ", absl::FormatDuration(kFirstRetry), " to ",
                     absl::FormatDuration(kLongestRetry), ")"));
 }

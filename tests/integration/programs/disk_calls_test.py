@@ -5,6 +5,7 @@ The coordinator is killed at each change of its journal, and its machine loses i
 import json
 import os
 import shutil
+import signal
 import threading
 import unittest
 
@@ -192,7 +193,8 @@ class DiskCalls(harness.ProgramTest):
             finally:
                 over.set()
                 supervisor.join()
-                agent.terminate()
+                # Not SIGTERM: it would keep what nobody has acknowledged for the next agent.
+                agent.send_signal(signal.SIGINT)
                 agent.communicate()
             self.assert_nothing_left()
         kinds = self.each_call("coordinator", "journal.db", attempt, "killed")
