@@ -25,10 +25,11 @@
 namespace lockstep::coordinator {
 namespace {
 
-constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(250);
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLookAtNodesEvery = absl::Seconds(1);
 constexpr absl::Duration kLookForNodeEvery = absl::Seconds(1);
+// At the queue, after what a look at it has ended.
+constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(250);
 // Settling that takes less is done after each event.
 constexpr absl::Duration kLeastSpacing = absl::Milliseconds(1);
 

@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/tuning.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/check.h"
-#include "common/clock.h"
 #include "common/durable_file.h"
+#include "common/lock_file.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "engine/cuda/gemm.h"
@@ -29,20 +22,12 @@ namespace {
 
 // A plan has some dozens of products, each measured in a tenth of a second.
 constexpr absl::Duration kLockDeadline = absl::Minutes(5);
-constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 // Of the workspace, where biases and units are taken from.
 constexpr size_t kBiasBytes = size_t{256} << 10;
 // Made numbers repeat after so many bytes, which no row is a divisor of.
 constexpr size_t kMadeBytes = (size_t{256} << 10) + 272;
 
 const char* NameOf(Fp8 fp8) { return fp8 == Fp8::kE4M3 ? "e4m3" : "e5m2"; }
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string ToWord(const MatmulAlgorithm& algorithm) {
   std::string word =
@@ -207,25 +192,16 @@ absl::StatusOr<std::unique_ptr<ProductTuning>> ProductTuning::Open(Device* devic
 }
 
 absl::Status ProductTuning::Lock() {
-  const std::string path = files_.back() + ".lock";
-  const size_t slash = path.rfind('/');
-  absl::Status made = absl::OkStatus();
-  if (slash != std::string::npos && slash > 0) made = CreateFolders(path.substr(0, slash));
-  if (made.ok()) lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!lock_.valid()) {
-    LS_LOG_WARNING << "matrix products are not measured, as " << path
-                   << " cannot be opened: " << (made.ok() ? std::strerror(errno) : made.ToString());
+  absl::StatusOr<UniqueFd> lock = LockFile(files_.back() + ".lock", kLockDeadline);
+  if (absl::IsUnavailable(lock.status())) {
+    LS_LOG_WARNING << "matrix products are not measured, as " << lock.status().message();
     return absl::OkStatus();
   }
-  const absl::Time deadline = Clock::Real()->Now() + kLockDeadline;
-  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (Clock::Real()->Now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "another process has held ", path, " for ", absl::FormatDuration(kLockDeadline),
-          " to measure matrix products: end it, or remove that file"));
-    }
-    absl::SleepFor(kLockPoll);
+  if (!lock.ok()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        lock.status().message(), " to measure matrix products: end it, or remove that file"));
   }
+  lock_ = *std::move(lock);
   return absl::OkStatus();
 }
 

@@ -3,14 +3,10 @@
 
 #include <cpuid.h>
 #include <elf.h>
-#include <fcntl.h>
 #include <link.h>
-#include <sys/file.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -25,9 +21,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/check.h"
-#include "common/clock.h"
 #include "common/durable_file.h"
 #include "common/fd.h"
+#include "common/lock_file.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "engine/cpu/gemm.h"
@@ -41,7 +37,6 @@ namespace {
 constexpr double kNoise = 0.05;
 // A measurement takes a twentieth of a second, and longer beside other work.
 constexpr absl::Duration kLockDeadline = absl::Seconds(10);
-constexpr absl::Duration kLockPoll = absl::Milliseconds(2);
 // CPUs and builds that a file remembers, the newest ones.
 constexpr size_t kMostKnown = 32;
 
@@ -58,13 +53,6 @@ KernelChoices AllOf(Isa isa, std::string why) {
   choices.of.fill({isa, {}});
   choices.why = std::move(why);
   return choices;
-}
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // The times of a line such as "avx2=31.2 portable=40.1"; none when they are not of `candidates`.
@@ -126,23 +114,6 @@ std::string WithChoices(const std::string& text, const std::string& cpu,
     absl::StrAppend(&now, line, "\n");
   }
   return now;
-}
-
-// The lock of those that share `file`; invalid where there is none to be had.
-UniqueFd LockOf(const std::string& file) {
-  const std::string path = file + ".lock";
-  const size_t slash = path.rfind('/');
-  if (slash != std::string::npos && slash > 0 && !CreateFolders(path.substr(0, slash)).ok()) {
-    return UniqueFd();
-  }
-  // Nobody else may hold it, and so hold a start up.
-  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  const absl::Time deadline = Clock::Real()->Now() + kLockDeadline;
-  while (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (Clock::Real()->Now() > deadline) return UniqueFd();
-    Clock::Real()->Sleep(kLockPoll);
-  }
-  return lock;
 }
 
 KernelChoices Measure(const std::vector<Isa>& usable, KernelTimer timer) {
@@ -279,13 +250,13 @@ KernelChoices ReadOrMeasure(const std::string& file, const std::string& cpu,
   };
   if (file.empty()) return Measure(usable, timer);
   if (std::optional<KernelChoices> known = read()) return *std::move(known);
-  const UniqueFd lock = LockOf(file);
-  if (lock.valid()) {
+  const absl::StatusOr<UniqueFd> lock = LockFile(file + ".lock", kLockDeadline);
+  if (lock.ok()) {
     if (std::optional<KernelChoices> known = read()) return *std::move(known);
   }
   KernelChoices choices = Measure(usable, timer);
-  if (!lock.valid()) {
-    LS_LOG_INFO << "the choice of kernels is not kept: " << file << ".lock cannot be had";
+  if (!lock.ok()) {
+    LS_LOG_INFO << "the choice of kernels is not kept: " << lock.status().message();
     return choices;
   }
   const absl::Status written = WriteFileDurably(file, WithChoices(ReadText(file), cpu, choices));

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "absl/status/statusor.h"
@@ -14,14 +13,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/lock_file.h"
 
 namespace lockstep::launcher {
 namespace {
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 CpuList CpusOf(absl::string_view text) {
   const absl::StatusOr<CpuList> cpus = ParseCpuList(std::string(absl::StripAsciiWhitespace(text)));

@@ -3,22 +3,19 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/lock_file.h"
 
 namespace lockstep::worker {
 namespace {
 
 // Without blanks at its ends; empty when it cannot be read.
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return std::string(absl::StripAsciiWhitespace(text));
+std::string ReadWord(const std::string& path) {
+  return std::string(absl::StripAsciiWhitespace(ReadText(path)));
 }
 
 bool Exists(const std::string& path) {
@@ -38,8 +35,8 @@ std::vector<GpuPlace> GpuPlaces(const std::string& sys) {
     if (!Exists(absl::StrCat(path, "/local_cpulist"))) continue;  // not a device
     GpuPlace place;
     place.pci = entry->path().filename().string();
-    place.cpus = ReadText(absl::StrCat(path, "/local_cpulist"));
-    if (!absl::SimpleAtoi(ReadText(absl::StrCat(path, "/numa_node")), &place.numa)) place.numa = -1;
+    place.cpus = ReadWord(absl::StrCat(path, "/local_cpulist"));
+    if (!absl::SimpleAtoi(ReadWord(absl::StrCat(path, "/numa_node")), &place.numa)) place.numa = -1;
     places.push_back(std::move(place));
   }
   std::sort(places.begin(), places.end(),
@@ -50,7 +47,7 @@ std::vector<GpuPlace> GpuPlaces(const std::string& sys) {
 DirectAccess FindDirectAccess(const std::string& sys, const std::string& proc) {
   DirectAccess found;
   const auto module = [&](const char* name) { return Exists(absl::StrCat(sys, "/module/", name)); };
-  const bool open = absl::StrContains(ReadText(absl::StrCat(proc, "/driver/nvidia/version")),
+  const bool open = absl::StrContains(ReadWord(absl::StrCat(proc, "/driver/nvidia/version")),
                                       "Open Kernel Module");
   found.rdma = module("nvidia_peermem") || open;
   found.rdma_text = module("nvidia_peermem") ? "GPUDirect RDMA by nvidia_peermem"

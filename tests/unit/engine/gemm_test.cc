@@ -59,19 +59,25 @@ std::vector<float> Defined(const GemmShape& shape, const Operands& of, bool fini
   return c;
 }
 
-std::vector<float> Multiplied(const GemmShape& shape, const Operands& of, bool finish, Isa isa,
-                              int threads) {
+// The factors are of the shape's type.
+std::vector<float> Multiplied(const GemmShape& shape, const void* a, const void* b,
+                              std::vector<float> c, bool accumulate, const GemmEpilogue& epilogue,
+                              Isa isa, int threads) {
   const Gemm gemm(shape, isa, threads);
   ThreadPool pool(threads);
   struct alignas(64) Line {
     float values[16];
   };
   std::vector<Line> scratch(gemm.scratch_bytes() / sizeof(Line) + 1);
-  std::vector<float> c = of.c;
+  gemm.Run(a, b, c.data(), accumulate, epilogue, scratch[0].values, &pool);
+  return c;
+}
+
+std::vector<float> Multiplied(const GemmShape& shape, const Operands& of, bool finish, Isa isa,
+                              int threads) {
   GemmEpilogue epilogue;
   if (finish) epilogue = {of.bias.data(), of.residual.data(), true, of.mask.data(), {}};
-  gemm.Run(of.a.data(), of.b.data(), c.data(), !finish, epilogue, scratch[0].values, &pool);
-  return c;
+  return Multiplied(shape, of.a.data(), of.b.data(), of.c, !finish, epilogue, isa, threads);
 }
 
 class GemmTest : public testing::TestWithParam<bool> {};
@@ -134,15 +140,8 @@ TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
           for (const bool pairs : {false, true}) {
             for (const int threads : {1, 3}) {
               shape.pairs = pairs;
-              const Gemm gemm(shape, isa, threads);
-              ThreadPool pool(threads);
-              struct alignas(64) Line {
-                float values[16];
-              };
-              std::vector<Line> scratch(gemm.scratch_bytes() / sizeof(Line) + 1);
-              std::vector<float> c = of.c;
-              gemm.Run(a.data(), b.data(), c.data(), false, {.bias = of.bias.data()},
-                       scratch[0].values, &pool);
+              const std::vector<float> c = Multiplied(shape, a.data(), b.data(), of.c, false,
+                                                      {.bias = of.bias.data()}, isa, threads);
               ASSERT_TRUE(EqualBits(c, right))
                   << Name(isa) << ", " << threads << " threads: " << m << " x " << n << " x " << k;
             }
